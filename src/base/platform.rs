@@ -30,11 +30,11 @@ use self::unix as system;
 use self::windows as system;
 
 pub(crate) use self::system::{
-    Folder, Group, IS_WINDOWS, Signals, awake, create_private, give_up_after, has_no_reader, has_room, is_private,
-    is_shortage, is_suspended, is_symbolic_link, is_the_users, keep_owner, killed_by, make_private_folder,
-    open_regular, shell, take_stdout, with_sleep,
+    Group, IS_WINDOWS, Signals, awake, create_private, give_up_after, has_no_reader, has_room, is_shortage,
+    is_suspended, is_the_users, keep_owner, killed_by, make_private_folder, open_regular, shell, take_stdout,
+    with_sleep,
 };
-pub use self::system::{cache_folder, home, home_of_ssh, outlive_the_limit_of_a_file};
+pub use self::system::{home, home_of_ssh, outlive_the_limit_of_a_file};
 
 /// What a signal, or the end of a console, asks a client for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,18 +46,3 @@ pub(crate) enum Asked {
     /// The same, by the user's Ctrl-C.
     Interrupt,
 }
-
-/// What a file of a [`Folder`] is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// To be read.
-    Read,
-    /// To be locked, read and written. It is made if it is missing.
-    Lock,
-    /// To be written, as a file that is not there yet.
-    New,
-}
-
-/// The reason for which a folder is not used, if there is one to tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unusable(pub(crate) Option<&'static str>);

@@ -10,7 +10,6 @@ use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
-use switchboard::base::platform;
 use switchboard::base::units::{Size, UnitError};
 use switchboard::client::configuration::{self, Configuration, Entry};
 use switchboard::client::credentials::{self, Source};
@@ -271,7 +270,6 @@ impl ClientFlags {
         Ok(credentials::Options {
             source,
             cleartext: flags.allow_cleartext || entry.allow_cleartext,
-            cache: platform::cache_folder(),
             timeout: credentials::DEFAULT_TIMEOUT,
         })
     }

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use switchboard::base::platform;
 use switchboard::client::credentials::Files;
 use switchboard::client::ticket::{self, Named, Options};
 use switchboard::protocol::ticket::TicketTarget;
@@ -67,7 +66,6 @@ impl Ticket {
         Options {
             files: self.kubeconfig.map_or_else(listed_files, Files::One),
             context: self.context,
-            cache: platform::cache_folder(),
             ttl: self.ttl,
             target: self.target,
             user: user.map(|name| Named {

@@ -1,12 +1,11 @@
 //! The user's credentials for the proxy: from the environment, a file, a command or a kubeconfig.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use self::authorization::{Authorization, Token};
-use self::cache::{Cache, Key};
 use self::error::ProgramFault;
 use super::Deadline;
 use super::dial::tls::KeyPair;
@@ -17,7 +16,6 @@ use crate::base::secret::Secret;
 mod api;
 mod api_server;
 mod authorization;
-mod cache;
 mod error;
 mod exec_credential;
 mod jwt;
@@ -38,10 +36,7 @@ pub struct Options {
     pub source: Source,
     /// Whether they are sent in clear, too, to a proxy that is not on this host.
     pub cleartext: bool,
-    /// The folder in which those with an expiry are kept; `None` keeps none.
-    pub cache: Option<PathBuf>,
-    /// The time for all that a source may need: a login in a browser, or another process that is at it. See
-    /// [`DEFAULT_TIMEOUT`].
+    /// The time for all that a source may need, such as a login in a browser. See [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,
 }
 
@@ -53,7 +48,6 @@ impl Default for Options {
         Self {
             source: Source::None,
             cleartext: false,
-            cache: None,
             timeout: DEFAULT_TIMEOUT,
         }
     }
@@ -91,18 +85,13 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Whether the proxy would see the same: the certificate decides only where there is nothing else.
-    fn is_same_login(&self, other: &Self) -> bool {
-        self.authorization == other.authorization
-            && (self.authorization.is_some() || self.certificate == other.certificate)
+    /// A token, and no certificate.
+    fn bearer(token: Token) -> Self {
+        Self {
+            authorization: Some(Authorization::Bearer(token)),
+            certificate: None,
+        }
     }
-}
-
-/// Credentials with the end of their validity, in seconds since 1970, as far as it is known.
-#[derive(Clone, Debug, Default)]
-struct Issued {
-    credentials: Credentials,
-    expires: Option<i64>,
 }
 
 impl Options {
@@ -111,84 +100,40 @@ impl Options {
         !matches!(self.source, Source::None)
     }
 
-    /// Gets the credentials. Those that the proxy has refused are not taken from the cache again.
-    pub(super) async fn obtain(&self, refused: Option<&Credentials>) -> Result<Credentials, CredentialError> {
-        let store = || Store {
-            cache: self.cache.as_deref().and_then(Cache::open),
-            deadline: Deadline::after(self.timeout).at,
-        };
+    /// Gets the credentials. A program of the source runs each time.
+    pub(super) async fn obtain(&self) -> Result<Credentials, CredentialError> {
+        let deadline = Deadline::after(self.timeout).at;
         match &self.source {
             Source::None => Ok(Credentials::default()),
             Source::Token(token) => bearer("SWITCHBOARD_TOKEN", token.expose()),
             Source::TokenFile(path) => of_file(path),
-            Source::TokenCommand(line) => Box::pin(store().of_command(line, refused)).await,
+            Source::TokenCommand(line) => Box::pin(of_command(line, deadline)).await,
             Source::Kubeconfig {
                 files,
                 context,
                 audience,
             } => {
-                let store = store();
                 let resolved = files.resolve(context.as_deref()).map_err(CredentialError::Kubeconfig)?;
                 match audience {
-                    None => Box::pin(store.of_user(files, &resolved, refused)).await,
-                    Some(audience) => Box::pin(store.of_audience(files, &resolved, audience, refused)).await,
+                    None => Box::pin(user::obtain(&resolved, deadline)).await,
+                    Some(audience) => Box::pin(token_request::obtain(&resolved, audience, deadline)).await,
                 }
             }
         }
     }
 }
 
-/// What all sources share: the cache, if there is one, and the deadline.
-struct Store {
-    cache: Option<Cache>,
-    deadline: Instant,
-}
-
-impl Store {
-    /// The credentials of that key: from the cache, or from `issue`, which one process at a time runs.
-    async fn cached(
-        &self,
-        key: &Key,
-        refused: Option<&Credentials>,
-        issue: impl Future<Output = Result<Issued, CredentialError>>,
-    ) -> Result<Credentials, CredentialError> {
-        let Some(cache) = &self.cache else {
-            return Ok(issue.await?.credentials);
-        };
-        // Another process may have replaced what the proxy refused.
-        let is_new = |issued: &Issued| refused.is_none_or(|refused| !issued.credentials.is_same_login(refused));
-        if let Some(found) = cache.read(key).filter(is_new) {
-            return Ok(found.credentials);
-        }
-        let lock = cache.lock(key, self.deadline).await?;
-        if let Some(found) = cache.read(key).filter(is_new) {
-            return Ok(found.credentials);
-        }
-        let issued = issue.await.inspect_err(|_| lock.note_failure())?;
-        cache.write(key, &issued);
-        Ok(issued.credentials)
+/// Runs a line of the user's. ssh has handed over a shell line, too: quotation marks, pipes and variables are expected.
+async fn of_command(line: &str, deadline: Instant) -> Result<Credentials, CredentialError> {
+    let printed = process::output(platform::shell(line), deadline).await;
+    let fault = |fault| CredentialError::Command { fault };
+    let printed = printed.map_err(|error| fault(ProgramFault::Process(error)))?;
+    if let Some(read) = exec_credential::read_any(&printed) {
+        return read.map_err(|error| fault(ProgramFault::Output(error)));
     }
-
-    /// Runs a line of the user's. ssh has handed over a shell line, too: quotation marks, pipes and variables are expected.
-    async fn of_command(&self, line: &str, refused: Option<&Credentials>) -> Result<Credentials, CredentialError> {
-        let key = Key::of(
-            [&b"token-command"[..], line.as_bytes()]
-                .into_iter()
-                .chain(user::identity_variables().iter().map(Vec::as_slice)),
-        );
-        let issue = async {
-            let printed = process::output(platform::shell(line), self.deadline).await;
-            let fault = |fault| CredentialError::Command { fault };
-            let printed = printed.map_err(|error| fault(ProgramFault::Process(error)))?;
-            if let Some(read) = exec_credential::read_any(&printed) {
-                return read.map_err(|error| fault(ProgramFault::Output(error)));
-            }
-            let token = str::from_utf8(&printed).map_or(Err(authorization::TokenFault::Character), Token::parse);
-            let token = token.map_err(|error| fault(ProgramFault::Token(error)))?;
-            Ok(exec_credential::of_token(token))
-        };
-        Box::pin(self.cached(&key, refused, issue)).await
-    }
+    let token = str::from_utf8(&printed).map_or(Err(authorization::TokenFault::Character), Token::parse);
+    let token = token.map_err(|error| fault(ProgramFault::Token(error)))?;
+    Ok(Credentials::bearer(token))
 }
 
 fn of_file(path: &std::path::Path) -> Result<Credentials, CredentialError> {
@@ -205,16 +150,7 @@ fn bearer(origin: &str, text: &str) -> Result<Credentials, CredentialError> {
         origin: origin.to_owned(),
         fault,
     })?;
-    Ok(Credentials {
-        authorization: Some(Authorization::Bearer(token)),
-        certificate: None,
-    })
-}
-
-/// Seconds since 1970, by the system's clock.
-fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+    Ok(Credentials::bearer(token))
 }
 
 /// A token has at most 12 KiB.

@@ -47,12 +47,8 @@ pub fn command(options: &Options) -> ExitCode {
 }
 
 async fn make(options: &Options) -> Result<Made, TicketError> {
-    let api = Box::pin(Api::of(
-        &options.files,
-        options.context.as_deref(),
-        options.cache.clone(),
-    ));
-    let api = api.await.map_err(TicketError::Credentials)?;
+    let api = Box::pin(Api::of(&options.files, options.context.as_deref())).await;
+    let api = api.map_err(TicketError::Credentials)?;
     let minted = Minted::new().ok_or(TicketError::Random)?;
     match &options.user {
         None => Box::pin(request::make(&api, minted, options)).await,
@@ -118,7 +114,6 @@ mod tests {
         let options = Options {
             files: Files::One("/home/o'neil/my config".into()),
             context: Some("prod".to_owned()),
-            cache: None,
             ttl: Duration::from_hours(1),
             target: None,
             user: None,

@@ -1,11 +1,9 @@
-//! The credentials of `connect` by the real binary: real plugins as processes, several logins at once, signals, and ssh.
+//! The credentials of `connect` by the real binary: real plugins as processes, signals, and ssh.
 
 pub(crate) mod demanding_proxy;
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -62,16 +60,15 @@ impl User {
             .args(["--proxy", &format!("http://{}", proxy.address)])
             .args(arguments);
         command.arg("devbox:22").env("HOME", self.home.path());
-        command.env_remove("XDG_CACHE_HOME").env_remove("KUBECONFIG");
+        command.env_remove("KUBECONFIG");
         command
     }
 }
 
-/// What a plugin prints for that token, which does not expire in this century.
+/// What a plugin prints for that token.
 fn prints(token: &str) -> String {
     format!(
-        "printf '%s\\n' '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"{V1}\",\"status\":{{\"token\":\"{token}\",\
-         \"expirationTimestamp\":\"2100-01-01T00:00:00Z\"}}}}'"
+        "printf '%s\\n' '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"{V1}\",\"status\":{{\"token\":\"{token}\"}}}}'"
     )
 }
 
@@ -104,7 +101,7 @@ fn a_plugin_that_reads_stdin_takes_nothing_of_the_tunnels() {
 }
 
 #[test]
-fn a_signal_during_the_login_leaves_neither_a_plugin_nor_a_lock() {
+fn a_signal_during_the_login_leaves_no_plugin() {
     let user = User::with_plugin("sleep 1000 & echo $! $$ > new; mv new ids; wait");
     let proxy = DemandingProxy::start("good", None);
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
@@ -171,43 +168,6 @@ fn what_a_plugin_says_on_stderr_is_shown_and_what_it_prints_is_not() {
         "open https://login.example.com\nswitchboard: devbox:22: cannot log in to the proxy: the credential plugin sh: it ended with \
          exit status 4"
     );
-}
-
-#[test]
-fn a_cache_that_is_not_the_users_alone_is_named_and_not_used() {
-    let user = User::with_plugin(&prints("good"));
-    let proxy = DemandingProxy::start("good", None);
-    let cache = user.path(".cache/switchboard");
-    let set_mode = |path: &PathBuf, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    assert_eq!(ended(user.connect(&proxy, CONTEXT)).2, "");
-    let entries = fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
-    let entry = entries
-        .filter(|path| path.extension() == Some(OsStr::new("json")))
-        .last()
-        .unwrap();
-    set_mode(&entry, 0o644);
-    let (status, _, stderr) = ended(user.connect(&proxy, CONTEXT));
-    let named = format!("switchboard: {} is ignored: it is open to other users", entry.display());
-    assert!(status == 0 && stderr.starts_with(&named), "{stderr}");
-    assert_eq!(ended(user.connect(&proxy, CONTEXT)).2, "", "it has been replaced");
-    assert_eq!(user.runs(), 2);
-    set_mode(&cache, 0o750);
-    let (status, _, stderr) = ended(user.connect(&proxy, CONTEXT));
-    let named = format!(
-        "switchboard: {} is not used as a cache: it is open to other users",
-        cache.display()
-    );
-    assert!(status == 0 && stderr.starts_with(&named), "{stderr}");
-    set_mode(&cache, 0o700);
-    // Without a home, and with one that cannot be written, there is no cache, and no complaint.
-    let config = user.path(".kube/config");
-    for home in [None, Some("/proc")] {
-        let mut command = user.connect(&proxy, &["--kubeconfig", config.to_str().unwrap()]);
-        command.env_remove("HOME");
-        command.envs(home.map(|home| ("HOME", home)));
-        let (status, stdout, stderr) = ended(command);
-        assert_eq!((status, stdout.as_str(), stderr.as_str()), (0, "hello", ""));
-    }
 }
 
 #[test]
@@ -288,16 +248,13 @@ fn ssh_logs_in_through_a_proxy_that_demands_a_token() {
     let line = format!("{binary} connect --proxy http://{} --context team %h:%p", proxy.address);
     for _ in 0..2 {
         let mut ssh = login.command_by(&line, "ssh");
-        ssh.env("HOME", user.home.path())
-            .env_remove("XDG_CACHE_HOME")
-            .env_remove("KUBECONFIG");
+        ssh.env("HOME", user.home.path()).env_remove("KUBECONFIG");
         let finished = login.run(ssh.args([HOST, "cat"]), b"through the proxy");
         assert_eq!(finished.stdout, "through the proxy");
     }
-    assert_eq!(user.runs(), 2);
+    assert_eq!(user.runs(), 3);
     assert_eq!(proxy.shown(), ["Bearer stale", "Bearer good", "Bearer good"]);
     // ssh that is killed in the middle of a login sends no signal: its ProxyCommand notices, and ends the plugin.
-    fs::remove_dir_all(user.path(".cache")).unwrap();
     fs::write(
         user.path("plugin"),
         format!(
@@ -307,9 +264,7 @@ fn ssh_logs_in_through_a_proxy_that_demands_a_token() {
     )
     .unwrap();
     let mut ssh = login.command_by(&line, "ssh");
-    ssh.env("HOME", user.home.path())
-        .env_remove("XDG_CACHE_HOME")
-        .env_remove("KUBECONFIG");
+    ssh.env("HOME", user.home.path()).env_remove("KUBECONFIG");
     let mut ssh = Guarded::start(ssh.args([HOST, "true"]));
     let id = eventually("the plugin runs", || fs::read_to_string(user.path("ids")).ok());
     ssh.signal(Signal::KILL);

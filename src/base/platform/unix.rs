@@ -1,7 +1,6 @@
 //! Linux and macOS.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::future::pending;
 use std::io;
@@ -21,13 +20,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Asked;
 
-mod folder;
-
-pub(crate) use self::folder::Folder;
-
 /// The user's home.
 pub fn home() -> Option<PathBuf> {
-    variable("HOME").map(PathBuf::from)
+    env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
 /// The home that ssh reads its file in: that of passwd(5), whatever HOME is. `None` where the user is not in the file, as on
@@ -41,18 +36,6 @@ fn home_in(users: &str, user: u32) -> Option<PathBuf> {
     let mut lines = users.lines().map(|line| line.split(':'));
     let mut fields = lines.find(|fields| fields.clone().nth(2).and_then(|number| number.parse().ok()) == Some(user))?;
     fields.nth(5).filter(|home| !home.is_empty()).map(PathBuf::from)
-}
-
-/// The folder for what may be lost (XDG Base Directory Specification), which ignores a relative path.
-pub fn cache_folder() -> Option<PathBuf> {
-    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let caches = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-    Some(caches.join("switchboard"))
-}
-
-/// A variable of the environment that is not empty.
-fn variable(name: &str) -> Option<OsString> {
-    env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// Whether it is Windows.
@@ -301,12 +284,8 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 fn with_flags(path: &Path, flags: OFlags) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(bits(flags)).open(path)
-}
-
-/// As open(2) takes them.
-fn bits(flags: OFlags) -> i32 {
-    flags.bits().cast_signed()
+    let flags = flags.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 fn demand_regular(found: &Metadata) -> io::Result<()> {
@@ -332,17 +311,6 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         .any(|shortage| Some(*shortage) == errno)
 }
 
-/// Whether a file or folder is the user's own, and open to no other user.
-pub(crate) fn is_private(file: &File) -> Result<(), &'static str> {
-    let found = file.metadata().map_err(|_| "its owner is unknown")?;
-    match () {
-        () if !found.is_dir() && !found.is_file() => Err("it is no regular file"),
-        () if found.uid() != geteuid().as_raw() => Err("it belongs to another user"),
-        () if found.mode() & 0o077 != 0 => Err("it is open to other users (chmod go= takes that away)"),
-        () => Ok(()),
-    }
-}
-
 /// Whether none but the user, and root, may write a file. A group of the user's own, which has the user's number, is the user.
 pub(crate) fn is_the_users(file: &File) -> Result<(), &'static str> {
     let found = file.metadata().map_err(|_| "its owner is unknown")?;
@@ -354,11 +322,6 @@ pub(crate) fn is_the_users(file: &File) -> Result<(), &'static str> {
         () if found.mode() & 0o020 != 0 && !is_own_group => Err("its group may write it (chmod go-w takes that away)"),
         () => Ok(()),
     }
-}
-
-/// What O_NOFOLLOW refuses (open(2)).
-pub(crate) fn is_symbolic_link(error: &io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
 #[cfg(test)]

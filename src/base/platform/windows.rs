@@ -12,7 +12,7 @@ use filedescriptor::{FileDescriptor, StdioDescriptor};
 use tokio::process::{Child, Command};
 use tokio::signal::windows::{CtrlBreak, CtrlC, CtrlClose, ctrl_break, ctrl_c, ctrl_close};
 
-use super::{Asked, Purpose, Unusable};
+use super::Asked;
 
 /// The user's home.
 pub fn home() -> Option<PathBuf> {
@@ -26,11 +26,6 @@ pub fn home_of_ssh() -> Option<PathBuf> {
 
 /// There is no such limit.
 pub fn outlive_the_limit_of_a_file() {}
-
-/// The folder for what may be lost, on this machine alone.
-pub fn cache_folder() -> Option<PathBuf> {
-    Some(folder("LOCALAPPDATA")?.join("switchboard").join("cache"))
-}
 
 fn folder(name: &str) -> Option<PathBuf> {
     env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -201,60 +196,6 @@ pub(crate) fn is_shortage(_error: &io::Error) -> bool {
     false
 }
 
-/// A folder of the user's. The folder above it, AppData, is open to no other user by its access control list.
-#[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    /// Opens the folder, which is made if it is missing.
-    ///
-    /// # Errors
-    /// It is no folder, or cannot be made.
-    pub(crate) fn open(path: &Path) -> Result<Self, Unusable> {
-        // What fails here is missing below.
-        fs::create_dir_all(path).unwrap_or_default();
-        match fs::symlink_metadata(path) {
-            Ok(found) if found.is_dir() => Ok(Self(path.to_owned())),
-            Ok(_) => Err(Unusable(Some("it is a file or a symbolic link"))),
-            Err(_) => Err(Unusable(None)),
-        }
-    }
-
-    /// Opens a file of the folder.
-    pub(crate) fn file(&self, name: &str, purpose: Purpose) -> io::Result<File> {
-        let path = self.0.join(name);
-        match purpose {
-            Purpose::Read => File::open(path),
-            Purpose::Lock => File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path),
-            Purpose::New => File::options().write(true).create_new(true).open(path),
-        }
-    }
-
-    /// Puts a file in the place of another one.
-    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.0.join(from), self.0.join(to))
-    }
-
-    /// Removes a file, if it is there.
-    pub(crate) fn remove(&self, name: &str) {
-        fs::remove_file(self.0.join(name)).unwrap_or_default();
-    }
-}
-
-/// Whether it is a regular file: the folder keeps other users out.
-pub(crate) fn is_private(file: &File) -> Result<(), &'static str> {
-    let found = file.metadata().map_err(|_| "its kind is unknown")?;
-    match found.is_file() {
-        true => Ok(()),
-        false => Err("it is no regular file"),
-    }
-}
-
 /// The folder keeps other users out.
 pub(crate) fn is_the_users(_file: &File) -> Result<(), &'static str> {
     Ok(())
@@ -263,9 +204,4 @@ pub(crate) fn is_the_users(_file: &File) -> Result<(), &'static str> {
 /// Windows gives up bytes that are not acknowledged after some 20 seconds by itself (TcpMaxDataRetransmissions).
 pub(crate) fn give_up_after<S>(_socket: &S, _longest: Duration) -> io::Result<()> {
     Ok(())
-}
-
-/// A link is followed: to make one takes a right that users do not have by default.
-pub(crate) fn is_symbolic_link(_error: &io::Error) -> bool {
-    false
 }

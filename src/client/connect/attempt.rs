@@ -45,7 +45,7 @@ pub(in crate::client) async fn open(
     if !source.has_source() && options.proxy.authorization().is_none() {
         return Err(ClientError::CredentialsRequired { reason });
     }
-    let fresh = Box::pin(login.fresh(source, &credentials)).await;
+    let fresh = Box::pin(login.fresh(source)).await;
     let fresh = fresh.map_err(ClientError::Credentials)?;
     // The same would be refused once more, and be counted as one more failure.
     if fresh == credentials {

@@ -38,17 +38,16 @@ impl Login {
         {
             return Ok(kept.clone());
         }
-        let obtained = source.obtain(None).await?;
+        let obtained = source.obtain().await?;
         self.kept = Some(obtained.clone());
         Ok(obtained)
     }
 
-    /// Other credentials than those that the proxy has refused. A program is asked at once for the first time, and then
+    /// The credentials after a refusal of those before. A program is asked at once for the first time, and then
     /// with pauses that grow: the user may be away.
     pub(in crate::client) async fn fresh(
         &mut self,
         source: &credentials::Options,
-        refused: &Credentials,
     ) -> Result<Credentials, CredentialError> {
         if may_run_a_program(&source.source) {
             if let Some(next) = self.next {
@@ -57,7 +56,7 @@ impl Login {
             }
             self.next = Some(Instant::now() + self.pause);
         }
-        let obtained = source.obtain(Some(refused)).await;
+        let obtained = source.obtain().await;
         if may_run_a_program(&source.source) {
             // A login may have taken minutes.
             self.next = Some(Instant::now() + self.pause);

@@ -1,44 +1,33 @@
 //! The API server of a kubeconfig, for a program that asks it on behalf of its user.
 
-use std::path::PathBuf;
-
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::api_server::{ApiServer, Question};
-use super::cache::Cache;
 use super::error::CredentialError;
 use super::kubeconfig::{Files, Resolved};
-use super::{Credentials, DEFAULT_TIMEOUT, Store};
+use super::{Credentials, DEFAULT_TIMEOUT, user};
 use crate::client::Deadline;
 
 /// An API server, and the user's credentials for it.
 pub(in crate::client) struct Api {
-    files: Files,
     resolved: Resolved,
     credentials: Credentials,
-    store: Store,
+    deadline: Instant,
 }
 
 impl Api {
     /// That of a context; `None` is the current one. A plugin of the kubeconfig may run.
-    pub(in crate::client) async fn of(
-        files: &Files,
-        context: Option<&str>,
-        cache: Option<PathBuf>,
-    ) -> Result<Self, CredentialError> {
+    pub(in crate::client) async fn of(files: &Files, context: Option<&str>) -> Result<Self, CredentialError> {
         let resolved = files.resolve(context).map_err(CredentialError::Kubeconfig)?;
-        let store = Store {
-            cache: cache.as_deref().and_then(Cache::open),
-            deadline: Deadline::after(DEFAULT_TIMEOUT).at,
-        };
+        let deadline = Deadline::after(DEFAULT_TIMEOUT).at;
         // Before the plugin: it need not run for a server that cannot be asked.
         ApiServer::of(&resolved, TICKET)?;
-        let credentials = Box::pin(store.of_user(files, &resolved, None)).await?;
+        let credentials = Box::pin(user::obtain(&resolved, deadline)).await?;
         Ok(Self {
-            files: files.clone(),
             resolved,
             credentials,
-            store,
+            deadline,
         })
     }
 
@@ -50,8 +39,8 @@ impl Api {
     /// Asks, and returns the body of a success.
     pub(in crate::client) async fn ask(&self, question: &Question<'_>) -> Result<Zeroizing<Vec<u8>>, CredentialError> {
         let server = ApiServer::of(&self.resolved, TICKET)?;
-        let context = (&self.files, &self.resolved);
-        Box::pin(self.store.ask(&server, context, &self.credentials, question)).await
+        let answered = Box::pin(server.request(&self.credentials, question, self.deadline)).await;
+        answered.map_err(|fault| server.error(fault))
     }
 }
 

@@ -34,11 +34,6 @@ impl Token {
     pub(crate) fn expose(&self) -> &str {
         self.0.expose()
     }
-
-    /// The token as a text that stays hidden.
-    pub(super) fn secret(&self) -> &Secret {
-        &self.0
-    }
 }
 
 /// The reason for which a text is no bearer token. None of them quotes the text.

@@ -129,14 +129,6 @@ pub enum CredentialError {
         #[source]
         fault: Box<ApiFault>,
     },
-    /// Another process asks for the same credentials, and does not come to an end.
-    #[error("another switchboard connect has been asking for the same credentials for too long")]
-    Locked,
-    /// Another process has asked for the same credentials meanwhile, and has failed.
-    #[error(
-        "another switchboard connect asked for the same credentials at the same moment and failed: it has said why"
-    )]
-    FailedElsewhere,
     /// The proxy is reached in clear.
     #[error(
         "each host on the way to an http:// proxy can read and use a credential: use https://, or --allow-cleartext \

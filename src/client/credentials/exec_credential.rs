@@ -1,15 +1,12 @@
 //! The protocol of credential plugins: what they are told in their environment, and what they print
 //! (client.authentication.k8s.io/v1 and v1beta1).
 
-use jiff::Timestamp;
-use jiff::fmt::temporal::Pieces;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Credentials;
 use super::authorization::{Authorization, Token, TokenFault};
-use super::jwt::Claims;
 use super::kubeconfig::Cluster;
-use super::{Credentials, Issued};
 use crate::base::json::Object;
 use crate::base::secret::Secret;
 use crate::client::dial::tls::KeyPair;
@@ -70,7 +67,7 @@ pub(super) fn information(version: Version, cluster: Option<(&Cluster, Option<St
 }
 
 /// Reads what a plugin has printed. The versions have to agree.
-pub(super) fn read(printed: &[u8], version: Version) -> Result<Issued, OutputFault> {
+pub(super) fn read(printed: &[u8], version: Version) -> Result<Credentials, OutputFault> {
     let Object(read): Object<ExecCredential> =
         serde_json::from_slice(printed).map_err(|error| OutputFault::Format {
             line: error.line(),
@@ -82,37 +79,13 @@ pub(super) fn read(printed: &[u8], version: Version) -> Result<Issued, OutputFau
     if read.api_version.as_deref() != Some(version.name()) {
         return Err(OutputFault::Version(version.name()));
     }
-    read.into_issued()
+    read.into_credentials()
 }
 
 /// Reads an object of any version, such as `aws eks get-token` prints. `None` for a text that is none.
-pub(super) fn read_any(printed: &[u8]) -> Option<Result<Issued, OutputFault>> {
+pub(super) fn read_any(printed: &[u8]) -> Option<Result<Credentials, OutputFault>> {
     let Object(read): Object<ExecCredential> = serde_json::from_slice(printed).ok()?;
-    (read.kind.as_deref() == Some("ExecCredential")).then(|| read.into_issued())
-}
-
-/// The credentials for a bare token. A JWT says itself when it expires.
-pub(super) fn of_token(token: Token) -> Issued {
-    let expires = Claims::of(&token).and_then(|claims| claims.expiry());
-    Issued {
-        credentials: Credentials {
-            authorization: Some(Authorization::Bearer(token)),
-            certificate: None,
-        },
-        expires,
-    }
-}
-
-/// The time of an `expirationTimestamp`, in seconds since 1970. `None` for a text that is no time of RFC 3339.
-pub(super) fn seconds(text: &str) -> Option<i64> {
-    if let Ok(time) = text.parse::<Timestamp>() {
-        return Some(time.as_second());
-    }
-    // Jiff knows the times that are of the years -9999 to 9999 in all zones, to 9999-12-30T22:00:00Z. Behind it is
-    // 9999-12-31T23:59:59Z, by which plugins say that a credential never expires.
-    let pieces = Pieces::parse(text).ok()?;
-    let is_time = pieces.time().is_some() && pieces.offset().is_some();
-    (is_time && pieces.date().year() == 9999).then(|| Timestamp::MAX.as_second())
+    (read.kind.as_deref() == Some("ExecCredential")).then(|| read.into_credentials())
 }
 
 /// The reason for which the output of a plugin is of no use. None of them quotes it.
@@ -141,9 +114,6 @@ pub enum OutputFault {
     /// A token that cannot be sent.
     #[error("its token cannot be sent: {0}")]
     Token(TokenFault),
-    /// An expiry that is no time.
-    #[error("it printed an expirationTimestamp that is no time of RFC 3339")]
-    Expiry,
 }
 
 #[derive(Deserialize)]
@@ -160,11 +130,10 @@ struct Status {
     token: Option<Secret>,
     client_certificate_data: Option<String>,
     client_key_data: Option<Secret>,
-    expiration_timestamp: Option<String>,
 }
 
 impl ExecCredential {
-    fn into_issued(self) -> Result<Issued, OutputFault> {
+    fn into_credentials(self) -> Result<Credentials, OutputFault> {
         let Object(status) = self.status.ok_or(OutputFault::Empty)?;
         let token = status.token.filter(|token| !token.expose().is_empty());
         let token = token.map(|token| Token::parse(token.expose())).transpose();
@@ -176,18 +145,14 @@ impl ExecCredential {
             (None, None) => None,
             (Some(_), None) | (None, Some(_)) => return Err(OutputFault::HalfPair),
         };
-        let expires = status
-            .expiration_timestamp
-            .map(|text| seconds(&text).ok_or(OutputFault::Expiry));
-        let expires = expires.transpose()?;
-        let mut issued = match token {
-            Some(token) => of_token(token),
-            None if certificate.is_none() => return Err(OutputFault::Empty),
-            None => Issued::default(),
-        };
-        issued.credentials.certificate = certificate;
-        issued.expires = expires.or(issued.expires);
-        Ok(issued)
+        let authorization = token.map(Authorization::Bearer);
+        if authorization.is_none() && certificate.is_none() {
+            return Err(OutputFault::Empty);
+        }
+        Ok(Credentials {
+            authorization,
+            certificate,
+        })
     }
 }
 
@@ -200,45 +165,21 @@ mod tests {
     }
 
     #[test]
-    fn a_status_becomes_credentials_with_their_expiry() {
-        for (status, expires) in [
-            (r#"{"token":"t"}"#, None),
-            (r#"{"token":"t","expirationTimestamp":null}"#, None),
-            (
-                r#"{"token":"t","expirationTimestamp":"1970-01-01T00:01:00Z"}"#,
-                Some(60),
-            ),
-            (
-                r#"{"token":"t","expirationTimestamp":"1970-01-01T01:01:00.5+01:00"}"#,
-                Some(60),
-            ),
-            (r#"{"token":"t","clientCertificateData":"","more":[1]}"#, None),
-            (
-                r#"{"token":"t","expirationTimestamp":"9999-12-31T23:59:59Z"}"#,
-                Some(253_402_207_200),
-            ),
-            (
-                r#"{"token":"t","expirationTimestamp":"9999-12-31T23:59:59.999-08:00"}"#,
-                Some(253_402_207_200),
-            ),
-            (
-                r#"{"token":"t","expirationTimestamp":"0001-01-01T00:00:00Z"}"#,
-                Some(-62_135_596_800),
-            ),
-            (r#"{"token":"e30.eyJleHAiOjcwfQ.c2ln"}"#, Some(70)),
-            (
-                r#"{"token":"e30.eyJleHAiOjcwfQ.c2ln","expirationTimestamp":"1970-01-01T00:01:00Z"}"#,
-                Some(60),
-            ),
+    fn a_status_becomes_credentials() {
+        for status in [
+            r#"{"token":"t"}"#,
+            // When they expire is the proxy's to judge.
+            r#"{"token":"t","expirationTimestamp":"1970-01-01T00:01:00Z"}"#,
+            r#"{"token":"t","expirationTimestamp":"never"}"#,
+            r#"{"token":"t","clientCertificateData":"","more":[1]}"#,
         ] {
-            let issued = read(printed(status).as_bytes(), Version::V1).unwrap();
-            assert_eq!(issued.expires, expires, "{status}");
-            assert!(issued.credentials.authorization.is_some(), "{status}");
+            let credentials = read(printed(status).as_bytes(), Version::V1).unwrap();
+            assert!(credentials.authorization.is_some(), "{status}");
         }
         let pair = r#"{"clientCertificateData":"C","clientKeyData":"K"}"#;
-        let issued = read(printed(pair).as_bytes(), Version::V1).unwrap();
-        assert_eq!(issued.credentials.certificate.unwrap().certificate, "C");
-        assert!(issued.credentials.authorization.is_none());
+        let credentials = read(printed(pair).as_bytes(), Version::V1).unwrap();
+        assert_eq!(credentials.certificate.unwrap().certificate, "C");
+        assert!(credentials.authorization.is_none());
     }
 
     #[test]
@@ -255,7 +196,7 @@ mod tests {
             (printed(r#"{"token":{"s3cret":1}}"#), "no ExecCredential in JSON"),
             (printed(r#"{"token":"s3cret"}}"#), "no ExecCredential in JSON"),
             // Arrays with the fields of the objects in their order.
-            (printed(r#"["s3cret",null,null,null]"#), "no ExecCredential in JSON"),
+            (printed(r#"["s3cret",null,null]"#), "no ExecCredential in JSON"),
             (
                 r#"["ExecCredential","client.authentication.k8s.io/v1",{"token":"s3cret"}]"#.to_owned(),
                 "no ExecCredential in JSON",
@@ -273,22 +214,6 @@ mod tests {
             (
                 printed(r#"{"token":"s3cret","clientKeyData":"s3cret"}"#),
                 "without its key",
-            ),
-            (
-                printed(r#"{"token":"s3cret","expirationTimestamp":"s3cret"}"#),
-                "no time of RFC 3339",
-            ),
-            (
-                printed(r#"{"token":"s3cret","expirationTimestamp":""}"#),
-                "no time of RFC 3339",
-            ),
-            (
-                printed(r#"{"token":"s3cret","expirationTimestamp":"9999-12-31"}"#),
-                "no time of RFC 3339",
-            ),
-            (
-                printed(r#"{"token":"s3cret","expirationTimestamp":"9999-12-32T00:00:00Z"}"#),
-                "no time of RFC 3339",
             ),
         ] {
             let said = read(text.as_bytes(), Version::V1).unwrap_err().to_string();

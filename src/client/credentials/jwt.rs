@@ -13,9 +13,6 @@ pub(super) struct Claims {
     /// The identity.
     #[serde(rename = "sub")]
     pub(super) subject: Option<String>,
-    /// The end of its validity, in seconds since 1970. It may have a fraction.
-    #[serde(rename = "exp")]
-    expiry: Option<f64>,
 }
 
 impl Claims {
@@ -27,16 +24,6 @@ impl Claims {
         };
         let claims = URL_SAFE_NO_PAD.decode(claims.trim_end_matches('=')).ok()?;
         serde_json::from_slice(&claims).ok().map(|Object(claims)| claims)
-    }
-
-    /// The end of its validity, in seconds since 1970.
-    pub(super) fn expiry(&self) -> Option<i64> {
-        let seconds = self.expiry?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a float becomes the nearest integer there is"
-        )]
-        seconds.is_finite().then_some(seconds as i64)
     }
 
     /// Namespace and name, if it is the token of a ServiceAccount.
@@ -62,13 +49,9 @@ mod tests {
     }
 
     #[test]
-    fn subject_and_expiry_are_read() {
+    fn the_subject_is_read() {
         let read = claims(r#"{"sub":"system:serviceaccount:team-a:ci","exp":1700000000,"aud":["x"]}"#).unwrap();
         assert_eq!(read.service_account(), Some(("team-a", "ci")));
-        assert_eq!(read.expiry(), Some(1_700_000_000));
-        assert_eq!(claims(r#"{"exp":17.9}"#).unwrap().expiry(), Some(17));
-        assert_eq!(claims(r#"{"exp":1e300}"#).unwrap().expiry(), Some(i64::MAX));
-        assert_eq!(claims("{}").unwrap().expiry(), None);
     }
 
     #[test]

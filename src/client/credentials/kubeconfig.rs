@@ -175,8 +175,7 @@ impl Files {
         })
     }
 
-    /// The paths, for a cache's key.
-    pub(super) fn paths(&self) -> &[PathBuf] {
+    fn paths(&self) -> &[PathBuf] {
         match self {
             Self::One(path) => std::slice::from_ref(path),
             Self::Listed(paths) => paths,

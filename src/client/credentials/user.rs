@@ -1,63 +1,53 @@
 //! The credentials of a kubeconfig's user: its token, password or certificate, or those that its plugin prints.
 
-use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tokio::process::Command;
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::authorization::Authorization;
-use super::cache::Key;
 use super::error::{CredentialError, ProgramFault};
 use super::exec_credential::{self, Version};
-use super::kubeconfig::{Cluster, Exec, Files, Resolved, User};
+use super::kubeconfig::{Cluster, Exec, Resolved, User};
 use super::process::{self, ProcessFault};
-use super::{Credentials, Issued, Store, bearer, of_file};
+use super::{Credentials, bearer, of_file};
 use crate::base::file;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
 use crate::client::dial::tls::KeyPair;
 
-impl Store {
-    /// The user's credentials. A token goes before a password, and both before a plugin, as for kubectl.
-    pub(super) async fn of_user(
-        &self,
-        files: &Files,
-        resolved: &Resolved,
-        refused: Option<&Credentials>,
-    ) -> Result<Credentials, CredentialError> {
-        let (name, user) = (&resolved.user_name, &resolved.user);
-        if user.auth_provider.is_some() {
-            return Err(CredentialError::AuthProvider(name.clone()));
-        }
-        let certificate = certificate(name, user)?;
-        let mut credentials = if let Some(path) = &user.token_file {
-            of_file(path)?
-        } else if let Some(token) = user.token.as_ref().filter(|token| !token.expose().is_empty()) {
-            bearer(&format!("the user {name} of the kubeconfig"), token.expose())?
-        } else if let Some(username) = user.username.as_ref().filter(|username| !username.is_empty()) {
-            let password = user.password.clone().unwrap_or_else(|| Secret::from(String::new()));
-            let basic = Authorization::basic(username, &password);
-            Credentials {
-                authorization: Some(basic.ok_or_else(|| CredentialError::Password(name.clone()))?),
-                certificate: None,
-            }
-        } else if let Some(exec) = &user.exec {
-            let plugin = Plugin::of(exec, resolved)?;
-            let issue = plugin.run(self);
-            Box::pin(self.cached(&plugin.key(files, resolved), refused, issue)).await?
-        } else {
-            Credentials::default()
-        };
-        credentials.certificate = credentials.certificate.or(certificate);
-        if credentials == Credentials::default() {
-            return Err(CredentialError::Nothing(name.clone()));
-        }
-        Ok(credentials)
+/// Gets the credentials of a user. A token goes before a password, and both before a plugin, as for kubectl.
+pub(super) async fn obtain(resolved: &Resolved, deadline: Instant) -> Result<Credentials, CredentialError> {
+    let (name, user) = (&resolved.user_name, &resolved.user);
+    if user.auth_provider.is_some() {
+        return Err(CredentialError::AuthProvider(name.clone()));
     }
+    let certificate = certificate(name, user)?;
+    let mut credentials = if let Some(path) = &user.token_file {
+        of_file(path)?
+    } else if let Some(token) = user.token.as_ref().filter(|token| !token.expose().is_empty()) {
+        bearer(&format!("the user {name} of the kubeconfig"), token.expose())?
+    } else if let Some(username) = user.username.as_ref().filter(|username| !username.is_empty()) {
+        let password = user.password.clone().unwrap_or_else(|| Secret::from(String::new()));
+        let basic = Authorization::basic(username, &password);
+        Credentials {
+            authorization: Some(basic.ok_or_else(|| CredentialError::Password(name.clone()))?),
+            certificate: None,
+        }
+    } else if let Some(exec) = &user.exec {
+        Box::pin(Plugin::of(exec, resolved)?.run(deadline)).await?
+    } else {
+        Credentials::default()
+    };
+    credentials.certificate = credentials.certificate.or(certificate);
+    if credentials == Credentials::default() {
+        return Err(CredentialError::Nothing(name.clone()));
+    }
+    Ok(credentials)
 }
 
 /// A credential plugin that can be run.
@@ -94,25 +84,7 @@ impl<'a> Plugin<'a> {
         })
     }
 
-    /// What its credentials depend on.
-    fn key(&self, files: &Files, resolved: &Resolved) -> Key {
-        let mut parts = vec![b"exec".to_vec(), resolved.context.clone().into_bytes()];
-        parts.extend(paths(files));
-        parts.push(self.command.into());
-        // Between two lists: none of them has an empty path, and each its length.
-        let arguments = self.arguments();
-        parts.push(arguments.len().to_be_bytes().into());
-        parts.extend(arguments.iter().map(|argument| argument.expose().into()));
-        for variable in self.variables() {
-            parts.push(variable.name.clone().into_bytes());
-            parts.push(variable.value.expose().into());
-        }
-        parts.push(self.information.clone().into_bytes());
-        parts.extend(identity_variables());
-        Key::of(parts.iter().map(Vec::as_slice))
-    }
-
-    async fn run(&self, store: &Store) -> Result<Issued, CredentialError> {
+    async fn run(&self, deadline: Instant) -> Result<Credentials, CredentialError> {
         let mut command = Command::new(self.command);
         command.args(self.arguments().iter().map(Secret::expose));
         let variables = self.variables().iter();
@@ -123,7 +95,7 @@ impl<'a> Plugin<'a> {
             program: shown(self.command),
             fault,
         };
-        match process::output(command, store.deadline).await {
+        match process::output(command, deadline).await {
             Ok(printed) => {
                 exec_credential::read(&printed, self.version).map_err(|error| fault(ProgramFault::Output(error)))
             }
@@ -151,25 +123,6 @@ impl<'a> Plugin<'a> {
     fn variables(&self) -> &[super::kubeconfig::Variable] {
         self.exec.env.as_deref().unwrap_or_default()
     }
-}
-
-/// The files, as parts of a key.
-pub(super) fn paths(files: &Files) -> impl Iterator<Item = Vec<u8>> {
-    files.paths().iter().map(|path| {
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        path.as_os_str().as_encoded_bytes().to_vec()
-    })
-}
-
-/// The variables of this process's environment that decide as whom plugins log in: with another one, what is cached is
-/// another identity's.
-pub(super) fn identity_variables() -> Vec<Vec<u8>> {
-    let mut found: Vec<_> = env::vars_os()
-        .map(|(name, value)| [name.as_encoded_bytes(), b"=", value.as_encoded_bytes()].concat())
-        .filter(|variable| IDENTITY.iter().any(|prefix| variable.starts_with(prefix.as_bytes())))
-        .collect();
-    found.sort_unstable();
-    found
 }
 
 /// The client certificate of the user, from the data or the files. Data go before a file.
@@ -224,20 +177,6 @@ fn shown(command: &str) -> String {
     printable(command, LONGEST_NAME)
 }
 
-/// The beginnings of those variables.
-const IDENTITY: [&str; 11] = [
-    "AAD_",
-    "ARM_",
-    "AWS_",
-    "AZURE_",
-    "CLOUDSDK_",
-    "GCLOUD_",
-    "GOOGLE_",
-    "HOME=",
-    "KUBELOGIN_",
-    "OIDC_",
-    "VAULT_",
-];
 /// A chain of certificates.
 const LARGEST: u64 = 1 << 20;
 /// Characters of a name in a message.

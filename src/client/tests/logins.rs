@@ -11,12 +11,11 @@ use credentials::{CredentialError, Credentials, Files, Source};
 use serde_json::{Value, json};
 
 mod audience;
-mod cache;
 mod kubeconfig;
 mod plugins;
 mod refused;
 
-/// A user's home: files, kubeconfigs and plugins, with a folder for the cache.
+/// A user's home: files, kubeconfigs and plugins, below one folder.
 struct Home {
     folder: tempfile::TempDir,
 }
@@ -99,14 +98,13 @@ impl Home {
     fn options(&self, source: Source) -> credentials::Options {
         credentials::Options {
             source,
-            cache: Some(self.path("cache/switchboard")),
             timeout: Duration::from_secs(60),
             ..credentials::Options::default()
         }
     }
 
     async fn obtain(&self, source: Source) -> Result<Credentials, CredentialError> {
-        within(self.options(source).obtain(None)).await
+        within(self.options(source).obtain()).await
     }
 
     /// The value of `Proxy-Authorization`.

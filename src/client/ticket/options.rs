@@ -1,6 +1,5 @@
 //! The settings of one ticket, and the ticket that is made of them.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::base::secret::Secret;
@@ -14,8 +13,6 @@ pub struct Options {
     pub files: Files,
     /// The context; `None` is the current one.
     pub context: Option<String>,
-    /// The folder in which credentials of plugins are kept; `None` keeps none.
-    pub cache: Option<PathBuf>,
     /// How long it is to live.
     pub ttl: Duration,
     /// The only target that it opens: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target.

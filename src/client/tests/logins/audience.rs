@@ -80,13 +80,11 @@ fn issued(token: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_service_account_gets_a_token_for_the_audience_and_it_is_kept() {
+async fn the_service_account_gets_a_token_for_the_audience() {
     let (home, api) = (Home::new(), Api::bind().await);
     let source = for_audience(&home, &api.cluster("/k8s/c-1/"), &json!({"token": own()}));
     let asked = api.answers(vec![issued("for-switchboard")]);
-    for _ in 0..2 {
-        assert_eq!(home.field(source.clone()).await, "Bearer for-switchboard");
-    }
+    assert_eq!(home.field(source).await, "Bearer for-switchboard");
     let asked = within(asked).await.unwrap();
     let (head, body) = &asked[0];
     let mut lines = head.lines();
@@ -247,29 +245,9 @@ async fn an_api_server_that_is_silent_is_waited_for_until_the_deadline() {
         timeout: Duration::from_millis(500),
         ..home.options(for_audience(&home, &api.cluster(""), &json!({"token": own()})))
     };
-    let line = chain(&within(options.obtain(None)).await.unwrap_err());
+    let line = chain(&within(options.obtain()).await.unwrap_err());
     assert!(
         line.ends_with("gave no token for the audience: it did not answer in time"),
         "{line}"
     );
-}
-
-/// The cluster has taken back what the plugin's token was worth.
-#[tokio::test]
-async fn a_plugin_is_asked_again_behind_a_401() {
-    let (home, api) = (Home::new(), Api::bind().await);
-    let status = json!({"token": format!("{}N", own()), "expirationTimestamp": "2100-01-01T00:00:00Z"});
-    let script = prints(&status).replace("N\"", "'$(wc -l < runs | tr -d ' ')'\"");
-    let exec = json!({"exec": {"apiVersion": V1, "command": "sh", "args": [home.script(&script)]}});
-    let source = for_audience(&home, &api.cluster(""), &exec);
-    let asked = api.answers(vec![answer("401 Unauthorized", &json!({})), issued("for-switchboard")]);
-    assert_eq!(home.field(source).await, "Bearer for-switchboard");
-    let asked = within(asked).await.unwrap();
-    for (number, (head, _)) in (1..).zip(&asked) {
-        assert!(
-            head.contains(&format!("\r\nauthorization: Bearer {}{number}\r\n", own())),
-            "{head}"
-        );
-    }
-    assert_eq!((asked.len(), home.runs()), (2, 2));
 }

@@ -167,20 +167,20 @@ async fn a_plugin_that_does_not_end_is_stopped_at_the_deadline() {
             timeout: Duration::from_millis(300),
             ..home.options(home.plugin(script))
         };
-        let line = chain(&within(options.obtain(None)).await.unwrap_err());
+        let line = chain(&within(options.obtain()).await.unwrap_err());
         assert_eq!(line, "the credential plugin sh: it did not end in time and was stopped");
     }
 }
 
 #[tokio::test]
-async fn nothing_of_a_plugin_is_left_when_its_client_leaves_and_the_lock_is_free() {
+async fn nothing_of_a_plugin_is_left_when_its_client_leaves() {
     let home = Home::new();
     let script = format!(
         "if test -e ids; then {}; else sleep 1000 & echo $! > new; echo $$ >> new; mv new ids; wait; fi",
         prints(&json!({"token": "t"}))
     );
     let options = home.options(home.plugin(&script));
-    let running = tokio::spawn(async move { options.obtain(None).await });
+    let running = tokio::spawn(async move { options.obtain().await });
     let ids = ids(&home, 2).await;
     running.abort();
     for id in ids {
@@ -214,8 +214,6 @@ async fn a_certificate_of_a_plugin_is_shown_to_the_proxy() {
     home.write("status", &prints(&status));
     let encoded = |path: PathBuf| STANDARD.encode(read(path));
     for source in [
-        home.plugin("sh status"),
-        // From the cache.
         home.plugin("sh status"),
         home.kubeconfig(&json!({
             "client-certificate-data": encoded(files.identity().certificate),

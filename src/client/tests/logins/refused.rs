@@ -114,26 +114,6 @@ async fn a_407_without_a_source_says_how_to_give_one() {
 }
 
 #[tokio::test]
-async fn what_the_proxy_refused_is_not_taken_from_the_cache() {
-    let home = Home::new();
-    let hour = jwt(&json!({"exp": 4_000_000_000_u64}));
-    let script = format!("echo {hour}$(wc -l < runs | tr -d ' ')");
-    let first = home.field(home.command(&script)).await;
-    assert_eq!(
-        (home.field(home.command(&script)).await, home.runs()),
-        (first.clone(), 1)
-    );
-    let proxy = Proxy::bind().await;
-    let session = Session::start(home.tunnel(home.command(&script), proxy.http()));
-    assert_eq!(refuse(&proxy, "taken back").await.unwrap(), first);
-    let fresh = refuse(&proxy, "again").await.unwrap();
-    assert_eq!(fresh, format!("Bearer {hour}2"));
-    session.end().await.unwrap_err();
-    // And it has replaced the one that was refused.
-    assert_eq!((home.field(home.command(&script)).await, home.runs()), (fresh, 2));
-}
-
-#[tokio::test]
 async fn over_http_2_it_is_the_same_and_the_details_of_proxy_status_are_the_reason() {
     let home = Home::new();
     let details = "switchboard; error=http_request_denied; details=\"the token \\\"is\\\" cut\"";
@@ -174,28 +154,6 @@ async fn over_http_2_it_is_the_same_and_the_details_of_proxy_status_are_the_reas
     }
 }
 
-/// What a plugin gives goes together with what the kubeconfig has.
-#[tokio::test]
-async fn a_cached_token_is_refused_also_beside_a_certificate_of_the_user() {
-    let home = Home::new();
-    let authority = client_auth::Authority::named("clients");
-    let files = authority.issue("alice");
-    let identity = files.identity();
-    let pem = |path| STANDARD.encode(fs::read(path).unwrap());
-    let hour = jwt(&json!({"exp": 4_000_000_000_u64}));
-    let script = prints(&json!({"token": format!("{hour}N")})).replace("N\"", "'$(wc -l < runs | tr -d ' ')'\"");
-    let exec = json!({"apiVersion": V1, "command": "sh", "args": [home.script(&script)]});
-    let source = home.kubeconfig(&json!({
-        "exec": exec,
-        "client-certificate-data": pem(identity.certificate),
-        "client-key-data": pem(identity.key),
-    }));
-    let first = home.obtain(source.clone()).await.unwrap();
-    let again = within(home.options(source).obtain(Some(&first))).await.unwrap();
-    assert_ne!(field(&first), field(&again));
-    assert_eq!(home.runs(), 2);
-}
-
 #[tokio::test(start_paused = true)]
 async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_between() {
     let home = Home::new();
@@ -209,12 +167,12 @@ async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_betw
     assert_eq!(field(&login.credentials(&options).await.unwrap()), "Bearer first");
     let begun = Instant::now();
     for seconds in [0, 60, 60 + 120, 60 + 120 + 240] {
-        let fresh = login.fresh(&options, &first).await.unwrap();
+        let fresh = login.fresh(&options).await.unwrap();
         assert_eq!(field(&fresh), "Bearer second");
         assert_eq!(begun.elapsed().as_secs(), seconds);
     }
     login.has_opened();
     let asked = Instant::now();
-    login.fresh(&options, &first).await.unwrap();
+    login.fresh(&options).await.unwrap();
     assert_eq!(asked.elapsed().as_secs(), 60);
 }
