@@ -1,6 +1,8 @@
-//! Reads regular files and nothing else: a FIFO is waited for until it has a writer, and a device may have no end.
+//! Reads and replaces regular files. Nothing else is read: a FIFO is waited for until it has a writer, and a device may have
+//! no end.
 
-use std::io::{self, Read};
+use std::fs::{self, Metadata};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use crate::base::platform;
@@ -45,11 +47,37 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
     }
 }
 
+/// Replaces a file, or makes it: if the power fails, the old or the new one is there and complete.
+///
+/// The new one has the owner and the permissions of `like`; without it no other user may read it.
+///
+/// # Errors
+/// Those of the system. The old file is there as it was.
+pub(crate) fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.switchboard-new"));
+    // Of a process that was killed.
+    fs::remove_file(&beside).unwrap_or_default();
+    let written = platform::create_private(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        if let Some(like) = like {
+            platform::keep_owner(&file, like)?;
+        }
+        file.sync_all()?;
+        drop(file);
+        fs::rename(&beside, path)
+    });
+    if written.is_err() {
+        fs::remove_file(&beside).unwrap_or_default();
+    }
+    written
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
     use std::process::Command;
 
@@ -77,6 +105,30 @@ mod tests {
             );
         }
         assert_eq!(read(&path("none"), 5).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_with_its_permissions_or_as_the_users_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        // What a process has left that was killed.
+        fs::write(folder.path().join(".file.switchboard-new"), "half of").unwrap();
+        replace(&path, b"one", None).unwrap();
+        assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"one"[..], 0o600));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        replace(&path, b"two", Some(&fs::metadata(&path).unwrap())).unwrap();
+        assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"two"[..], 0o644));
+        replace(&path, b"three", None).unwrap();
+        assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"three"[..], 0o600));
+        let directory = folder.path().join("directory");
+        fs::create_dir(&directory).unwrap();
+        replace(&directory, b"four", None).unwrap_err();
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            2,
+            "nothing is left beside"
+        );
     }
 
     #[test]

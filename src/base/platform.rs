@@ -34,7 +34,7 @@ pub(crate) use self::system::{
     is_suspended, is_the_users, keep_owner, killed_by, make_private_folder, open_regular, shell, take_stdout,
     with_sleep,
 };
-pub use self::system::{home, home_of_ssh, outlive_the_limit_of_a_file};
+pub use self::system::{home, outlive_the_limit_of_a_file};
 
 /// What a signal, or the end of a console, asks a client for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

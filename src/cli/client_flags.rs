@@ -322,15 +322,6 @@ impl ClientFlags {
         }
         Ok(words)
     }
-
-    /// Whether there is anything that only `connect` has.
-    pub(crate) fn is_only_a_proxy(&self) -> bool {
-        let plain = Self {
-            proxy: None,
-            ..self.clone()
-        };
-        plain.to_words().is_ok_and(|words| words.is_empty())
-    }
 }
 
 /// The whole path of a file, as text.

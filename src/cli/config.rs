@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::Args;
 use clap::error::ErrorKind;
-use clap::{Args, ValueEnum};
 use switchboard::base::platform;
 use switchboard::client::check;
-use switchboard::client::ssh_config::{Block, ForeignClient, Place, ProxyCommand, System, plan};
+use switchboard::client::ssh_config::{Block, Place, System};
 
 use crate::cli::client_flags::{ClientFlags, Unusable};
 use crate::cli::misspelt_variables::warn_of_misspelt_variables;
@@ -30,42 +30,15 @@ pub(crate) struct ConfigFlags {
     /// Have further logins to a target share the connection of the first
     #[arg(long)]
     control_master: bool,
-    /// Write the line of this client, for a machine without switchboard
-    #[arg(
-        long = "client",
-        id = "program",
-        value_name = "CLIENT",
-        default_value = "switchboard"
-    )]
-    program: Client,
     /// Install the block: beside FILE, which includes it [default: ~/.ssh/config]
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "check")]
     write: Option<Option<PathBuf>>,
     /// Remove the block of these names
     #[arg(long, conflicts_with = "check")]
     remove: bool,
-    /// Show what --write or --remove would change, and change nothing
-    #[arg(long)]
-    dry_run: bool,
     /// Log in to this name, NAME or NAME:PORT, up to the SSH identification, and say which step fails
     #[arg(long, value_name = "NAME")]
     check: Option<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Client {
-    /// `switchboard connect`, by the path of this program
-    Switchboard,
-    /// proxytunnel
-    Proxytunnel,
-    /// nc of OpenBSD
-    Nc,
-    /// ncat of nmap
-    Ncat,
-    /// socat
-    Socat,
-    /// corkscrew
-    Corkscrew,
 }
 
 /// Prints, installs or removes the block, or checks the way to a name.
@@ -83,15 +56,15 @@ pub(crate) fn config(flags: ConfigFlags) -> anyhow::Result<ExitCode> {
         });
     }
     if flags.remove {
-        return install(&flags, None);
+        return tell(&place(&flags)?.remove(&flags.name)?);
     }
-    let block = match block(&flags)? {
-        Ok(block) => block,
+    let text = match block(&flags)? {
+        Ok(block) => block.text(),
         Err(unusable) => return Ok(unusable.report()),
     };
-    match block.text() {
+    match text {
         Err(fault) => Ok(Unusable::arguments(ErrorKind::ValueValidation, fault).report()),
-        Ok(text) if flags.write.is_some() || flags.dry_run => install(&flags, Some(&text)),
+        Ok(text) if flags.write.is_some() => tell(&place(&flags)?.install(&flags.name, &text)?),
         Ok(text) => {
             write!(std::io::stdout(), "{text}")?;
             Ok(ExitCode::SUCCESS)
@@ -101,111 +74,64 @@ pub(crate) fn config(flags: ConfigFlags) -> anyhow::Result<ExitCode> {
 
 /// The block that the arguments describe. Where no proxy is named, the client's file has to have one for the names.
 fn block(flags: &ConfigFlags) -> anyhow::Result<Result<Block, Unusable>> {
-    let refuse = |message: String| Ok(Err(Unusable::arguments(ErrorKind::ArgumentConflict, message)));
     let client = &flags.client;
-    let command = match flags.program.foreign() {
-        None => {
-            if client.proxy.as_ref().is_some_and(|proxy| proxy.has_credentials()) {
-                return refuse(PASSWORD.to_owned());
-            }
-            // A contradiction of the arguments is said now, and not at the first login.
-            let mut is_resumable = true;
-            for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
-                let example = name.replace(['*', '?'], "x");
-                match client.clone().into_options(format!("{example}:22")) {
-                    // By a flag, a variable, or the entry of the file.
-                    Ok(options) => is_resumable &= options.session.is_some(),
-                    Err(unusable) => return Ok(Err(unusable)),
-                }
-            }
-            let program = program().context("cannot tell the path of this program")?;
-            let program = program
-                .into_os_string()
-                .into_string()
-                .ok()
-                .context("the path of this program is not UTF-8")?;
-            let mut words = vec![program, "connect".to_owned()];
-            words.extend(client.to_words()?);
-            ProxyCommand::Switchboard { words, is_resumable }
+    if client.proxy.as_ref().is_some_and(|proxy| proxy.has_credentials()) {
+        return Ok(Err(Unusable::arguments(ErrorKind::ArgumentConflict, PASSWORD)));
+    }
+    // A contradiction of the arguments is said now, and not at the first login.
+    let mut is_resumable = true;
+    for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
+        let example = name.replace(['*', '?'], "x");
+        match client.clone().into_options(format!("{example}:22")) {
+            // By a flag, a variable, or the entry of the file.
+            Ok(options) => is_resumable &= options.session.is_some(),
+            Err(unusable) => return Ok(Err(unusable)),
         }
-        Some(foreign) if !client.is_only_a_proxy() => {
-            return refuse(format!(
-                "{} has none of the options of `connect`: only --proxy can be given",
-                foreign.program()
-            ));
-        }
-        Some(foreign) => match client.proxy.clone() {
-            Some(proxy) => ProxyCommand::Foreign(foreign, proxy),
-            None => return refuse("--client needs --proxy URL".to_owned()),
-        },
-    };
+    }
+    let program = program().context("cannot tell the path of this program")?;
+    let program = program
+        .into_os_string()
+        .into_string()
+        .ok()
+        .context("the path of this program is not UTF-8")?;
+    let mut words = vec![program, "connect".to_owned()];
+    words.extend(client.to_words()?);
     Ok(Ok(Block {
         names: flags.name.clone(),
-        command,
+        words,
+        is_resumable,
         user: flags.user.clone(),
         control_master: flags.control_master,
         system: System::OWN,
     }))
 }
 
-/// Installs the text, or removes what is installed, and shows the difference.
-fn install(flags: &ConfigFlags, text: Option<&str>) -> anyhow::Result<ExitCode> {
-    let named = flags.write.clone().flatten();
-    let place = match named {
+/// The place that --write names, or the file that ssh reads.
+fn place(flags: &ConfigFlags) -> anyhow::Result<Place> {
+    Ok(match flags.write.clone().flatten() {
         Some(config) => Place {
             config: std::path::absolute(config).context("cannot tell the working folder")?,
             is_default: false,
         },
-        None => {
-            let home = platform::home().context("there is no home folder")?;
-            warn_of_another_home(&home);
-            Place {
-                config: home.join(".ssh").join("config"),
-                is_default: true,
-            }
-        }
-    };
-    let edits = plan(&place, &flags.name, text)?;
-    for edit in &edits {
-        write!(std::io::stdout(), "{}", edit.difference())?;
+        None => Place {
+            config: platform::home()
+                .context("there is no home folder")?
+                .join(".ssh")
+                .join("config"),
+            is_default: true,
+        },
+    })
+}
+
+/// Names the files that have been changed.
+fn tell(changed: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    for path in changed {
+        to_stderr(format_args!("switchboard: changed {}", path.display()));
     }
-    if edits.is_empty() {
+    if changed.is_empty() {
         to_stderr("switchboard: nothing to change");
-    } else if flags.dry_run {
-        to_stderr("switchboard: nothing was changed (--dry-run)");
-    }
-    if !flags.dry_run {
-        for edit in &edits {
-            edit.apply()?;
-        }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Says that ssh does not read the file below HOME, as with `sudo -E` and in containers.
-fn warn_of_another_home(home: &Path) {
-    let is_another = |other: &PathBuf| std::fs::canonicalize(other).ok() != std::fs::canonicalize(home).ok();
-    if let Some(other) = platform::home_of_ssh().filter(is_another) {
-        let file = other.join(".ssh").join("config");
-        to_stderr(format_args!(
-            "switchboard: ssh reads {file}, in the home of passwd(5), and not below HOME, which is {}: --write={file} writes there",
-            home.display(),
-            file = file.display()
-        ));
-    }
-}
-
-impl Client {
-    fn foreign(self) -> Option<ForeignClient> {
-        match self {
-            Self::Switchboard => None,
-            Self::Proxytunnel => Some(ForeignClient::Proxytunnel),
-            Self::Nc => Some(ForeignClient::Nc),
-            Self::Ncat => Some(ForeignClient::Ncat),
-            Self::Socat => Some(ForeignClient::Socat),
-            Self::Corkscrew => Some(ForeignClient::Corkscrew),
-        }
-    }
 }
 
 fn has_port(name: &str) -> bool {

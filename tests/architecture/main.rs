@@ -65,7 +65,7 @@ const FEATURES: [&str; 2] = ["anchor", "server"];
 
 /// The modules that may name a crate, with all below them. Crates that are not listed are free to all.
 const OWNERS: [(&str, &[&str]); 39] = [
-    ("anyhow", &["cli"]),
+    ("anyhow", &["cli", "client::ssh_config"]),
     ("arc_swap", &["policy"]),
     ("argon2", &["policy::access::passwords"]),
     (

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal as ProcessSignal, getegid, geteuid, getuid, kill_process_group};
+use rustix::process::{Pid, Signal as ProcessSignal, getegid, geteuid, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -23,19 +23,6 @@ use super::Asked;
 /// The user's home.
 pub fn home() -> Option<PathBuf> {
     env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
-}
-
-/// The home that ssh reads its file in: that of passwd(5), whatever HOME is. `None` where the user is not in the file, as on
-/// macOS and with a directory service.
-pub fn home_of_ssh() -> Option<PathBuf> {
-    let users = fs::read_to_string("/etc/passwd").ok()?;
-    home_in(&users, getuid().as_raw())
-}
-
-fn home_in(users: &str, user: u32) -> Option<PathBuf> {
-    let mut lines = users.lines().map(|line| line.split(':'));
-    let mut fields = lines.find(|fields| fields.clone().nth(2).and_then(|number| number.parse().ok()) == Some(user))?;
-    fields.nth(5).filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
 /// Whether it is Windows.
@@ -49,22 +36,19 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Makes a folder that no other user may read, and those that lead to it. One that is there stays as it is.
+/// Makes a folder that no other user may read.
 ///
 /// # Errors
 /// Those of mkdir(2).
 pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
+    DirBuilder::new().mode(0o700).create(path)
 }
 
 /// Gives a new file the owner and the permissions of the one that it is to replace.
 ///
 /// # Errors
-/// It may not; or the other one has several hard links, which a replacement would part.
+/// Those of fchown(2) and fchmod(2).
 pub(crate) fn keep_owner(file: &File, of: &Metadata) -> io::Result<()> {
-    if of.nlink() > 1 {
-        return Err(io::Error::other("it has several hard links, which would be parted"));
-    }
     let own = file.metadata()?;
     if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
         fchown(file, Some(of.uid()), Some(of.gid()))?;
@@ -327,15 +311,6 @@ pub(crate) fn is_the_users(file: &File) -> Result<(), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_home_of_a_user_is_the_sixth_field() {
-        let users =
-            "root:x:0:0:root:/root:/bin/sh\n# broken\nalice:x:1000:1000:,,,:/home/alice:/bin/sh\nbob:x:10:10:::\n";
-        assert_eq!(home_in(users, 0), Some(PathBuf::from("/root")));
-        assert_eq!(home_in(users, 1000), Some(PathBuf::from("/home/alice")));
-        assert_eq!((home_in(users, 10), home_in(users, 1)), (None, None));
-    }
 
     #[test]
     fn a_shortage_is_told_from_a_fault_of_the_file() {

@@ -19,11 +19,6 @@ pub fn home() -> Option<PathBuf> {
     folder("USERPROFILE")
 }
 
-/// ssh reads its file in the folder of the user's profile.
-pub fn home_of_ssh() -> Option<PathBuf> {
-    None
-}
-
 /// There is no such limit.
 pub fn outlive_the_limit_of_a_file() {}
 
@@ -42,12 +37,12 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Makes a folder, and those that lead to it. One that is there stays as it is.
+/// Makes a folder.
 ///
 /// # Errors
 /// Those of CreateDirectory.
 pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
-    fs::create_dir_all(path)
+    fs::create_dir(path)
 }
 
 /// A new file has the permissions of its folder, as the one that it is to replace had.

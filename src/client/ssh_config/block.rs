@@ -2,112 +2,58 @@
 
 use std::fmt::Write;
 
-use super::quoting::{QuotingFault, System, word};
-use crate::client::{ProxyUrl, Scheme};
+use anyhow::{bail, ensure};
+
+use super::quoting::{System, word};
 
 /// A block, before it is written.
 #[derive(Clone, Debug)]
 pub struct Block {
     /// The patterns of the names, as of ssh_config(5).
     pub names: Vec<String>,
-    /// What carries the bytes.
-    pub command: ProxyCommand,
+    /// The path of the program, and its arguments in front of the target.
+    pub words: Vec<String>,
+    /// True if its sessions outlive their connections.
+    pub is_resumable: bool,
     /// The account on the targets.
     pub user: Option<String>,
-    /// Whether further logins share a connection.
+    /// True if further logins share a connection.
     pub control_master: bool,
     /// The system that ssh runs on.
     pub system: System,
 }
 
-/// What ssh starts in place of a TCP connection.
-#[derive(Clone, Debug)]
-pub enum ProxyCommand {
-    /// `switchboard connect`.
-    Switchboard {
-        /// The path of the program, and its arguments in front of the target.
-        words: Vec<String>,
-        /// Whether its sessions outlive their connections.
-        is_resumable: bool,
-    },
-    /// Another program.
-    Foreign(ForeignClient, ProxyUrl),
-}
-
-/// A program that asks an HTTP proxy for a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForeignClient {
-    /// proxytunnel.
-    Proxytunnel,
-    /// nc of OpenBSD, Debian's netcat-openbsd.
-    Nc,
-    /// ncat, of nmap.
-    Ncat,
-    /// socat.
-    Socat,
-    /// corkscrew.
-    Corkscrew,
-}
-
-/// A block that cannot be written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BlockFault {
-    /// A pattern that is none.
-    #[error("{0:?} is no pattern of names: write one such as *.svc.cluster.local, without spaces")]
-    Name(String),
-    /// ssh takes a Host line for none of its names.
-    #[error("{0} excludes names, and includes none: give the names that are reached, too (--name)")]
-    OnlyExcluded(String),
-    /// No account has such a name.
-    #[error("{0:?} is no name of an account")]
-    User(String),
-    /// A part of the command.
-    #[error(transparent)]
-    Quoting(#[from] QuotingFault),
-    /// Every user of the machine sees the arguments of its processes.
-    #[error(
-        "the proxy's URL has a password, which a ProxyCommand would show in the list of processes: put the URL into the \
-         configuration file, or take a token"
-    )]
-    Password,
-    /// Only proxytunnel speaks TLS to a proxy.
-    #[error("{0} speaks no TLS to a proxy: take `switchboard connect` or proxytunnel for https://")]
-    Tls(&'static str),
-    /// OpenSSH for Windows has no ControlMaster.
-    #[error("ssh of Windows cannot share connections (--control-master)")]
-    ControlMaster,
-}
-
 impl Block {
-    /// Its lines, each with its end.
+    /// Returns its lines, each with its end.
     ///
     /// # Errors
     /// A part that ssh would not read as it is meant.
-    pub fn text(&self) -> Result<String, BlockFault> {
-        let title = self.title()?;
-        if self.names.iter().all(|name| name.starts_with('!')) {
-            return Err(BlockFault::OnlyExcluded(title));
-        }
+    pub fn text(&self) -> anyhow::Result<String> {
+        let title = title(&self.names)?;
+        ensure!(
+            self.names.iter().any(|name| !name.starts_with('!')),
+            "{title} excludes names, and includes none: give the names that are reached, too (--name)"
+        );
         let mut text = format!("Host {title}\n");
         let mut line = |keyword: &str, value: &str| writeln!(text, "    {keyword} {value}").unwrap_or_default();
-        line("ProxyCommand", &self.command.line(self.system)?);
-        match &self.command {
-            ProxyCommand::Switchboard { is_resumable: true, .. } => {
-                line("#", KEEPALIVES);
-                line("ServerAliveInterval", "0");
-            }
-            ProxyCommand::Switchboard { .. } | ProxyCommand::Foreign(..) => {
-                line("ServerAliveInterval", "15");
-                line("ServerAliveCountMax", "4");
-            }
+        let words: Result<Vec<_>, _> = self.words.iter().map(|text| word(text, self.system)).collect();
+        // In two words: an IPv6 address in %h has no brackets.
+        line("ProxyCommand", &(words?.join(" ") + " %h %p"));
+        if self.is_resumable {
+            line("#", KEEPALIVES);
+            line("ServerAliveInterval", "0");
+        } else {
+            line("ServerAliveInterval", "15");
+            line("ServerAliveCountMax", "4");
         }
         if let Some(user) = &self.user {
             line("User", account(user)?);
         }
         if self.control_master {
-            if self.system == System::Windows {
-                return Err(BlockFault::ControlMaster);
-            }
+            ensure!(
+                self.system != System::Windows,
+                "ssh of Windows cannot share connections (--control-master)"
+            );
             line("ControlMaster", "auto");
             // %C is a hash: a path with the names could be too long for a socket (unix(7)).
             line("ControlPath", "~/.ssh/switchboard-%C");
@@ -115,86 +61,31 @@ impl Block {
         }
         Ok(text)
     }
-
-    /// Its patterns, by which it is found again.
-    ///
-    /// # Errors
-    /// One of them is none.
-    pub fn title(&self) -> Result<String, BlockFault> {
-        title(&self.names)
-    }
 }
 
-/// The patterns in one line.
+/// Returns the patterns in one line.
 ///
 /// # Errors
 /// One of them is none.
-pub(super) fn title(names: &[String]) -> Result<String, BlockFault> {
+pub(super) fn title(names: &[String]) -> anyhow::Result<String> {
     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*?:[]".contains(&byte);
     for name in names {
         let pattern = name.strip_prefix('!').unwrap_or(name);
-        if pattern.is_empty() || pattern.starts_with('-') || !pattern.bytes().all(is_of_name) {
-            return Err(BlockFault::Name(name.clone()));
-        }
+        ensure!(
+            !pattern.is_empty() && !pattern.starts_with('-') && pattern.bytes().all(is_of_name),
+            "{name:?} is no pattern of names: write one such as *.svc.cluster.local, without spaces"
+        );
     }
     Ok(names.join(" "))
 }
 
-/// An account, if ssh reads its name as one.
-fn account(user: &str) -> Result<&str, BlockFault> {
+/// Returns an account, if ssh reads its name as one.
+fn account(user: &str) -> anyhow::Result<&str> {
     let is_odd = |character: char| character.is_control() || character.is_whitespace() || "\"'#%`$".contains(character);
-    match user.is_empty() || user.starts_with('-') || user.contains(is_odd) {
-        true => Err(BlockFault::User(user.to_owned())),
-        false => Ok(user),
+    if user.is_empty() || user.starts_with('-') || user.contains(is_odd) {
+        bail!("{user:?} is no name of an account");
     }
-}
-
-impl ProxyCommand {
-    fn line(&self, system: System) -> Result<String, BlockFault> {
-        match self {
-            Self::Switchboard { words, .. } => {
-                let words: Result<Vec<_>, _> = words.iter().map(|text| word(text, system)).collect();
-                // In two words: an IPv6 address in %h has no brackets.
-                Ok(words?.join(" ") + " %h %p")
-            }
-            Self::Foreign(client, proxy) => client.line(proxy),
-        }
-    }
-}
-
-impl ForeignClient {
-    /// The name of the program.
-    pub fn program(self) -> &'static str {
-        match self {
-            Self::Proxytunnel => "proxytunnel",
-            Self::Nc => "nc",
-            Self::Ncat => "ncat",
-            Self::Socat => "socat",
-            Self::Corkscrew => "corkscrew",
-        }
-    }
-
-    fn line(self, proxy: &ProxyUrl) -> Result<String, BlockFault> {
-        if proxy.has_credentials() {
-            return Err(BlockFault::Password);
-        }
-        let is_https = proxy.scheme() == Scheme::Https;
-        if is_https && self != Self::Proxytunnel {
-            return Err(BlockFault::Tls(self.program()));
-        }
-        let authority = proxy.authority().to_string();
-        let port = proxy.port();
-        // Of an IPv6 address with its brackets.
-        let host = authority.strip_suffix(&format!(":{port}")).unwrap_or(&authority);
-        Ok(match self {
-            Self::Proxytunnel if is_https => format!("proxytunnel -E -p {authority} -d %h:%p"),
-            Self::Proxytunnel => format!("proxytunnel -p {authority} -d %h:%p"),
-            Self::Nc => format!("nc -X connect -x {authority} %h %p"),
-            Self::Ncat => format!("ncat --proxy {authority} --proxy-type http %h %p"),
-            Self::Socat => format!("socat - PROXY:{host}:%h:%p,proxyport={port}"),
-            Self::Corkscrew => format!("corkscrew {} {port} %h %p", proxy.host()),
-        })
-    }
+    Ok(user)
 }
 
 const KEEPALIVES: &str =
@@ -204,27 +95,21 @@ const KEEPALIVES: &str =
 mod tests {
     use super::*;
 
-    fn block(command: ProxyCommand) -> Block {
+    fn own() -> Block {
         Block {
             names: vec!["*.svc.cluster.local".to_owned(), "!db.svc.cluster.local".to_owned()],
-            command,
+            words: ["/opt/my tools/switchboard", "connect", "--proxy", "https://p:1"]
+                .map(str::to_owned)
+                .to_vec(),
+            is_resumable: true,
             user: None,
             control_master: false,
             system: System::Unix,
         }
     }
 
-    fn foreign(client: ForeignClient, url: &str) -> Block {
-        block(ProxyCommand::Foreign(client, url.parse().unwrap()))
-    }
-
-    fn own() -> Block {
-        block(ProxyCommand::Switchboard {
-            words: ["/opt/my tools/switchboard", "connect", "--proxy", "https://p:1"]
-                .map(str::to_owned)
-                .to_vec(),
-            is_resumable: true,
-        })
+    fn fault(block: &Block) -> String {
+        block.text().unwrap_err().to_string()
     }
 
     #[test]
@@ -246,57 +131,13 @@ mod tests {
             system: System::Windows,
             ..more
         };
-        assert_eq!(windows.text(), Err(BlockFault::ControlMaster));
-    }
-
-    #[test]
-    fn other_clients_have_the_lines_of_the_documentation_and_keepalives() {
-        use ForeignClient::*;
-        for (client, url, expected) in [
-            (
-                Proxytunnel,
-                "http://proxy.example.com:8080",
-                "proxytunnel -p proxy.example.com:8080 -d %h:%p",
-            ),
-            (
-                Proxytunnel,
-                "https://proxy.example.com",
-                "proxytunnel -E -p proxy.example.com:443 -d %h:%p",
-            ),
-            (
-                Nc,
-                "http://proxy.example.com:8080",
-                "nc -X connect -x proxy.example.com:8080 %h %p",
-            ),
-            (
-                Ncat,
-                "http://[fd00::1]:8080",
-                "ncat --proxy [fd00::1]:8080 --proxy-type http %h %p",
-            ),
-            (
-                Socat,
-                "http://proxy.example.com:8080",
-                "socat - PROXY:proxy.example.com:%h:%p,proxyport=8080",
-            ),
-            (
-                Socat,
-                "http://[fd00::1]:8080",
-                "socat - PROXY:[fd00::1]:%h:%p,proxyport=8080",
-            ),
-            (
-                Corkscrew,
-                "http://proxy.example.com:8080",
-                "corkscrew proxy.example.com 8080 %h %p",
-            ),
-        ] {
-            let text = foreign(client, url).text().unwrap();
-            assert!(
-                text.contains(&format!("    ProxyCommand {expected}\n    ServerAliveInterval 15\n")),
-                "{text}"
-            );
-        }
-        assert_eq!(foreign(Nc, "https://p").text(), Err(BlockFault::Tls("nc")));
-        assert_eq!(foreign(Proxytunnel, "http://u:p@p").text(), Err(BlockFault::Password));
+        assert!(fault(&windows).contains("cannot share connections"));
+        let plain = Block {
+            is_resumable: false,
+            ..own()
+        };
+        let lines = "%h %p\n    ServerAliveInterval 15\n    ServerAliveCountMax 4\n";
+        assert!(plain.text().unwrap().ends_with(lines));
     }
 
     #[test]
@@ -316,19 +157,22 @@ mod tests {
                 names: vec![name.to_owned()],
                 ..own()
             };
-            assert_eq!(block.text(), Err(BlockFault::Name(name.to_owned())));
+            assert!(
+                fault(&block).starts_with(&format!("{name:?} is no pattern")),
+                "{name:?}"
+            );
         }
         let block = Block {
             names: vec!["!a".to_owned(), "!*.b".to_owned()],
             ..own()
         };
-        assert_eq!(block.text(), Err(BlockFault::OnlyExcluded("!a !*.b".to_owned())));
+        assert!(fault(&block).starts_with("!a !*.b excludes names"));
         for user in ["", "a b", "a\nProxyCommand x", "%h", "-a", "a\"b"] {
             let block = Block {
                 user: Some(user.to_owned()),
                 ..own()
             };
-            assert_eq!(block.text(), Err(BlockFault::User(user.to_owned())));
+            assert_eq!(fault(&block), format!("{user:?} is no name of an account"));
         }
     }
 }

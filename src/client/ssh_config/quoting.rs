@@ -1,5 +1,7 @@
 //! Words of a ProxyCommand: ssh expands `%` in them, and hands the line to a shell or, on Windows, to a new process.
 
+use anyhow::{bail, ensure};
+
 use crate::base::platform;
 
 /// Whose rules a command line is written by.
@@ -20,22 +22,16 @@ impl System {
     };
 }
 
-/// A text that no command line can have.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QuotingFault {
-    /// ssh_config(5) has no way to write a line end, and no other control character belongs there.
-    #[error("{0:?} has a control character, which a line of ssh_config(5) cannot have")]
-    Control(String),
-    /// Quotation marks within arguments are read differently by different programs of Windows.
-    #[error("{0:?} has a quotation mark, which a command line of Windows cannot have")]
-    QuotationMark(String),
-}
-
 /// A word as it is written in a ProxyCommand, so that the program gets exactly this text.
-pub(super) fn word(text: &str, system: System) -> Result<String, QuotingFault> {
-    if text.chars().any(char::is_control) {
-        return Err(QuotingFault::Control(text.to_owned()));
-    }
+///
+/// # Errors
+/// No command line can have it: ssh_config(5) has no way to write a line end, and programs of Windows read quotation marks
+/// within arguments differently.
+pub(super) fn word(text: &str, system: System) -> anyhow::Result<String> {
+    ensure!(
+        !text.chars().any(char::is_control),
+        "{text:?} has a control character, which a line of ssh_config(5) cannot have"
+    );
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=@,+%".contains(&byte);
     let is_plain = |byte| is_plain(byte) || (system == System::Windows && byte == b'\\');
     // ssh(1) turns `%%` into `%` before all else.
@@ -46,7 +42,9 @@ pub(super) fn word(text: &str, system: System) -> Result<String, QuotingFault> {
     match system {
         // POSIX 2.2.2: nothing is special between single quotes but their end.
         System::Unix => Ok(format!("'{}'", expanded.replace('\'', r"'\''"))),
-        System::Windows if text.contains('"') => Err(QuotingFault::QuotationMark(text.to_owned())),
+        System::Windows if text.contains('"') => {
+            bail!("{text:?} has a quotation mark, which a command line of Windows cannot have")
+        }
         System::Windows => {
             // Backslashes before a quotation mark would quote it (CommandLineToArgvW).
             let backslashes = expanded.chars().rev().take_while(|&last| last == '\\').count();
@@ -74,9 +72,9 @@ mod tests {
             ("a\\b", r"'a\b'"),
             ("é", "'é'"),
         ] {
-            assert_eq!(word(text, System::Unix).as_deref(), Ok(expected));
+            assert_eq!(word(text, System::Unix).unwrap(), expected);
         }
-        assert!(matches!(word("a\nb", System::Unix), Err(QuotingFault::Control(_))));
+        word("a\nb", System::Unix).unwrap_err();
     }
 
     #[test]
@@ -89,12 +87,9 @@ mod tests {
             ("", "\"\""),
             ("a&b", "\"a&b\""),
         ] {
-            assert_eq!(word(text, System::Windows).as_deref(), Ok(expected));
+            assert_eq!(word(text, System::Windows).unwrap(), expected);
         }
-        assert!(matches!(
-            word("a\"b", System::Windows),
-            Err(QuotingFault::QuotationMark(_))
-        ));
-        assert!(matches!(word("a\0b", System::Windows), Err(QuotingFault::Control(_))));
+        word("a\"b", System::Windows).unwrap_err();
+        word("a\0b", System::Windows).unwrap_err();
     }
 }

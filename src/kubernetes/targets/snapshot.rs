@@ -2,9 +2,7 @@
 //!
 //! One line with the version, the time, a hash of the settings and a hash of the rest; then the objects as JSON.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,23 +46,6 @@ pub(crate) fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime)
     Ok(text)
 }
 
-/// Replaces a file: if the power fails, the old or the new one is there and complete.
-pub(crate) fn write(path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    // It tells the names of all targets, and the users of their lists.
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&beside)?;
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
-}
-
 /// Reads a file.
 ///
 /// # Errors
@@ -106,6 +87,7 @@ mod tests {
     use crate::kubernetes::objects::decode::{Decoded, decode};
     use crate::kubernetes::objects::model::Kind;
     use serde_json::json;
+    use std::fs;
 
     fn objects() -> Vec<(Key, Object)> {
         let service = json!({
@@ -142,8 +124,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
         let saved = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        write(&path, &encode(&[], "s", UNIX_EPOCH).unwrap()).unwrap();
-        write(&path, &encode(&objects(), "s", saved).unwrap()).unwrap();
+        file::replace(&path, &encode(&[], "s", UNIX_EPOCH).unwrap(), None).unwrap();
+        file::replace(&path, &encode(&objects(), "s", saved).unwrap(), None).unwrap();
         let objects = objects();
         assert_eq!(read(&path, "s").unwrap(), Snapshot { saved, objects });
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -186,7 +168,7 @@ mod tests {
         );
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
-        write(&path, text.as_bytes()).unwrap();
+        fs::write(&path, text).unwrap();
         assert_eq!(read(&path, "s").unwrap().objects, [(key, object)]);
         assert!(
             !String::from_utf8(encode(&objects(), "s", UNIX_EPOCH).unwrap())

@@ -205,26 +205,6 @@ fn what_clap_would_misread_is_said_as_it_was_meant() {
 }
 
 #[test]
-fn an_installation_where_ssh_does_not_look_is_said() {
-    let folder = TempDir::new().unwrap();
-    let mut command = switchboard(&["config", "--proxy", "https://p", "--write"]);
-    command.env("HOME", folder.path());
-    let (status, _, stderr) = ended(command);
-    assert_eq!(status, 0, "{stderr}");
-    // A user that passwd(5) does not have has no home there.
-    let users = fs::read_to_string("/etc/passwd").unwrap();
-    let number = rustix::process::getuid().as_raw();
-    let is_known = users
-        .lines()
-        .any(|line| line.split(':').nth(2) == Some(&number.to_string()));
-    assert_eq!(
-        stderr.contains("in the home of passwd(5), and not below HOME"),
-        is_known,
-        "{stderr}"
-    );
-}
-
-#[test]
 fn a_flag_goes_before_a_variable_and_a_variable_before_the_token_of_the_environment() {
     let proxy = DemandingProxy::start("right", None);
     let folder = TempDir::new().unwrap();

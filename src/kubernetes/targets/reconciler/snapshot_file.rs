@@ -7,6 +7,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
+use crate::base::file;
 use crate::kubernetes::objects::model::{Key, Object};
 use crate::kubernetes::targets::snapshot::{self, Snapshot};
 use crate::kubernetes::targets::source::{Feed, Source};
@@ -70,7 +71,8 @@ impl SnapshotFile {
         // Detached: the next write is at least 30 s later.
         drop(spawn_blocking(move || {
             let text = snapshot::encode(&objects, &settings, SystemTime::now());
-            if let Err(error) = text.and_then(|text| snapshot::write(&path, &text)) {
+            // For the user alone: it tells the names of all targets, and the users of their lists.
+            if let Err(error) = text.and_then(|text| file::replace(&path, &text, None)) {
                 error!(path = %path.display(), "cannot write the snapshot: {error}");
             }
         }));

@@ -1,0 +1,373 @@
+//! Installs blocks: each has a file of its own in a folder beside the user's file, which includes all of them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::block::title;
+use crate::base::file;
+use crate::base::platform;
+
+/// The place where blocks are installed.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The user's file.
+    pub config: PathBuf,
+    /// True if ssh reads it without `-F`: an Include of a relative path is below its folder then.
+    pub is_default: bool,
+}
+
+impl Place {
+    /// Writes the block of these names, and an Include into the user's file unless it has one. Returns the files that are not
+    /// what they were.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn install(&self, names: &[String], block: &str) -> anyhow::Result<Vec<PathBuf>> {
+        let (file, pattern) = (self.file(names)?, self.pattern()?);
+        let mut config = read(&self.config)?;
+        for folder in [self.config.parent(), file.parent()].into_iter().flatten() {
+            // Not those above: a home that is not there is meant to be none, such as /nonexistent.
+            if !folder.is_dir() {
+                platform::make_private_folder(folder)
+                    .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            }
+        }
+        let mut changed = Vec::new();
+        replace(file, format!("{HEADER}{block}").as_bytes(), &mut changed)?;
+        if !has_include(&config, &pattern) {
+            config.splice(..0, include(&pattern).into_bytes());
+            replace(self.config.clone(), &config, &mut changed)?;
+        }
+        Ok(changed)
+    }
+
+    /// Removes the block of these names, and with the last one the Include. Returns the files that are not what they were.
+    ///
+    /// # Errors
+    /// A file cannot be read, written or removed.
+    pub fn remove(&self, names: &[String]) -> anyhow::Result<Vec<PathBuf>> {
+        let (file, lines) = (self.file(names)?, include(&self.pattern()?).into_bytes());
+        let folder = self.folder();
+        let mut changed = Vec::new();
+        let others = fs::read_dir(&folder).into_iter().flatten().flatten();
+        if others.map(|other| other.path()).all(|other| other == file) {
+            let mut config = read(&self.config)?;
+            // An Include without our comment is the user's own.
+            if let Some(start) = config.windows(lines.len()).position(|found| found == lines) {
+                config.drain(start..start + lines.len());
+                replace(self.config.clone(), &config, &mut changed)?;
+            }
+        }
+        match fs::remove_file(&file) {
+            Ok(()) => changed.push(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", file.display())),
+        }
+        // It stays while there is anything in it.
+        fs::remove_dir(&folder).unwrap_or_default();
+        Ok(changed)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.config.with_file_name(FOLDER)
+    }
+
+    /// The file of a block. Patterns of names have none of the characters that take the place of others here: each has a
+    /// file of its own. With `Host` in front none is hidden, or a device of Windows.
+    fn file(&self, names: &[String]) -> anyhow::Result<PathBuf> {
+        let replaced = |character| match character {
+            '*' => '+',
+            '?' => '=',
+            '!' => '^',
+            ':' => ';',
+            ' ' => ',',
+            other => other,
+        };
+        let name: String = format!("Host {}.conf", title(names)?).chars().map(replaced).collect();
+        Ok(self.folder().join(name))
+    }
+
+    /// The path of all files, as an Include has it.
+    fn pattern(&self) -> anyhow::Result<String> {
+        let folder = self.folder();
+        match folder.to_str() {
+            _ if self.is_default => Ok(format!("{FOLDER}/*.conf")),
+            Some(path) if !path.contains(['"', '\'', '\n', '%', '*', '?', '[', '\\', '~']) => {
+                Ok(format!("\"{path}/*.conf\""))
+            }
+            _ => bail!("the path {} cannot be written in an Include", folder.display()),
+        }
+    }
+}
+
+/// The lines of the user's file.
+fn include(pattern: &str) -> String {
+    format!("{OURS}\nInclude {pattern}\n")
+}
+
+/// Returns whether a text includes the files for all hosts: behind a Host line an Include holds for that host only.
+fn has_include(text: &[u8], pattern: &str) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let keyword = |line: &str| {
+        let words = line.trim_start().split([' ', '\t', '=', '"']);
+        words.take(1).collect::<String>().to_ascii_lowercase()
+    };
+    let mut top = text
+        .lines()
+        .map(|line| (keyword(line), line))
+        .take_while(|(keyword, _)| keyword != "host" && keyword != "match");
+    top.any(|(keyword, line)| keyword == "include" && line.contains(pattern.trim_matches('"')))
+}
+
+/// Replaces a file that has another text. A symbolic link stays, as where dotfiles are kept elsewhere, and so do owner and
+/// permissions.
+fn replace(path: PathBuf, text: &[u8], changed: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    if read(&path)? == text {
+        return Ok(());
+    }
+    let real = match path.is_symlink() {
+        true => fs::canonicalize(&path),
+        false => Ok(path.clone()),
+    };
+    let replaced = real.and_then(|real| file::replace(&real, text, fs::metadata(&real).ok().as_ref()));
+    replaced.with_context(|| format!("cannot write {}", path.display()))?;
+    changed.push(path);
+    Ok(())
+}
+
+/// The text of a file; empty if there is none.
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    match file::read(path, LARGEST) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read.with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// The folder of the blocks, beside the user's file.
+const FOLDER: &str = "switchboard.d";
+/// The line in front of our Include in the user's file.
+const OURS: &str = "# Written by `switchboard config --write`; `--remove` takes it away with the line below:";
+/// The line in front of a block.
+const HEADER: &str = "# Written by `switchboard config --write`, which replaces this file.\n";
+/// The largest file that is read: 1 MiB.
+const LARGEST: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    const INCLUDE: &str = "Include switchboard.d/*.conf";
+
+    struct Home {
+        folder: tempfile::TempDir,
+        place: Place,
+    }
+
+    impl Home {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let config = folder.path().join(".ssh/config");
+            Self {
+                folder,
+                place: Place {
+                    config,
+                    is_default: true,
+                },
+            }
+        }
+
+        fn with(text: &[u8]) -> Self {
+            let home = Self::new();
+            fs::create_dir(home.folder.path().join(".ssh")).unwrap();
+            fs::write(&home.place.config, text).unwrap();
+            home
+        }
+
+        fn install(&self, name: &str, block: &str) -> usize {
+            self.place.install(&[name.to_owned()], block).unwrap().len()
+        }
+
+        fn remove(&self, name: &str) -> usize {
+            self.place.remove(&[name.to_owned()]).unwrap().len()
+        }
+
+        fn bytes(&self) -> Vec<u8> {
+            fs::read(&self.place.config).unwrap()
+        }
+
+        /// The names of the folder of blocks.
+        fn files(&self) -> Vec<String> {
+            let entries = fs::read_dir(self.place.folder()).into_iter().flatten();
+            let mut names: Vec<_> = entries
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            names.sort_unstable();
+            names
+        }
+    }
+
+    #[test]
+    fn a_block_is_installed_once_changed_and_removed_with_the_users_bytes_as_they_were() {
+        for before in [
+            &b"User x\n\nHost b\n  Port 1"[..],
+            b"",
+            b"Host a\r\n  Port 1\r\n",
+            b"# caf\xe9\nUser=x\n",
+            // Within a block it would hold for that host only.
+            b"Host a\nInclude switchboard.d/*.conf\n",
+            b"\tMatch all\ninclude switchboard.d/*.conf\n",
+        ] {
+            let home = Home::with(before);
+            assert_eq!(home.install("*.a", "Host *.a\n"), 2);
+            assert_eq!(
+                home.bytes(),
+                [format!("{OURS}\n{INCLUDE}\n").as_bytes(), before].concat()
+            );
+            assert_eq!(home.files(), ["Host,+.a.conf"]);
+            assert_eq!(home.install("*.a", "Host *.a\n"), 0);
+            assert_eq!(home.install("*.a", "Host *.a\n    Port 2\n"), 1);
+            let written = fs::read_to_string(home.place.folder().join("Host,+.a.conf")).unwrap();
+            assert_eq!(written, format!("{HEADER}Host *.a\n    Port 2\n"));
+            assert_eq!(home.install("b", "Host b\n"), 1);
+            assert_eq!(home.remove("*.a"), 1);
+            assert_ne!(home.bytes(), before, "one is left");
+            assert_eq!(home.remove("b"), 2);
+            assert_eq!(home.bytes(), before);
+            assert!(!home.place.folder().exists());
+            assert_eq!(home.remove("b"), 0);
+            let left = fs::read_dir(home.folder.path().join(".ssh")).unwrap();
+            assert_eq!(left.count(), 1, "nothing is left beside the file");
+        }
+    }
+
+    #[test]
+    fn what_is_the_users_own_stays() {
+        for before in [
+            "# mine\ninclude switchboard.d/*.conf\nHost a\n",
+            "Include=switchboard.d/*.conf\n",
+            "  Include  \"switchboard.d/*.conf\"  \n",
+            "Include more switchboard.d/*.conf\nMatch all\n",
+        ] {
+            let home = Home::with(before.as_bytes());
+            assert_eq!((home.install("a", "Host a\n"), home.remove("a")), (1, 1));
+            assert_eq!(home.bytes(), before.as_bytes());
+        }
+        let home = Home::with(b"Host b\n");
+        home.install("a", "Host a\n");
+        fs::write(home.place.folder().join("mine.conf"), "Host c\n").unwrap();
+        assert_eq!(home.remove("a"), 1);
+        assert_eq!(home.files(), ["mine.conf"]);
+        assert!(home.bytes().starts_with(OURS.as_bytes()));
+        // The folder is gone: ours is an Include of nothing.
+        fs::remove_dir_all(home.place.folder()).unwrap();
+        assert_eq!(home.remove("a"), 1);
+        assert_eq!(home.bytes(), b"Host b\n");
+    }
+
+    #[test]
+    fn every_pattern_has_a_file_of_its_own_in_the_folder() {
+        let home = Home::with(b"");
+        let names = [
+            "*", "?", "..", ".", ".a", "a", "*.a", "!*.a", "::1", "[a]", "a_b", "CON",
+        ];
+        for name in names {
+            assert_eq!(
+                home.place
+                    .install(&["x".to_owned(), name.to_owned()], "y")
+                    .unwrap()
+                    .is_empty(),
+                false
+            );
+            home.install(name, "x");
+        }
+        let files = home.files();
+        assert_eq!(files.len(), 2 * names.len(), "{files:?}");
+        assert!(
+            files
+                .iter()
+                .all(|name| name.starts_with("Host,") && name.ends_with(".conf")),
+            "{files:?}"
+        );
+        for name in ["", "../a", "a/b", "/etc/x", "a b", "a\\b", "a\0", "-a"] {
+            home.place.install(&[name.to_owned()], "x").unwrap_err();
+            home.place.remove(&[name.to_owned()]).unwrap_err();
+        }
+        assert_eq!(home.files(), files);
+    }
+
+    #[test]
+    fn where_there_is_no_folder_and_no_file_they_are_made_for_the_user_alone() {
+        let mut home = Home::new();
+        assert_eq!(home.install("a", "Host a\n"), 2);
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&home.folder.path().join(".ssh")), 0o700);
+        assert_eq!(mode(&home.place.folder()), 0o700);
+        assert_eq!(mode(&home.place.config), 0o600);
+        assert_eq!(mode(&home.place.folder().join("Host,a.conf")), 0o600);
+        // But not the home itself.
+        let absent = home.folder.path().join("absent");
+        home.place.config = absent.join(".ssh/config");
+        let error = home.place.install(&["a".to_owned()], "x").unwrap_err();
+        let folder = absent.join(".ssh");
+        assert_eq!(
+            error.to_string(),
+            format!("cannot make the folder {}", folder.display())
+        );
+        assert!(!absent.exists());
+    }
+
+    #[test]
+    fn permissions_and_symbolic_links_stay() {
+        let home = Home::with(b"");
+        let real = home.folder.path().join("dotfiles");
+        fs::write(&real, "Host b\n").unwrap();
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+        fs::remove_file(&home.place.config).unwrap();
+        symlink("../dotfiles", &home.place.config).unwrap();
+        assert_eq!(home.install("a", "Host a\n"), 2);
+        assert!(home.place.config.is_symlink());
+        assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o640);
+        let written = fs::read_to_string(&real).unwrap();
+        assert_eq!(written, format!("{OURS}\n{INCLUDE}\nHost b\n"));
+    }
+
+    #[test]
+    fn what_is_no_file_stays_as_it_is() {
+        type Damage<'a> = &'a dyn Fn(&Path);
+        let damages: [Damage<'_>; 2] = [&|path| symlink("nowhere", path).unwrap(), &|path| {
+            fs::create_dir(path).unwrap()
+        }];
+        for damage in damages {
+            let home = Home::with(b"");
+            fs::remove_file(&home.place.config).unwrap();
+            damage(&home.place.config);
+            home.place.install(&["a".to_owned()], "Host a\n").unwrap_err();
+            assert!(home.place.config.is_symlink() || home.place.config.is_dir());
+        }
+    }
+
+    #[test]
+    fn another_file_includes_the_blocks_by_their_whole_path() {
+        let home = Home::new();
+        let folder = home.folder.path().join("A User");
+        fs::create_dir(&folder).unwrap();
+        let place = Place {
+            config: folder.join("other"),
+            is_default: false,
+        };
+        let names = ["a".to_owned()];
+        assert_eq!(place.install(&names, "Host a\n").unwrap().len(), 2);
+        assert_eq!(place.install(&names, "Host a\n").unwrap().len(), 0);
+        let lines = format!("{OURS}\nInclude \"{}/switchboard.d/*.conf\"\n", folder.display());
+        assert_eq!(fs::read_to_string(&place.config).unwrap(), lines);
+        let place = Place {
+            config: home.folder.path().join("50%/other"),
+            is_default: false,
+        };
+        place.install(&names, "Host a\n").unwrap_err();
+    }
+}
