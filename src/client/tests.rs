@@ -250,7 +250,7 @@ fn reset(stream: TcpStream) {
 fn end_marker(request: &[u8]) -> Option<Marker> {
     let text = String::from_utf8_lossy(request);
     let (_, value) = text.split_once("\r\nSwitchboard-End: ")?;
-    value.split_once("\r\n")?.0.parse().ok()
+    Marker::parse(value.split_once("\r\n")?.0.as_bytes())
 }
 
 #[tokio::test]

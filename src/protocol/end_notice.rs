@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::mem::take;
-use std::str::FromStr;
+
+use data_encoding::HEXLOWER;
 
 /// The field of a request that asks for a notice, and of the 2xx that promises one.
 pub(crate) const FIELD: &str = "switchboard-end";
@@ -23,28 +24,15 @@ impl From<[u8; MARKER]> for Marker {
 
 impl fmt::Display for Marker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
-/// A text that is no marker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoMarker;
-
-impl FromStr for Marker {
-    type Err = NoMarker;
-
-    fn from_str(text: &str) -> Result<Self, NoMarker> {
-        let mut bytes = [0; MARKER];
-        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        if text.len() != 2 * MARKER || !text.bytes().all(is_digit) {
-            return Err(NoMarker);
-        }
-        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-            let digits = str::from_utf8(digits).map_err(|_| NoMarker)?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| NoMarker)?;
-        }
-        Ok(Self(bytes))
+impl Marker {
+    /// Returns the marker of that field, or `None` for a text that is none.
+    pub(crate) fn parse(field: &[u8]) -> Option<Self> {
+        let bytes = HEXLOWER.decode(field).ok()?;
+        bytes.try_into().ok().map(Self)
     }
 }
 
@@ -54,7 +42,7 @@ pub(crate) fn marker<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<M
     if values.next().is_some() {
         return None;
     }
-    str::from_utf8(first).ok()?.trim_ascii().parse().ok()
+    Marker::parse(first.trim_ascii())
 }
 
 /// The bytes of a notice: the marker, the length of the sentence in one byte, and the sentence, which is printable ASCII.
@@ -191,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_marker_is_32_lower_case_digits_and_nothing_else() {
-        assert_eq!(MARK.to_string().parse(), Ok(MARK));
+        assert_eq!(Marker::parse(MARK.to_string().as_bytes()), Some(MARK));
         for text in [
             "",
             "0123456789abcdef",
@@ -200,7 +188,7 @@ mod tests {
             "0123456789abcdef0123456789abcdef0",
             "é123456789abcdef0123456789abcde",
         ] {
-            assert_eq!(text.parse::<Marker>(), Err(NoMarker), "{text}");
+            assert_eq!(Marker::parse(text.as_bytes()), None, "{text}");
         }
         let value = MARK.to_string();
         assert_eq!(marker([value.as_bytes()].into_iter()), Some(MARK));

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use data_encoding::HEXUPPER;
 use x509_parser::asn1_rs::{Any, BmpString, Tag, ToDer};
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
@@ -31,7 +32,11 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     let value = attribute.attr_value();
     match text(value) {
         Some(text) => format!("{kind}={}", value_of(&text)),
-        None => format!("{kind}={}", hexadecimal(value)),
+        // "#" and the DER of a value that is no text.
+        None => {
+            let der = value.to_der_vec().unwrap_or_else(|_| value.data.to_vec());
+            format!("{kind}=#{}", HEXUPPER.encode(&der))
+        }
     }
 }
 
@@ -49,16 +54,6 @@ fn text(value: &Any<'_>) -> Option<String> {
         Tag::BmpString => BmpString::try_from(value.clone()).ok().map(|text| text.string()),
         _ => None,
     }
-}
-
-/// "#" and the DER of a value that is no text.
-fn hexadecimal(value: &Any<'_>) -> String {
-    let der = value.to_der_vec().unwrap_or_else(|_| value.data.to_vec());
-    der.iter().fold("#".to_owned(), |mut text, byte| {
-        // Writing to a String does not fail.
-        write!(text, "{byte:02X}").ok();
-        text
-    })
 }
 
 fn value_of(value: &str) -> String {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use aws_lc_rs::agreement::{self, PrivateKey, UnparsedPublicKey, X25519};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use aws_lc_rs::{hmac, rand};
+use data_encoding::HEXLOWER;
 
 /// A fixed number of bytes, written as lower-case hexadecimal digits: one value, one spelling.
 macro_rules! token {
@@ -28,7 +29,7 @@ macro_rules! token {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                f.write_str(&HEXLOWER.encode(&self.0))
             }
         }
 
@@ -42,7 +43,8 @@ macro_rules! token {
             type Err = NotHex;
 
             fn from_str(text: &str) -> Result<Self, NotHex> {
-                decode(text).map(Self)
+                let bytes = HEXLOWER.decode(text.as_bytes()).map_err(|_| NotHex)?;
+                bytes.try_into().map(Self).map_err(|_| NotHex)
             }
         }
     };
@@ -252,26 +254,6 @@ fn sign(key: &[u8; 32], message: &[u8]) -> Mac {
 
 fn verify(key: &[u8; 32], message: &[u8], proof: &Mac) -> bool {
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, key), message, &proof.0).is_ok()
-}
-
-fn decode<const LENGTH: usize>(text: &str) -> Result<[u8; LENGTH], NotHex> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let mut bytes = [0; LENGTH];
-    if pairs.len() != LENGTH || !rest.is_empty() {
-        return Err(NotHex);
-    }
-    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(*high)? << 4 | digit(*low)?;
-    }
-    Ok(bytes)
-}
-
-fn digit(character: u8) -> Result<u8, NotHex> {
-    match character {
-        b'0'..=b'9' => Ok(character - b'0'),
-        b'a'..=b'f' => Ok(character - b'a' + 10),
-        _ => Err(NotHex),
-    }
 }
 
 const CLIENT_KEY: &[u8] = b"switchboard-resume-1 client key";

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use aws_lc_rs::{digest, rand};
+use data_encoding::HEXLOWER;
 use zeroize::Zeroizing;
 
 use crate::base::secret::Secret;
@@ -34,15 +35,8 @@ impl Key {
 
     /// Parses 64 hexadecimal digits in lower case.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        if text.len() != 64 {
-            return None;
-        }
-        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let &[high, low] = digits else { return None };
-            *byte = digit(high)? << 4 | digit(low)?;
-        }
-        Some(Self(bytes))
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
+        bytes.try_into().ok().map(Self)
     }
 
     fn of_letters(letters: &[u8; LETTERS]) -> Self {
@@ -56,7 +50,7 @@ impl Key {
 /// Prints 64 hexadecimal digits: the key of the ticket in the Secret.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
@@ -97,14 +91,6 @@ fn canonical(byte: u8) -> Option<u8> {
         b'o' => Some(b'0'),
         b'i' | b'l' => Some(b'1'),
         letter => ALPHABET.contains(&letter).then_some(letter),
-    }
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
     }
 }
 
