@@ -1,18 +1,20 @@
 //! The target of an anchor: its address, or its name, which is looked up when a connection to it is made.
 
-mod lookups;
-
 use std::fmt;
+use std::io;
 use std::mem;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::net::lookup_host;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use self::lookups::Lookups;
 use crate::base::authority::Authority;
 use crate::tunnel::dial::{self, Upstream, dial};
 use crate::tunnel::outcome::Refusal;
@@ -57,14 +59,17 @@ pub struct DestinationError;
 /// Makes connections to the target.
 #[derive(Debug)]
 pub(super) struct Dialler {
-    target: Target,
+    to: Destination,
     /// The anchor's own address: a name that leads there would make a loop.
     own: SocketAddr,
-    /// Of lookups: the last one has led to no address.
-    unknown: Fault,
-    /// Of connections: the last address could not be reached.
-    unreachable: Fault,
+    look_up: LookUp,
+    /// One permit for each lookup without an answer, which may have been given up.
+    lookups: Arc<Semaphore>,
+    fault: Fault,
 }
+
+/// Looks up `HOST:PORT`.
+type LookUp = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
 /// A fault that the log is told of when it begins and when it is over, at most once in [`SHORTEST_PAUSE`]: strangers may bring it about
 /// by many connections.
@@ -98,33 +103,15 @@ impl Fault {
     }
 }
 
-#[derive(Debug)]
-enum Target {
-    Address(SocketAddr),
-    Name(Lookups),
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Name(lookups) => f.write_str(lookups.name()),
-        }
-    }
-}
-
 impl Dialler {
     /// Of the anchor that listens at `own`.
     pub(super) fn new(to: Destination, own: SocketAddr) -> Self {
-        let target = match to {
-            Destination::Address(address) => Target::Address(address),
-            Destination::Name(name) => Target::Name(Lookups::new(name)),
-        };
         Self {
-            target,
+            to,
             own,
-            unknown: Fault::default(),
-            unreachable: Fault::default(),
+            look_up: |name| Box::pin(async move { Ok(lookup_host(&*name).await?.collect()) }),
+            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+            fault: Fault::default(),
         }
     }
 
@@ -135,52 +122,65 @@ impl Dialler {
     /// The target cannot be reached, or its name has no address.
     pub(super) async fn dial(&self) -> Result<Upstream, Refusal> {
         let deadline = Instant::now() + LONGEST_DIAL;
-        let addresses = self.addresses().await;
-        if addresses.is_empty() {
-            return Err(Refusal::NoEndpoint);
-        }
+        let addresses = self.addresses().await?;
         let left = deadline.saturating_duration_since(Instant::now());
         let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
         let options = dial::Options {
-            dial_try: left / shares,
+            dial_try: left / shares.max(1),
             dial: left,
             unpaced_on_loopback: true,
         };
         let dialled = dial(&addresses, 0, &options).await;
         match &dialled {
-            Err(refusal) if self.unreachable.begins() => {
-                warn!("clients are turned away: {} ({})", refusal.phrase(), self.target);
-            }
-            Ok(_) if self.unreachable.is_over() => info!("the target {} can be reached again", self.target),
-            Ok(_) | Err(_) => {}
+            Err(refusal) => self.fails(refusal.phrase()),
+            Ok(_) if self.fault.is_over() => info!("the target {} can be reached again", self.to),
+            Ok(_) => {}
         }
         dialled
     }
 
-    /// The target's addresses now. Where a name has none, the log says why, and says when it has one again.
-    pub(super) async fn addresses(&self) -> Vec<SocketAddr> {
-        let lookups = match &self.target {
-            Target::Address(address) => return vec![*address],
-            Target::Name(lookups) => lookups,
+    /// Returns the target's addresses now. Where a name has none, the log says why.
+    ///
+    /// # Errors
+    /// The name has no address but the anchor's own.
+    pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, Refusal> {
+        let name = match &self.to {
+            Destination::Address(address) => return Ok(vec![*address]),
+            Destination::Name(name) => name,
         };
-        let name = lookups.name();
-        let fault = match lookups.addresses().await {
-            Ok(mut addresses) => {
+        let fault = match timeout(LONGEST_LOOKUP, self.look_up(name)).await {
+            Ok(Ok(mut addresses)) => {
                 addresses.retain(|&address| !leads_to(address, self.own));
                 if !addresses.is_empty() {
-                    if self.unknown.is_over() {
-                        info!("the target {name} has an address again");
-                    }
-                    return addresses;
+                    return Ok(addresses);
                 }
                 "it has no address but this anchor's own".to_owned()
             }
-            Err(error) => error.to_string(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {LONGEST_LOOKUP:?}"),
         };
-        if self.unknown.begins() {
-            warn!("the target {name} cannot be looked up, so clients are turned away: {fault}");
+        self.fails(&format!("its name cannot be looked up: {fault}"));
+        Err(Refusal::NoEndpoint)
+    }
+
+    /// Asks the system's resolver. A lookup that is given up keeps its permit: it may have no answer for good, as glibc sets no time
+    /// for one by TCP.
+    async fn look_up(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
+        let permit = Arc::clone(&self.lookups).acquire_owned().await;
+        let lookup = (self.look_up)(name.into());
+        // Without a thread of the system for it, Tokio panics.
+        let lookup = tokio::spawn(async move {
+            let found = lookup.await;
+            drop(permit);
+            found
+        });
+        lookup.await?
+    }
+
+    fn fails(&self, reason: &str) {
+        if self.fault.begins() {
+            warn!("clients are turned away: {reason} ({})", self.to);
         }
-        Vec::new()
     }
 }
 
@@ -193,26 +193,28 @@ pub(super) fn leads_to(target: SocketAddr, own: SocketAddr) -> bool {
 
 /// The longest that a client waits for the target: for its addresses, and for one that accepts.
 const LONGEST_DIAL: Duration = Duration::from_secs(10);
+/// The longest that a client waits for the addresses of a name.
+const LONGEST_LOOKUP: Duration = Duration::from_secs(5);
+/// Lookups without an answer at a time, each with a thread.
+const MOST_LOOKUPS: usize = 64;
 /// Between two lines about the begin of a fault.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::future::pending;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::anchor::destination::lookups::LookUp;
 
     const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
     fn dialler(look_up: LookUp) -> Dialler {
-        let name = "machine.example.com:22";
         Dialler {
-            target: Target::Name(Lookups::by(look_up, name.into())),
-            ..Dialler::new(name.parse().unwrap(), OWN)
+            look_up,
+            ..Dialler::new("machine.example.com:22".parse().unwrap(), OWN)
         }
     }
 
@@ -277,7 +279,7 @@ mod tests {
         assert_eq!(upstream.address, other.local_addr().unwrap());
         dialler.own = other.local_addr().unwrap();
         NEXT.store(dialler.own.port().into(), Ordering::Relaxed);
-        assert_eq!(dialler.addresses().await, [OWN]);
+        assert_eq!(dialler.addresses().await.unwrap(), [OWN]);
         dialler.own = OWN;
         NEXT.store(OWN.port().into(), Ordering::Relaxed);
         assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
@@ -301,8 +303,37 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_without_an_address_is_no_endpoint() {
-        let dialler = dialler(|_| Box::pin(async { Err(io::Error::other("no such name")) }));
-        assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
-        assert!(dialler.unknown.is_over());
+        let failing: LookUp = |_| Box::pin(async { Err(io::Error::other("no such name")) });
+        let panicking: LookUp = |_| Box::pin(async { panic!("no thread") });
+        for look_up in [failing, panicking] {
+            let dialler = dialler(look_up);
+            for _ in 0..2 * MOST_LOOKUPS {
+                assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
+            }
+            assert!(dialler.fault.is_over());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_systems_resolver_is_asked() {
+        let dialler = |name: &str| Dialler::new(name.parse().unwrap(), "0.0.0.0:1".parse().unwrap());
+        let found = dialler("localhost:22").addresses().await.unwrap();
+        assert!(found.iter().any(|address| address.ip().is_loopback()), "{found:?}");
+        assert_eq!(dialler("localhost:1").addresses().await, Err(Refusal::NoEndpoint));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_never_answers_takes_so_many_threads_and_no_more() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let dialler = dialler(|_| {
+            ASKED.fetch_add(1, Ordering::Relaxed);
+            Box::pin(pending())
+        });
+        for _ in 0..10 * MOST_LOOKUPS {
+            let begun = Instant::now();
+            assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
+            assert!(begun.elapsed() < LONGEST_LOOKUP + Duration::from_millis(2));
+        }
+        assert_eq!(ASKED.load(Ordering::Relaxed), MOST_LOOKUPS);
     }
 }
