@@ -240,7 +240,7 @@ def promises_of_switchboard(where, objects):
     if reviews and access["kubernetes"].get("watch_rbac", True):
         allowed |= {"roles", "rolebindings", "clusterroles", "clusterrolebindings", "serviceaccounts"}
     if has_tickets:
-        allowed |= {"secrets", "certificatesigningrequests"}
+        allowed.add("secrets")
     secrets = [(each, rule) for each in roles for rule in each["rules"] if "secrets" in rule["resources"]]
     must(len(secrets) == has_tickets, "Secrets are read for tickets alone")
     for role, rule in secrets:
@@ -266,12 +266,6 @@ def promises_of_switchboard(where, objects):
             must(each["roleRef"]["name"] == each["metadata"]["name"], "RBAC binds its own role")
     check = (access.get("kubernetes") or {}).get("check", "ssh")
     for_users = [each for each in roles if each["metadata"]["name"] not in bound]
-    makers = [each for each in for_users if "certificatesigningrequests" in each["rules"][0]["resources"]]
-    must(not makers or has_tickets, "a ClusterRole for tickets where there are any")
-    for each in makers:
-        [rule] = each["rules"]
-        must(rule["verbs"] == ["create"] and rule["apiGroups"] == ["certificates.k8s.io"], "users create requests, and no more")
-    for_users = [each for each in for_users if each not in makers]
     must(len(for_users) == (reviews and check != "port-forward"), "a ClusterRole for users where they need a right")
     for each in for_users:
         [rule] = each["rules"]

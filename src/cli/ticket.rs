@@ -26,26 +26,17 @@ pub(crate) struct Ticket {
     /// Ask the API server of this context, as its user, not of the current one
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    #[command(
-        flatten,
-        next_help_heading = "For another user, by the right to write the proxy's Secret"
-    )]
-    named: NamedFlags,
-}
-
-#[derive(Args)]
-struct NamedFlags {
     /// The user whose ticket it is
     #[arg(long, value_name = "NAME")]
-    user: Option<String>,
+    user: String,
     /// A group of that user (repeatable)
-    #[arg(long, value_name = "NAME", requires = "user")]
+    #[arg(long, value_name = "NAME")]
     group: Vec<String>,
     /// The namespace of the Secret, in place of that of the context
-    #[arg(long, value_name = "NAME", requires = "user", value_parser = name)]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     namespace: Option<String>,
     /// The Secret: the proxy's access.tickets.secret
-    #[arg(long, value_name = "NAME", requires = "user", default_value = "switchboard-tickets", value_parser = name)]
+    #[arg(long, value_name = "NAME", default_value = "switchboard-tickets", value_parser = name)]
     secret: String,
 }
 
@@ -57,23 +48,17 @@ pub(crate) fn ticket(options: Ticket) -> ExitCode {
 impl Ticket {
     /// The settings of the ticket.
     fn into_options(self) -> Options {
-        let NamedFlags {
-            user,
-            group,
-            namespace,
-            secret,
-        } = self.named;
         Options {
             files: self.kubeconfig.map_or_else(listed_files, Files::One),
             context: self.context,
             ttl: self.ttl,
             target: self.target,
-            user: user.map(|name| Named {
-                name,
-                groups: group,
-                namespace,
-                secret,
-            }),
+            user: Named {
+                name: self.user,
+                groups: self.group,
+                namespace: self.namespace,
+                secret: self.secret,
+            },
         }
     }
 }
@@ -81,9 +66,7 @@ impl Ticket {
 fn ttl(text: &str) -> Result<Duration, String> {
     let ttl = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     match ttl {
-        short if short < SHORTEST => {
-            Err("a ticket lives for at least 10m: the API server takes no shorter request".to_owned())
-        }
+        short if short < SHORTEST => Err("a ticket lives for at least 10m".to_owned()),
         long if long > LONGEST => Err("a ticket lives for at most 1d".to_owned()),
         ttl => Ok(ttl),
     }
@@ -105,8 +88,8 @@ const SHORTEST: Duration = Duration::from_mins(10);
 const LONGEST: Duration = Duration::from_hours(24);
 /// For `--help`.
 pub(crate) const TICKET_EXAMPLE: &str = "\
-A ticket of one's own, as a password of proxytunnel, which carries 80 characters:
-  PROXYUSER=ticket PROXYPASS=\"$(switchboard ticket)\" ssh devbox.team-a.svc.cluster.local
+A ticket of alice, as a password of proxytunnel, which carries 80 characters:
+  PROXYUSER=ticket PROXYPASS=\"$(switchboard ticket --user alice)\" ssh devbox.team-a.svc.cluster.local
 
 stdout has the ticket and nothing else, stderr the command that takes it back.
 

@@ -1,7 +1,6 @@
 //! Makes a ticket: 26 letters that stand for a user at the proxy, for clients that cannot carry a token.
 //!
-//! A user makes one of its own by a CertificateSigningRequest, into which the API server writes the user. An operator
-//! makes one for any user, in the Secret that the proxy reads.
+//! An operator makes one for any user, in the Secret that the proxy reads.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -19,7 +18,6 @@ use crate::protocol::ticket::Minted;
 
 mod error;
 mod options;
-mod request;
 mod secret;
 
 /// Makes a ticket, prints it on stdout, and says on stderr what it is and how it is taken back. Returns the exit status.
@@ -50,10 +48,7 @@ async fn make(options: &Options) -> Result<Made, TicketError> {
     let api = Box::pin(Api::of(&options.files, options.context.as_deref())).await;
     let api = api.map_err(TicketError::Credentials)?;
     let minted = Minted::new().ok_or(TicketError::Random)?;
-    match &options.user {
-        None => Box::pin(request::make(&api, minted, options)).await,
-        Some(named) => Box::pin(secret::make(&api, minted, named, options)).await,
-    }
+    Box::pin(secret::make(&api, minted, &options.user, options)).await
 }
 
 /// The ticket alone on stdout, as a script takes it.
@@ -116,7 +111,12 @@ mod tests {
             context: Some("prod".to_owned()),
             ttl: Duration::from_hours(1),
             target: None,
-            user: None,
+            user: Named {
+                name: "alice".to_owned(),
+                groups: Vec::new(),
+                namespace: None,
+                secret: "s".to_owned(),
+            },
         };
         let kubectl = Kubectl(&options).to_string();
         assert_eq!(

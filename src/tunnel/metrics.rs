@@ -88,8 +88,8 @@ metrics! {
     pub access_cache_hits: Counters<1> = counters("switchboard_access_cache_hits_total", &["answer"]);
     /// Rights in use that were asked about again, by result.
     pub access_rechecks: Counters<1> = counters("switchboard_access_rechecks_total", &["result"]);
-    /// Tickets, those that have expired included, and entries that are none, by source.
-    pub access_tickets: Gauges<2> = gauges("switchboard_access_tickets", &["source", "state"]);
+    /// Tickets, those that have expired included, and entries that are none.
+    pub access_tickets: Gauges<1> = gauges("switchboard_access_tickets", &["state"]);
     /// Users with tunnels to a target: pairs of one user, or one credential of it, and one target.
     pub access_pairs: IntGauge = gauge("switchboard_access_pairs");
     /// Credentials that came over a connection in clear, where others can read them.

@@ -64,7 +64,7 @@ const METRICS: [(&str, &str, &[&str]); 47] = [
     ("switchboard_access_cache_hits_total", "counter", &["answer"]),
     ("switchboard_access_rechecks_total", "counter", &["result"]),
     ("switchboard_access_pairs", "gauge", &[]),
-    ("switchboard_access_tickets", "gauge", &["source", "state"]),
+    ("switchboard_access_tickets", "gauge", &["state"]),
     ("switchboard_access_burnt_credentials_total", "counter", &[]),
     ("switchboard_tls_handshakes_total", "counter", &["resumed", "version"]),
     ("switchboard_tls_handshake_failures_total", "counter", &["cause"]),

@@ -11,9 +11,6 @@ pub(super) enum TicketError {
     /// There are no credentials for the API server, or it cannot be asked.
     #[error("no ticket was made")]
     Credentials(#[source] CredentialError),
-    /// The user may not make a request.
-    #[error("no ticket was made, since the cluster does not let this user ask for one")]
-    NoRequests(#[source] CredentialError),
     /// The user may not write the Secret.
     #[error("no ticket was made, since this user may not {verb} the Secret {secret} in the namespace {namespace}")]
     NoSecret {
@@ -42,9 +39,6 @@ pub(super) enum TicketError {
     /// No random numbers.
     #[error("the system has no random numbers")]
     Random,
-    /// The certificate signing request cannot be made.
-    #[error("cannot make a certificate signing request")]
-    Pkcs10(#[source] rcgen::Error),
     /// Threads or descriptors are missing.
     #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
@@ -57,17 +51,6 @@ impl TicketError {
     /// The command that gives a missing right.
     pub(super) fn remedy(&self) -> Option<String> {
         match self {
-            Self::NoRequests(refusal) => {
-                let user = quoted(refused_user(refusal).unwrap_or("USER"));
-                Some(format!(
-                    "an administrator allows it by: kubectl create clusterrolebinding {} --clusterrole=switchboard-ticket \
-                     --user={user}",
-                    quoted(&format!(
-                        "switchboard-ticket-{}",
-                        refused_user(refusal).unwrap_or("USER").replace(['/', ':'], "-")
-                    ))
-                ))
-            }
             Self::NoSecret {
                 verb: "create",
                 secret,
@@ -98,7 +81,6 @@ impl TicketError {
             | Self::Answer
             | Self::Unsettled
             | Self::Random
-            | Self::Pkcs10(_)
             | Self::Runtime(_)
             | Self::Output(_) => None,
         }

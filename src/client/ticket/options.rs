@@ -17,8 +17,8 @@ pub struct Options {
     pub ttl: Duration,
     /// The only target that it opens: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target.
     pub target: Option<TicketTarget>,
-    /// The user; `None` is the one of the kubeconfig.
-    pub user: Option<Named>,
+    /// The user.
+    pub user: Named,
 }
 
 /// The user of a ticket that an operator makes.

@@ -106,7 +106,7 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
     if is_anonymous || user.name.is_empty() {
         return Err(Refusal::CredentialsRefused.into());
     }
-    if matches!(user.method, Method::TokenReview | Method::Ticket) {
+    if user.is_of_cluster() {
         return Ok(());
     }
     let mut claimed = std::iter::once(&user.name).chain(&user.groups);
@@ -116,7 +116,8 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
                 Method::Certificate => "a client certificate",
                 Method::Oidc => "an OIDC token",
                 Method::Password => "a password",
-                Method::TokenReview | Method::Ticket => "a token",
+                Method::Ticket => "a ticket",
+                Method::TokenReview => "a token",
             };
             let phrase = format!("{proof} cannot prove {}: it is the cluster's own", brief(name));
             Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))

@@ -15,7 +15,6 @@ use super::grants::Pair;
 use super::grants::recheck_queue::{Changes, LONGEST_SLEEP};
 use super::options::Mode;
 use super::reviewer::{Change, Decision, Verdict};
-use super::tickets::NO_TICKETS;
 use super::tickets::check::{Held, ticket_of};
 use super::user::{Method, User};
 use super::{Access, Rules};
@@ -40,9 +39,6 @@ impl Access {
     pub fn changed(&self, change: &Change) {
         self.questions.memory.lock().changed(change);
         if let Change::UserGone(id) = change {
-            if let Some(tickets) = &self.rules.load().sources.tickets {
-                tickets.user_gone(id);
-            }
             let pairs = self.pairs.all();
             // The ids of other sources are not the cluster's.
             let is_gone = |user: &User| user.is_of_cluster() && user.uid.as_ref() == Some(id);
@@ -117,9 +113,9 @@ impl Access {
         }
         let rules = self.rules.load();
         let tickets = rules.sources.tickets.as_ref();
-        for (source, state, entries) in tickets.map_or(NO_TICKETS, |tickets| tickets.counts()) {
-            self.metrics.access_tickets.set([source, state], entries);
-        }
+        let (valid, invalid) = tickets.map_or((0, 0), |tickets| tickets.counts());
+        self.metrics.access_tickets.set(["valid"], valid);
+        self.metrics.access_tickets.set(["invalid"], invalid);
     }
 
     /// Checks the rights in use for as long as the process runs.

@@ -1,28 +1,23 @@
 //! Tickets: 26 letters in place of a token, for clients that cannot carry one. Only their hashes are kept.
 //!
-//! They come from two lists: a Secret that operators write, and certificate signing requests, whose user the API server
-//! itself has named. Each list stays as it was while its watch fails, and no ticket outlives its expiry.
+//! They are entries of a Secret that operators write. The tickets stay as they were while its watch fails, and none
+//! outlives its expiry.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
-use self::entry::Entry;
-pub use self::requests::{Request, Requests};
 use super::reviewer::{Unavailable, Verdict};
 use super::token::SKEW;
-use super::user::User;
+use super::user::{AUTHENTICATED, Method, User};
 use crate::policy::allowlist::TargetId;
-pub use crate::protocol::ticket::{Key, Minted, SECRET_TYPE, SIGNER, Ticket, TicketTarget, data_of, expiry_of};
+pub use crate::protocol::ticket::{Key, Minted, SECRET_TYPE, Ticket, TicketTarget, data_of, expiry_of};
 
 pub(crate) mod check;
-mod entry;
-mod requests;
 pub(crate) mod watches;
 
 /// The tickets in force, by their hashes.
@@ -30,34 +25,50 @@ pub(crate) mod watches;
 pub struct Tickets {
     /// The longest life.
     ttl: Duration,
-    table: ArcSwap<Table>,
-    lists: Mutex<Lists>,
+    /// `None` before the Secret was listed; until then a missing hash proves nothing.
+    table: ArcSwapOption<Table>,
     /// The number of tables so far.
     changed: watch::Sender<u64>,
 }
 
-type Entries = HashMap<Key, Arc<Entry>>;
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Table {
-    entries: Entries,
-    /// Whether both lists were read; before that a missing hash proves nothing.
-    is_complete: bool,
-}
-
-#[derive(Debug, Default)]
-struct Lists {
-    secret: Option<List>,
-    requests: Option<List>,
-    /// The ids of users that were deleted and still have tickets.
-    gone: HashSet<Box<str>>,
-}
-
-#[derive(Debug, Default)]
-struct List {
-    entries: Entries,
+    entries: HashMap<Key, Entry>,
     /// The number of entries that are no tickets.
     faults: usize,
+}
+
+/// A ticket as it is kept.
+#[derive(Debug)]
+struct Entry {
+    expires: SystemTime,
+    proof: Proof,
+}
+
+impl Entry {
+    /// Parses the value of the Secret's key.
+    fn parse(value: &[u8]) -> Result<Self, &'static str> {
+        let Ticket {
+            user,
+            mut groups,
+            expires,
+            target,
+        } = Ticket::parse(value)?;
+        groups.push(AUTHENTICATED.into());
+        let user = User {
+            name: user,
+            uid: None,
+            groups,
+            extra: BTreeMap::new(),
+            method: Method::Ticket,
+            expires: Some(expires),
+        };
+        let proof = Proof {
+            user: Arc::new(user),
+            target,
+        };
+        Ok(Self { expires, proof })
+    }
 }
 
 /// What is known of a ticket.
@@ -71,7 +82,7 @@ pub enum Judged {
     TooLong,
     /// There is none with this hash.
     Unknown,
-    /// There is none with this hash in what has been listed so far.
+    /// The Secret has not been listed yet.
     Unlisted,
 }
 
@@ -99,24 +110,12 @@ fn is_for(own: &TicketTarget, target: &TargetId) -> bool {
     }
 }
 
-/// The numbers of entries, by the labels `source` and `state`.
-pub type Counts = [(&'static str, &'static str, usize); 4];
-
-/// Those without tickets.
-pub(super) const NO_TICKETS: Counts = [
-    ("secret", "valid", 0),
-    ("secret", "invalid", 0),
-    ("request", "valid", 0),
-    ("request", "invalid", 0),
-];
-
 impl Tickets {
-    /// No tickets, and neither list. Tickets that expire more than `ttl` from now are refused.
+    /// Creates a table that has not been listed. Tickets that expire more than `ttl` from now are refused.
     pub fn new(ttl: Duration) -> Self {
         Self {
             ttl,
-            table: ArcSwap::default(),
-            lists: Mutex::default(),
+            table: ArcSwapOption::empty(),
             changed: watch::Sender::new(0),
         }
     }
@@ -127,15 +126,14 @@ impl Tickets {
     /// nothing of the tickets that there are.
     pub fn judge(&self, key: Key, now: SystemTime) -> Judged {
         let table = self.table.load();
+        let Some(table) = table.as_ref() else {
+            return Judged::Unlisted;
+        };
         match table.entries.get(&key) {
-            None if table.is_complete => Judged::Unknown,
-            None => Judged::Unlisted,
+            None => Judged::Unknown,
             Some(entry) if entry.expires <= now => Judged::Expired,
             Some(entry) if self.lasts_too_long(entry.expires, now) => Judged::TooLong,
-            Some(entry) => Judged::Proved(Proof {
-                user: Arc::clone(&entry.user),
-                target: entry.target.clone(),
-            }),
+            Some(entry) => Judged::Proved(entry.proof.clone()),
         }
     }
 
@@ -172,17 +170,12 @@ impl Tickets {
         }
     }
 
-    /// The numbers of entries that are tickets, those that have expired included, and of those that are none.
-    pub fn counts(&self) -> Counts {
-        let lists = self.lists.lock();
-        let of = |list: &Option<List>| list.as_ref().map_or((0, 0), |list| (list.entries.len(), list.faults));
-        let ((secret, bad_secret), (requests, bad_requests)) = (of(&lists.secret), of(&lists.requests));
-        [
-            ("secret", "valid", secret),
-            ("secret", "invalid", bad_secret),
-            ("request", "valid", requests),
-            ("request", "invalid", bad_requests),
-        ]
+    /// The number of entries that are tickets, those that have expired included, and of those that are none.
+    pub fn counts(&self) -> (usize, usize) {
+        let table = self.table.load();
+        table
+            .as_ref()
+            .map_or((0, 0), |table| (table.entries.len(), table.faults))
     }
 
     /// Counts the tables that were put in force: a change says that tickets may have been taken back.
@@ -193,66 +186,24 @@ impl Tickets {
     /// Puts the data of the Secret in force, in place of what it had before; no data takes all of its tickets back. An
     /// entry that cannot be read is no ticket, and the others count.
     pub fn replace(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<TicketFault> {
-        let mut entries = Entries::new();
+        let mut entries = HashMap::new();
         let mut faults = Vec::new();
         for (name, value) in data {
             match Key::parse(name)
-                .ok_or(entry::NOT_A_HASH)
+                .ok_or(NOT_A_HASH)
                 .and_then(|key| Ok((key, Entry::parse(value)?)))
             {
-                Ok((key, entry)) if entries.len() < MOST => drop(entries.insert(key, Arc::new(entry))),
+                Ok((key, entry)) if entries.len() < MOST => drop(entries.insert(key, entry)),
                 Ok(_) => faults.push(TicketFault::new(name, "there are more than 16384 tickets")),
                 Err(reason) => faults.push(TicketFault::new(name, reason)),
             }
         }
-        let list = List {
+        self.table.store(Some(Arc::new(Table {
             entries,
             faults: faults.len(),
-        };
-        self.put(|lists| lists.secret = Some(list));
-        faults
-    }
-
-    /// Puts the tickets of the requests in force, in place of those that they were before.
-    pub fn replace_requests(&self, requests: &mut Requests) {
-        let (entries, faults) = requests.entries(SystemTime::now());
-        self.put(|lists| lists.requests = Some(List { entries, faults }));
-    }
-
-    /// The user of this id was deleted: its tickets are taken back.
-    pub(super) fn user_gone(&self, id: &str) {
-        self.put(|lists| {
-            lists.gone.insert(id.into());
-        });
-    }
-
-    /// Changes the lists, and makes a new table of them.
-    fn put(&self, change: impl FnOnce(&mut Lists)) {
-        let mut lists = self.lists.lock();
-        change(&mut lists);
-        let Lists { secret, requests, gone } = &mut *lists;
-        let uid = |entry: &Entry| entry.user.uid.clone();
-        let own = requests.as_ref().map(|list| &list.entries);
-        let known: HashSet<_> = own
-            .iter()
-            .flat_map(|own| own.values())
-            .filter_map(|own| uid(own))
-            .collect();
-        gone.retain(|id| known.contains(id));
-        let is_there = |entry: &Entry| entry.user.uid.as_ref().is_none_or(|id| !gone.contains(id));
-        let mut entries: Entries = own
-            .into_iter()
-            .flatten()
-            .filter(|(_, entry)| is_there(entry))
-            .map(|(key, entry)| (*key, Arc::clone(entry)))
-            .collect();
-        // A Secret entry takes precedence over a CSR with the same hash: hashes can be read, and a CSR is its author's.
-        let written = secret.iter().flat_map(|list| &list.entries);
-        entries.extend(written.map(|(key, entry)| (*key, Arc::clone(entry))));
-        let is_complete = secret.is_some() && requests.is_some();
-        self.table.store(Arc::new(Table { entries, is_complete }));
-        drop(lists);
+        })));
         self.changed.send_modify(|tables| *tables += 1);
+        faults
     }
 }
 
@@ -286,7 +237,9 @@ impl std::error::Error for TicketFault {}
 pub(super) const UNKNOWN: &str = "the ticket is not known, or was taken back";
 pub(super) const EXPIRED: &str = "the ticket has expired";
 const TOO_LONG: &str = "the ticket is valid for longer than tickets may be";
-/// The tickets of a list. A Secret of 1 MiB has room for a quarter of them.
+/// The fault of a key.
+const NOT_A_HASH: &str = "its key is no SHA-256 in lower-case hexadecimal digits";
+/// The tickets of the Secret. One of 1 MiB has room for a quarter of them.
 const MOST: usize = 16_384;
 
 #[cfg(test)]

@@ -21,10 +21,9 @@ pub struct User {
 }
 
 impl User {
-    /// Whether the API server has named the user, so that the id is one of the cluster's. A ticket without an id is an
-    /// operator's.
+    /// Returns whether the API server has named the user, so that the id is one of the cluster's.
     pub(super) fn is_of_cluster(&self) -> bool {
-        matches!(self.method, Method::TokenReview | Method::Ticket)
+        self.method == Method::TokenReview
     }
 }
 

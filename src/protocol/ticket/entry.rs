@@ -156,8 +156,6 @@ fn may_be_named(name: &str) -> bool {
     is_name(name, LONGEST_NAME) && !is_reserved(name)
 }
 
-/// The signer that certificate signing requests for tickets name.
-pub const SIGNER: &str = "switchboard.dev/ticket";
 /// The type of the Secret.
 pub const SECRET_TYPE: &str = "switchboard.dev/tickets";
 const NOT_AN_ENTRY: &str = "it is no ticket's JSON: user, groups, expires, target";

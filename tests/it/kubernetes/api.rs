@@ -402,13 +402,12 @@ pub(crate) const ADMINISTRATOR: &str = "administrator";
 
 const FIRST_TOKEN: &str = "first";
 /// Reviews are not read but asked for.
-const READABLE: [&str; 16] = [
+const READABLE: [&str; 15] = [
     "statefulsets",
     "deployments",
     "notebooks",
     "events",
     "secrets",
-    "certificatesigningrequests",
     "services",
     "endpointslices",
     "namespaces",

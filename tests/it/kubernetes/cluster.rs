@@ -137,7 +137,6 @@ fn rights_to_review(name: &str) -> [Value; 3] {
         {"apiGroups": [rights], "resources": followed, "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["switchboard-tickets"], "verbs": ["list", "watch"]},
-        {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["list", "watch"]},
     ]);
     [
         json!({
@@ -291,7 +290,7 @@ impl Ground {
 }
 
 /// Refusals of the fake API server after its start: one for each watch.
-const FORBIDDEN: usize = 9;
+const FORBIDDEN: usize = 8;
 /// The deadline of twenty restarts.
 const LONGEST: Duration = Duration::from_secs(3600);
 

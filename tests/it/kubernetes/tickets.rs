@@ -55,24 +55,14 @@ async fn stage(lab: Lab, prepare: impl FnOnce(&Api)) -> Stage {
     stage
 }
 
-/// What the chart and an administrator give: alice makes tickets of her own, the operator writes the Secret.
-fn rights() -> [Value; 4] {
-    let group = "rbac.authorization.k8s.io/v1";
-    let cluster_role = json!({
-        "apiVersion": group, "kind": "ClusterRole", "metadata": {"name": "switchboard-ticket"},
-        "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create"]}],
-    });
-    let binding = json!({
-        "apiVersion": group, "kind": "ClusterRoleBinding", "metadata": {"name": "alice-ticket"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "switchboard-ticket"},
-        "subjects": [{"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}],
-    });
+/// What an administrator gives: the operator writes the Secret.
+fn rights() -> [Value; 2] {
     let secrets = json!({
-        "apiVersion": group, "kind": "Role", "metadata": {"namespace": "switchboard", "name": "operator"},
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"namespace": "switchboard", "name": "operator"},
         "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch"]}],
     });
-    let operator = role_binding("switchboard", "operator", "operator", "operator");
-    [cluster_role, binding, secrets, operator]
+    [secrets, role_binding("switchboard", "operator", "operator", "operator")]
 }
 
 /// What the program has said.
@@ -106,7 +96,8 @@ async fn ticket(stage: &Stage, user: &str, arguments: &[&str]) -> Said {
 
 /// A ticket that is made: stdout has it, and nothing else.
 async fn made(stage: &Stage, user: &str, arguments: &[&str]) -> (String, String) {
-    let said = ticket(stage, user, arguments).await;
+    let arguments = [&["--namespace", "switchboard", "--user", user], arguments].concat();
+    let said = ticket(stage, "operator", &arguments).await;
     assert_eq!(said.status, 0, "{said:?}");
     let letters = said.stdout.strip_suffix('\n').unwrap().to_owned();
     assert!(
@@ -115,6 +106,20 @@ async fn made(stage: &Stage, user: &str, arguments: &[&str]) -> (String, String)
     );
     assert!(!said.stderr.contains(&letters), "{said:?}");
     (letters, said.stderr)
+}
+
+/// Takes a ticket back by the command that stderr has, as kubectl would send it.
+fn take_back(stage: &Stage, said: &str) {
+    let (command, patch) = said.trim_end().rsplit_once(" -p '").unwrap();
+    assert!(
+        command.ends_with("-n switchboard patch secret switchboard-tickets --type=merge"),
+        "{said}"
+    );
+    let patch: Value = serde_json::from_str(patch.trim_end_matches('\'')).unwrap();
+    let key = patch["data"].as_object().unwrap().keys().next().unwrap().clone();
+    let mut secret = stage.api.object(&secret(&json!({}))).unwrap();
+    assert!(secret["data"].as_object_mut().unwrap().remove(&key).is_some());
+    stage.api.put(secret);
 }
 
 fn basic(user: &str, password: &str) -> String {
@@ -147,26 +152,10 @@ async fn refused(proxy: &Proxy, ticket: &str, phrase: &str) {
     .await;
 }
 
-/// The requests for tickets that the API server has.
-fn request(name: &str) -> Value {
-    json!({
-        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
-    })
-}
-
-/// The name behind the last word of kubectl's arguments.
-fn revoked(stderr: &str) -> &str {
-    let (_, name) = stderr
-        .trim_end()
-        .rsplit_once("delete certificatesigningrequest ")
-        .unwrap();
-    name
-}
-
 const UNKNOWN: &str = "the ticket is not known, or was taken back";
 
 #[test]
-fn a_user_makes_a_ticket_and_its_tunnels_end_when_it_is_deleted() {
+fn a_ticket_opens_what_its_user_may_and_its_tunnels_end_when_it_is_taken_back() {
     lab::run(async |lab| {
         let stage = stage(lab, |_| {}).await;
         let (own, said) = made(&stage, "alice", &[]).await;
@@ -188,7 +177,7 @@ fn a_user_makes_a_ticket_and_its_tunnels_end_when_it_is_deleted() {
             .connect_with("Other.team-a.svc.cluster.local.:22", &basic("", &narrow))
             .await;
         assert_eq!(elsewhere.unwrap_err().phrase, "alice may not ssh to other.team-a");
-        stage.api.delete(&request(revoked(&said)));
+        take_back(&stage, &said);
         narrowed.ended().await;
         refused(&stage.proxy, &narrow, UNKNOWN).await;
         tunnel.echo().await.unwrap();
@@ -276,7 +265,7 @@ fn no_ticket_is_in_the_logs_or_the_metrics_at_any_level() {
         }
         let (_, page) = stage.proxy.page("/metrics").await.unwrap();
         assert!(
-            page.contains("switchboard_access_tickets{source=\"request\",state=\"valid\"} 2"),
+            page.contains("switchboard_access_tickets{state=\"valid\"} 2"),
             "{page}"
         );
         written += &page;
@@ -293,36 +282,24 @@ fn no_ticket_is_in_the_logs_or_the_metrics_at_any_level() {
 }
 
 #[test]
-fn an_operator_makes_tickets_for_users_that_the_cluster_does_not_know() {
+fn each_of_several_tickets_counts_until_it_is_taken_back_and_none_is_one_of_the_clusters_own() {
     lab::run(async |lab| {
         let stage = stage(lab, |_| {}).await;
-        let arguments = ["--namespace", "switchboard", "--user", "o'neil", "--group", "ops"];
-        let (first, said) = made(&stage, "operator", &arguments).await;
-        assert!(
-            said.contains("-n switchboard patch secret switchboard-tickets --type=merge -p '{\"data\":{\""),
-            "{said}"
-        );
+        let (first, said) = made(&stage, "o'neil", &["--group", "ops"]).await;
         let mut tunnel = logged_in(&stage.proxy, &first).await;
-        let (second, _) = made(&stage, "operator", &arguments).await;
+        let (second, _) = made(&stage, "o'neil", &["--group", "ops"]).await;
         let mut others = logged_in(&stage.proxy, &second).await;
         tunnel.echo().await.unwrap();
-        // The command that stderr has, as kubectl would send it.
-        let (_, patch) = said.trim_end().rsplit_once("-p '").unwrap();
-        let patch: Value = serde_json::from_str(patch.trim_end_matches('\'')).unwrap();
-        let key = patch["data"].as_object().unwrap().keys().next().unwrap().clone();
-        let mut secret = stage.api.object(&secret(&json!({}))).unwrap();
-        assert_eq!(secret["data"].as_object().unwrap().len(), 2);
-        assert!(secret["data"].as_object_mut().unwrap().remove(&key).is_some());
-        stage.api.put(secret.clone());
+        take_back(&stage, &said);
         tunnel.ended().await;
         refused(&stage.proxy, &first, UNKNOWN).await;
         others.echo().await.unwrap();
         // Names of the cluster's own are an operator's to give no more than a password's.
-        for other in [["--user", "system:admin"], ["--group", "system:masters"]] {
-            let said = ticket(&stage, "operator", &[&arguments[..], &other[..]].concat()).await;
+        for other in [["--user", "system:admin"].as_slice(), &["--user", "x", "--group", "system:masters"]] {
+            let said = ticket(&stage, "operator", other).await;
             assert!(said.status != 0 && said.stdout.is_empty(), "{said:?}");
         }
-        stage.api.delete(&secret);
+        stage.api.delete(&secret(&json!({})));
         others.ended().await;
     });
 }
@@ -331,31 +308,21 @@ fn an_operator_makes_tickets_for_users_that_the_cluster_does_not_know() {
 fn without_the_right_the_program_names_the_command_that_gives_it() {
     lab::run(async |lab| {
         let stage = stage(lab, |_| {}).await;
-        for (arguments, remedy) in [
-            (
-                &[][..],
-                "kubectl create clusterrolebinding switchboard-ticket-mallory --clusterrole=switchboard-ticket --user=mallory",
-            ),
-            (
-                &["--user", "alice"],
-                "kubectl -n default create role switchboard-ticket-maker --verb=get,patch --resource=secrets \
-                 --resource-name=switchboard-tickets",
-            ),
-        ] {
-            let said = ticket(&stage, "mallory", arguments).await;
-            assert_eq!((said.status, said.stdout.as_str()), (1, ""), "{said:?}");
-            assert!(
-                said.stderr.contains(remedy) && said.stderr.contains("cannot"),
-                "{said:?}"
-            );
-        }
+        let remedy = "kubectl -n default create role switchboard-ticket-maker --verb=get,patch --resource=secrets \
+                      --resource-name=switchboard-tickets";
+        let said = ticket(&stage, "mallory", &["--user", "alice"]).await;
+        assert_eq!((said.status, said.stdout.as_str()), (1, ""), "{said:?}");
+        assert!(
+            said.stderr.contains(remedy) && said.stderr.contains("cannot"),
+            "{said:?}"
+        );
         for usage in [
-            ["--ttl", "9m"],
-            ["--target", "devbox"],
-            ["--group", "ops"],
-            ["--user", ""],
+            ["--user", "alice", "--ttl", "9m"].as_slice(),
+            &["--user", "alice", "--target", "devbox"],
+            &["--group", "ops"],
+            &["--user", ""],
         ] {
-            let said = ticket(&stage, "mallory", &usage).await;
+            let said = ticket(&stage, "mallory", usage).await;
             assert!(said.status != 0 && said.stdout.is_empty(), "{usage:?}: {said:?}");
         }
     });
@@ -488,58 +455,5 @@ fn while_tickets_are_not_followed_they_open_no_tunnel_and_end_none() {
     });
 }
 
-#[test]
-fn a_request_of_another_signer_or_with_the_hash_of_an_older_one_is_no_ticket() {
-    lab::run(async |lab| {
-        let stage = stage(lab, |_| {}).await;
-        let (own, said) = made(&stage, "alice", &[]).await;
-        let name = revoked(&said).to_owned();
-        let mut tunnel = logged_in(&stage.proxy, &own).await;
-        let mut copy = stage.api.object(&request(&name)).unwrap();
-        for field in ["uid", "resourceVersion"] {
-            copy["metadata"].as_object_mut().unwrap().remove(field);
-        }
-        let later = SystemTime::now() + Duration::from_secs(60);
-        copy["metadata"]["creationTimestamp"] = json!(humantime::format_rfc3339_seconds(later).to_string());
-        copy["metadata"]["name"] = json!("a-copy");
-        copy["spec"]["username"] = json!("mallory");
-        stage.api.put(copy.clone());
-        let invalid = "source=\"request\",state=\"invalid\"";
-        eventually("the copy is seen", async || {
-            stage.proxy.metric("switchboard_access_tickets", invalid).await == Some(1.0)
-        })
-        .await;
-        tunnel.echo().await.unwrap();
-        drop(login(&stage.proxy, &own).await.unwrap());
-        // It does not get the place of the one that is taken back.
-        stage.api.delete(&request(&name));
-        tunnel.ended().await;
-        refused(&stage.proxy, &own, UNKNOWN).await;
-        // As if the server knew no field selectors: the signer is read.
-        let mut other = copy.clone();
-        other["metadata"]["name"] = json!("another");
-        other["spec"]["signerName"] = json!("kubernetes.io/kubelet-serving");
-        stage.api.put(other);
-        refused(&stage.proxy, &own, UNKNOWN).await;
-        // One that has expired, and one that was denied.
-        let (own, said) = made(&stage, "alice", &[]).await;
-        drop(logged_in(&stage.proxy, &own).await);
-        let found = stage.api.object(&request(revoked(&said))).unwrap();
-        let old = with(
-            found.clone(),
-            "/metadata/creationTimestamp",
-            json!("2026-01-01T00:00:00Z"),
-        );
-        stage.api.put(old);
-        refused(&stage.proxy, &own, "the ticket has expired").await;
-        stage.api.put(found.clone());
-        let mut tunnel = logged_in(&stage.proxy, &own).await;
-        stage
-            .api
-            .put(with(found, "/status", json!({"conditions": [{"type": "Denied"}]})));
-        tunnel.ended().await;
-    });
-}
-
-/// Services, slices, what rights are made of, and the two of tickets.
-const WATCHES: usize = 9;
+/// Services, slices, what rights are made of, and the Secret.
+const WATCHES: usize = 8;

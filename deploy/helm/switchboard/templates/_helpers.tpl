@@ -181,7 +181,7 @@ true
 {{- /* The section `access` of the configuration file: that of the values without the chart's own keys, then `config.access`
 over it. Empty for the default, which is to ask nobody. */ -}}
 {{- define "switchboard.access" -}}
-{{- $own := omit (deepCopy .Values.access) "clusterRole" "ticketRole" "secrets" -}}
+{{- $own := omit (deepCopy .Values.access) "clusterRole" "secrets" -}}
 {{- $access := mergeOverwrite $own (deepCopy (default dict .Values.config.access)) -}}
 {{- if ne (toJson $access) (toJson (dict "mode" "open")) -}}
 {{- toYaml $access -}}

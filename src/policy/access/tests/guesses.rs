@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 
 use super::*;
 use crate::policy::access::evidence::guess_limiter::{BURST, EACH};
-use crate::policy::access::tickets::{Requests, Tickets};
+use crate::policy::access::tickets::Tickets;
 
 /// A world whose file has alice and bob, with the password `correct`: made by htpasswd(1).
 fn world() -> World {
@@ -151,7 +151,6 @@ async fn right_and_wrong_passwords_have_the_same_answer_where_none_is_checked() 
 async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotten() {
     let world = world();
     let tickets = Arc::new(Tickets::new(seconds(60)));
-    tickets.replace_requests(&mut Requests::new(seconds(60)));
     tickets.replace(&BTreeMap::new());
     let rules = world.access.rules.load_full();
     let sources = Sources {

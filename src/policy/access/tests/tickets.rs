@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::policy::access::tickets::{Key, Minted, Request, Requests, Ticket, TicketTarget, Tickets};
+use crate::policy::access::tickets::{Minted, Ticket, TicketTarget, Tickets};
 
 const TTL: Duration = Duration::from_hours(12);
 
@@ -12,7 +12,6 @@ fn world(change: impl FnOnce(&mut Options)) -> (World, Arc<Tickets>) {
     let world = World::new(change);
     world.publish(["a".to_owned(), "b".to_owned()], None);
     let tickets = Arc::new(Tickets::new(TTL));
-    tickets.replace_requests(&mut Requests::new(TTL));
     tickets.replace(&BTreeMap::new());
     with(&world, &tickets);
     (world, tickets)
@@ -82,7 +81,7 @@ async fn a_ticket_is_a_token_or_the_password_of_any_user_in_any_case_and_asks_no
     world.access.count();
     let page = world.metrics.encode().unwrap();
     assert!(
-        page.contains("switchboard_access_tickets{source=\"secret\",state=\"valid\"} 1"),
+        page.contains("switchboard_access_tickets{state=\"valid\"} 1"),
         "{page}"
     );
 }
@@ -270,57 +269,18 @@ async fn a_right_that_is_taken_back_ends_the_tunnels_of_a_ticket() {
     assert_eq!(grant.ended().await, Reason::Unauthorized);
 }
 
-fn request(key: Key, name: &str, lives: Duration) -> Request {
-    Request {
-        key,
-        user: User {
-            method: Method::Ticket,
-            groups: vec!["system:masters".into(), AUTHENTICATED.into()],
-            ..user(name)
-        },
-        created: SystemTime::now(),
-        lifetime: Some(lives),
-        target: None,
-        is_denied: false,
-        size: 100,
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_user_of_a_request_is_as_the_api_server_wrote_it_and_its_end_ends_its_tickets() {
-    let (world, tickets) = world(|_| {});
-    let (own, anonymous) = (Minted::new().unwrap(), Minted::new().unwrap());
-    let mut requests = Requests::new(TTL);
-    requests.add("1".into(), Some(request(own.key, "system:serviceaccount:team:ci", TTL)));
-    requests.add("2".into(), Some(request(anonymous.key, "system:anonymous", TTL)));
-    tickets.replace_requests(&mut requests);
-    let subject = world.identify(own.ticket.expose(), 1).await.unwrap();
-    assert_eq!(&*subject.user.groups[0], "system:masters");
-    let grant = world.grant(own.ticket.expose(), "a").await.unwrap();
-    assert!(world.identify(anonymous.ticket.expose(), 1).await.is_err());
-    world
-        .access
-        .changed(&Change::UserGone("uid-system:serviceaccount:team:ci".into()));
-    assert!(has_ended(&grant));
-    sleep(seconds(120)).await;
-    assert!(world.identify(own.ticket.expose(), 1).await.is_err());
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_ticket_that_expires_is_left_to_at_expiry() {
     for (at_expiry, ends) in [(AtExpiry::Keep, false), (AtExpiry::Close, true)] {
         let (world, tickets) = world(|options| options.at_expiry = at_expiry);
         let minted = Minted::new().unwrap();
-        let mut requests = Requests::new(TTL);
-        let short = request(minted.key, "alice", Duration::from_hours(1));
-        requests.add("1".into(), Some(short));
-        tickets.replace_requests(&mut requests);
+        write(&tickets, &minted, &ticket(Duration::from_hours(1)));
         let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
         sleep(Duration::from_mins(59)).await;
         assert!(!has_ended(&grant));
         sleep(Duration::from_mins(2)).await;
-        // It is deleted behind its expiry, as the cluster does after a day: that takes nothing back.
-        tickets.replace_requests(&mut Requests::new(TTL));
+        // It is deleted after its expiry: that takes nothing back.
+        tickets.replace(&BTreeMap::new());
         world.access.tickets_changed();
         assert_eq!(has_ended(&grant), ends, "{at_expiry:?}");
         if ends {

@@ -9,7 +9,7 @@ use super::selector::Selector;
 use super::store::{Key, Scope};
 
 /// The kinds that are served: group and version, plural, kind.
-const KINDS: [(&str, &str, &str); 16] = [
+const KINDS: [(&str, &str, &str); 15] = [
     ("v1", "events", "Event"),
     ("apps/v1", "statefulsets", "StatefulSet"),
     ("apps/v1", "deployments", "Deployment"),
@@ -27,11 +27,6 @@ const KINDS: [(&str, &str, &str); 16] = [
     ),
     ("rbac.authorization.k8s.io/v1", "roles", "Role"),
     ("rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding"),
-    (
-        "certificates.k8s.io/v1",
-        "certificatesigningrequests",
-        "CertificateSigningRequest",
-    ),
     ("authentication.k8s.io/v1", "tokenreviews", "TokenReview"),
     ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview"),
 ];

@@ -214,8 +214,8 @@ async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) 
     if place.subresource.as_deref() == Some("token") {
         return issue(shared, place, &body);
     }
-    if let Some(user) = user.filter(|_| method == Method::POST) {
-        users::complete(&user, place, &mut body);
+    if user.is_some() && method == Method::POST {
+        users::complete(place, &mut body);
     }
     let key = place.key().or_else(|| {
         Some(Key {

@@ -42,7 +42,7 @@ pub(crate) fn refused(shared: &Shared, user: &Value, method: &Method, place: &Pl
 }
 
 /// What the server writes into a new object, whatever its author has written there.
-pub(crate) fn complete(user: &Value, place: &Place, object: &mut Value) {
+pub(crate) fn complete(place: &Place, object: &mut Value) {
     if let Some(prefix) = object["metadata"]["generateName"].as_str() {
         let name = format!("{prefix}{}", MADE.fetch_add(1, Ordering::Relaxed));
         object["metadata"]["name"] = json!(name);
@@ -51,11 +51,6 @@ pub(crate) fn complete(user: &Value, place: &Place, object: &mut Value) {
     object["metadata"]["creationTimestamp"] = json!(humantime::format_rfc3339_seconds(SystemTime::now()).to_string());
     object["kind"] = json!(place.kind);
     object["apiVersion"] = json!(place.version);
-    if place.plural == "certificatesigningrequests" {
-        for field in ["username", "uid", "groups", "extra"] {
-            object["spec"][field] = user[field].clone();
-        }
-    }
 }
 
 /// A merge patch of one object (RFC 7396), as one write.

@@ -29,8 +29,8 @@ const SECRET: Form<SecretName> = Form {
 
 fn ttl(text: &str) -> Result<Duration, &'static str> {
     match values::duration(text)? {
-        short if short < SHORTEST => Err("must be at least 10m: the API server takes no shorter request"),
-        long if long > LONGEST => Err("must be at most 1d: the cluster deletes requests after that time"),
+        short if short < SHORTEST => Err("must be at least 10m"),
+        long if long > LONGEST => Err("must be at most 1d"),
         ttl => Ok(ttl),
     }
 }
@@ -56,7 +56,6 @@ fn secret(text: &str) -> Result<SecretName, &'static str> {
     })
 }
 
-/// `expirationSeconds` of a CertificateSigningRequest is at least this.
+/// Ten times what clocks may differ by.
 const SHORTEST: Duration = Duration::from_mins(10);
-/// kube-controller-manager deletes requests that wait for 24 hours.
 const LONGEST: Duration = Duration::from_hours(24);
