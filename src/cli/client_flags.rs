@@ -18,7 +18,6 @@ use switchboard::protocol::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
 
 mod credential_flags;
 
-pub(crate) use self::credential_flags::listed_files;
 use self::credential_flags::{CredentialFlags, source_of, variable};
 use crate::cli::proxy::SecretUrl;
 use crate::cli::{CommandLine, USAGE, to_stderr};
@@ -298,7 +297,6 @@ impl ClientFlags {
         push("server-name", self.server_name.clone());
         push("token-command", credentials.token_command.clone());
         push("context", credentials.context.clone());
-        push("audience", credentials.audience.clone());
         push(
             "resume",
             session
@@ -343,6 +341,6 @@ pub(crate) fn window(text: &str) -> Result<u32, String> {
 const TWO_CREDENTIALS: &str =
     "the proxy's URL has a user, and an option names other credentials: only one of them can be sent";
 const SEVERAL_FLAGS: &str =
-    "--token-file, --token-command and --kubeconfig, --context or --audience cannot be used with each other";
-const SEVERAL_VARIABLES: &str = "SWITCHBOARD_TOKEN_FILE, SWITCHBOARD_TOKEN_COMMAND and SWITCHBOARD_KUBECONFIG, \
-                                 SWITCHBOARD_CONTEXT or SWITCHBOARD_AUDIENCE cannot be used with each other";
+    "--token-file, --token-command and --kubeconfig or --context cannot be used with each other";
+const SEVERAL_VARIABLES: &str = "SWITCHBOARD_TOKEN_FILE, SWITCHBOARD_TOKEN_COMMAND and SWITCHBOARD_KUBECONFIG \
+                                 or SWITCHBOARD_CONTEXT cannot be used with each other";

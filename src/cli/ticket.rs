@@ -1,38 +1,28 @@
 //! The arguments of `ticket`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use switchboard::client::credentials::Files;
-use switchboard::client::ticket::{self, Named, Options};
+use switchboard::client::ticket::{self, Options};
 use switchboard::protocol::ticket::TicketTarget;
-
-use crate::cli::client_flags::listed_files;
 
 /// The arguments of `ticket`.
 #[derive(Args)]
 pub(crate) struct Ticket {
-    /// How long it is to live, 10m or more; the proxy's access.tickets.ttl bounds it
-    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "12h")]
-    ttl: Duration,
-    /// The only target that it opens: SERVICE.NAMESPACE, or HOST:PORT of a static target
-    #[arg(long, value_name = "NAME")]
-    target: Option<TicketTarget>,
-    /// Ask the API server of this kubeconfig [default: KUBECONFIG or ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Ask the API server of this context, as its user, not of the current one
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
     /// The user whose ticket it is
     #[arg(long, value_name = "NAME")]
     user: String,
     /// A group of that user (repeatable)
     #[arg(long, value_name = "NAME")]
     group: Vec<String>,
-    /// The namespace of the Secret, in place of that of the context
+    /// How long it is to live, 10m or more; the proxy's access.tickets.ttl bounds it
+    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "12h")]
+    ttl: Duration,
+    /// The only target that it opens: SERVICE.NAMESPACE, or HOST:PORT of a static target
+    #[arg(long, value_name = "NAME")]
+    target: Option<TicketTarget>,
+    /// The namespace of the Secret, in place of that of kubectl's context
     #[arg(long, value_name = "NAME", value_parser = name)]
     namespace: Option<String>,
     /// The Secret: the proxy's access.tickets.secret
@@ -42,25 +32,14 @@ pub(crate) struct Ticket {
 
 /// Makes the ticket and prints it.
 pub(crate) fn ticket(options: Ticket) -> ExitCode {
-    ticket::command(&options.into_options())
-}
-
-impl Ticket {
-    /// The settings of the ticket.
-    fn into_options(self) -> Options {
-        Options {
-            files: self.kubeconfig.map_or_else(listed_files, Files::One),
-            context: self.context,
-            ttl: self.ttl,
-            target: self.target,
-            user: Named {
-                name: self.user,
-                groups: self.group,
-                namespace: self.namespace,
-                secret: self.secret,
-            },
-        }
-    }
+    ticket::command(&Options {
+        user: options.user,
+        groups: options.group,
+        ttl: options.ttl,
+        target: options.target,
+        namespace: options.namespace,
+        secret: options.secret,
+    })
 }
 
 fn ttl(text: &str) -> Result<Duration, String> {
@@ -88,9 +67,10 @@ const SHORTEST: Duration = Duration::from_mins(10);
 const LONGEST: Duration = Duration::from_hours(24);
 /// For `--help`.
 pub(crate) const TICKET_EXAMPLE: &str = "\
-A ticket of alice, as a password of proxytunnel, which carries 80 characters:
-  PROXYUSER=ticket PROXYPASS=\"$(switchboard ticket --user alice)\" ssh devbox.team-a.svc.cluster.local
+A ticket of alice in the proxy's Secret. Each ticket has a field manager of its own: another one's apply leaves it alone.
+  switchboard ticket --user alice --namespace switchboard >alice.json
+  kubectl apply --server-side --field-manager=switchboard-alice-1 -f alice.json
 
-stdout has the ticket and nothing else, stderr the command that takes it back.
+stdout has the Secret. The first line of stderr is the ticket and nothing else; the last one takes it back.
 
 Exit status: 0 it was made, 1 it was not, 2 usage";

@@ -41,8 +41,6 @@ pub struct Entry {
     pub kubeconfig: Option<PathBuf>,
     /// `--context`.
     pub context: Option<String>,
-    /// `--audience`.
-    pub audience: Option<String>,
     /// `--allow-cleartext`.
     pub allow_cleartext: bool,
     /// `--resume`: false is off.
@@ -226,7 +224,6 @@ fn proxy(keys: &mut Section<'_>, base: &Base<'_>) -> Option<Proxy> {
         token_command: keys.value("token_command", &TEXT),
         kubeconfig,
         context: keys.value("context", &TEXT),
-        audience: keys.value("audience", &TEXT),
         allow_cleartext: keys.value("allow_cleartext", &BOOLEAN).unwrap_or_default(),
         resume: keys.value("resume", &RESUME),
         grace: keys.value("grace", &DURATION),
@@ -251,7 +248,7 @@ fn contradictions(entry: &Entry, url: &ProxyUrl) -> Vec<&'static str> {
         server_name,
         ..
     } = entry;
-    let is_kubeconfig = entry.kubeconfig.is_some() || entry.context.is_some() || entry.audience.is_some();
+    let is_kubeconfig = entry.kubeconfig.is_some() || entry.context.is_some();
     let sources = [
         entry.token_file.is_some(),
         entry.token_command.is_some(),
@@ -347,7 +344,7 @@ const WINDOW: Form<u32, String> = Form {
     schema: Schema::Amount(""),
 };
 const ONE_SOURCE: &str = "only one source of credentials can be used: `token_file`, `token_command`, `kubeconfig` with \
-                          `context` and `audience`, or a user in the URL";
+                          `context`, or a user in the URL";
 const NOT_ENCRYPTED: &str =
     "`ca`, `cert` and `server_name` are for an https:// proxy: nothing is encrypted or verified here";
 

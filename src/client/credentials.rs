@@ -13,20 +13,14 @@ use crate::base::file;
 use crate::base::platform;
 use crate::base::secret::Secret;
 
-mod api;
-mod api_server;
 mod authorization;
 mod error;
 mod exec_credential;
-mod jwt;
 mod kubeconfig;
 mod process;
-mod token_request;
 mod user;
 
-pub(super) use self::api::Api;
-pub(super) use self::api_server::Question;
-pub use self::error::{ApiFault, CredentialError};
+pub use self::error::CredentialError;
 pub use self::kubeconfig::Files;
 
 /// Where the credentials come from, and what may be done with them.
@@ -70,8 +64,6 @@ pub enum Source {
         files: Files,
         /// The context that names the user; `None` is the current one.
         context: Option<String>,
-        /// The audience of a token to ask the API server for, in place of the user's own.
-        audience: Option<String>,
     },
 }
 
@@ -108,16 +100,9 @@ impl Options {
             Source::Token(token) => bearer("SWITCHBOARD_TOKEN", token.expose()),
             Source::TokenFile(path) => of_file(path),
             Source::TokenCommand(line) => Box::pin(of_command(line, deadline)).await,
-            Source::Kubeconfig {
-                files,
-                context,
-                audience,
-            } => {
+            Source::Kubeconfig { files, context } => {
                 let resolved = files.resolve(context.as_deref()).map_err(CredentialError::Kubeconfig)?;
-                match audience {
-                    None => Box::pin(user::obtain(&resolved, deadline)).await,
-                    Some(audience) => Box::pin(token_request::obtain(&resolved, audience, deadline)).await,
-                }
+                Box::pin(user::obtain(&resolved, deadline)).await
             }
         }
     }

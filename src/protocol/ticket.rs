@@ -3,5 +3,5 @@
 mod entry;
 mod letters;
 
-pub use self::entry::{SECRET_TYPE, Ticket, TicketTarget, data_of, expiry_of};
+pub use self::entry::{SECRET_TYPE, Ticket, TicketTarget, data_of};
 pub use self::letters::{Key, Minted};

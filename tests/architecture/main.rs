@@ -82,7 +82,6 @@ const OWNERS: [(&str, &[&str]); 39] = [
     (
         "http_body_util",
         &[
-            "client::credentials",
             "kubernetes::api",
             "operator::replicas",
             "policy::access::oidc",
@@ -104,7 +103,6 @@ const OWNERS: [(&str, &[&str]); 39] = [
     (
         "hyper",
         &[
-            "client::credentials",
             "daemon::admin",
             "kubernetes",
             "operator",

@@ -177,7 +177,6 @@ fn two_sources_are_a_usage_error_and_the_environment_is_none_of_them() {
     for arguments in [
         &["--token-file", "x", "--token-command", "y"][..],
         &["--token-file", "x", "--kubeconfig", "y"],
-        &["--token-file", "x", "--audience", "y"],
         &["--token-command", "x", "--context", "y"],
     ] {
         let (status, _, stderr) = ended(user.connect(&proxy, arguments));

@@ -18,15 +18,12 @@ pub(super) struct CredentialFlags {
     /// Send the bearer token that this line for `sh -c` prints, bare or as an ExecCredential
     #[arg(long, env = "SWITCHBOARD_TOKEN_COMMAND", value_name = "COMMAND")]
     pub(super) token_command: Option<String>,
-    /// Send the credentials of this kubeconfig's user [default: KUBECONFIG or ~/.kube/config, with --context or --audience]
+    /// Send the credentials of this kubeconfig's user [default: KUBECONFIG or ~/.kube/config, with --context]
     #[arg(long, env = "SWITCHBOARD_KUBECONFIG", value_name = "FILE")]
     pub(super) kubeconfig: Option<PathBuf>,
     /// Send the credentials of this context's user, not the current one's
     #[arg(long, env = "SWITCHBOARD_CONTEXT", value_name = "NAME")]
     pub(super) context: Option<String>,
-    /// Ask the context's API server for a token with this audience, for a user that is a ServiceAccount
-    #[arg(long, env = "SWITCHBOARD_AUDIENCE", value_name = "NAME")]
-    pub(super) audience: Option<String>,
     /// Send credentials in clear, too, to an http:// proxy that is not on this host
     #[arg(long, env = "SWITCHBOARD_ALLOW_CLEARTEXT", value_parser = FalseyValueParser::new())]
     pub(super) allow_cleartext: bool,
@@ -40,7 +37,6 @@ impl CredentialFlags {
         let is_kubeconfig = [
             ("kubeconfig", self.kubeconfig.is_some()),
             ("context", self.context.is_some()),
-            ("audience", self.audience.is_some()),
         ];
         let is_kubeconfig = is_kubeconfig
             .into_iter()
@@ -52,7 +48,6 @@ impl CredentialFlags {
             (None, None, true) => Ok(Some(Source::Kubeconfig {
                 files: self.kubeconfig.clone().map_or_else(listed_files, Files::One),
                 context: self.context.clone(),
-                audience: self.audience.clone(),
             })),
             (Some(_), Some(_), _) | (Some(_), _, true) | (_, Some(_), true) => Err(()),
         }
@@ -66,7 +61,6 @@ pub(super) fn source_of(entry: &Entry) -> Option<Source> {
         token_command,
         kubeconfig,
         context,
-        audience,
         ..
     } = entry.clone();
     if let Some(file) = token_file {
@@ -75,15 +69,14 @@ pub(super) fn source_of(entry: &Entry) -> Option<Source> {
     if let Some(command) = token_command {
         return Some(Source::TokenCommand(command));
     }
-    (kubeconfig.is_some() || context.is_some() || audience.is_some()).then(|| Source::Kubeconfig {
+    (kubeconfig.is_some() || context.is_some()).then(|| Source::Kubeconfig {
         files: kubeconfig.map_or_else(listed_files, Files::One),
         context,
-        audience,
     })
 }
 
 /// The kubeconfig files that kubectl reads without a flag.
-pub(crate) fn listed_files() -> Files {
+fn listed_files() -> Files {
     let listed = variable("KUBECONFIG").map(|list| env::split_paths(&list).collect());
     let mut files: Vec<PathBuf> = listed.unwrap_or_default();
     files.retain(|file| !file.as_os_str().is_empty());

@@ -70,14 +70,6 @@ impl Authorization {
         is_sendable.then(|| Self::Basic(STANDARD.encode(pair.as_bytes()).into()))
     }
 
-    /// The secret part of the field.
-    pub(crate) fn secret(&self) -> &Secret {
-        match self {
-            Self::Bearer(token) => &token.0,
-            Self::Basic(pair) => pair,
-        }
-    }
-
     /// The value of the field.
     pub(crate) fn field(&self) -> Secret {
         match self {

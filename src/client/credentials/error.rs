@@ -7,7 +7,6 @@ use super::authorization::TokenFault;
 use super::exec_credential::OutputFault;
 use super::kubeconfig::KubeconfigFault;
 use super::process::ProcessFault;
-use crate::client::dial::tls::{CaError, IdentityError};
 
 /// The reason for which there are no credentials.
 #[derive(Debug, thiserror::Error)]
@@ -108,27 +107,6 @@ pub enum CredentialError {
     /// The context has no cluster, or no file has it.
     #[error("the context {0} of the kubeconfig has no cluster")]
     NoCluster(String),
-    /// A token for an audience is given to ServiceAccounts only.
-    #[error(
-        "--audience needs the token of a ServiceAccount (TokenRequest gives it to no other), and the user {user} has {identity}"
-    )]
-    NoServiceAccount {
-        /// The user of the kubeconfig.
-        user: String,
-        /// Its identity.
-        identity: String,
-    },
-    /// The API server did not give what it was asked for.
-    #[error("the API server {server} gave no {wanted}")]
-    Api {
-        /// Its address.
-        server: String,
-        /// What it was asked for.
-        wanted: &'static str,
-        /// The fault.
-        #[source]
-        fault: Box<ApiFault>,
-    },
     /// The proxy is reached in clear.
     #[error(
         "each host on the way to an http:// proxy can read and use a credential: use https://, or --allow-cleartext \
@@ -151,62 +129,4 @@ pub enum ProgramFault {
     /// It printed no token.
     #[error("what it printed is no token")]
     Token(#[source] TokenFault),
-}
-
-/// The reason for which an API server gave no token.
-#[derive(Debug, thiserror::Error)]
-pub enum ApiFault {
-    /// The kubeconfig's server is no URL.
-    #[error("its address is no URL such as https://api.example.com:6443")]
-    Address,
-    /// The kubeconfig's server is http://.
-    #[error("a token sent over http:// can be read on the way: its address must begin with https://")]
-    Cleartext,
-    /// The cluster has insecure-skip-tls-verify.
-    #[error("insecure-skip-tls-verify would send the token to a server that has not proved its name")]
-    Unverified,
-    /// The cluster has a proxy-url.
-    #[error("proxy-url is not supported here")]
-    ProxyUrl,
-    /// The cluster's authority cannot be read.
-    #[error("its certificate authority")]
-    Authority(#[source] Box<CredentialError>),
-    /// The cluster's authority is of no use.
-    #[error("its certificate authority")]
-    Roots(#[source] CaError),
-    /// The cluster has no authority, nor has the system.
-    #[error("the kubeconfig has no certificate authority for it, and the system has none")]
-    NoRoots,
-    /// The user's certificate is of no use.
-    #[error("the client certificate")]
-    Identity(#[source] IdentityError),
-    /// rustls refused the configuration.
-    #[error("cannot set TLS up")]
-    Setup(#[source] rustls::Error),
-    /// No connection.
-    #[error("cannot connect to it")]
-    Connect(#[source] io::Error),
-    /// The TLS handshake failed.
-    #[error("the TLS handshake with it failed")]
-    Tls(#[source] io::Error),
-    /// The exchange broke off, or was no HTTP.
-    #[error("its answer broke off, or is no HTTP")]
-    Http(#[source] hyper::Error),
-    /// The answer is over 256 KiB.
-    #[error("its answer is too long")]
-    Long,
-    /// No answer in time.
-    #[error("it did not answer in time")]
-    Deadline,
-    /// A status other than 2xx.
-    #[error("it answered {code}{}{message}", if message.is_empty() { "" } else { ": " })]
-    Status {
-        /// The status code.
-        code: u16,
-        /// The message of its Status object.
-        message: String,
-    },
-    /// The answer is no TokenRequest with a token.
-    #[error("its answer holds no token")]
-    Format,
 }

@@ -27,7 +27,6 @@ pub(super) struct Resolved {
     /// The name of the user.
     pub(super) user_name: String,
     pub(super) cluster: Option<Cluster>,
-    pub(super) namespace: Option<String>,
     pub(super) user: User,
 }
 
@@ -104,7 +103,6 @@ pub(super) struct Variable {
 struct Context {
     cluster: Option<String>,
     user: Option<String>,
-    namespace: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -170,7 +168,6 @@ impl Files {
             context,
             user_name: printable(&user_name, LONGEST_NAME),
             cluster,
-            namespace: found.namespace.filter(|name| !name.is_empty()),
             user,
         })
     }
@@ -230,7 +227,6 @@ impl Merged {
             let context = named.context.unwrap_or(Context {
                 cluster: None,
                 user: None,
-                namespace: None,
             });
             self.contexts.entry(named.name).or_insert(context);
         }

@@ -155,7 +155,7 @@ fn encoded_authority(cluster: &Cluster) -> Result<Option<String>, CredentialErro
 }
 
 /// A text of a kubeconfig in base64. It may have line ends.
-pub(super) fn decode(field: &'static str, data: &str) -> Result<String, CredentialError> {
+fn decode(field: &'static str, data: &str) -> Result<String, CredentialError> {
     let data: Zeroizing<Vec<u8>> = Zeroizing::new(data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect());
     let decoded = STANDARD.decode(data.as_slice()).ok();
     let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
@@ -163,7 +163,7 @@ pub(super) fn decode(field: &'static str, data: &str) -> Result<String, Credenti
 }
 
 /// A file that a kubeconfig names.
-pub(super) fn read(path: &Path) -> Result<String, CredentialError> {
+fn read(path: &Path) -> Result<String, CredentialError> {
     let failed = |source| CredentialError::Named {
         path: PathBuf::from(path),
         source,

@@ -10,7 +10,6 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use credentials::{CredentialError, Credentials, Files, Source};
 use serde_json::{Value, json};
 
-mod audience;
 mod kubeconfig;
 mod plugins;
 mod refused;
@@ -136,7 +135,6 @@ fn source(path: PathBuf) -> Source {
     Source::Kubeconfig {
         files: Files::One(path),
         context: None,
-        audience: None,
     }
 }
 

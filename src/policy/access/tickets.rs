@@ -15,7 +15,7 @@ use super::reviewer::{Unavailable, Verdict};
 use super::token::SKEW;
 use super::user::{AUTHENTICATED, Method, User};
 use crate::policy::allowlist::TargetId;
-pub use crate::protocol::ticket::{Key, Minted, SECRET_TYPE, Ticket, TicketTarget, data_of, expiry_of};
+pub use crate::protocol::ticket::{Key, Minted, SECRET_TYPE, Ticket, TicketTarget, data_of};
 
 pub(crate) mod check;
 pub(crate) mod watches;

@@ -146,11 +146,6 @@ pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str>
         .collect())
 }
 
-/// When the ticket of an entry expires; `None` of one that is no ticket.
-pub fn expiry_of(value: &[u8]) -> Option<SystemTime> {
-    Ticket::parse(value).ok().map(|ticket| ticket.expires)
-}
-
 /// Whether a name can be shown, and is none of the cluster's own: a minter of tickets has no say in those.
 fn may_be_named(name: &str) -> bool {
     is_name(name, LONGEST_NAME) && !is_reserved(name)

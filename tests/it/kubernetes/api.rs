@@ -33,6 +33,8 @@ mod answer;
 mod credentials;
 #[path = "api/faults.rs"]
 mod faults;
+#[path = "api/merge.rs"]
+mod merge;
 #[path = "api/rbac.rs"]
 mod rbac;
 #[path = "api/request.rs"]
@@ -47,8 +49,6 @@ mod selector;
 mod serve;
 #[path = "api/store.rs"]
 mod store;
-#[path = "api/users.rs"]
-mod users;
 #[path = "api/watch.rs"]
 mod watch_stream;
 
@@ -147,6 +147,11 @@ impl Api {
     pub(crate) fn put(&self, object: Value) {
         let key = Place::key_of(&object).unwrap_or_else(|| panic!("of no known kind: {object}"));
         self.shared.put(key, object);
+    }
+
+    /// Applies a Secret on the server's side, as that field manager.
+    pub(crate) fn apply(&self, manager: &str, secret: &Value) {
+        self.put(merge::applied(self.object(secret), manager, secret));
     }
 
     /// The object of that kind and name, as it is kept.

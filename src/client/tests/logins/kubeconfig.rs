@@ -6,7 +6,6 @@ fn of(files: Files, context: Option<&str>) -> Source {
     Source::Kubeconfig {
         files,
         context: context.map(str::to_owned),
-        audience: None,
     }
 }
 

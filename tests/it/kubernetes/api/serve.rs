@@ -13,11 +13,11 @@ use tokio::time::sleep;
 use super::Shared;
 use super::answer::{self, Answer};
 use super::faults::{Fault, Verb};
+use super::merge;
 use super::request::{Place, Query};
 use super::reviews;
 use super::scale;
 use super::store::{Key, Scope};
-use super::users;
 use super::watch_stream::Watch;
 
 /// The rest of a list, for requests for the next page.
@@ -79,12 +79,8 @@ fn refused(shared: &Shared, request: &Request<Incoming>, place: &Place) -> Optio
     if token == super::ADMINISTRATOR {
         return None;
     }
-    let is_of_proxy = shared.access().tokens.contains(token);
-    if let Some(user) = users::of(shared, token).filter(|_| !is_of_proxy) {
-        return users::refused(shared, &user, request.method(), place);
-    }
     let mut access = shared.access();
-    if !is_of_proxy {
+    if !access.tokens.contains(token) {
         return Some(answer::refusal(401, "Unauthorized"));
     }
     let is_review = matches!(place.plural, "tokenreviews" | "subjectaccessreviews");
@@ -205,17 +201,13 @@ fn first_of(shared: &Shared, place: &Place, query: &Query, page: Page) -> Answer
 /// One object: read, written or deleted. Every write puts the whole object there, as a forced apply does.
 async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) -> Answer {
     let method = request.method().clone();
-    let user = users::of(shared, bearer(&request));
     let is_merge = request.headers().get(CONTENT_TYPE).is_some_and(|value| value == MERGE);
     let body = request.into_body().collect().await;
-    let mut body: Value = body.map_or(Value::Null, |body| {
+    let body: Value = body.map_or(Value::Null, |body| {
         serde_json::from_slice(&body.to_bytes()).unwrap_or_default()
     });
     if place.subresource.as_deref() == Some("token") {
         return issue(shared, place, &body);
-    }
-    if user.is_some() && method == Method::POST {
-        users::complete(place, &mut body);
     }
     let key = place.key().or_else(|| {
         Some(Key {
@@ -232,10 +224,10 @@ async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) 
     }
     let is_there = shared.store().object(&key).is_some();
     let found = match method {
-        Method::POST if matches!(place.plural, "secrets" | "events") && is_there => {
+        Method::POST if place.plural == "events" && is_there => {
             return answer::refusal(409, "it already exists");
         }
-        Method::PATCH if is_merge => users::merge(shared, &key, &body),
+        Method::PATCH if is_merge => merge::merge(shared, &key, &body),
         Method::GET => shared.store().object(&key).cloned(),
         Method::DELETE => shared.delete(&key),
         _ => Some(shared.put(key, body)),
