@@ -144,7 +144,6 @@ const OWNERS: [(&str, &[&str]); 39] = [
         ],
     ),
     ("serde_saphyr", &["client::credentials"]),
-    ("sha_crypt", &["policy::access::passwords"]),
     ("socket2", &["net"]),
     ("strsim", &["base::yaml"]),
     ("tokio_rustls", &["client", "policy::access::oidc"]),

@@ -36,7 +36,7 @@ type Table = BTreeMap<Box<str>, Arc<Entry>>;
 
 impl Users {
     /// Reads a file of at most 1 MiB, whose lines are `name:hash` or `name:hash:group,group`. Empty lines and those that
-    /// begin with `#` are skipped. The hashes are argon2id, bcrypt, and SHA-crypt of SHA-256 and SHA-512.
+    /// begin with `#` are skipped. The hashes are argon2id and bcrypt.
     ///
     /// # Errors
     /// The first 20 faults of the file, and how many more there are.

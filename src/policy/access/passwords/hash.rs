@@ -1,11 +1,10 @@
-//! A hash of a password, of one of the kinds that are verified: argon2id, bcrypt and SHA-crypt.
+//! A hash of a password, of one of the kinds that are verified: argon2id and bcrypt.
 
 use std::str::FromStr;
 
 use argon2::password_hash::Error;
 use argon2::{Argon2, Params, PasswordHash, PasswordVerifier};
 use bcrypt::HashParts;
-use sha_crypt::{PasswordHashRef, ShaCrypt};
 
 /// The hash of a password.
 #[derive(Clone, PartialEq, Eq)]
@@ -18,7 +17,6 @@ pub(super) struct Hash {
 enum Kind {
     Argon2id,
     Bcrypt,
-    ShaCrypt,
 }
 
 impl Hash {
@@ -31,8 +29,6 @@ impl Hash {
         let (kind, judged) = match kind {
             Some("argon2id") => (Kind::Argon2id, judge_argon2(text)),
             Some("2y" | "2b" | "2a") => (Kind::Bcrypt, judge_bcrypt(text)),
-            Some("5") => (Kind::ShaCrypt, judge_sha_crypt(text, 43)),
-            Some("6") => (Kind::ShaCrypt, judge_sha_crypt(text, 86)),
             _ => return Err(format!("{}: {ACCEPTED}", refused(text))),
         };
         judged.map(|()| Self {
@@ -52,7 +48,6 @@ impl Hash {
     /// There is no memory for it.
     pub(super) fn is_password(&self, password: &str) -> Result<bool, &'static str> {
         let bytes = password.as_bytes();
-        // The time of SHA-crypt grows with the password.
         if bytes.len() > LONGEST_PASSWORD {
             return Ok(false);
         }
@@ -60,7 +55,6 @@ impl Hash {
             // Of more than 72 bytes it sees the first 72 only, as every program that makes such hashes does.
             Kind::Bcrypt => return Ok(bcrypt::verify(bytes, &self.text).unwrap_or(false)),
             Kind::Argon2id => Argon2::default().verify_password(bytes, &*self.text),
-            Kind::ShaCrypt => ShaCrypt::SHA512.verify_password(bytes, &*self.text),
         };
         match verified {
             Ok(()) => Ok(true),
@@ -99,38 +93,14 @@ fn judge_bcrypt(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn judge_sha_crypt(text: &str, length: usize) -> Result<(), String> {
-    let malformed = || "the SHA-crypt hash is malformed".to_owned();
-    let fields: Vec<&str> = text.split('$').skip(2).collect();
-    let (rounds, salt, output) = match *fields.as_slice() {
-        [salt, output] => (None, salt, output),
-        [rounds, salt, output] => (Some(rounds), salt, output),
-        _ => return Err(malformed()),
-    };
-    if let Some(rounds) = rounds {
-        let rounds = rounds.strip_prefix("rounds=").and_then(|rounds| rounds.parse().ok());
-        let rounds: u32 = rounds.ok_or_else(malformed)?;
-        if !ROUNDS.contains(&rounds) {
-            return Err("the SHA-crypt hash has less than 1000 or more than 1000000 rounds".to_owned());
-        }
-    }
-    let is_right = |text: &str| {
-        text.bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'/'))
-    };
-    let is_whole = (1..=16).contains(&salt.len()) && output.len() == length && is_right(salt) && is_right(output);
-    match is_whole && PasswordHashRef::new(text).is_ok() {
-        true => Ok(()),
-        false => Err(malformed()),
-    }
-}
-
 /// What a text is that is no hash of these kinds.
 fn refused(text: &str) -> &'static str {
     let kinds = [
         ("$y$", "yescrypt is not supported"),
         ("$gy$", "yescrypt is not supported"),
         ("$7$", "scrypt is not supported"),
+        ("$5$", "SHA-crypt is not supported"),
+        ("$6$", "SHA-crypt is not supported"),
         ("$argon2", "argon2 other than argon2id is not supported"),
         ("$apr1$", "MD5 is not supported"),
         ("$1$", "MD5 is not supported"),
@@ -144,8 +114,8 @@ fn refused(text: &str) -> &'static str {
     kind.map_or("this is no hash", |(_, reason)| reason)
 }
 
-const ACCEPTED: &str = "argon2id, bcrypt ($2y$) and SHA-crypt ($6$, $5$) are";
-/// In bytes. The longest takes SHA-crypt three times as long as a short one.
+const ACCEPTED: &str = "argon2id and bcrypt ($2y$) are";
+/// In bytes.
 const LONGEST_PASSWORD: usize = 128;
 /// In KiB: RFC 9106 section 4 recommends 64 MiB where memory is bounded, and two passwords are hashed at a time.
 const MOST_MEMORY: u64 = 128 << 10;
@@ -156,5 +126,3 @@ const MOST_LANES: u32 = 64;
 const COSTS: std::ops::RangeInclusive<u32> = 4..=14;
 /// Of bcrypt, as OWASP recommends; `htpasswd -B` makes 5, which is guessed 32 times as fast.
 const WEAK_BELOW: u32 = 10;
-/// Of SHA-crypt: passlib's default is 656,000; the most take about a second (measured).
-const ROUNDS: std::ops::RangeInclusive<u32> = 1000..=1_000_000;
