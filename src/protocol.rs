@@ -2,6 +2,7 @@
 
 pub(crate) mod end_notice;
 pub(crate) mod http2;
+pub mod jwt;
 pub mod resume;
 pub(crate) mod ssh_disconnect;
 pub mod ticket;

@@ -13,7 +13,6 @@ mod questions;
 mod recheck;
 mod reviewer;
 pub mod tickets;
-pub mod token;
 mod user;
 
 use std::net::IpAddr;
@@ -38,6 +37,7 @@ pub use self::tickets::watches::Watches;
 pub use self::user::{AUTHENTICATED, Method, User};
 use crate::base::secret::Secret;
 use crate::policy::allowlist::Target;
+use crate::protocol::jwt::Jwt;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Denial, Refusal};
 
@@ -139,16 +139,19 @@ impl Rules {
         if self.sources.reviewer.is_none() && self.sources.issuers.is_none() {
             return Some(Verdict::Refused(NO_SOURCE.into()));
         }
-        if let Err(phrase) = token::check_shape(token.expose()) {
+        let jwt = match Jwt::read(token.expose()) {
+            Ok(jwt) => jwt?,
+            Err(phrase) => return Some(Verdict::Refused(phrase)),
+        };
+        if let Some(phrase) = jwt.cut() {
             return Some(Verdict::Refused(phrase));
         }
-        let claims = token::Claims::unverified(token.expose())?;
-        let is_of_issuer = |issuer: &Issuer| claims.issuer.as_deref() == Some(&*issuer.issuer);
+        let is_of_issuer = |issuer: &Issuer| jwt.claims.text("iss") == Some(&*issuer.issuer);
         let audiences = match self.options.oidc.iter().find(|issuer| is_of_issuer(issuer)) {
             Some(issuer) => &issuer.audiences,
             None => &self.options.kubernetes.as_ref()?.audiences,
         };
-        let refused = claims.obviously_refused(SystemTime::now(), audiences);
+        let refused = jwt.obviously_refused(SystemTime::now(), audiences);
         refused.map(|phrase| Verdict::Refused(phrase.into()))
     }
 }

@@ -139,6 +139,7 @@ const OWNERS: [(&str, &[&str]); 39] = [
             "kubernetes",
             "operator",
             "policy::access",
+            "protocol::jwt",
             "protocol::ticket",
             "proxy",
         ],

@@ -151,7 +151,7 @@ fn prints(status: &Value) -> String {
 
 /// A JWT with these claims.
 fn jwt(claims: &Value) -> String {
-    format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
+    format!("eyJhIjoxfQ.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
 /// Reads a request, and returns its `Proxy-Authorization`.

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use self::endpoint::Endpoint;
-use self::jwt::Jwt;
+use self::jwt::SignedJwt;
 use self::key_set::{KeySet, Signature};
 use self::keys::{Keys, Source};
 use super::options::{Issuer, Jwks};
 use super::reviewer::{Unavailable, Verdict};
-use super::token::Claims;
 use crate::base::secret::Secret;
+use crate::protocol::jwt::Jwt;
 
 mod claims;
 mod endpoint;
@@ -60,19 +60,19 @@ impl Issuers {
 
     /// Whether a token names one of these issuers.
     pub fn judges(&self, token: &Secret) -> bool {
-        self.verifier(token).is_some()
+        Jwt::of(token.expose()).is_some_and(|jwt| self.verifier(&jwt).is_some())
     }
 
     /// Judges a token of a client, whose address bounds how many of its tokens wait for keys. `None`: the token's `iss` is
     /// that of no configured issuer, or it is no JWT.
     pub async fn verify(&self, token: &Secret, client: IpAddr) -> Option<Result<Verdict, Unavailable>> {
-        let verifier = self.verifier(token)?;
-        Some(verifier.judge(token.expose(), SystemTime::now(), client).await)
+        let jwt = Jwt::of(token.expose())?;
+        Some(self.verifier(&jwt)?.judge(&jwt, SystemTime::now(), client).await)
     }
 
-    fn verifier(&self, token: &Secret) -> Option<&Verifier> {
-        let issuer = Claims::unverified(token.expose())?.issuer?;
-        self.0.iter().find(|verifier| verifier.issuer.issuer == issuer)
+    fn verifier(&self, jwt: &Jwt<'_>) -> Option<&Verifier> {
+        let issuer = jwt.claims.text("iss")?;
+        self.0.iter().find(|verifier| *verifier.issuer.issuer == *issuer)
     }
 
     /// The time since the keys of each issuer were last confirmed by their source; `None` without keys.
@@ -154,27 +154,25 @@ impl Verifier {
         Self { issuer, keys }
     }
 
-    async fn judge(&self, token: &str, now: SystemTime, client: IpAddr) -> Result<Verdict, Unavailable> {
+    async fn judge(&self, jwt: &Jwt<'_>, now: SystemTime, client: IpAddr) -> Result<Verdict, Unavailable> {
         let refused = |reason: &str| Ok(Verdict::Refused(reason.into()));
-        let jwt = match Jwt::parse(token) {
-            Ok(jwt) => jwt,
-            Err(reason) => return refused(reason),
-        };
         // What costs nothing comes first: a token that is refused anyway shall not have the keys renewed.
-        let user = claims::check(&jwt.claims, &self.issuer, now)
-            .and_then(|expires| claims::user(&jwt.claims, &self.issuer, expires));
-        let user = match user {
-            Ok(user) => user,
+        let read = SignedJwt::of(jwt).and_then(|signed| {
+            let expires = claims::check(jwt, &self.issuer, now)?;
+            Ok((signed, claims::user(&jwt.claims, &self.issuer, expires)?))
+        });
+        let (signed, user) = match read {
+            Ok(read) => read,
             Err(reason) => return refused(reason),
         };
-        match self.has_signed(&jwt, client).await? {
+        match self.has_signed(&signed, client).await? {
             Ok(()) => Ok(Verdict::Proved(Arc::new(user))),
             Err(reason) => refused(reason),
         }
     }
 
     /// Whether the signature is one of the issuer's, or the reason why it is not.
-    async fn has_signed(&self, jwt: &Jwt<'_>, client: IpAddr) -> Result<Result<(), &'static str>, Unavailable> {
+    async fn has_signed(&self, jwt: &SignedJwt<'_>, client: IpAddr) -> Result<Result<(), &'static str>, Unavailable> {
         let mut state = self.keys.current();
         let is_open = |keys: &Arc<KeySet>| matches!(keys.judge(jwt), Signature::Open(_));
         if state.keys.as_ref().is_none_or(is_open) {

@@ -12,9 +12,9 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
 use super::reviewer::{Unavailable, Verdict};
-use super::token::SKEW;
 use super::user::{AUTHENTICATED, Method, User};
 use crate::policy::allowlist::TargetId;
+use crate::protocol::jwt::SKEW;
 pub use crate::protocol::ticket::{Key, Minted, SECRET_TYPE, Ticket, TicketTarget, data_of};
 
 pub(crate) mod check;

@@ -13,8 +13,8 @@ use crate::base::json::Object;
 use crate::base::secret::Secret;
 use crate::base::text::excerpt;
 use crate::kubernetes::api::failure::{ApiError, Failure};
-use crate::policy::access::token::Claims;
 use crate::policy::access::{AUTHENTICATED, Method, User, Verdict};
+use crate::protocol::jwt::{Jwt, OTHER_AUDIENCE};
 
 /// The audiences that a token may have one of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,10 +47,9 @@ impl Audiences {
     pub(super) fn questions(&self, token: &Secret) -> impl Iterator<Item = Audience<'_>> {
         let named = (!self.named.is_empty()).then_some(Audience::Named(&self.named));
         let own = self.servers_own.then_some(Audience::ServersOwn);
-        let is_named = named.is_some() && own.is_some() && {
-            let claims = Claims::unverified(token.expose());
-            claims.is_some_and(|claims| claims.audiences.iter().any(|name| self.named.contains(name)))
-        };
+        let is_named = named.is_some()
+            && own.is_some()
+            && Jwt::of(token.expose()).is_some_and(|jwt| jwt.is_for(&self.named));
         let in_order = if is_named { [named, own] } else { [own, named] };
         in_order.into_iter().flatten()
     }
@@ -133,7 +132,7 @@ fn user(mut told: UserInfo, token: &Secret) -> Result<User, &'static str> {
         groups: told.groups,
         extra: told.extra,
         method: Method::TokenReview,
-        expires: Claims::unverified(token.expose()).and_then(|claims| claims.expires),
+        expires: Jwt::of(token.expose()).and_then(|jwt| jwt.expires()),
     })
 }
 
@@ -239,7 +238,6 @@ impl UserInfo {
 pub(super) const NOT_VALID: &str = "the token is not valid";
 /// The sentence for a token whose ServiceAccount is gone.
 pub(super) const REVOKED: &str = "the token has been revoked";
-const OTHER_AUDIENCE: &str = "the token is for another audience";
 const TOO_LARGE: &str = "the token's user has too many groups, or too much else is said of it";
 
 const VERSION: &str = "authentication.k8s.io/v1";

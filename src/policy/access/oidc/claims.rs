@@ -6,48 +6,32 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use super::super::options::Issuer;
-use super::super::token::{SKEW, numeric_date};
 use super::super::user::{AUTHENTICATED, Method, User};
-use super::jwt::{MALFORMED, Object};
 use crate::base::user_name::{is_name, is_reserved};
+use crate::protocol::jwt::{Jwt, MALFORMED, OTHER_AUDIENCE, Object, SKEW, is_early};
 
 /// Checks the claims that do not depend on the user, and gives the time from which the token is refused.
 ///
 /// # Errors
 /// The reason of the refusal, for the client.
-pub(super) fn check(claims: &Object, issuer: &Issuer, now: SystemTime) -> Result<SystemTime, &'static str> {
-    if claims.get("iss").and_then(Value::as_str) != Some(&*issuer.issuer) {
+pub(super) fn check(jwt: &Jwt<'_>, issuer: &Issuer, now: SystemTime) -> Result<SystemTime, &'static str> {
+    let claims = &jwt.claims;
+    if claims.text("iss") != Some(&*issuer.issuer) {
         return Err("the token is of another issuer");
     }
-    let is_own = |audience: &Value| {
-        let audience = audience.as_str();
-        audience.is_some_and(|audience| issuer.audiences.iter().any(|own| **own == *audience))
-    };
-    let audiences = claims.get("aud").ok_or("the token has no audience (aud)")?;
-    let is_for_us = one_or_many(audiences).iter().any(is_own);
-    if !is_for_us {
-        return Err("the token is for another audience");
+    claims.list("aud").ok_or("the token has no audience (aud)")?;
+    if !jwt.is_for(&issuer.audiences) {
+        return Err(OTHER_AUDIENCE);
     }
-    let expires = time(claims, "exp")?.ok_or("the token never expires (exp)")?;
-    let last = expires.checked_add(SKEW).ok_or(MALFORMED)?;
-    if last < now {
-        return Err("the token has expired");
+    let expires = claims.time("exp")?.ok_or("the token never expires (exp)")?;
+    claims.time("nbf")?;
+    if let Some(reason) = jwt.refused_by_time(now) {
+        return Err(reason);
     }
-    let latest = now.checked_add(SKEW).ok_or(MALFORMED)?;
-    for name in ["nbf", "iat"] {
-        if time(claims, name)?.is_some_and(|start| start > latest) {
-            return Err("the token is not valid yet");
-        }
+    if claims.time("iat")?.is_some_and(|issued| is_early(issued, now)) {
+        return Err("the token is not valid yet");
     }
-    Ok(last)
-}
-
-fn time(claims: &Object, name: &str) -> Result<Option<SystemTime>, &'static str> {
-    let Some(value) = claims.get(name) else {
-        return Ok(None);
-    };
-    let time = value.as_f64().and_then(numeric_date);
-    time.map(Some).ok_or("the token has a time that is none")
+    expires.checked_add(SKEW).ok_or(MALFORMED)
 }
 
 /// The user whom the claims describe.
@@ -55,7 +39,7 @@ fn time(claims: &Object, name: &str) -> Result<Option<SystemTime>, &'static str>
 /// # Errors
 /// The reason why they describe none, for the client.
 pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Result<User, &'static str> {
-    let name = claims.get(&issuer.username).and_then(Value::as_str);
+    let name = claims.text(&issuer.username);
     let name = name.ok_or("the token has no claim with the user's name")?;
     // What Kubernetes does: an address that its owner has not confirmed may be that of another user. A token without the
     // claim is of an issuer that knows no unconfirmed ones.
@@ -74,7 +58,7 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
     groups.push(AUTHENTICATED.into());
     Ok(User {
         name: name.into(),
-        uid: claims.get("sub").and_then(Value::as_str).map(Into::into),
+        uid: claims.text("sub").map(Into::into),
         groups,
         extra: BTreeMap::new(),
         method: Method::Oidc,
@@ -85,22 +69,15 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
 /// The groups. Those that begin with `system:` are left out: `system:masters` may do everything, whatever the cluster's
 /// roles say, and an issuer has no say in it. The token is not refused for them: it may not be in its owner's hand.
 fn groups(claims: &Object, issuer: &Issuer) -> Result<Vec<Box<str>>, &'static str> {
-    let Some(value) = issuer.groups.as_ref().and_then(|name| claims.get(name)) else {
-        return Ok(Vec::new());
-    };
+    let values = issuer.groups.as_ref().and_then(|name| claims.list(name));
     let mut groups: Vec<Box<str>> = Vec::new();
-    for value in one_or_many(value) {
+    for value in values.unwrap_or_default() {
         let group = value.as_str().ok_or("the token's groups are no list of texts")?;
         if is_name(group, LONGEST_NAME) && !is_reserved(group) && !groups.iter().any(|known| **known == *group) {
             groups.push(group.into());
         }
     }
     Ok(groups)
-}
-
-/// A list's values, or the value itself.
-fn one_or_many(value: &Value) -> &[Value] {
-    value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
 }
 
 /// In bytes.

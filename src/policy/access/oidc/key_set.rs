@@ -6,8 +6,8 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::token::decoded;
-use super::jwt::{Jwt, algorithm};
+use super::jwt::{SignedJwt, algorithm};
+use crate::protocol::jwt::decoded;
 
 /// The keys of a set that can verify a signature; at least one.
 pub(super) struct KeySet(Vec<Key>);
@@ -60,8 +60,8 @@ impl KeySet {
     }
 
     /// Judges a token's signature by the keys of its key id; without one, by the only key for its algorithm.
-    pub(super) fn judge(&self, jwt: &Jwt<'_>) -> Signature {
-        let id = jwt.key_id.as_deref();
+    pub(super) fn judge(&self, jwt: &SignedJwt<'_>) -> Signature {
+        let id = jwt.key_id;
         let has_id = |key: &&Key| id.is_none() || key.id.as_deref() == id;
         let named: Vec<&Key> = self.0.iter().filter(has_id).collect();
         if named.is_empty() {
@@ -112,7 +112,7 @@ struct Members {
 
 impl Key {
     /// Whether the token's signature is one by this key, which is for its algorithm.
-    fn has_signed(&self, jwt: &Jwt<'_>) -> bool {
+    fn has_signed(&self, jwt: &SignedJwt<'_>) -> bool {
         let message = jwt.message.as_bytes();
         jsonwebtoken::crypto::verify(jwt.signature, message, &self.key, jwt.algorithm).unwrap_or(false)
     }

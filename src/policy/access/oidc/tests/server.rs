@@ -157,7 +157,7 @@ const ONCE: Pace = Pace {
 
 async fn judge(verifier: &Verifier, token: &Secret) -> String {
     let now = UNIX_EPOCH + Duration::from_secs(NOW);
-    match verifier.judge(token.expose(), now, CLIENT).await {
+    match verifier.judge(&Jwt::of(token.expose()).unwrap(), now, CLIENT).await {
         Ok(Verdict::Proved(_)) => "proved".to_owned(),
         Ok(Verdict::Refused(reason)) => reason.into(),
         Err(unavailable) => unavailable.to_string(),
@@ -217,7 +217,9 @@ async fn a_network_has_64_tokens_that_wait_for_keys_and_others_none_the_less() {
         let verifier = &verifier;
         async move {
             let begun = Instant::now();
-            let judged = verifier.judge(token.expose(), now, client.into()).await;
+            let judged = verifier
+                .judge(&Jwt::of(token.expose()).unwrap(), now, client.into())
+                .await;
             (judged.unwrap_err().kind, begun.elapsed() > Duration::from_secs(4))
         }
     };

@@ -1,0 +1,449 @@
+//! A bearer token, and what a JWT among them says of itself (RFC 7519). It is read without trust: nothing here looks at its
+//! signature.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde_json::Value;
+
+/// A JWT in its three parts.
+pub struct Jwt<'a> {
+    /// What is signed: header and payload, as they arrived.
+    pub message: &'a str,
+    /// The signature, in Base64.
+    pub signature: &'a str,
+    /// The header.
+    pub header: Object,
+    /// The claims.
+    pub claims: Object,
+}
+
+impl<'a> Jwt<'a> {
+    /// Reads a text that can be a token (RFC 6750 section 2.1), of at most 12 KiB; `None` for one that is no JWT.
+    ///
+    /// # Errors
+    /// The fault, in ASCII, for the client. It holds no part of the token.
+    pub fn read(token: &'a str) -> Result<Option<Self>, Box<str>> {
+        if token.is_empty() {
+            return Err("the token is empty".into());
+        }
+        if token.len() > LONGEST {
+            return Err("the token is longer than 12 KiB".into());
+        }
+        // A space is not trimmed: the API server takes a token that begins with one for no token at all, and its bearer for
+        // `system:anonymous`, who is authenticated.
+        let is_part =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
+        if !token.bytes().all(is_part) {
+            return Err("the token has characters that no token has".into());
+        }
+        // The header of a JWT is a JSON object in Base64.
+        if !token.starts_with("eyJ") {
+            return Ok(None);
+        }
+        let parts = token.rsplit_once('.');
+        let parts = parts.and_then(|(message, signature)| Some((message, message.split_once('.')?, signature)));
+        let Some((message, (header, payload), signature)) = parts else {
+            return Err(cut(token.len()));
+        };
+        if payload.contains('.') {
+            return Err("the token is malformed: a signed JWT has three parts".into());
+        }
+        Ok(Some(Self {
+            message,
+            signature,
+            header: Object::decode(header).ok_or(MALFORMED)?,
+            claims: Object::decode(payload).ok_or(MALFORMED)?,
+        }))
+    }
+
+    /// The JWT in a text; `None` for any other text.
+    pub fn of(token: &'a str) -> Option<Self> {
+        Self::read(token).ok().flatten()
+    }
+
+    /// Returns the fault of a token whose signature is shorter than any of the header's algorithm: it was cut within that.
+    pub fn cut(&self) -> Option<Box<str>> {
+        let length = self.message.len() + 1 + self.signature.len();
+        // In characters of Base64: RFC 7518 sections 3.2 to 3.5, RFC 8037 section 3.1. RSA keys have 2,048 bits by section 3.3;
+        // a shorter one is believed where the length is not one at which clients cut.
+        let rsa = if CUT.contains(&length) { 342 } else { 171 };
+        let shortest = match self.header.text("alg").unwrap_or_default() {
+            "HS256" => 43,
+            "HS384" => 64,
+            "HS512" | "ES256" | "EdDSA" | "Ed25519" => 86,
+            "ES384" => 128,
+            "ES512" => 176,
+            "RS256" | "RS384" | "RS512" | "PS256" | "PS384" | "PS512" => rsa,
+            _ => 0,
+        };
+        (self.signature.len() < shortest).then(|| cut(length))
+    }
+
+    /// Returns why the token cannot be accepted now, whatever its signature: its time has passed or has not begun, by more
+    /// than [`SKEW`]; or it names audiences, and none of these. An empty text among these is the API server's own audience,
+    /// which is not known here: then every audience may be right.
+    ///
+    /// The sentence is for the client.
+    pub fn obviously_refused(&self, now: SystemTime, audiences: &[Box<str>]) -> Option<&'static str> {
+        let is_open = self.claims.list("aud").is_none_or(<[Value]>::is_empty)
+            || audiences.iter().any(|audience| audience.is_empty());
+        let is_foreign = !is_open && !self.is_for(audiences);
+        self.refused_by_time(now).or(is_foreign.then_some(OTHER_AUDIENCE))
+    }
+
+    /// Returns why the token cannot be accepted at this time.
+    pub fn refused_by_time(&self, now: SystemTime) -> Option<&'static str> {
+        let time = |name| self.claims.time(name).ok().flatten();
+        let has_expired = |expires: SystemTime| expires.checked_add(SKEW).is_some_and(|last| last < now);
+        if time("exp").is_some_and(has_expired) {
+            Some("the token has expired")
+        } else if time("nbf").is_some_and(|start| is_early(start, now)) {
+            Some("the token is not valid yet")
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether it names one of these audiences.
+    pub fn is_for(&self, audiences: &[Box<str>]) -> bool {
+        let own = self
+            .claims
+            .list("aud")
+            .unwrap_or_default()
+            .iter()
+            .filter_map(Value::as_str);
+        own.into_iter()
+            .any(|own| audiences.iter().any(|audience| **audience == *own))
+    }
+
+    /// The end of its validity. `None` where it has none, or one that no clock can show.
+    pub fn expires(&self) -> Option<SystemTime> {
+        self.claims.time("exp").ok().flatten()
+    }
+}
+
+/// Returns whether a time has not come, whatever clock it is of.
+pub fn is_early(start: SystemTime, now: SystemTime) -> bool {
+    now.checked_add(SKEW).is_some_and(|latest| start > latest)
+}
+
+/// The fault of a token of that length without its end.
+fn cut(length: usize) -> Box<str> {
+    match CUT.contains(&length) {
+        true => format!("the token is cut: this client sends at most {length} characters").into(),
+        false => format!("the token is cut: {length} characters have arrived, and its end is missing").into(),
+    }
+}
+
+/// A JSON object whose names differ: of two claims of one name, another reader might have taken the other one (RFC 7519
+/// section 4).
+pub struct Object(BTreeMap<Box<str>, Value>);
+
+impl Object {
+    fn decode(part: &str) -> Option<Self> {
+        serde_json::from_slice(&decoded(part)?).ok()
+    }
+
+    /// Returns whether it has that name, with any value.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The value of that name. Null is no value.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// The text of that name.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.get(name).and_then(Value::as_str)
+    }
+
+    /// The values of a list, or the value itself, as `aud` may have either (RFC 7519 section 4.1.3).
+    pub fn list(&self, name: &str) -> Option<&[Value]> {
+        let value = self.get(name)?;
+        Some(value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice))
+    }
+
+    /// The time of that name, in seconds since 1970, perhaps with a fraction (`NumericDate`, RFC 7519 section 2). One before
+    /// is 1970.
+    ///
+    /// # Errors
+    /// It is no time, or one after the year 9999.
+    pub fn time(&self, name: &str) -> Result<Option<SystemTime>, &'static str> {
+        let Some(value) = self.get(name) else {
+            return Ok(None);
+        };
+        let seconds = value.as_f64().filter(|seconds| *seconds <= LAST_SECOND);
+        let since = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+        let time = since.and_then(|since| UNIX_EPOCH.checked_add(since));
+        time.map(Some).ok_or("the token has a time that is none")
+    }
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+        impl<'de> Visitor<'de> for Names {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut values = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry()? {
+                    if values.insert(name, value).is_some() {
+                        return Err(A::Error::custom("a name is there twice"));
+                    }
+                }
+                Ok(Object(values))
+            }
+        }
+        deserializer.deserialize_map(Names)
+    }
+}
+
+/// Without the values: they are foreign text.
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Object")
+    }
+}
+
+/// Without its parts.
+impl fmt::Debug for Jwt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Jwt")
+    }
+}
+
+/// The bytes of a part of a JWT, or of a member of a key.
+pub fn decoded(part: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(part).ok()
+}
+
+/// The fault of what is no JWT.
+pub const MALFORMED: &str = "the token is malformed";
+/// The fault of a token for somebody else.
+pub const OTHER_AUDIENCE: &str = "the token is for another audience";
+/// The longest token, in bytes: the head of a request has 16 KiB.
+const LONGEST: usize = 12 << 10;
+/// How far the clocks of issuer and proxy may be apart: what the API server allows for the tokens of ServiceAccounts.
+pub const SKEW: Duration = Duration::from_secs(60);
+/// The lengths, in characters, at which clients cut a password in silence. Seen with proxytunnel (66 by `-F`, 80 by
+/// `-P`, 1,000 by `-H`), netcat-openbsd (255), socat (2,000), corkscrew (3,000) and connect-proxy (7,600).
+const CUT: [usize; 7] = [66, 80, 255, 1000, 2000, 3000, 7600];
+/// The end of the year 9999, in seconds since 1970.
+const LAST_SECOND: f64 = 253_402_300_799.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn part(json: &str) -> String {
+        URL_SAFE_NO_PAD.encode(json)
+    }
+
+    /// A JWT with this payload, and a signature of the length that ES256 has.
+    fn jwt(payload: &str) -> String {
+        format!("{}.{}.{}", part(r#"{"alg":"ES256"}"#), part(payload), "s".repeat(86))
+    }
+
+    fn fault(token: &str) -> String {
+        let read = Jwt::read(token).map(|jwt| jwt.and_then(|jwt| jwt.cut()));
+        read.unwrap_or_else(Some).unwrap_or_default().into()
+    }
+
+    #[test]
+    fn a_token_has_the_characters_of_one_and_at_most_12_kib() {
+        let longest = "x".repeat(LONGEST);
+        for good in ["x", "abc.def~ghi+/_-==", "a.b", longest.as_str(), &jwt("{}")] {
+            assert!(Jwt::read(good).is_ok(), "{good}");
+        }
+        let control = "the token has characters that no token has";
+        for (bad, expected) in [
+            ("", "the token is empty"),
+            (&format!("{longest}x"), "the token is longer than 12 KiB"),
+            (" x", control),
+            ("x ", control),
+            ("x\0", control),
+            ("x\r\nHost: y", control),
+            ("caf\u{e9}", control),
+            ("a:b", control),
+            ("\"x\"", control),
+            (
+                &format!("{}.x", jwt("{}")),
+                "the token is malformed: a signed JWT has three parts",
+            ),
+            ("eyJ.a.b.c.d", "the token is malformed: a signed JWT has three parts"),
+        ] {
+            assert_eq!(fault(bad), expected, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_jwt_that_a_client_has_cut_is_told_so() {
+        let payload = part(&format!(r#"{{"iss":"{}"}}"#, "i".repeat(9000)));
+        for (header, signature) in [
+            ("RS256", 342),
+            ("ES256", 86),
+            ("EdDSA", 86),
+            ("ES384", 128),
+            ("PS512", 342),
+        ] {
+            let header = part(&format!(r#"{{"alg":"{header}","kid":"k"}}"#));
+            // Cut in the payload, and in the signature, at each length.
+            for length in CUT {
+                let long = format!("{header}.{payload}");
+                let expected = format!("the token is cut: this client sends at most {length} characters");
+                assert_eq!(fault(&long[..length]), expected);
+                if length < header.len() + 350 {
+                    continue;
+                }
+                let bytes = (length - header.len() - 2 - 40) / 4 * 3;
+                let body = part(&format!(r#"{{"x":"{}"}}"#, "p".repeat(bytes - 8)));
+                let whole = format!("{header}.{body}.{}", "s".repeat(signature));
+                assert_eq!(fault(&whole), "");
+                assert_eq!(fault(&whole[..length]), expected);
+            }
+            let expected = "the token is cut: 100 characters have arrived, and its end is missing";
+            assert_eq!(fault(&format!("{header}.{payload}")[..100]), expected);
+        }
+        // A header that cannot be read is no proof that something is missing, and other tokens may have any length.
+        assert_eq!(fault("eyJ.a.b"), MALFORMED);
+        for good in ["x".repeat(80), "x".repeat(255)] {
+            assert!(matches!(Jwt::read(&good), Ok(None)));
+        }
+    }
+
+    fn seconds(time: SystemTime) -> u64 {
+        time.duration_since(UNIX_EPOCH).unwrap().as_secs()
+    }
+
+    #[test]
+    fn claims_are_read_without_trust() {
+        let token = jwt(r#"{"iss":"https://i","aud":["a","b"],"exp":1.7e9,"nbf":1600000000,"sub":"s","x":{"y":[1]}}"#);
+        let read = Jwt::of(&token).unwrap();
+        assert_eq!(read.claims.text("iss"), Some("https://i"));
+        assert!(read.is_for(&["b".into()]) && !read.is_for(&["c".into()]));
+        assert_eq!(read.expires().map(seconds), Some(1_700_000_000));
+        assert_eq!(read.claims.time("nbf").unwrap().map(seconds), Some(1_600_000_000));
+        assert_eq!(read.claims.get("x").unwrap()["y"][0], 1);
+        assert_eq!(read.header.text("alg"), Some("ES256"));
+        assert_eq!(format!("{}.{}", read.message, read.signature), token);
+        let token = jwt(r#"{"aud":"a"}"#);
+        let single = Jwt::of(&token).unwrap();
+        assert!(single.is_for(&["a".into()]) && single.claims.text("iss").is_none());
+        for (payload, expires) in [
+            (r#"{"exp":-5}"#, Some(0)),
+            (r#"{"exp":-1e300}"#, Some(0)),
+            (r#"{"exp":1e300}"#, None),
+            (r#"{"exp":253402300800}"#, None),
+            (r#"{"exp":253402300799}"#, Some(253_402_300_799)),
+            (r#"{"exp":18446744073709551616}"#, None),
+            (r#"{"exp":null}"#, None),
+            (r#"{"exp":"1"}"#, None),
+            (r#"{"exp":true}"#, None),
+        ] {
+            assert_eq!(
+                Jwt::of(&jwt(payload)).unwrap().expires().map(seconds),
+                expires,
+                "{payload}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_could_be_read_differently_is_malformed() {
+        let deep = format!(r#"{{"x":{}1{}}}"#, "[".repeat(4000), "]".repeat(4000));
+        for payload in [
+            "",
+            "[]",
+            "null",
+            "{",
+            "{} x",
+            r#"{"exp":1e400}"#,
+            r#"{"exp":1,"exp":9999999999}"#,
+            r#"{"iss":"a","iss":"b"}"#,
+            r#"{"x":"a","\u0078":"b"}"#,
+            &deep,
+        ] {
+            assert_eq!(fault(&jwt(payload)), MALFORMED, "{payload}");
+        }
+        let good = part(r#"{"iss":"i"}"#);
+        for token in [format!("eyJ.{good}.x"), format!("{good}.{good}=.x")] {
+            assert_eq!(fault(&token), MALFORMED, "{token}");
+        }
+        for other in [".", "..", &format!("x.{good}.y")] {
+            assert!(matches!(Jwt::read(other), Ok(None)), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_token_out_of_its_time_or_for_others_is_refused_without_a_question() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let own: [Box<str>; 2] = ["switchboard".into(), "other".into()];
+        let api_server: [Box<str>; 2] = ["switchboard".into(), "".into()];
+        let expired = Some("the token has expired");
+        let early = Some("the token is not valid yet");
+        let foreign = Some("the token is for another audience");
+        for (payload, audiences, expected) in [
+            (r#"{"exp":999940}"#, &own, None),
+            (r#"{"exp":999939}"#, &own, expired),
+            (r#"{"exp":0}"#, &own, expired),
+            (r#"{"exp":-1e300}"#, &own, expired),
+            (r#"{"exp":1e300}"#, &own, None),
+            (r#"{"nbf":1000060}"#, &own, None),
+            (r#"{"nbf":1000061}"#, &own, early),
+            (r#"{"nbf":1e300}"#, &own, None),
+            (r#"{"aud":"switchboard"}"#, &own, None),
+            (r#"{"aud":["x","other"]}"#, &own, None),
+            (r#"{"aud":"Switchboard"}"#, &own, foreign),
+            (r#"{"aud":["x","y"]}"#, &own, foreign),
+            (r#"{"aud":["x","y"]}"#, &api_server, None),
+            (r#"{"aud":[]}"#, &own, None),
+            ("{}", &own, None),
+        ] {
+            let token = jwt(payload);
+            let refused = Jwt::of(&token).unwrap().obviously_refused(now, audiences);
+            assert_eq!(refused, expected, "{payload}");
+        }
+    }
+
+    #[test]
+    fn claims_are_not_printed() {
+        let token = jwt(r#"{"iss":"hunter2"}"#);
+        let read = Jwt::of(&token).unwrap();
+        assert_eq!(format!("{read:?} {:?}", read.claims), "Jwt Object");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_has_a_shape_or_a_fault_without_a_part_of_it(text in "\\PC{0,300}|[A-Za-z0-9._-]{0,300}|eyJ[A-Za-z0-9._-]{8,300}") {
+            if let Err(fault) = Jwt::read(&text) {
+                prop_assert!(fault.is_ascii() && fault.starts_with("the token "));
+                prop_assert!(text.len() < 12 || !fault.contains(&text));
+            }
+        }
+
+        #[test]
+        fn any_payload_has_claims_or_none(payload in "\\PC{0,300}|\\{\"(exp|aud|nbf|iss)\":\\PC{0,40}\\}") {
+            if let Some(read) = Jwt::of(&jwt(&payload)) {
+                read.obviously_refused(SystemTime::now(), &["a".into()]);
+            }
+        }
+
+        #[test]
+        fn any_number_is_a_time_or_none(seconds in any::<f64>()) {
+            Object(BTreeMap::from([("exp".into(), seconds.into())])).time("exp").ok();
+        }
+    }
+}
