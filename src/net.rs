@@ -1,5 +1,7 @@
 //! Sockets and TLS: listeners, keepalive, certificates, and the transport at each end of a tunnel.
 
+#[cfg(feature = "server")]
+pub(crate) mod exchange;
 pub(crate) mod keepalive;
 #[cfg(feature = "anchor")]
 pub(crate) mod listen_conflicts;

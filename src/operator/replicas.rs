@@ -19,7 +19,6 @@ use crate::kubernetes::{PodSearch, Pods, encoded};
 
 mod answer;
 mod events;
-mod exchange;
 mod follow;
 pub(crate) mod listing;
 mod reason;

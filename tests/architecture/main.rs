@@ -83,8 +83,8 @@ const OWNERS: [(&str, &[&str]); 39] = [
         "http_body_util",
         &[
             "kubernetes::api",
+            "net::exchange",
             "operator::replicas",
-            "policy::access::oidc",
             "proxy::admin",
         ],
     ),
@@ -105,15 +105,12 @@ const OWNERS: [(&str, &[&str]); 39] = [
         &[
             "daemon::admin",
             "kubernetes",
+            "net::exchange",
             "operator",
-            "policy::access::oidc",
             "proxy::admin",
         ],
     ),
-    (
-        "hyper_util",
-        &["client", "daemon::admin", "operator", "policy::access::oidc"],
-    ),
+    ("hyper_util", &["client", "daemon::admin", "net::exchange", "operator"]),
     ("jiff", &["client"]),
     ("jsonwebtoken", &["policy::access::oidc"]),
     ("k8s_openapi", &["kubernetes"]),

@@ -10,7 +10,6 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::exchange;
 use super::replica::{Connection, Replica};
 use super::request::{Ask, ReplicaError, shown, strange};
 use super::stream_throttle::Pace;
@@ -88,7 +87,7 @@ async fn open(replica: &Replica) -> Result<Stream, ReplicaError> {
         let (stream, host) = connection.parts()?;
         let ask = Ask::get("/events");
         let (response, running) = tokio::select! {
-            begun = exchange::begin(stream, &host, &ask) => begun?,
+            begun = ask.begin(stream, &host) => begun?,
             told = connection.broken() => return Err(ReplicaError::Unreachable(shown(&told))),
         };
         match response.status().as_u16() {

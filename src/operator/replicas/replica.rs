@@ -9,7 +9,6 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::exchange;
 use super::request::{Ask, Bidirectional, ReplicaError, refusal, shown};
 use crate::kubernetes::{Forward, Pod, Pods};
 use crate::net::listener::reachable;
@@ -75,7 +74,7 @@ impl Replica {
             let mut connection = self.connect().await?;
             let (stream, host) = connection.parts()?;
             tokio::select! {
-                answer = exchange::ask(stream, &host, ask) => answer,
+                answer = ask.send(stream, &host) => answer,
                 told = connection.broken() => Err(ReplicaError::Unreachable(shown(&told))),
             }
         };

@@ -3,11 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::Response;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::base::text::{chain, excerpt};
 use crate::daemon::admin::api::Fault;
+use crate::net::exchange;
 
 /// Why a replica has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +86,31 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
+impl Ask {
+    /// Sends it, and returns the head of the answer; its body is read as long as the second value lives.
+    pub(super) async fn begin(
+        &self,
+        stream: Bidirectional,
+        host: &str,
+    ) -> Result<(Response<Incoming>, AbortOnDropHandle<hyper::Result<()>>), ReplicaError> {
+        let request = exchange::request(&self.path, host, "application/json, text/event-stream").method(self.method);
+        let request = match self.body.is_empty() {
+            true => request,
+            false => request.header(CONTENT_TYPE, "application/json"),
+        };
+        let begun = exchange::begin(stream, request, self.body.clone()).await;
+        begun.map_err(|reason| ReplicaError::Strange(shown(&reason)))
+    }
+
+    /// Sends it, and returns the status and the body of the answer.
+    pub(super) async fn send(&self, stream: Bidirectional, host: &str) -> Result<(u16, Bytes), ReplicaError> {
+        let (response, _running) = self.begin(stream, host).await?;
+        let status = response.status().as_u16();
+        let body = exchange::body(response.into_body(), LARGEST_BODY).await;
+        Ok((status, body.map_err(|reason| ReplicaError::Strange(shown(&reason)))?))
+    }
+}
+
 /// An answer that is no success. Its error is JSON; the pages of the probes and other servers answer with text.
 pub(super) fn refusal(status: u16, body: &[u8]) -> ReplicaError {
     match serde_json::from_slice(body) {
@@ -106,5 +136,7 @@ pub(super) fn shown(text: &str) -> String {
     excerpt(text.trim(), LONGEST_SHOWN)
 }
 
+/// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`LARGEST_PART`](super::listing::LARGEST_PART).
+const LARGEST_BODY: usize = 32 << 20;
 /// Characters of a foreign text in an error.
 const LONGEST_SHOWN: usize = 300;

@@ -8,23 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
-use hyper::{Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use http::{StatusCode, Uri};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::LARGEST;
 use crate::base::file;
 use crate::base::follow::Reads;
 use crate::base::text::chain;
+use crate::net::exchange;
 use crate::net::x509::pem::items;
 use crate::net::x509::{LARGEST as LARGEST_PEM, PemFault};
 
@@ -128,38 +124,21 @@ impl Endpoint {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let builder = http1::Builder::new().max_buf_size(LARGEST_HEAD).to_owned();
-        let (mut sender, connection) = builder
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| chain(&error))?;
-        // It ends with this exchange, however that ends.
-        let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
-        let request = Request::get(&*self.path)
-            .header(HOST, &*self.authority)
-            .header(ACCEPT, "application/jwk-set+json, application/json")
-            .header(USER_AGENT, concat!("switchboard/", env!("CARGO_PKG_VERSION")))
-            .header(CONNECTION, "close")
-            .body(Empty::<Bytes>::new())
-            .map_err(|error| chain(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| chain(&error))?;
+        let request = exchange::request(
+            &self.path,
+            &self.authority,
+            "application/jwk-set+json, application/json",
+        );
+        let (response, _running) = exchange::begin(stream, request, Bytes::new()).await?;
         match response.status() {
-            StatusCode::OK => {}
-            status if status.is_redirection() => {
-                return Err(format!(
-                    "the answer is {}: redirects are not followed, give the final URL",
-                    status.as_u16()
-                )
-                .into());
-            }
-            status => return Err(format!("the answer is {}", status.as_u16()).into()),
+            StatusCode::OK => Ok(exchange::body(response.into_body(), LARGEST).await?.into()),
+            status if status.is_redirection() => Err(format!(
+                "the answer is {}: redirects are not followed, give the final URL",
+                status.as_u16()
+            )
+            .into()),
+            status => Err(format!("the answer is {}", status.as_u16()).into()),
         }
-        let body = Limited::new(response.into_body(), LARGEST).collect().await;
-        let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-            true => "the answer has more than 1 MiB".to_owned(),
-            false => chain(&*error),
-        })?;
-        Ok(body.to_bytes().into())
     }
 }
 
@@ -207,5 +186,3 @@ pub(super) fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
 const LONGEST: Duration = Duration::from_secs(5);
 /// For one address: there is time for another one.
 const LONGEST_TRY: Duration = Duration::from_millis(1500);
-/// Of the answer, in bytes.
-const LARGEST_HEAD: usize = 32 << 10;

@@ -290,7 +290,7 @@ async fn an_answer_that_is_no_key_set_is_a_failure_of_the_server() {
             Act::Send("HTTP/1.1 404 Not Found\r\n\r\n".to_owned()),
             "the answer is 404",
         ),
-        (endless_body, "the answer has more than 1 MiB"),
+        (endless_body, "its answer has more than 1 MiB"),
         (endless_head, "message head is too large"),
         (Act::Send("SSH-2.0-x\r\n\r\n".to_owned()), "invalid HTTP version parsed"),
         (
