@@ -3,7 +3,6 @@
 mod admin;
 pub mod config;
 pub mod connection;
-pub mod drain_request;
 pub mod http;
 pub mod open_tunnels;
 pub mod record;

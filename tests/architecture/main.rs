@@ -63,7 +63,7 @@ const GATED: [&str; 5] = ["", "base", "net", "tunnel", "cli"];
 const FEATURES: [&str; 2] = ["anchor", "server"];
 
 /// The modules that may name a crate, with all below them. Crates that are not listed are free to all.
-const OWNERS: [(&str, &[&str]); 39] = [
+const OWNERS: [(&str, &[&str]); 37] = [
     ("anyhow", &["cli", "client::ssh_config"]),
     ("arc_swap", &["policy"]),
     ("argon2", &["policy::access::passwords"]),

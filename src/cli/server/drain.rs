@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use switchboard::daemon::admin::Progress;
-use switchboard::proxy::drain_request::{self, Answer, Wait};
+use switchboard::operator::drain_request::{self, Answer, Wait};
 
 use crate::cli::start::address;
 
