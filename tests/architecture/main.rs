@@ -81,12 +81,7 @@ const OWNERS: [(&str, &[&str]); 37] = [
     ("h2", &["client", "protocol::http2", "proxy::http"]),
     (
         "http_body_util",
-        &[
-            "kubernetes::api",
-            "net::exchange",
-            "operator::replicas",
-            "proxy::admin",
-        ],
+        &["kubernetes::api", "net::exchange", "operator::replicas", "proxy::admin"],
     ),
     ("httparse", &["client::dial", "proxy::http"]),
     (

@@ -11,12 +11,15 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 use self::access::{access_question, decision};
 use self::session::Session;
 use self::token::{Audiences, token_question, verdict};
+use crate::base::json::Object;
 use crate::base::secret::Secret;
 use crate::kubernetes::api::failure::{ApiError, Failure};
 use crate::kubernetes::api::requests;
@@ -257,6 +260,28 @@ impl Question<'_> {
         };
         self.kind.unavailable(&ApiError::new(error.failure, reason))
     }
+}
+
+/// Reads the status of an answer.
+///
+/// # Errors
+/// It is not the answer to a question of that kind.
+fn status<T: DeserializeOwned>(body: &[u8], version: &str, kind: &str) -> Result<T, ApiError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase", bound = "T: DeserializeOwned")]
+    struct Answer<T> {
+        #[serde(default)]
+        api_version: String,
+        #[serde(default)]
+        kind: String,
+        status: Object<T>,
+    }
+    let read = serde_json::from_slice(body);
+    let Object(answer): Object<Answer<T>> = read.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    if answer.kind != kind || answer.api_version != version {
+        return Err(ApiError::new(Failure::Malformed, format!("the answer is no {kind}")));
+    }
+    Ok(answer.status.0)
 }
 
 /// The `User-Agent` of questions, as audit logs show it.

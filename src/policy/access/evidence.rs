@@ -83,16 +83,8 @@ impl Evidence<'_> {
 
 /// The user of a certificate; `None` if it has no common name, or several.
 fn user_of(identity: &Identity) -> Option<User> {
-    let mut groups = identity.organizations.clone();
-    groups.push(AUTHENTICATED.into());
-    Some(User {
-        name: identity.user_name()?.into(),
-        uid: None,
-        groups,
-        extra: std::collections::BTreeMap::new(),
-        method: Method::Certificate,
-        expires: identity.expires,
-    })
+    let (name, groups) = (identity.user_name()?, identity.organizations.clone());
+    Some(User::claimed(Method::Certificate, name, groups, identity.expires))
 }
 
 /// Refuses users that prove nothing, and those that only the cluster itself can prove.

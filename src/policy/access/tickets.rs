@@ -12,7 +12,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
 use super::reviewer::{Unavailable, Verdict};
-use super::user::{AUTHENTICATED, Method, User};
+use super::user::{Method, User};
 use crate::policy::allowlist::TargetId;
 use crate::protocol::jwt::SKEW;
 pub use crate::protocol::ticket::{Key, Minted, SECRET_TYPE, Ticket, TicketTarget, data_of};
@@ -50,19 +50,11 @@ impl Entry {
     fn parse(value: &[u8]) -> Result<Self, &'static str> {
         let Ticket {
             user,
-            mut groups,
+            groups,
             expires,
             target,
         } = Ticket::parse(value)?;
-        groups.push(AUTHENTICATED.into());
-        let user = User {
-            name: user,
-            uid: None,
-            groups,
-            extra: BTreeMap::new(),
-            method: Method::Ticket,
-            expires: Some(expires),
-        };
+        let user = User::claimed(Method::Ticket, &user, groups, Some(expires));
         let proof = Proof {
             user: Arc::new(user),
             target,

@@ -21,6 +21,19 @@ pub struct User {
 }
 
 impl User {
+    /// A user whom another source than the API server names. It adds [`AUTHENTICATED`] to the groups.
+    pub(super) fn claimed(method: Method, name: &str, mut groups: Vec<Box<str>>, expires: Option<SystemTime>) -> Self {
+        groups.push(AUTHENTICATED.into());
+        Self {
+            name: name.into(),
+            uid: None,
+            groups,
+            extra: BTreeMap::new(),
+            method,
+            expires,
+        }
+    }
+
     /// Returns whether the API server has named the user, so that the id is one of the cluster's.
     pub(super) fn is_of_cluster(&self) -> bool {
         self.method == Method::TokenReview

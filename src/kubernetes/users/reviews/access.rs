@@ -1,40 +1,37 @@
 //! The `SubjectAccessReview`: its question, and what its answer comes to.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Kind, Question};
-use crate::base::json::Object;
+use super::{Kind, Question, status};
 use crate::base::text::excerpt;
-use crate::kubernetes::api::failure::{ApiError, Failure};
+use crate::kubernetes::api::failure::ApiError;
 use crate::policy::access::{Action, Decision, User};
 
 /// Whether this user may do that, with all that is known of the user.
 pub(super) fn access_question(user: &User, action: &Action, deadline: Instant) -> Question<'static> {
-    let review = Asked {
-        api_version: VERSION,
-        kind: KIND,
-        spec: Spec {
-            user: &user.name,
-            uid: user.uid.as_deref(),
-            groups: &user.groups,
-            extra: &user.extra,
-            resource_attributes: Attributes {
-                verb: &action.verb,
-                group: &action.group,
-                resource: &action.resource,
-                subresource: &action.subresource,
-                namespace: &action.namespace,
-                name: &action.name,
+    let review = json!({
+        "apiVersion": VERSION,
+        "kind": KIND,
+        "spec": {
+            "user": user.name,
+            "uid": user.uid.as_deref().unwrap_or_default(),
+            "groups": user.groups,
+            "extra": user.extra,
+            "resourceAttributes": {
+                "verb": action.verb,
+                "group": action.group,
+                "resource": action.resource,
+                "subresource": action.subresource,
+                "namespace": action.namespace,
+                "name": action.name,
             },
         },
-    };
+    });
     Question {
         kind: Kind::Access,
-        // Text and lists of text always have a form in JSON.
-        body: serde_json::to_vec(&review).unwrap_or_default().into(),
+        body: review.to_string().into(),
         deadline,
         token: None,
     }
@@ -45,15 +42,7 @@ pub(super) fn access_question(user: &User, action: &Action, deadline: Instant) -
 /// # Errors
 /// It is not the answer to such a question.
 pub(super) fn decision(body: &[u8]) -> Result<Decision, ApiError> {
-    let Object(answer): Object<Answer> =
-        serde_json::from_slice(body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-    if answer.kind != KIND || answer.api_version != VERSION {
-        return Err(ApiError::new(
-            Failure::Malformed,
-            "the answer is no SubjectAccessReview",
-        ));
-    }
-    let Object(status) = answer.status;
+    let status: Status = status(body, VERSION, KIND)?;
     let reason = match (&*status.reason, &*status.evaluation_error) {
         ("", error) => error,
         (reason, _) => reason,
@@ -64,45 +53,6 @@ pub(super) fn decision(body: &[u8]) -> Result<Decision, ApiError> {
         complete: status.evaluation_error.is_empty(),
         reason: excerpt(reason, LONGEST_REASON).into(),
     })
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Asked<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    spec: Spec<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec<'a> {
-    user: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<&'a str>,
-    groups: &'a [Box<str>],
-    extra: &'a BTreeMap<Box<str>, Vec<Box<str>>>,
-    resource_attributes: Attributes<'a>,
-}
-
-#[derive(Serialize)]
-struct Attributes<'a> {
-    verb: &'a str,
-    group: &'a str,
-    resource: &'a str,
-    subresource: &'a str,
-    namespace: &'a str,
-    name: &'a str,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Answer {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    status: Object<Status>,
 }
 
 /// `allowed` is always there, also where it is false.
@@ -125,9 +75,13 @@ const LONGEST_REASON: usize = 512;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::Value;
+
     use super::*;
+    use crate::kubernetes::api::failure::Failure;
     use crate::policy::access::Method;
-    use serde_json::{Value, json};
 
     fn answer(status: &Value) -> Vec<u8> {
         json!({"apiVersion": VERSION, "kind": KIND, "status": status})

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::{Kind, Question};
+use super::{Kind, Question, status};
 use crate::base::json::Object;
 use crate::base::secret::Secret;
 use crate::base::text::excerpt;
@@ -47,9 +47,8 @@ impl Audiences {
     pub(super) fn questions(&self, token: &Secret) -> impl Iterator<Item = Audience<'_>> {
         let named = (!self.named.is_empty()).then_some(Audience::Named(&self.named));
         let own = self.servers_own.then_some(Audience::ServersOwn);
-        let is_named = named.is_some()
-            && own.is_some()
-            && Jwt::of(token.expose()).is_some_and(|jwt| jwt.is_for(&self.named));
+        let is_named =
+            named.is_some() && own.is_some() && Jwt::of(token.expose()).is_some_and(|jwt| jwt.is_for(&self.named));
         let in_order = if is_named { [named, own] } else { [own, named] };
         in_order.into_iter().flatten()
     }
@@ -85,12 +84,7 @@ pub(super) fn token_question<'a>(token: &'a Secret, audience: Audience<'_>, dead
 /// # Errors
 /// It is not the answer to such a question.
 pub(super) fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Result<Verdict, ApiError> {
-    let Object(answer): Object<Answer> =
-        serde_json::from_slice(body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-    if answer.kind != KIND || answer.api_version != VERSION {
-        return Err(ApiError::new(Failure::Malformed, "the answer is no TokenReview"));
-    }
-    let Object(status) = answer.status;
+    let status: Status = status(body, VERSION, KIND)?;
     if !status.authenticated {
         let error = unquoted(&status.error).to_ascii_lowercase();
         if says(&error, &PASSING) {
@@ -190,16 +184,6 @@ struct Spec<'a> {
     audiences: &'a [Box<str>],
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Answer {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    status: Object<Status>,
-}
-
 /// Go leaves out what is empty or false.
 #[derive(Deserialize)]
 struct Status {
@@ -278,7 +262,7 @@ mod tests {
 
     fn token(claims: &Value) -> Secret {
         let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
-        Secret::from(&*format!("eyJhbGciOiJSUzI1NiJ9.{claims}.c2ln"))
+        Secret::from(&*format!("eyJhIjoxfQ.{claims}.c2ln"))
     }
 
     fn answer(status: &Value) -> Vec<u8> {

@@ -1,12 +1,11 @@
 //! The claims of a verified token: whether they hold here and now, and the user that they describe.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde_json::Value;
 
 use super::super::options::Issuer;
-use super::super::user::{AUTHENTICATED, Method, User};
+use super::super::user::{Method, User};
 use crate::base::user_name::{is_name, is_reserved};
 use crate::protocol::jwt::{Jwt, MALFORMED, OTHER_AUDIENCE, Object, SKEW, is_early};
 
@@ -54,15 +53,9 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
     if !is_name(name, LONGEST_NAME) {
         return Err("the user's name is empty, too long or not printable");
     }
-    let mut groups = groups(claims, issuer)?;
-    groups.push(AUTHENTICATED.into());
     Ok(User {
-        name: name.into(),
         uid: claims.text("sub").map(Into::into),
-        groups,
-        extra: BTreeMap::new(),
-        method: Method::Oidc,
-        expires: Some(expires),
+        ..User::claimed(Method::Oidc, name, groups(claims, issuer)?, Some(expires))
     })
 }
 

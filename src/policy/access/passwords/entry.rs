@@ -1,9 +1,8 @@
 //! A line of the file of users.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use super::super::user::{AUTHENTICATED, Method, User};
+use super::super::user::{Method, User};
 use super::hash::Hash;
 use crate::base::user_name::is_name;
 
@@ -57,16 +56,7 @@ impl Entry {
 
     /// The user, by this name.
     pub(super) fn user(&self, name: &str) -> User {
-        let mut groups = self.groups.clone();
-        groups.push(AUTHENTICATED.into());
-        User {
-            name: name.into(),
-            uid: None,
-            groups,
-            extra: BTreeMap::new(),
-            method: Method::Password,
-            expires: None,
-        }
+        User::claimed(Method::Password, name, self.groups.clone(), None)
     }
 
     /// Whether this is the user's password. It blocks.

@@ -80,10 +80,7 @@ async fn a_ticket_is_a_token_or_the_password_of_any_user_in_any_case_and_asks_no
     assert!(page.contains(line) && !page.contains(text), "{page}");
     world.access.count();
     let page = world.metrics.encode().unwrap();
-    assert!(
-        page.contains("switchboard_access_tickets{state=\"valid\"} 1"),
-        "{page}"
-    );
+    assert!(page.contains("switchboard_access_tickets{state=\"valid\"} 1"), "{page}");
 }
 
 #[tokio::test(start_paused = true)]

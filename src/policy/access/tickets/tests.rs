@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 
 use super::*;
+use crate::policy::access::AUTHENTICATED;
 
 mod letters;
 
