@@ -69,7 +69,6 @@ fn service(name: &str) -> ServiceTarget {
             namespace: "team".into(),
             service: name.into(),
         },
-        name: format!("{name}.team").into(),
         ports: [22, 22],
         endpoints: Endpoints::default(),
         limits: TargetLimits::default(),

@@ -105,7 +105,6 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
             namespace: "test".into(),
             service: name.into(),
         },
-        name: format!("{name}.test").into(),
         ports: [22, 22],
         allowed_clients: None,
         user_lists: None,

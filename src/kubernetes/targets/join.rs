@@ -264,7 +264,6 @@ impl Join {
         remarks.extend(unusable.map(|slice| Remark::SliceUnusable(key.clone(), slice)));
         Some(ServiceTarget {
             id: target_id(key),
-            name: format!("{}.{}", key.name, key.namespace).into(),
             ports: [port.number, self.rules.options.alias_port],
             endpoints,
             limits: grant(&service.annotations, &self.rules.limits),

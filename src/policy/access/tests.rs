@@ -75,7 +75,6 @@ impl World {
                 namespace: namespace.into(),
                 service: name.as_str().into(),
             },
-            name: format!("{name}.{namespace}").into(),
             ports: [22, 22],
             endpoints: Endpoints::default(),
             limits: TargetLimits::default(),

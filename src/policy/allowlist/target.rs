@@ -37,6 +37,11 @@ pub struct TargetId {
 }
 
 impl TargetId {
+    /// Returns the shortest name of a Service, `svc.ns`. No other Service has it: neither part has a dot.
+    pub fn short_name(&self) -> String {
+        format!("{}.{}", self.service, self.namespace)
+    }
+
     /// Whether it is that of a static target: an authority has a colon, which no name of a Service can have. There may be
     /// a namespace `static`.
     pub fn is_static(&self) -> bool {

@@ -22,8 +22,6 @@ use crate::tunnel::limits::TargetLimits;
 pub struct ServiceTarget {
     /// Its identity.
     pub id: TargetId,
-    /// Its shortest name, `svc.ns`, as [`Suffixes::strip`](super::Suffixes::strip) leaves it; no other Service has it.
-    pub name: Box<str>,
     /// The ports that clients may ask for: the Service's own and the alias.
     pub ports: [u16; 2],
     /// Its endpoints.
@@ -58,17 +56,11 @@ pub struct Writer {
 #[derive(Debug, Default)]
 struct State {
     statics: HashMap<TargetId, Arc<Target>>,
-    services: HashMap<Arc<TargetId>, Service>,
+    services: HashMap<Arc<TargetId>, Arc<Target>>,
     /// The authorities of static targets that a Service claims too.
     shadowing: BTreeSet<Authority>,
     /// The limits of the last target, which most targets share.
     limits: Arc<TargetLimits>,
-}
-
-#[derive(Debug)]
-struct Service {
-    target: Arc<Target>,
-    name: Arc<str>,
 }
 
 impl Writer {
@@ -225,38 +217,26 @@ impl Writer {
 
 impl State {
     fn set(&mut self, wanted: ServiceTarget, edit: &mut Edit) {
-        let name: Arc<str> = wanted.name.into();
         let limits = self.share(wanted.limits);
-        let target = match self.services.get_mut(&wanted.id) {
-            Some(service) => {
-                service.target.update(wanted.endpoints, limits);
-                if service.name != name {
-                    edit.remove(&service.name, &service.target);
-                    service.name = Arc::clone(&name);
-                }
-                Arc::clone(&service.target)
+        let target = match self.services.get(&wanted.id) {
+            Some(target) => {
+                target.update(wanted.endpoints, limits);
+                Arc::clone(target)
             }
             None => {
                 let id = Arc::new(wanted.id);
                 let target = Arc::new(Target::new(Arc::clone(&id), wanted.endpoints, limits));
-                let service = Service {
-                    target: Arc::clone(&target),
-                    name: Arc::clone(&name),
-                };
-                self.services.insert(id, service);
+                self.services.insert(id, Arc::clone(&target));
                 target
             }
         };
         target.set_allowed_clients(wanted.allowed_clients.as_ref());
         edit.has_other_users |= target.set_user_lists(wanted.user_lists.as_ref());
         target.set_workloads(wanted.workloads);
-        edit.set(
-            name,
-            Route {
-                target,
-                ports: wanted.ports,
-            },
-        );
+        edit.set(Route {
+            target,
+            ports: wanted.ports,
+        });
     }
 
     /// The limits in one allocation with those of other targets, if they are equal to the last ones.
@@ -268,9 +248,9 @@ impl State {
     }
 
     fn remove(&mut self, id: &TargetId, edit: &mut Edit) -> Option<Arc<Target>> {
-        let service = self.services.remove(id)?;
-        edit.remove(&service.name, &service.target);
-        Some(service.target)
+        let target = self.services.remove(id)?;
+        edit.remove(id);
+        Some(target)
     }
 
     /// Finds the static targets whose names a Service claims too, and logs those that are new.
@@ -306,7 +286,8 @@ impl Edit {
         }
     }
 
-    fn set(&mut self, name: Arc<str>, route: Route) {
+    fn set(&mut self, route: Route) {
+        let name: Arc<str> = route.target.id().short_name().into();
         let same = |known: &Route| Arc::ptr_eq(&known.target, &route.target) && known.ports == route.ports;
         let is_there = match self.shards.get(&shard_of(&name)) {
             Some(shard) => shard.get(&name).is_some_and(same),
@@ -317,12 +298,9 @@ impl Edit {
         }
     }
 
-    /// Removes the route of a name, unless the name has passed to another target.
-    fn remove(&mut self, name: &Arc<str>, target: &Arc<Target>) {
-        let shard = self.shard(name);
-        if shard.get(name).is_some_and(|known| Arc::ptr_eq(&known.target, target)) {
-            shard.remove(name);
-        }
+    fn remove(&mut self, id: &TargetId) {
+        let name = id.short_name();
+        self.shard(&name).remove(&*name);
     }
 
     fn shard(&mut self, name: &str) -> &mut Shard {

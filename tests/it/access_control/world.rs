@@ -252,7 +252,6 @@ pub(crate) fn service(name: &str, address: SocketAddr) -> ServiceTarget {
             namespace: "team".into(),
             service: name.into(),
         },
-        name: format!("{name}.team").into(),
         ports: [22, 22],
         allowed_clients: None,
         user_lists: None,

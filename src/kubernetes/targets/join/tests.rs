@@ -92,7 +92,7 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     put_service(&mut join, "n", "a", service(2200));
     let settled = join.settle();
     let target = set(&settled);
-    assert_eq!((&*target.name, target.ports), ("a.n", [2200, 22]));
+    assert_eq!((&*target.id.short_name(), target.ports), ("a.n", [2200, 22]));
     assert_eq!(addresses(target), ["10.0.0.1:22"]);
     assert_eq!((target.endpoints.ready, target.endpoints.total), (1, 2));
     assert_eq!(settled.remarks, [Remark::Added(key("n", "a"), 2200)]);

@@ -93,10 +93,6 @@ proptest! {
             let put = objects_put.iter().filter(|(known, _)| *known == kind as u8);
             prop_assert_eq!(known, put.map(|(_, key)| key.clone()).collect());
         }
-        let mut names: Vec<_> = targets.values().map(|target| &target.name).collect();
-        names.sort();
-        names.dedup();
-        prop_assert_eq!(names.len(), targets.len());
         let mut copy = Join::new(join.rules.clone());
         for (key, object) in join.objects() {
             copy.put(key, object);
