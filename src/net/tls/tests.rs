@@ -120,7 +120,10 @@ impl Files {
 
     /// What there is to say of these settings, without the name of the folder.
     fn said(&self, settings: &Settings) -> (Vec<String>, Vec<String>) {
-        let Judgement { faults, remarks } = settings.judge();
+        let (faults, remarks) = match settings.judge() {
+            Ok(remarks) => (Vec::new(), remarks),
+            Err(faults) => (faults, Vec::new()),
+        };
         let folder = format!("{}/", self.folder.path().display());
         let text = |found: Vec<FileFault>| {
             found
