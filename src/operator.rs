@@ -1,8 +1,7 @@
-//! The programs of operators: all replicas asked at once, tables, `top`, `desk`, and `import` of other gateways' files.
+//! The programs of operators: all replicas asked at once, tables, `desk`, and `import` of other gateways' files.
 
 pub mod desk;
 pub mod drain_request;
 pub mod import;
 pub mod replicas;
 pub mod tables;
-pub mod top;

@@ -13,7 +13,6 @@ mod overrides;
 mod replica_flags;
 mod serve;
 mod targets;
-mod top;
 mod tunnels;
 
 use self::check::{CHECK_EXITS, Check};
@@ -22,7 +21,6 @@ use self::drain::{DRAIN_EXITS, Drain};
 use self::import::{IMPORT_EXITS, Import};
 use self::replica_flags::OPERATOR_EXITS;
 use self::serve::{SERVE_EXITS, Serve};
-use self::top::Top;
 use crate::cli::start::failed;
 use crate::cli::{USAGE, to_stderr};
 
@@ -52,9 +50,6 @@ pub(crate) enum Task {
     /// List the clients of all replicas, those with the most tunnels first
     #[command(after_help = OPERATOR_EXITS)]
     Clients(targets::List),
-    /// Show the tunnels of all replicas as they are, on the whole terminal
-    #[command(after_help = top::TOP_KEYS)]
-    Top(Top),
 }
 
 /// Runs a program of the server.
@@ -68,7 +63,6 @@ pub(crate) fn run(task: Task) -> ExitCode {
         Task::Tunnels(options) => tunnels::tunnels(*options),
         Task::Targets(options) => targets::targets(options),
         Task::Clients(options) => targets::clients(options),
-        Task::Top(options) => top::top(options),
     };
     result.unwrap_or_else(|error| {
         if let Some(StartError::Config(report)) = error.downcast_ref() {

@@ -128,9 +128,9 @@ fn the_tunnels_of_all_replicas_are_one_table() {
     assert_eq!((few["items"].as_array().unwrap().len(), &few["total"]), (2, &3.into()));
     let clients = ask(&["clients"], &pair.all());
     assert!(clients.line("127.0.0.1").contains(" 3 "), "{clients:#?}");
-    let once = ask(&["top", "--once"], &pair.all());
-    assert_eq!((once.status, once.stdout.len()), (0, 4), "{once:#?}");
-    assert!(once.stdout[0].contains("DOWN/S"), "{once:#?}");
+    let rates = ask(&["tunnels", "--sort", "rate"], &pair.all());
+    assert_eq!((rates.status, rates.stdout.len()), (0, 5), "{rates:#?}");
+    assert!(rates.stdout[0].contains("DOWN/S"), "{rates:#?}");
     for faulty in [
         ["tunnels", "--sort", "size"],
         ["tunnels", "--target", "one"],

@@ -14,7 +14,7 @@ use super::changed_tunnels::{Changes, Known};
 use super::latest::Latest;
 use super::refusals::{Refusals, Told};
 use crate::daemon::admin::Progress;
-use crate::operator::replicas::{Follower, Query, Replicas, Snapshot, TargetRow};
+use crate::operator::replicas::{Follower, Replicas, Snapshot, TargetRow};
 
 /// The replicas, and what is known of them.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Hub {
     /// What the replicas have answered. The first time it waits for them, but not for one that hangs.
     async fn snapshot(&self) -> Snapshot {
         let mut following = self.following.lock().await;
-        let start = || Follower::start(Arc::clone(&self.replicas), Query::default(), INTERVAL);
+        let start = || Follower::start(Arc::clone(&self.replicas), INTERVAL);
         let follower = following.get_or_insert_with(start);
         let mut snapshot = follower.snapshot();
         let wait = sleep(FIRST_ANSWERS);

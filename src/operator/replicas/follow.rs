@@ -10,8 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Replicas;
-use super::answer::Answer;
-use super::listing::{self, Listed, Of, State};
+use super::listing::{self, Of, State};
 use super::replica::Replica;
 use super::request::ReplicaError;
 use crate::daemon::admin::api::{Query, Tunnel};
@@ -39,20 +38,6 @@ pub struct Seen {
 }
 
 impl Snapshot {
-    /// The tunnels of the replicas that answer, in the order of the query, and which replicas those are. Its filter is not
-    /// applied: what is followed is decided once.
-    pub fn listed(&self, query: &Query) -> Listed<Tunnel> {
-        let answers = self.replicas.iter().map(|seen| Answer {
-            replica: Arc::clone(&seen.replica),
-            result: match (&seen.error, seen.answered) {
-                (Some(error), _) => Err(error.clone()),
-                (None, None) => Err(ReplicaError::Unreachable("not asked yet".to_owned())),
-                (None, Some(_)) => Ok((seen.tunnels.to_vec(), seen.tunnels.len())),
-            },
-        });
-        listing::merge(answers.collect(), query)
-    }
-
     /// Whether each replica has answered or failed once.
     pub fn is_complete(&self) -> bool {
         let is_known = |seen: &Seen| seen.answered.is_some() || seen.error.is_some();
@@ -70,11 +55,10 @@ pub struct Follower {
 
 impl Follower {
     /// Begins. Each replica is asked once in `interval`, and less often if its answers take long.
-    pub fn start(replicas: Arc<Replicas>, query: Query, interval: Duration) -> Self {
+    pub fn start(replicas: Arc<Replicas>, interval: Duration) -> Self {
         let (sender, seen) = watch::channel(Snapshot::default());
         let wanted = Arc::new(Notify::new());
         let terms = Arc::new(Terms {
-            query,
             interval,
             sender,
             wanted: Arc::clone(&wanted),
@@ -107,7 +91,6 @@ impl Follower {
 
 #[derive(Debug)]
 struct Terms {
-    query: Query,
     interval: Duration,
     sender: watch::Sender<Snapshot>,
     wanted: Arc<Notify>,
@@ -137,7 +120,7 @@ async fn find(replicas: Arc<Replicas>, terms: Arc<Terms>) {
 async fn ask(replica: Replica, terms: Arc<Terms>) {
     loop {
         let start = Instant::now();
-        let answer = listing::all::<Tunnel>(&replica, &terms.query).await;
+        let answer = listing::all::<Tunnel>(&replica, &Query::default()).await;
         terms.see(replica.name(), answer.map(|(tunnels, _)| tunnels.into()));
         // A fourth of the time at most: a long list over a slow line is no work without end.
         let next = start + terms.interval.max(start.elapsed() * 4);

@@ -1,8 +1,7 @@
 //! Tables of text: columns that are aligned, and fit the terminal.
 
-use std::io::IsTerminal as _;
-
-use ratatui::text::Span;
+use rustix::termios::tcgetwinsize;
+use unicode_width::UnicodeWidthStr;
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,13 +108,9 @@ impl Table {
 
 /// The width of the terminal that the output goes to; `None` if that is none.
 pub fn terminal_width() -> Option<usize> {
-    let size = std::io::stdout()
-        .is_terminal()
-        .then(|| ratatui::crossterm::terminal::size().ok());
+    let size = tcgetwinsize(std::io::stdout()).ok()?;
     // A terminal that does not know its size says 0.
-    size.flatten()
-        .map(|(columns, _)| columns.into())
-        .filter(|columns| *columns > 0)
+    Some(size.ws_col.into()).filter(|columns| *columns > 0)
 }
 
 fn total(widths: &[usize]) -> usize {
@@ -124,11 +119,11 @@ fn total(widths: &[usize]) -> usize {
 
 /// In cells of a terminal: letters of East Asia take two.
 fn width(text: &str) -> usize {
-    Span::raw(text).width()
+    UnicodeWidthStr::width(text)
 }
 
 /// The beginning of a text, with `…` where it goes on.
-pub fn cut(text: &str, room: usize) -> String {
+fn cut(text: &str, room: usize) -> String {
     if width(text) <= room {
         return text.to_owned();
     }
