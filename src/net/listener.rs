@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -66,40 +65,7 @@ impl Options {
 /// # Errors
 /// What socket(2), bind(2) and listen(2) say: most often EADDRINUSE or EACCES. Or that accept4(2) is refused.
 pub fn bind(options: &Options) -> io::Result<TcpListener> {
-    let [listener] = <[_; 1]>::try_from(bind_each(options, NonZeroUsize::MIN)?).map_err(|_| io::ErrorKind::Other)?;
-    TcpListener::from_std(listener)
-}
-
-/// The same once for each of so many threads, over which the kernel spreads clients (SO_REUSEPORT).
-///
-/// The first socket is bound without SO_REUSEPORT, unless the options share the port with other processes: that fails
-/// beside any other listener. A later process of the same user that shares ports could have this one, too: its sockets say so
-/// for the sake of the threads.
-///
-/// # Errors
-/// As above.
-pub fn bind_each(options: &Options, count: NonZeroUsize) -> io::Result<Vec<std::net::TcpListener>> {
     try_to_accept()?;
-    let first = bound(options)?;
-    let mut all = Vec::with_capacity(count.get());
-    if count > NonZeroUsize::MIN {
-        first.set_reuse_port(true)?;
-        let there = Options {
-            address: first.local_addr()?.as_socket().unwrap_or(options.address),
-            reuse_port: true,
-            ipv6_only: options.ipv6_only,
-        };
-        all = (1..count.get()).map(|_| bound(&there)).collect::<Result<_, _>>()?;
-    }
-    all.insert(0, first);
-    // Not before: bind(2) beside a listener needs SO_REUSEPORT on both sides, and beside a bound socket does not.
-    for socket in &all {
-        socket.listen(BACKLOG)?;
-    }
-    Ok(all.into_iter().map(Into::into).collect())
-}
-
-fn bound(options: &Options) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if options.reuse_port {
@@ -115,7 +81,8 @@ fn bound(options: &Options) -> io::Result<Socket> {
     // Here once, and not at every accept: six system calls less for each connection.
     socket::prepare(&socket)?;
     socket.bind(&options.address.into())?;
-    Ok(socket)
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// Whether the system lets this process accept at all: a seccomp profile may not, and then every accept fails, with an
@@ -410,34 +377,6 @@ mod tests {
         assert_eq!(bind(&alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let second = bind(&there).unwrap();
         assert_eq!(second.local_addr().unwrap(), there.address);
-    }
-
-    #[tokio::test]
-    async fn a_port_of_several_threads_is_had_by_one_process_alone_and_each_thread_gets_clients() {
-        let several = NonZeroUsize::new(3).unwrap();
-        let alone = bind(&loopback()).unwrap();
-        let taken = Options::from(alone.local_addr().unwrap());
-        assert_eq!(bind_each(&taken, several).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        let listeners = bind_each(&loopback(), several).unwrap();
-        let address = listeners[0].local_addr().unwrap();
-        assert_eq!(bind(&address.into()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        assert_eq!(
-            bind_each(&address.into(), several).unwrap_err().kind(),
-            io::ErrorKind::AddrInUse
-        );
-        let clients: Vec<_> = (0..200)
-            .map(|_| std::net::TcpStream::connect(address).unwrap())
-            .collect();
-        let of_each = listeners.iter().map(|listener| {
-            assert_eq!(listener.local_addr().unwrap(), address);
-            (0..).take_while(|_| listener.accept().is_ok()).count()
-        });
-        let of_each: Vec<_> = of_each.collect();
-        // The chance of a thread without any is less than one of 10^34.
-        assert!(
-            of_each.iter().sum::<usize>() == clients.len() && !of_each.contains(&0),
-            "{of_each:?}"
-        );
     }
 
     const PLACES: [&str; 6] = [

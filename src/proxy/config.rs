@@ -33,8 +33,6 @@ use crate::tunnel::ssh::identification;
 pub struct Config {
     /// The public ports; at least one.
     pub listen: Vec<Port>,
-    /// What their connections run on.
-    pub threads: Threads,
     /// The address of the admin port.
     pub admin: SocketAddr,
     /// Access control.
@@ -61,22 +59,11 @@ pub struct Config {
     pub drain: drain::Options,
 }
 
-/// What the connections of the public ports run on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Threads {
-    /// A runtime for each core.
-    PerCore,
-    /// One runtime, whose threads take tasks from each other.
-    #[default]
-    Shared,
-}
-
 /// The settings of the file `{}`: clients at `0.0.0.0:8080`, the admin port at `0.0.0.0:9090`, no targets.
 impl Default for Config {
     fn default() -> Self {
         Self {
             listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)).into()],
-            threads: Threads::default(),
             admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
             access: access::Options::default(),
             targets: Vec::new(),
@@ -130,7 +117,6 @@ impl Config {
         // Every field by name: the compiler demands a decision about each new one.
         let Self {
             listen,
-            threads,
             admin,
             access: _,
             targets: _,
@@ -146,7 +132,6 @@ impl Config {
         } = self;
         [
             ("listen", *listen != new.listen),
-            ("threads", *threads != new.threads),
             ("admin", *admin != new.admin),
             (
                 "timeouts",

@@ -19,13 +19,11 @@ pub use self::listeners::BindError;
 use self::listeners::Ports;
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, keep_reloading};
-use self::runtimes::Cores;
 use self::users::Users;
 use crate::base::follow::NotRead;
+use crate::daemon::admin as admin_port;
 use crate::daemon::logging::LogLinesDropped;
-use crate::daemon::process_size::ProcessSize;
 use crate::daemon::readiness::{Condition, Readiness};
-use crate::daemon::{admin as admin_port, threads};
 use crate::kubernetes::{self, Controller};
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
@@ -51,7 +49,6 @@ mod certificate_poll;
 mod commands;
 mod listeners;
 mod reload;
-mod runtimes;
 mod ticket_source;
 mod users;
 
@@ -96,8 +93,6 @@ pub struct App {
     /// Whether the targets of a cluster are awaited, and not only those of the configuration.
     awaits_services: bool,
     public: Ports,
-    /// What the connections of the public ports run on, until the process ends.
-    _cores: Cores,
     admin: SocketAddr,
 }
 
@@ -202,9 +197,7 @@ struct Started {
 impl Started {
     /// Binds every port.
     fn bind(self, log_lines_dropped: LogLinesDropped) -> Result<App, StartError> {
-        let mut capacity = Capacity::raise()?;
-        let cores = Cores::start(self.config.threads, threads::workers(ProcessSize::SERVE.workers));
-        capacity.reserve(cores.descriptors(self.config.listen.len()));
+        let mut capacity = Capacity::raise(self.config.listen.len())?;
         let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity)?;
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.targets, &config.limits);
@@ -216,7 +209,7 @@ impl Started {
         let readiness = Readiness::default();
         let listener_ready = readiness.require("listener");
         let allowlist_ready = readiness.require("allowlist");
-        let public = Ports::bind(&config.listen, &cores)?;
+        let public = Ports::bind(&config.listen)?;
         let drain_request = CancellationToken::new();
         let routes = crate::proxy::admin::handlers::routes(&shared, &readiness, &drain_request, log_lines_dropped);
         let address = config.admin;
@@ -246,7 +239,6 @@ impl Started {
             allowlist_ready,
             awaits_services,
             public,
-            _cores: cores,
             admin,
         })
     }

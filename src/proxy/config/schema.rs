@@ -3,9 +3,9 @@
 //! A new section is a module here and a line in [`config`]; a new key is a line in the reader of its section.
 
 use self::allowlist::Allowlist;
-use super::form::{BOOLEAN, DURATION, Form, Schema};
+use super::form::{BOOLEAN, DURATION};
 use super::section::Section;
-use super::{Config, Threads};
+use super::Config;
 use crate::net::tls::{ClientAuth, Mode};
 use crate::tunnel::drain;
 use crate::tunnel::limits::Limits;
@@ -27,7 +27,6 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     // After a fault in these sections it is not known whether the ports are meant to ask for certificates.
     let knows_clients = top.faults() > faults
         || tls.settings.client_auth != ClientAuth::Off && listen.iter().any(|port| port.tls != Mode::Off);
-    let threads = top.value("threads", &THREADS).unwrap_or_default();
     tls.check_files();
     let access = top
         .field("access")
@@ -60,7 +59,6 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
     let drain = top.field("drain").and_then(|field| field.section(drain));
     Config {
         listen,
-        threads,
         admin,
         access,
         targets,
@@ -77,19 +75,6 @@ pub(super) fn config(top: &mut Section<'_>) -> Config {
         dial: timeouts.dial,
         relay: timeouts.relay,
         drain: drain.unwrap_or_default(),
-    }
-}
-
-const THREADS: Form<Threads> = Form {
-    parse: threads,
-    schema: Schema::Words(&["per_core", "shared"]),
-};
-
-fn threads(text: &str) -> Result<Threads, &'static str> {
-    match text {
-        "per_core" => Ok(Threads::PerCore),
-        "shared" => Ok(Threads::Shared),
-        _ => Err("expected `per_core` or `shared`"),
     }
 }
 

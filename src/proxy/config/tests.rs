@@ -29,7 +29,6 @@ listen:
     trusted_proxies: [10.0.0.0/8, "fd00::/8"]
     reuse_port: true
     refusals: auto
-threads: per_core
 admin: "127.0.0.1:1090"
 access:
   mode: enforce
@@ -240,7 +239,6 @@ fn every_key_is_read() {
     };
     let expected = Config {
         listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
-        threads: Threads::PerCore,
         admin: "127.0.0.1:1090".parse().unwrap(),
         access: access::everything(),
         targets: targets(),
@@ -332,7 +330,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
 fn access_targets_and_tunnel_limits_change_without_a_restart() {
     let default = Config::default();
     let full = Config::parse(FULL).unwrap();
-    let all = ["listen", "threads", "admin", "timeouts", "drain"];
+    let all = ["listen", "admin", "timeouts", "drain"];
     assert_eq!(default.changes_needing_restart(&full), all);
     let live = Config {
         access: full.access.clone(),

@@ -19,12 +19,12 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// Raises the limit of open files as far as the process may.
+    /// Raises the limit of open files as far as the process may, which listens at so many ports.
     ///
     /// # Errors
     /// It is too low to serve.
-    pub(super) fn raise() -> Result<Self, TooFew> {
-        let descriptors = Descriptors::raise()?;
+    pub(super) fn raise(ports: usize) -> Result<Self, TooFew> {
+        let descriptors = Descriptors::raise()?.beside(ports);
         Ok(Self {
             descriptors,
             pipes: descriptors.pipes(MOST_PIPES),
@@ -35,11 +35,6 @@ impl Capacity {
     /// The connections that the admin port may have.
     pub(super) fn admin_connections(&self) -> NonZeroU32 {
         self.descriptors.admin_connections()
-    }
-
-    /// Keeps that many descriptors free for runtimes and further listeners.
-    pub(super) fn reserve(&mut self, runtimes: u64) {
-        self.descriptors = self.descriptors.beside(runtimes);
     }
 
     /// The caps that fit the limit of open files. A message has them, once for the same configured ones.

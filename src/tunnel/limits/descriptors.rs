@@ -7,14 +7,15 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use super::TotalCaps;
+use crate::net::listener::AT_ONCE;
 
 /// The number of descriptors that the process may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptors {
     /// `None` is any number.
     most: Option<u64>,
-    /// Those of them that runtimes and their listeners take.
-    runtimes: u64,
+    /// Those of them that ports beyond the first one take.
+    ports: u64,
 }
 
 /// The process may have fewer descriptors than it serves with.
@@ -48,13 +49,17 @@ impl Descriptors {
     fn of(most: Option<u64>) -> Result<Self, TooFew> {
         match most {
             Some(most) if most < LEAST => Err(TooFew(most)),
-            most => Ok(Self { most, runtimes: 0 }),
+            most => Ok(Self { most, ports: 0 }),
         }
     }
 
-    /// The same, of which runtimes and their listeners take that many.
-    pub(crate) fn beside(self, runtimes: u64) -> Self {
-        Self { runtimes, ..self }
+    /// The same, of which so many ports take some: each beyond the first one a listener and what it accepts at once.
+    pub(crate) fn beside(self, ports: usize) -> Self {
+        let taken = ports.saturating_sub(1).saturating_mul(1 + AT_ONCE);
+        Self {
+            ports: u64::try_from(taken).unwrap_or(u64::MAX),
+            ..self
+        }
     }
 
     /// That number; `None` is any.
@@ -78,7 +83,7 @@ impl Descriptors {
     pub(crate) fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(most) = self.most else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
-        let reserved = OTHERS + u64::from(self.admin_connections().get()) + self.runtimes.min(most / 4);
+        let reserved = OTHERS + u64::from(self.admin_connections().get()) + self.ports.min(most / 4);
         let left = most.saturating_sub(reserved + pipes);
         let unfinished = at_most(caps.unfinished, left / 4);
         let tunnels = at_most(caps.tunnels, left.saturating_sub(unfinished.get().into()) / 2);
@@ -115,7 +120,7 @@ const LEAST: u64 = 128;
 /// The connections of the admin port where descriptors are plenty.
 const MOST_ADMIN: u32 = 128;
 /// What is open beside connections that are kept and pipes: 26 for the logs, runtimes, listeners and watches of an idle process
-/// that has every part, [`AT_ONCE`](crate::net::listener::AT_ONCE) on each of two ports that were accepted for others which
+/// that has every part, [`AT_ONCE`] on each of two ports that were accepted for others which
 /// have not closed yet, and 6 for files and requests of the process's own.
 const OTHERS: u64 = 64;
 
@@ -149,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn the_runtimes_of_many_cores_lower_the_caps_by_what_they_take() {
+    fn many_ports_lower_the_caps_by_what_they_take() {
         let tunnels = |descriptors: Descriptors| descriptors.fitting(TotalCaps::default(), 128).tunnels.unwrap().get();
         let alone = Descriptors::of(Some(20_000)).unwrap();
-        assert_eq!(tunnels(alone) - tunnels(alone.beside(320)), 160);
-        // A quarter is left for others, however many cores there are.
+        assert_eq!(tunnels(alone) - tunnels(alone.beside(21)), 170);
+        // No more than a quarter, however many ports there are.
         let few = Descriptors::of(Some(1024)).unwrap();
-        assert_eq!(tunnels(few.beside(320)), tunnels(few.beside(10_000)));
+        assert_eq!(tunnels(few.beside(20)), tunnels(few.beside(10_000)));
     }
 
     #[test]

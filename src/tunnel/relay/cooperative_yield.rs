@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe::Receiver;
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task;
 
 /// The yield of all tunnels of a runtime.
@@ -29,12 +28,9 @@ struct Event {
 }
 
 impl Yielder {
-    /// Completes when the driver has been polled for events. Of the runtimes that have several threads, to be awaited in one
-    /// only.
+    /// Completes when the driver has been polled for events. To be awaited in one runtime only.
     pub(super) async fn yield_now(&self) {
-        let is_alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
-        // Tokio polls the driver before it goes on with a task that has yielded, and there is no thread to be woken.
-        if is_alone || self.wait().await.is_err() {
+        if self.wait().await.is_err() {
             // The process is out of descriptors.
             task::yield_now().await;
         }
