@@ -74,7 +74,7 @@ fn ssh_logs_in_by_what_envoy_filters_become() {
 }
 
 #[test]
-fn ssh_logs_in_by_what_frpc_files_become() {
+fn ssh_logs_in_by_what_a_file_of_frpc_becomes() {
     let (directory, sshd, address) = started();
     let toml = format!(
         "serverAddr = \"frps.internal\"\nserverPort = 7000\nauth.token = \"a-token\"\n\n[[proxies]]\nname = \"svc-a\"\n\
@@ -82,25 +82,15 @@ fn ssh_logs_in_by_what_frpc_files_become() {
          localPort = {}\n",
         address.port()
     );
-    let ini = format!(
-        "[common]\nserver_addr = frps.internal\ntoken = a-token\n\n[svc-a]\ntype = tcpmux\nmultiplexer = httpconnect\n\
-         custom_domains = {HOST}\nlocal_ip = 127.0.0.1\nlocal_port = {}\n",
-        address.port()
-    );
     let port = PORT.to_string();
     let host = address.ip().to_string();
-    let mut lists = Vec::new();
-    for (name, text) in [("frpc.toml", toml), ("frpc.ini", ini)] {
-        let file = directory.path().join(name);
-        fs::write(&file, text).unwrap();
-        let arguments = ["frpc", "--format", "static", "--port", &port, "--frpc-host", &host];
-        let (status, list, said) = import(&[&arguments[..], &[file.to_str().unwrap()]].concat(), "");
-        assert_eq!(status, Some(0), "{said}");
-        assert!(!said.contains("a-token"), "{said}");
-        lists.push(list);
-    }
-    assert_eq!(lists[0], lists[1]);
-    logs_in(directory.path(), &sshd, &lists[0]);
+    let file = directory.path().join("frpc.toml");
+    fs::write(&file, toml).unwrap();
+    let arguments = ["frpc", "--format", "static", "--port", &port, "--frpc-host", &host];
+    let (status, list, said) = import(&[&arguments[..], &[file.to_str().unwrap()]].concat(), "");
+    assert_eq!(status, Some(0), "{said}");
+    assert!(!said.contains("a-token"), "{said}");
+    logs_in(directory.path(), &sshd, &list);
 }
 
 #[test]
@@ -114,6 +104,7 @@ fn the_exit_status_says_whether_all_was_translated() {
         (&["envoyfilter", "/dev/zero"], String::new(), Some(2)),
         (&["envoyfilter"], String::new(), Some(2)),
         (&["frpc", "--frpc-host", "box", "-"], String::new(), Some(2)),
+        (&["frpc", "-"], "[common]\n".to_owned(), Some(2)),
     ] {
         let (status, _, said) = import(arguments, &input);
         assert_eq!(status, expected, "{arguments:?}: {said}");

@@ -25,7 +25,7 @@ enum Source {
         #[command(flatten)]
         common: Common,
     },
-    /// Proxies of frpc of the type tcpmux, in TOML, YAML, JSON or INI
+    /// Proxies of frpc of the type tcpmux, in TOML, YAML or JSON
     Frpc {
         #[command(flatten)]
         common: Common,

@@ -1,5 +1,5 @@
-//! Reads the configuration of frpc, in TOML, YAML, JSON or the older INI: its proxies of the type tcpmux, whose names
-//! clients ask for with CONNECT.
+//! Reads the configuration of frpc, in TOML, YAML or JSON: its proxies of the type tcpmux, whose names clients ask for with
+//! CONNECT.
 
 use std::path::Path;
 
@@ -13,7 +13,6 @@ use crate::base::values::shown;
 use crate::base::yaml::finding::{Findings, Position};
 use crate::base::yaml::tree::Node;
 
-mod ini;
 mod proxy;
 mod toml_tree;
 
@@ -58,10 +57,11 @@ fn read(file: usize, input: &Input, remarks: &mut Remarks) -> Vec<Node> {
         .and_then(|extension| extension.to_str());
     let root = match extension.map(str::to_ascii_lowercase).as_deref() {
         Some("yaml" | "yml" | "json") => return input.yaml(file, remarks),
-        Some("ini") => ini::read(text, &findings),
-        Some("toml") => toml_tree::read(text, &findings),
         // As frpc tells them apart.
-        _ if text.lines().any(|line| line.trim() == "[common]") => ini::read(text, &findings),
+        extension if extension != Some("toml") && text.lines().any(|line| line.trim() == "[common]") => {
+            findings.fault(Position::START, "", INI);
+            None
+        }
         _ => toml_tree::read(text, &findings),
     };
     remarks.unreadable(file, findings);
@@ -130,6 +130,7 @@ fn proxies<'a>(root: At<'a>, remarks: &mut Remarks) -> Vec<Proxy<'a>> {
     all.filter(|proxy| starts(proxy, remarks)).collect()
 }
 
+const INI: &str = "the INI format, which frp has deprecated: rewrite the file as TOML, YAML or JSON, which frpc reads as well";
 /// The keys of a file, in snake_case, that are read or named by themselves.
 const READ: [&str; 5] = ["includes", "store", "visitors", "start", "proxies"];
 

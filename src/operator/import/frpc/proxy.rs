@@ -93,9 +93,6 @@ impl<'a> Proxy<'a> {
 
     fn wanted(&self, options: &Options, remarks: &mut Remarks) -> Result<Wanted<'a>, Unsuited> {
         let unsuited = |reason: String| Err(Unsuited(self.place, reason));
-        if self.text("role") == Some("visitor") {
-            return unsuited("a visitor, which uses a proxy of another frpc".to_owned());
-        }
         match (self.text("type"), self.text("multiplexer")) {
             (Some("tcpmux"), Some("httpconnect")) => {}
             (Some("tcpmux"), _) => return unsuited("only the multiplexer httpconnect is known".to_owned()),
@@ -150,7 +147,7 @@ impl<'a> Wanted<'a> {
     fn read(&mut self, key: &str, at: At<'a>) -> Result<Read, &'static str> {
         let text = at.text().unwrap_or_default();
         match key {
-            "name" | "type" | "multiplexer" | "enabled" | "role" => {}
+            "name" | "type" | "multiplexer" | "enabled" => {}
             "customDomains" => {
                 let hosts = at.items().chain(at.text().map(|_| at));
                 let hosts = hosts.filter_map(|item| Some((item.text()?.to_owned(), item.place())));
@@ -173,7 +170,7 @@ impl<'a> Wanted<'a> {
             }
             "loadBalancer.group" => self.group = Some(text.to_owned()),
             _ if is_of_frps(key) => return Ok(Read::NotNeeded),
-            _ if is_health_check(key) => {
+            _ if key.starts_with("healthCheck.") => {
                 return Ok(Read::LeftOut(
                     "is left out: switchboard opens no connection to sshd but for a client",
                 ));
@@ -282,7 +279,7 @@ fn bandwidth(text: &str) -> Option<Rate> {
 
 /// What only frps, or the connection to it, used.
 fn is_of_frps(key: &str) -> bool {
-    let of = ["metadatas.", "annotations.", "meta_"];
+    let of = ["metadatas.", "annotations."];
     let exactly = [
         "transport.useEncryption",
         "transport.useCompression",
@@ -290,10 +287,6 @@ fn is_of_frps(key: &str) -> bool {
         "loadBalancer.groupKey",
     ];
     exactly.contains(&key) || of.iter().any(|prefix| key.starts_with(prefix))
-}
-
-fn is_health_check(key: &str) -> bool {
-    key.starts_with("healthCheck.") || key.starts_with("health_check_")
 }
 
 /// The options whose empty text means the same as none.
