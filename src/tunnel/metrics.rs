@@ -13,7 +13,6 @@ use crate::tunnel::exposition::declare::{
 };
 use crate::tunnel::exposition::{page, registry};
 use crate::tunnel::outcome::{Outcome, Reason, Refusal, Side};
-use crate::tunnel::ssh::identification::Family;
 
 mod targets;
 
@@ -36,8 +35,6 @@ metrics! {
     pub tunnels_closed: Counters<2> = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
     /// Tunnels that a rule would have refused, were it not for `allowlist.report`, by rule.
     pub reported_refusals: Counters<1> = counters("switchboard_reported_refusals_total", &["rule"]);
-    /// SSH software that has identified itself, by side and family.
-    pub identifications: Counters<2> = counters("switchboard_identifications_total", &["side", "family"]);
     /// Seconds of a dial, all its tries together, whether it succeeded or not.
     pub dial_duration: Histogram = histogram("switchboard_dial_duration_seconds", &FAST);
     /// Seconds from the accept to the answer.
@@ -178,11 +175,6 @@ impl Metrics {
         for rule in ["ssh_only", "access"] {
             self.reported_refusals.zero([rule]);
         }
-        for side in [Side::Client, Side::Target] {
-            for family in Family::ALL {
-                self.identifications.zero([side.label(), family.label()]);
-            }
-        }
     }
 
     /// Notes which engine moves bulk between plain sockets.
@@ -231,11 +223,6 @@ impl Metrics {
     fn requests(&self, code: u16, reason: &str) -> IntCounter {
         let series = self.connect_requests.series();
         series.with_label_values(&[code.to_string().as_str(), reason])
-    }
-
-    /// Counts the identification of one side's SSH software.
-    pub fn identified(&self, side: Side, family: Family) {
-        self.identifications.count([side.label(), family.label()]);
     }
 
     /// Counts the end of a tunnel.

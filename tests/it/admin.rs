@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::tunnel::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 47] = [
+const METRICS: [(&str, &str, &[&str]); 46] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -28,7 +28,6 @@ const METRICS: [(&str, &str, &[&str]); 47] = [
     ),
     ("switchboard_tunnels_closed_total", "counter", &["by", "reason"]),
     ("switchboard_reported_refusals_total", "counter", &["rule"]),
-    ("switchboard_identifications_total", "counter", &["family", "side"]),
     (
         "switchboard_tunnel_bytes_total",
         "counter",

@@ -12,7 +12,6 @@ use crate::net::sock_diag::Ends;
 use crate::net::tls::Peer;
 use crate::policy::access::User;
 use crate::policy::allowlist::Target;
-use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::Side;
 use crate::tunnel::ssh::identification::Software;
 
@@ -114,9 +113,8 @@ impl Seen {
         self.of(side).get()
     }
 
-    /// Notes and counts the SSH software of one side, from its identification.
-    pub(crate) fn identified(&self, side: Side, software: Software, metrics: &Metrics) {
-        metrics.identified(side, software.family());
+    /// Notes the SSH software of one side, from its identification.
+    pub(crate) fn identified(&self, side: Side, software: Software) {
         // Each side says it once.
         self.of(side).set(software).ok();
     }

@@ -61,8 +61,7 @@ impl<'a> TunnelRecord<'a> {
 
     /// The SSH software of one side, from its identification.
     pub fn identified(&self, side: Side, software: Software) {
-        let Telemetry { metrics, .. } = self.held.telemetry;
-        self.tunnel().facts.seen.identified(side, software, metrics);
+        self.tunnel().facts.seen.identified(side, software);
     }
 
     /// What sees in passing whether `ssh_only` would refuse the tunnel, and reports it.

@@ -116,9 +116,7 @@ impl Inspect for Watch {
         let side = direction.sender();
         match identification::read(beginning, side) {
             Ok(None) => return ControlFlow::Continue(()),
-            Ok(Some(line)) => self
-                .seen
-                .identified(side, Software::of(line.software), &self.report.metrics),
+            Ok(Some(line)) => self.seen.identified(side, Software::of(line.software)),
             Err(NotSsh) => self.refuses(side),
         }
         ControlFlow::Break(())

@@ -23,7 +23,7 @@ use crate::tunnel::outcome::{Close, Reason, Side};
 use crate::tunnel::relay::meter::Meter;
 use crate::tunnel::relay::{Early, Failure, Transports};
 
-pub use super::software::{Family, Software};
+pub use super::software::Software;
 
 /// The deadline of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
