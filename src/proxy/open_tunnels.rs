@@ -7,5 +7,4 @@ pub mod facts;
 pub mod ids;
 pub mod legs;
 pub mod open_tunnel;
-pub mod refusals;
 pub mod registry;

@@ -306,7 +306,7 @@ fn tunnels_that_have_ended_are_listed_with_the_reason() {
 }
 
 #[test]
-fn refusals_of_the_last_hour_are_known_from_before_the_start_of_the_desk() {
+fn refusals_are_known_from_before_the_start_of_the_desk() {
     let (one, other) = (Target::listen(), Target::listen());
     let replicas = [proxy(&one, &other), proxy(&one, &other)];
     for (server, count) in replicas.iter().zip([2, 1]) {

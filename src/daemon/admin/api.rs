@@ -435,7 +435,7 @@ pub struct Client {
     pub idle_ms: u64,
 }
 
-/// The answer of `GET /refusals`: those of the last hour, from the start of the process on.
+/// The answer of `GET /refusals`: those since the start of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusals {
     /// The most frequent one first.
@@ -452,9 +452,6 @@ pub struct RefusalReason {
     /// The last one (RFC 3339).
     #[serde(default)]
     pub last: String,
-    /// How many in each minute; the last one is not over.
-    #[serde(default)]
-    pub minutes: Vec<u32>,
 }
 
 /// The answer to a request that cannot be served.

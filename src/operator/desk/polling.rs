@@ -98,7 +98,7 @@ async fn look(hub: &Arc<Hub>, replicas: &[Replica]) {
                 hub.found.lock().drains.insert(Arc::clone(replica.name()), drain);
             }
             if let Ok(refusals) = replica.ask::<Refusals>(&Ask::get("/refusals")).await {
-                hub.found.lock().refusals.learn(replica.name(), refusals, now());
+                hub.found.lock().refusals.learn(replica.name(), refusals);
             }
         });
     }

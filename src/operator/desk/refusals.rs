@@ -1,4 +1,4 @@
-//! The refusals of the last hour: by reason and minute as the replicas have counted them, and the latest as they tell them.
+//! The refusals: by reason as the replicas have counted them since they began, and the latest as they tell them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -14,16 +14,9 @@ use crate::daemon::admin::api;
 /// What was refused.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    counted: HashMap<Arc<str>, Counted>,
+    /// What each replica has counted.
+    counted: HashMap<Arc<str>, Vec<api::RefusalReason>>,
     latest: Latest<MOST_LATEST>,
-}
-
-/// What a replica has counted.
-#[derive(Debug)]
-struct Counted {
-    /// The minute of its answer, since 1970.
-    minute: u64,
-    reasons: Vec<api::RefusalReason>,
 }
 
 /// What pages are told.
@@ -41,22 +34,17 @@ struct ReasonTold {
     count: u64,
     /// In milliseconds since 1970.
     last: u64,
-    /// The oldest first.
-    minutes: Vec<u32>,
 }
 
 impl Refusals {
     /// Notes what a replica has counted.
-    pub(super) fn learn(&mut self, replica: &Arc<str>, refusals: api::Refusals, now: u64) {
+    pub(super) fn learn(&mut self, replica: &Arc<str>, refusals: api::Refusals) {
         let mut reasons = refusals.reasons;
         reasons.truncate(MOST_REASONS);
         for known in &mut reasons {
             known.reason = known.reason.chars().take(LONGEST_TEXT).collect();
-            let older = known.minutes.len().saturating_sub(MINUTES);
-            known.minutes.drain(..older);
         }
-        let minute = now / MINUTE_MS;
-        self.counted.insert(Arc::clone(replica), Counted { minute, reasons });
+        self.counted.insert(Arc::clone(replica), reasons);
     }
 
     /// Forgets the counts of replicas that there are no more.
@@ -69,30 +57,18 @@ impl Refusals {
         self.latest.note(replica, data, now);
     }
 
-    /// Those of the hour before.
+    /// The sums of all replicas, and the latest ones of the last hour.
     pub(super) fn told(&self, now: u64) -> Told {
         let mut reasons: BTreeMap<&str, ReasonTold> = BTreeMap::new();
-        for counted in self.counted.values() {
-            // What a replica counted before it fell silent grows older.
-            let passed = usize::try_from((now / MINUTE_MS).saturating_sub(counted.minute)).unwrap_or(MINUTES);
-            for known in &counted.reasons {
-                let told = reasons.entry(&known.reason).or_insert_with(|| ReasonTold {
-                    reason: known.reason.clone(),
-                    minutes: vec![0; MINUTES],
-                    ..ReasonTold::default()
-                });
-                let from_the_end = told.minutes.iter_mut().rev().skip(passed);
-                for (sum, count) in from_the_end.zip(known.minutes.iter().rev()) {
-                    *sum = sum.saturating_add(*count);
-                }
-                told.last = told.last.max(millis(&known.last));
-            }
+        for known in self.counted.values().flatten() {
+            let told = reasons.entry(&known.reason).or_insert_with(|| ReasonTold {
+                reason: known.reason.clone(),
+                ..ReasonTold::default()
+            });
+            told.count = told.count.saturating_add(known.count);
+            told.last = told.last.max(millis(&known.last));
         }
-        let counts = reasons.into_values().map(|told| ReasonTold {
-            count: told.minutes.iter().copied().map(u64::from).sum(),
-            ..told
-        });
-        let mut reasons: Vec<_> = counts.filter(|told| told.count > 0).collect();
+        let mut reasons: Vec<_> = reasons.into_values().collect();
         reasons.sort_by_key(|told| Reverse(told.count));
         Told {
             reasons,
@@ -108,8 +84,6 @@ fn millis(moment: &str) -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or_default())
 }
 
-const MINUTES: usize = 60;
-const MINUTE_MS: u64 = 60_000;
 /// More than the proxy has.
 const MOST_REASONS: usize = 100;
 const MOST_LATEST: usize = 100;
@@ -121,42 +95,35 @@ mod tests {
     use super::*;
     use crate::operator::desk::latest::HOUR_MS;
 
-    const START: u64 = 1_000_000 * HOUR_MS;
-
-    /// An answer in which each of the last minutes has that many.
-    fn answer(reason: &str, last_minutes: &[u32]) -> api::Refusals {
-        let mut minutes = vec![0; MINUTES - last_minutes.len()];
-        minutes.extend(last_minutes);
+    fn answer(reason: &str, count: u64) -> api::Refusals {
         api::Refusals {
             reasons: vec![api::RefusalReason {
                 reason: reason.to_owned(),
-                count: 0,
+                count,
                 last: "1970-01-01T00:00:01.500Z".to_owned(),
-                minutes,
             }],
         }
     }
 
     #[test]
-    fn the_counts_of_all_replicas_are_one_and_grow_older_as_one_is_silent() {
+    fn the_counts_of_all_replicas_are_one() {
         let mut refusals = Refusals::default();
-        let counts = |refusals: &Refusals, now: u64| -> Vec<_> {
-            let told = refusals.told(now).reasons.into_iter();
-            told.map(|one| (one.reason, one.count, one.minutes[59])).collect()
+        let counts = |refusals: &Refusals| -> Vec<_> {
+            let told = refusals.told(0).reasons.into_iter();
+            told.map(|one| (one.reason, one.count, one.last)).collect()
         };
         let [one, other] = ["one", "other"].map(Arc::from);
-        refusals.learn(&one, answer("not_allowed", &[1, 2]), START);
-        refusals.learn(&other, answer("not_allowed", &[4]), START);
-        let of = |count, last| vec![("not_allowed".to_owned(), count, last)];
-        assert_eq!(counts(&refusals, START), of(7, 6));
-        assert_eq!(refusals.told(START).reasons[0].last, 1500);
+        refusals.learn(&one, answer("not_allowed", 3));
+        refusals.learn(&other, answer("not_allowed", 4));
+        let of = |count| vec![("not_allowed".to_owned(), count, 1500)];
+        assert_eq!(counts(&refusals), of(7));
         // The next answer is in place of the one before.
-        refusals.learn(&one, answer("not_allowed", &[1, 2, 0]), START + MINUTE_MS);
-        assert_eq!(counts(&refusals, START + MINUTE_MS), of(7, 0));
-        assert_eq!(counts(&refusals, START + 59 * MINUTE_MS), of(6, 0));
-        assert_eq!(counts(&refusals, START + 60 * MINUTE_MS), []);
+        refusals.learn(&one, answer("not_allowed", 5));
+        assert_eq!(counts(&refusals), of(9));
+        refusals.learn(&other, answer("not_allowed", u64::MAX));
+        assert_eq!(counts(&refusals), of(u64::MAX));
         refusals.keep(|replica| *replica == one);
-        assert_eq!(counts(&refusals, START + MINUTE_MS), of(3, 0));
+        assert_eq!(counts(&refusals), of(5));
     }
 
     #[test]
@@ -165,20 +132,16 @@ mod tests {
         for _ in 0..MOST_LATEST + 500 {
             refusals.note("one", json!({"reason": "x"}), HOUR_MS);
         }
-        let mut many = answer("x", &[1; 40]);
+        let mut many = answer("x", 1);
         many.reasons = (0..MOST_REASONS + 500)
             .map(|number| api::RefusalReason {
                 reason: format!("{number}{}", "x".repeat(1000)),
-                minutes: vec![u32::MAX; 7000],
                 ..many.reasons[0].clone()
             })
             .collect();
-        refusals.learn(&Arc::from("one"), many, HOUR_MS);
+        refusals.learn(&Arc::from("one"), many);
         let told = refusals.told(HOUR_MS);
         assert_eq!((told.reasons.len(), told.latest.len()), (MOST_REASONS, MOST_LATEST));
-        assert_eq!(
-            (told.reasons[0].reason.len(), told.reasons[0].minutes.len()),
-            (LONGEST_TEXT, MINUTES)
-        );
+        assert_eq!(told.reasons[0].reason.len(), LONGEST_TEXT);
     }
 }

@@ -1,4 +1,4 @@
-//! `/refusals`: those of the last hour, by reason and minute.
+//! `/refusals`: those since the start of the process, by reason.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,12 +17,11 @@ pub(super) fn router() -> Router<Arc<Shared>> {
 }
 
 async fn list(State(shared): State<Arc<Shared>>) -> Json<api::Refusals> {
-    let known = shared.registry.refusals.all().into_iter();
-    let reasons = known.map(|known| api::RefusalReason {
-        reason: known.reason.to_owned(),
-        count: known.minutes.iter().copied().map(u64::from).sum(),
-        last: view::rfc3339(known.last),
-        minutes: known.minutes.to_vec(),
+    let all = shared.registry.refusals.all().into_iter();
+    let reasons = all.map(|(reason, (count, last))| api::RefusalReason {
+        reason: reason.to_owned(),
+        count,
+        last: view::rfc3339(last),
     });
     let mut reasons: Vec<_> = reasons.collect();
     reasons.sort_by_key(|reason| Reverse(reason.count));

@@ -1,15 +1,14 @@
 //! The tunnels that are open in this process, for operators. A relay never waits for a reader of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::events::{Event, Events};
 use super::open_tunnel::OpenTunnel;
-use super::refusals::Refusals;
 use crate::net::sock_diag::SockDiag;
 use crate::tunnel::outcome::Close;
 
@@ -20,7 +19,7 @@ pub struct Registry {
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
     /// What happens to tunnels.
     pub events: Arc<Events>,
-    /// Refusals of the last hour.
+    /// Refusals since the start of the process.
     pub refusals: Refusals,
     /// What the kernel knows of their connections.
     pub sock_diag: SockDiag,
@@ -110,6 +109,25 @@ impl Drop for Registration<'_> {
         self.registry.shard(number).lock().remove(&number);
         // Events that are not read yet hold the tunnel for as long as their reader stalls.
         self.tunnel.open.end();
+    }
+}
+
+/// The number of refusals for each reason, as in the access log, and the time of the last one.
+#[derive(Debug, Default)]
+pub struct Refusals(Mutex<BTreeMap<&'static str, (u64, SystemTime)>>);
+
+impl Refusals {
+    /// Counts one.
+    pub(crate) fn count(&self, reason: &'static str) {
+        let now = SystemTime::now();
+        let mut reasons = self.0.lock();
+        let (count, last) = reasons.entry(reason).or_insert((0, now));
+        (*count, *last) = (*count + 1, now);
+    }
+
+    /// All of them.
+    pub fn all(&self) -> BTreeMap<&'static str, (u64, SystemTime)> {
+        self.0.lock().clone()
     }
 }
 

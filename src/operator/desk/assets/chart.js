@@ -7,7 +7,7 @@ function theme() {
   if (!colours) {
     const style = getComputedStyle(document.documentElement);
     const of = (name) => style.getPropertyValue(name).trim();
-    colours = { down: of("--down"), up: of("--up"), line: of("--line"), text: of("--muted"), bar: of("--bar") };
+    colours = { down: of("--down"), up: of("--up"), line: of("--line"), text: of("--muted") };
   }
   return colours;
 }
@@ -122,20 +122,4 @@ export function chart(canvas, history, tick, label) {
   pen.fillStyle = theme().text;
   pen.font = "11px system-ui, sans-serif";
   pen.fillText(label(most), 2, area.bottom - area.height - 4);
-}
-
-/** Counts per minute as bars, the oldest first. */
-export function bars(canvas, counts) {
-  const drawn = prepare(canvas);
-  if (!drawn) return;
-  const { pen, width, height } = drawn;
-  const most = Math.max(1, ...counts);
-  const step = width / counts.length;
-  pen.fillStyle = theme().line;
-  pen.fillRect(0, height - 1, width, 1);
-  pen.fillStyle = theme().bar;
-  counts.forEach((value, index) => {
-    const high = value ? Math.max(2, (value / most) * (height - 2)) : 0;
-    pen.fillRect(index * step, height - 1 - high, Math.max(1, step - 1), high);
-  });
 }

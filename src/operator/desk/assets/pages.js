@@ -1,6 +1,5 @@
 // The refusals, the replicas, and the tunnels that have ended.
 
-import { bars } from "./chart.js";
 import { bytes, clock, count, duration, plural } from "./format.js";
 
 const at = (id) => document.getElementById(id);
@@ -16,19 +15,18 @@ function put(place, text) {
   if (place.textContent !== text) place.textContent = text;
 }
 
-function tableRow(cells, numbers = [], drawn = -1) {
+function tableRow(cells, numbers = []) {
   return () => {
     const row = document.createElement("tr");
     for (let index = 0; index < cells; index += 1) {
       const cell = row.insertCell();
       if (numbers.includes(index)) cell.className = "number";
-      if (index === drawn) cell.append(document.createElement("canvas"));
     }
     return row;
   };
 }
 
-/** Shows the refusals of the last hour. */
+/** Shows the refusals. */
 export function refusals({ refusals: told, started, replicas: list }, words) {
   const has = (text) => words.every((word) => text.toLowerCase().includes(word));
   put(at("refusals-since"), `since ${clock(started)}, when this desk began`);
@@ -36,13 +34,10 @@ export function refusals({ refusals: told, started, replicas: list }, words) {
   at("refusals-note").hidden = !notes.length;
   put(at("refusals-note"), notes.join("\n"));
   const reasons = told.reasons.filter(({ reason }) => has(reason));
-  fill(at("refusal-reasons").tBodies[0], reasons, tableRow(4, [1], 2), (row, one) => {
-    const [reason, number, chart, last] = row.cells;
+  fill(at("refusal-reasons").tBodies[0], reasons, tableRow(3, [1]), (row, one) => {
+    const [reason, number, last] = row.cells;
     put(reason, one.reason);
     put(number, count(one.count));
-    chart.firstElementChild.setAttribute("role", "img");
-    chart.firstElementChild.setAttribute("aria-label", `${one.reason}: refusals per minute of the last hour`);
-    bars(chart.firstElementChild, one.minutes);
     put(last, clock(one.last));
   });
   const latest = told.latest.filter((one) => has([one.reason, one["client.address"], one["user.name"], one.authority, one.replica].join(" ")));
