@@ -12,10 +12,9 @@ use self::established::Established;
 pub use self::established::TunnelRecord;
 use self::line::{Line, Moment};
 use self::open_gauge::Connection;
-use self::reports::Report;
-pub use self::reports::{Rule, Watch};
+pub use self::reports::Watch;
 use super::open_tunnels::events::{Event, Refused};
-use super::open_tunnels::facts::Facts;
+use super::open_tunnels::facts::{Facts, WOULD_BE_REFUSED};
 use super::open_tunnels::ids::Id;
 use super::open_tunnels::open_tunnel::OpenTunnel;
 use super::open_tunnels::registry::Registry;
@@ -104,11 +103,12 @@ impl<'a> Record<'a> {
         self.facts.authorization = Some(excerpt(reason, LONGEST_REASON).into());
     }
 
-    /// Why the request would be refused, whether it is or not.
-    pub fn set_authorization(&mut self, denial: &Denial) {
+    /// Why the request is refused, or would be if that `counts`.
+    pub fn set_authorization(&mut self, denial: &Denial, counts: bool) {
+        let would_be = if counts { "" } else { WOULD_BE_REFUSED };
         self.set_reason(&match denial.details() {
-            Some(details) => format!("{}: {details}", denial.phrase()),
-            None => denial.phrase().to_owned(),
+            Some(details) => format!("{would_be}{}: {details}", denial.phrase()),
+            None => format!("{would_be}{}", denial.phrase()),
         });
     }
 
@@ -121,11 +121,6 @@ impl<'a> Record<'a> {
     /// or been revoked since.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
         self.facts.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
-    }
-
-    /// Reports that a rule would have refused what is served.
-    pub fn report(&self, rule: Rule, why: &str) {
-        Report::of(&self.facts, self.telemetry).write(rule, why);
     }
 
     /// The end of the dial of one of those endpoints, which took that long.

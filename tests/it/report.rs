@@ -6,8 +6,9 @@ use crate::harness::page::Page;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
-use crate::harness::{eventually, on_free_ports, refused, request};
+use crate::harness::{on_free_ports, refused, request};
 use crate::identities::LINE;
+use serde_json::Value;
 use switchboard::tunnel::outcome::Refusal;
 
 const CLIENT: &str = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";
@@ -30,15 +31,22 @@ fn what_ssh_only_would_refuse_is_served_and_reported_once() {
     let target = Target::listen();
     let mut server = Server::with(&Settings::new(&settings(&target, true, "")));
     // A client of another protocol, a server of another one that speaks first, and both of SSH.
-    for (client_first, client_says, server_says, why) in [
+    for (client_first, client_says, server_says, software, why) in [
         (
             true,
             "GET / HTTP/1.1\r\n\r\n",
             "HTTP/1.1 200 OK\r\n\r\n",
-            Some("the client does not begin"),
+            "",
+            "would be refused: the client does not begin with an SSH identification",
         ),
-        (false, CLIENT, "220 ready\r\n", Some("the target does not begin")),
-        (true, CLIENT, SERVER, None),
+        (
+            false,
+            CLIENT,
+            "220 ready\r\n",
+            "",
+            "would be refused: the target does not begin with an SSH identification",
+        ),
+        (true, CLIENT, SERVER, "dropbear_2022.83", ""),
     ] {
         let (mut client, mut peer) = server.tunnel("devbox:22", &target);
         if client_first {
@@ -57,20 +65,13 @@ fn what_ssh_only_would_refuse_is_served_and_reported_once() {
         peer.expect_end();
         peer.finish();
         client.expect_end();
-        if let Some(why) = why {
-            let line = server.process.stderr.find(why);
-            for part in [
-                "allowlist.report: would be refused",
-                "rule=\"ssh_only\"",
-                "asked=\"devbox:22\"",
-            ] {
-                assert!(line.contains(part), "{line}");
-            }
-        }
+        let line: Value = serde_json::from_str(&server.process.stdout.find("\"event\":\"close\"")).unwrap();
+        assert_eq!(
+            [&line["authorization.reason"], &line["upstream.software"]],
+            [why, software],
+            "{line}"
+        );
     }
-    eventually("two reports are counted", || {
-        (reported(&server.scrape(), "ssh_only") >= 2.0).then_some(())
-    });
     let page = server.scrape();
     assert_eq!((reported(&page, "ssh_only"), reported(&page, "access")), (2.0, 0.0));
     // What is not on the allowlist is refused as ever.
@@ -104,12 +105,18 @@ fn what_access_would_refuse_is_reported_too() {
     let (mut client, mut peer) = server.tunnel("devbox:22", &target);
     client.send(CLIENT);
     peer.expect(CLIENT);
-    let line = server.process.stderr.find("would be refused");
-    assert!(
-        line.contains("rule=\"access\"") && line.contains("credentials are required"),
-        "{line}"
-    );
     assert_eq!(reported(&server.scrape(), "access"), 1.0);
+    client.send("no SSH\r\n");
+    peer.expect("no SSH\r\n");
+    // Of SSH on one side only, and of no user: the line of the end has both.
+    peer.send("no SSH\r\n");
+    client.expect("no SSH\r\n");
+    drop((client, peer));
+    let line = server.process.stdout.find("\"event\":\"close\"");
+    let why = "would be refused: credentials are required";
+    assert!(line.contains(why), "{line}");
+    let end = "; would be refused: the target does not begin with an SSH identification";
+    assert!(line.contains(end), "{line}");
 }
 
 #[test]

@@ -13,7 +13,6 @@ use crate::policy::access::evidence::credential::{Credential, CredentialFault};
 use crate::policy::access::{Evidence, Grant, Mode};
 use crate::policy::allowlist::Target;
 use crate::proxy::http::Asked;
-use crate::proxy::record::Rule;
 use crate::tunnel::outcome::{Denial, Refusal};
 
 /// A request that may have a tunnel.
@@ -60,7 +59,7 @@ async fn authorize_user(
         }
         Err(denial) => {
             pending.record.facts.claimed = claimed;
-            pending.record.set_authorization(&denial);
+            pending.record.set_authorization(&denial, counts);
             if counts {
                 return Err(denial);
             }
@@ -70,8 +69,8 @@ async fn authorize_user(
     let target = look_up(authority, pending).map_err(|denial| hidden(denial, pending.shared))?;
     let subject = match subject {
         Ok(subject) => subject,
-        Err(denial) => {
-            report(&denial, &target, pending);
+        Err(_) => {
+            report(&target, pending);
             return Ok(Authorized { target, grant: None });
         }
     };
@@ -84,21 +83,21 @@ async fn authorize_user(
             counts.then_some(grant)
         }
         Err(denial) => {
-            pending.record.set_authorization(&denial);
+            pending.record.set_authorization(&denial, counts);
             if counts {
                 return Err(hidden(denial, pending.shared));
             }
-            report(&denial, &target, pending);
+            report(&target, pending);
             None
         }
     };
     Ok(Authorized { target, grant })
 }
 
-/// Reports a denial that does not count, if the allowlist is to be reported about.
-fn report(denial: &Denial, target: &Target, pending: &Pending<'_>) {
+/// Counts a denial that does not count, if the allowlist is to be reported about.
+fn report(target: &Target, pending: &Pending<'_>) {
     if target.reports() {
-        pending.record.report(Rule::Access, denial.phrase());
+        pending.shared.metrics.reported_refusals.count(["access"]);
     }
 }
 

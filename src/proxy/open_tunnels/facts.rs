@@ -1,7 +1,7 @@
 //! What is known of a connection or request, and later of its tunnel.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
@@ -57,8 +57,8 @@ pub struct Facts {
 pub(crate) struct Seen {
     /// The client's and the target's.
     software: [OnceLock<Software>; 2],
-    /// Whether the tunnel has its report.
-    pub(crate) is_reported: AtomicBool,
+    /// The first side that `ssh_only` would have refused, had it counted.
+    pub(crate) not_ssh: OnceLock<Side>,
 }
 
 impl Facts {
@@ -101,6 +101,17 @@ impl Facts {
         std::mem::replace(self, left)
     }
 
+    /// Why the user may reach the target, or why not, and what `ssh_only` would have refused.
+    pub(crate) fn authorization(&self) -> Cow<'_, str> {
+        let reason = self.authorization.as_deref().unwrap_or_default();
+        let Some(side) = self.seen.not_ssh.get() else {
+            return reason.into();
+        };
+        let end = if reason.is_empty() { "" } else { "; " };
+        let side = side.label();
+        format!("{reason}{end}{WOULD_BE_REFUSED}the {side} does not begin with an SSH identification").into()
+    }
+
     /// The SSH software of the client and of the target, from their identifications.
     pub fn software(&self) -> [Option<&Software>; 2] {
         [Side::Client, Side::Target].map(|side| self.seen.software(side))
@@ -127,3 +138,6 @@ impl Seen {
         }
     }
 }
+
+/// The beginning of what would have been refused, had the rule counted.
+pub(crate) const WOULD_BE_REFUSED: &str = "would be refused: ";

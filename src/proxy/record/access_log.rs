@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::line::Line;
-use super::reports::Reports;
 use crate::tunnel::limits::owners::network;
 use crate::tunnel::outcome::{Outcome, Refusal};
 
@@ -24,8 +22,6 @@ pub struct AccessLog {
     seconds: Mutex<ThisSecond>,
     /// The log ends: every later refusal has its line at once.
     is_closed: AtomicBool,
-    /// What would have been refused. Its lines are messages, and no access lines.
-    pub(super) reports: Arc<Reports>,
 }
 
 /// What the refusals of this second have written, and left out.

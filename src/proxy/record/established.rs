@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::line::{Line, Moment};
-use super::reports::{Report, Watch};
+use super::reports::Watch;
 use super::{Answered, Connection, Telemetry, millis};
 use crate::proxy::open_tunnels::ids::Id;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
@@ -64,13 +64,15 @@ impl<'a> TunnelRecord<'a> {
         self.tunnel().facts.seen.identified(side, software);
     }
 
-    /// What sees in passing whether `ssh_only` would refuse the tunnel, and reports it.
+    /// What sees in passing whether `ssh_only` would refuse the tunnel, and counts and notes it.
     pub fn watch(&self) -> Watch {
-        let facts = &self.tunnel().facts;
-        Watch::new(Report::of(facts, self.held.telemetry), Arc::clone(&facts.seen))
+        Watch {
+            seen: Arc::clone(&self.tunnel().facts.seen),
+            metrics: self.held.telemetry.metrics.clone(),
+        }
     }
 
-    /// Reports, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
+    /// Notes, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
     /// was silent for `longest`: `ssh_only` would not have waited longer.
     pub fn finish_watch(&self, longest: Duration) {
         let is_late = self.tunnel().start.established.elapsed() >= longest;

@@ -1,5 +1,6 @@
 //! One line of the access log.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use tracing::{Level, event};
@@ -52,7 +53,7 @@ pub(super) struct Line<'a> {
     pub(super) user: Option<&'a User>,
     /// The user whose password the request claims to have.
     pub(super) claimed: &'a str,
-    pub(super) authorization: &'a str,
+    pub(super) authorization: Cow<'a, str>,
     pub(super) http: &'static str,
     pub(super) authority: Option<&'a Authority>,
     /// The client's and the target's.
@@ -90,7 +91,7 @@ impl<'a> Line<'a> {
             tls: facts.tls.as_deref(),
             user: facts.user.as_deref(),
             claimed: facts.claimed.as_deref().unwrap_or_default(),
-            authorization: facts.authorization.as_deref().unwrap_or_default(),
+            authorization: facts.authorization(),
             http: facts.http,
             authority: facts.authority.as_ref(),
             software: facts.software(),
@@ -120,7 +121,7 @@ impl<'a> Line<'a> {
             tls: None,
             user: None,
             claimed,
-            authorization: "",
+            authorization: Cow::Borrowed(""),
             http: "",
             authority: None,
             software: [None, None],
@@ -175,7 +176,7 @@ impl<'a> Line<'a> {
             text "user.id" = &self.user.and_then(|user| user.uid.as_deref()).map(shortened).unwrap_or_default(),
             text "auth.method" = self.user.map_or("", |user| user.method.label()),
             text "auth.claimed_user" = self.claimed,
-            text "authorization.reason" = self.authorization,
+            text "authorization.reason" = &self.authorization,
             text "http.version" = self.http,
             text "server.address" = self.authority.map_or("", Authority::host),
             plain "server.port" = self.authority.map_or(0, Authority::port),
