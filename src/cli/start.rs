@@ -49,8 +49,6 @@ pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtim
     vital::watch();
     vital::mark();
     let workers = threads::workers(size.workers);
-    threads::try_start(workers)
-        .context("cannot start the threads, see pids.max, RLIMIT_NPROC and, for their memory, RLIMIT_AS")?;
     try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
     calls::try_calls()?;
     let logging = start_logging(log, size.queued_lines)?;

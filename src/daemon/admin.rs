@@ -4,8 +4,6 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
@@ -18,7 +16,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::runtime::{self, Runtime};
 use tokio::time::sleep;
 
 use self::answer::{name_the_methods, text};
@@ -27,7 +24,6 @@ pub use self::probes::{Handlers, Progress};
 
 use super::{connections, vital};
 use crate::net::listener;
-use crate::tunnel::limits::unfinished::{Membership, Ticket, Unfinished};
 
 pub(crate) mod answer;
 pub mod api;
@@ -76,56 +72,12 @@ impl Routes {
 pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io::Result<SocketAddr> {
     let listener = listener::bind(&address.into())?.into_std()?;
     let address = listener.local_addr()?;
-    let runtime = Inner::new()?;
-    let listener = runtime.listener(listener)?;
     let router = routes.into_router();
-    let pages = Arc::new(Unfinished::new(Some(MOST_PAGES)));
-    let serve = move |stream, peer, ticket| {
-        let (router, pages) = (router.clone(), Arc::clone(&pages));
-        async move {
-            let caller = Caller::new(peer);
-            tokio::select! {
-                () = converse(stream, caller.clone(), router) => {}
-                () = one_page_too_many(caller, &pages, ticket) => {}
-            }
-        }
-    };
-    let accept = connections::accept(listener, connections, serve);
-    thread::Builder::new().name("admin".to_owned()).spawn(move || {
-        vital::mark();
-        runtime.block_on(accept);
+    let serve = move |stream, peer| converse(stream, Caller::new(peer), router.clone());
+    vital::start("admin", move || {
+        Ok(connections::accept(TcpListener::from_std(listener)?, connections, serve))
     })?;
     Ok(address)
-}
-
-/// A runtime whose drop may be inside another one, where that of Tokio's panics.
-struct Inner(Option<Runtime>);
-
-impl Inner {
-    fn new() -> io::Result<Self> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self(Some(runtime)))
-    }
-
-    /// Makes a listener of this runtime.
-    fn listener(&self, listener: std::net::TcpListener) -> io::Result<TcpListener> {
-        let _entered = self.0.as_ref().map(Runtime::enter);
-        TcpListener::from_std(listener)
-    }
-
-    fn block_on(&self, task: impl Future<Output = ()>) {
-        if let Some(runtime) = &self.0 {
-            runtime.block_on(task);
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 /// Answers the one request of a connection, within the time that it may last.
@@ -169,15 +121,6 @@ async fn too_long(caller: Caller) {
     }
 }
 
-/// Completes when the connection has a page that is not read yet, and too many younger ones have one, too.
-async fn one_page_too_many(caller: Caller, pages: &Unfinished, ticket: Ticket) {
-    caller.page_announced().await;
-    let membership = Membership::join([Some(pages), None], ticket);
-    membership.evicted().await;
-}
-
-/// Of metrics, which have 6 KiB for each target and are for every peer; one more evicts the oldest.
-const MOST_PAGES: NonZeroU32 = NonZeroU32::new(16).unwrap();
 /// Bytes.
 const LARGEST_HEAD: usize = 16 << 10;
 const LONGEST_HEAD: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket, Unfinished
 pub(crate) async fn accept<F>(
     listener: TcpListener,
     most: NonZeroU32,
-    mut serve: impl FnMut(TcpStream, SocketAddr, Ticket) -> F,
+    mut serve: impl FnMut(TcpStream, SocketAddr) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -27,7 +27,7 @@ pub(crate) async fn accept<F>(
         number += 1;
         let standing = Standing::Welcome;
         let ticket = Ticket { standing, number };
-        let (serving, open) = (serve(stream, peer, ticket), Arc::clone(&open));
+        let (serving, open) = (serve(stream, peer), Arc::clone(&open));
         tokio::spawn(async move {
             let membership = Membership::join([Some(&open), None], ticket);
             tokio::select! {

@@ -1,19 +1,18 @@
-//! Ends the process when a thread panics that it cannot do without, such as that of the admin port, or a worker of the tunnels.
+//! Starts threads that the process cannot do without, such as that of the admin port, and ends the process when one panics.
 //!
 //! Tokio catches the panic of a task, which costs that task alone. A panic outside of tasks ends a thread, such as that of
 //! Tokio's own driver where the system refuses epoll_wait(2): the process would live on, without service and deaf to signals.
 
 use std::cell::Cell;
-use std::io::{Write, stderr};
+use std::io::{self, Write, stderr};
 use std::panic;
 use std::process;
-use std::sync::Mutex;
-use std::thread;
-use std::time::Duration;
+use std::sync::{Mutex, mpsc};
+use std::thread::{self, JoinHandle};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::runtime;
 use tokio::task::{Id, try_id};
-
-use super::threads::run_within;
 
 thread_local! {
     /// Set on vital threads: the id of the Tokio task that the thread itself runs as, if any. Each worker is one.
@@ -37,17 +36,52 @@ pub fn watch() {
         let thread = thread::current().name().unwrap_or_default().to_owned();
         let reason = panic.payload_as_str().unwrap_or_default().to_owned();
         let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
-        // Not through the log, whose writer may be that thread; and in a thread of its own, since stderr may block.
-        run_within(LONGEST_WRITE, move || {
+        // Not through the log, whose writer may be that thread. There may be no thread to wait for a stderr that blocks.
+        let stderr = stderr();
+        if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&LONGEST_WAIT)) != Ok(0) {
             let line =
                 format_args!("switchboard: the thread {thread} has failed, and the process ends: {reason}{place}");
-            writeln!(stderr(), "{line}").unwrap_or_default();
-        });
+            writeln!(&stderr, "{line}").unwrap_or_default();
+        }
         process::exit(1);
     }));
 }
 
-const LONGEST_WRITE: Duration = Duration::from_secs(1);
+/// Starts a vital thread of that name, which runs what `begin` gives, in a runtime of its own.
+///
+/// # Errors
+/// The thread or the runtime cannot be started, or `begin` has failed.
+pub(crate) fn start<F>(name: &str, begin: impl FnOnce() -> io::Result<F> + Send + 'static) -> io::Result<JoinHandle<()>>
+where
+    F: Future<Output = ()>,
+{
+    let (sender, begun) = mpsc::sync_channel(1);
+    let run = move || {
+        mark();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let began = runtime.and_then(|runtime| {
+            let entered = runtime.enter();
+            let work = begin()?;
+            drop(entered);
+            Ok((runtime, work))
+        });
+        match began {
+            Ok((runtime, work)) => {
+                sender.send(Ok(())).ok();
+                runtime.block_on(work);
+                // In the background: a program or a write of a file may be in its midst.
+                runtime.shutdown_background();
+            }
+            Err(error) => drop(sender.send(Err(error))),
+        }
+    };
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    begun.recv().map_err(io::Error::other)??;
+    Ok(thread)
+}
+
+/// How long a stderr that takes nothing is waited for.
+const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 #[cfg(test)]
 mod tests {
@@ -56,6 +90,7 @@ mod tests {
     use std::process::Command;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use tokio::runtime::Builder;
     use tokio::time::timeout;

@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, socket_with};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
@@ -63,9 +62,8 @@ impl Options {
 /// Binds the port, with a backlog that a burst of 2,000 clients fits.
 ///
 /// # Errors
-/// What socket(2), bind(2) and listen(2) say: most often EADDRINUSE or EACCES. Or that accept4(2) is refused.
+/// What socket(2), bind(2) and listen(2) say: most often EADDRINUSE or EACCES.
 pub fn bind(options: &Options) -> io::Result<TcpListener> {
-    try_to_accept()?;
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if options.reuse_port {
@@ -83,27 +81,6 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
     socket.bind(&options.address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
-}
-
-/// Whether the system lets this process accept at all: a seccomp profile may not, and then every accept fails, with an
-/// error that could be one connection's own ([`concerns_one_client`]).
-///
-/// A socket of the Unix domain is the probe, as no client can connect to it: its name is the kernel's choice (unix(7),
-/// "Autobind feature").
-fn try_to_accept() -> io::Result<()> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listening = || {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
-        rustix::net::listen(&socket, 1)?;
-        Ok::<_, Errno>(socket)
-    };
-    // Without the probe nothing is known, and nothing proved.
-    let Ok(socket) = listening() else { return Ok(()) };
-    match accept_with(&socket, flags) {
-        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::MFILE | Errno::NFILE) => Ok(()),
-        Err(error) => Err(io::Error::other(format!("the system refuses accept4(2): {error}"))),
-    }
 }
 
 /// A listener, and whether other processes may share its port.
@@ -218,7 +195,8 @@ fn canonical(peer: SocketAddr) -> SocketAddr {
 
 /// Whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
 ///
-/// All others, such as EMFILE, ENFILE, ENOBUFS and ENOMEM, come back at once: a plain loop would spin on them.
+/// All others, such as EMFILE, ENFILE, ENOBUFS and ENOMEM, come back at once: a plain loop would spin on them. So does EPERM, by
+/// which a seccomp profile may refuse accept4(2).
 fn concerns_one_client(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -228,7 +206,6 @@ fn concerns_one_client(error: &io::Error) -> bool {
                 | Errno::INTR
                 | Errno::AGAIN
                 | Errno::PROTO
-                | Errno::PERM
                 | Errno::NETDOWN
                 | Errno::NOPROTOOPT
                 | Errno::HOSTDOWN
@@ -312,7 +289,7 @@ mod tests {
     fn only_errors_of_one_connection_are_ignored() {
         for (errno, ignored) in [
             (Errno::CONNABORTED, true),
-            (Errno::PERM, true),
+            (Errno::PERM, false),
             (Errno::MFILE, false),
             (Errno::NFILE, false),
             (Errno::NOBUFS, false),

@@ -92,7 +92,7 @@ fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
 
 /// Serves until it is dropped.
 async fn run(listener: TcpListener, router: Router) {
-    let serve = move |stream, _, _| {
+    let serve = move |stream, _| {
         let conversing = timeout(LONGEST_CONNECTION, converse(stream, router.clone()));
         // The errors of a peer that leaves or stalls are its own.
         async { conversing.await.map_or((), |_| ()) }

@@ -10,7 +10,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use hyper::StatusCode;
 use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
-use tokio::sync::Notify;
 
 use super::answer::Unserved;
 
@@ -19,7 +18,6 @@ use super::answer::Unserved;
 pub(crate) struct Caller {
     peer: SocketAddr,
     is_renewed: Arc<AtomicBool>,
-    page: Arc<Notify>,
 }
 
 impl Caller {
@@ -27,23 +25,12 @@ impl Caller {
         Self {
             peer,
             is_renewed: Arc::default(),
-            page: Arc::default(),
         }
     }
 
     /// Lets the connection last longer: its answer is a stream of events, and its reader reads.
     pub(crate) fn renew(&self) {
         self.is_renewed.store(true, Ordering::Relaxed);
-    }
-
-    /// Announces that the answer is a long page, which is in memory until it is read.
-    pub(crate) fn announce_page(&self) {
-        self.page.notify_one();
-    }
-
-    /// Completes when such an answer is announced.
-    pub(crate) async fn page_announced(&self) {
-        self.page.notified().await;
     }
 
     /// Whether the connection was renewed since the last call.

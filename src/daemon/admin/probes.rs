@@ -1,15 +1,19 @@
 //! The pages that every peer may read: `/metrics`, `/livez`, `/readyz` and `/drain`.
 
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::text;
@@ -52,24 +56,45 @@ pub struct Progress {
     pub connections: u32,
 }
 
+/// The handlers, and the last page of metrics with its time.
+struct Pages {
+    handlers: Handlers,
+    last: Mutex<Option<(Instant, Weak<[u8]>)>>,
+}
+
+impl Pages {
+    /// The page of metrics. All that ask for it within a second share it for as long as one of them has not read it: any peer
+    /// may ask, and read nothing.
+    fn metrics(&self) -> Arc<[u8]> {
+        let mut last = self.last.lock();
+        let young = last.as_ref().filter(|(at, _)| at.elapsed() < SECOND);
+        if let Some(page) = young.and_then(|(_, page)| page.upgrade()) {
+            return page;
+        }
+        let page: Arc<[u8]> = (self.handlers.scrape)().into_bytes().into();
+        *last = Some((Instant::now(), Arc::downgrade(&page)));
+        page
+    }
+}
+
 /// The routes of the pages.
 pub(super) fn router(handlers: Handlers) -> Router {
+    let last = Mutex::default();
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(async || text(StatusCode::OK, "ok\n")))
         .route("/readyz", get(readyz))
         .route("/drain", get(progress).post(begin_drain))
-        .with_state(Arc::new(handlers))
+        .with_state(Arc::new(Pages { handlers, last }))
 }
 
-async fn metrics(State(handlers): State<Arc<Handlers>>, Extension(caller): Extension<Caller>) -> Response {
-    caller.announce_page();
+async fn metrics(State(pages): State<Arc<Pages>>) -> Response {
     let kind = HeaderValue::from_static(OF_METRICS);
-    ([(CONTENT_TYPE, kind)], (handlers.scrape)()).into_response()
+    ([(CONTENT_TYPE, kind)], Bytes::from_owner(pages.metrics())).into_response()
 }
 
-async fn readyz(State(handlers): State<Arc<Handlers>>, RawQuery(query): RawQuery) -> Response {
-    let (readiness, verbose) = (&handlers.readiness, query.as_deref() == Some("verbose"));
+async fn readyz(State(pages): State<Arc<Pages>>, RawQuery(query): RawQuery) -> Response {
+    let (readiness, verbose) = (&pages.handlers.readiness, query.as_deref() == Some("verbose"));
     let ready = readiness.is_ready();
     let mut page = String::new();
     for (name, met) in readiness.conditions() {
@@ -88,19 +113,19 @@ async fn readyz(State(handlers): State<Arc<Handlers>>, RawQuery(query): RawQuery
     text(status, page)
 }
 
-async fn progress(State(handlers): State<Arc<Handlers>>) -> Response {
-    page_of(&(handlers.progress)(), StatusCode::OK)
+async fn progress(State(pages): State<Arc<Pages>>) -> Response {
+    page_of(&(pages.handlers.progress)(), StatusCode::OK)
 }
 
 async fn begin_drain(
-    State(handlers): State<Arc<Handlers>>,
+    State(pages): State<Arc<Pages>>,
     Extension(caller): Extension<Caller>,
     fields: HeaderMap,
 ) -> Response {
     match caller.may_act(&fields) {
         Ok(()) => {
-            handlers.drain_request.cancel();
-            page_of(&(handlers.progress)(), StatusCode::ACCEPTED)
+            pages.handlers.drain_request.cancel();
+            page_of(&(pages.handlers.progress)(), StatusCode::ACCEPTED)
         }
         Err(reason) => text(StatusCode::FORBIDDEN, format!("{reason}\n")),
     }
@@ -113,3 +138,6 @@ fn page_of(progress: &Progress, status: StatusCode) -> Response {
     let kind = HeaderValue::from_static("application/json");
     (status, [(CONTENT_TYPE, kind)], page).into_response()
 }
+
+/// A connection lasts 30 s at most, so no more than 31 pages are in memory.
+const SECOND: Duration = Duration::from_secs(1);

@@ -1,12 +1,14 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use axum::body::Body;
-use futures_util::FutureExt as _;
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
+use tokio::time::advance;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::daemon::readiness::Readiness;
-use crate::tunnel::limits::unfinished::Standing;
 
 fn handlers(readiness: &Readiness) -> Handlers {
     Handlers {
@@ -141,31 +143,31 @@ async fn what_a_proxy_passes_on_for_another_host_begins_no_drain() {
     }
 }
 
-#[tokio::test]
-async fn the_oldest_of_too_many_pages_that_are_not_read_is_ended() {
-    let router = || Routes::probes(handlers(&Readiness::default())).into_router();
-    let (pages, standing) = (Unfinished::new(Some(MOST_PAGES)), Standing::Welcome);
-    let mut ends = Vec::new();
-    for number in 0..=u64::from(MOST_PAGES.get()) {
-        let caller = Caller::new("192.0.2.1:1".parse().unwrap());
-        let asked = request(Method::GET, if number == 1 { "/livez" } else { "/metrics" });
-        answer(router(), caller.clone(), asked).await.unwrap();
-        ends.push(Box::pin(one_page_too_many(caller, &pages, Ticket { standing, number })));
-        assert!(ends.iter_mut().all(|end| end.now_or_never().is_none()), "{number}");
+#[tokio::test(start_paused = true)]
+async fn readers_of_one_second_share_a_page_of_metrics_while_one_has_not_read_it() {
+    let scrapes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&scrapes);
+    let handlers = Handlers {
+        scrape: Box::new(move || format!("a_metric {}\n", counted.fetch_add(1, Ordering::Relaxed))),
+        ..handlers(&Readiness::default())
+    };
+    let router = Routes::probes(handlers).into_router();
+    let caller = || Caller::new("192.0.2.1:1".parse().unwrap());
+    let ask = async || answer(router.clone(), caller(), request(Method::GET, "/metrics")).await.unwrap();
+    let first = ask().await;
+    let both = [first, ask().await];
+    assert_eq!(scrapes.load(Ordering::Relaxed), 1);
+    advance(Duration::from_secs(1)).await;
+    let third = ask().await;
+    assert_eq!(scrapes.load(Ordering::Relaxed), 2);
+    for page in both {
+        let page = axum::body::to_bytes(page.into_body(), usize::MAX).await.unwrap();
+        assert_eq!(page, "a_metric 0\n");
     }
-    let caller = Caller::new("192.0.2.1:1".parse().unwrap());
-    answer(router(), caller.clone(), request(Method::GET, "/metrics"))
-        .await
-        .unwrap();
-    let number = 1000;
-    let last = one_page_too_many(caller, &pages, Ticket { standing, number });
-    assert!(last.now_or_never().is_none());
-    let ended = ends.iter_mut().map(|end| end.now_or_never().is_some());
-    let ended: Vec<_> = ended
-        .enumerate()
-        .filter_map(|(number, ended)| ended.then_some(number))
-        .collect();
-    assert_eq!(ended, [0]);
+    // Nobody is left with a page: the next one is of now.
+    drop(third);
+    ask().await;
+    assert_eq!(scrapes.load(Ordering::Relaxed), 3);
 }
 
 #[tokio::test]

@@ -1,9 +1,8 @@
 //! A thread with a runtime of its own, for what follows the cluster: a long list delays no tunnel.
 
 use std::io;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
-use tokio::runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::vital;
@@ -23,18 +22,13 @@ impl Thread {
     pub(crate) fn start(name: &str, work: impl Future<Output = ()> + Send + 'static) -> io::Result<Self> {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            vital::mark();
-            runtime.block_on(async {
-                tokio::select! {
-                    () = work => {}
-                    () = stopped.cancelled() => {}
-                }
-            });
-            // In the background: a program of the kubeconfig may run, or a snapshot be in the middle of its write.
-            runtime.shutdown_background();
-        })?;
+        let run = async move {
+            tokio::select! {
+                () = work => {}
+                () = stopped.cancelled() => {}
+            }
+        };
+        let thread = vital::start(name, || Ok(run))?;
         Ok(Self {
             stop,
             thread: Some(thread),
