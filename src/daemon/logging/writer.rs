@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tracing::{error, warn};
+use tracing::error;
 
 use crate::daemon::vital;
 
@@ -21,11 +21,6 @@ pub(super) struct BatchWriter<W> {
     name: &'static str,
     to: W,
     batch: Vec<u8>,
-    /// The end of each line in the batch.
-    ends: Vec<usize>,
-    /// The last write ended in the middle of a line.
-    is_torn: bool,
-    outage: Option<Outage>,
     last_report: Option<Instant>,
     lost: Lost,
 }
@@ -40,22 +35,12 @@ impl Lost {
     }
 }
 
-/// The time from a failed write to the next one that succeeds.
-#[derive(Debug)]
-struct Outage {
-    lost: usize,
-    is_reported: bool,
-}
-
 impl<W: Write> BatchWriter<W> {
     pub(super) fn new(name: &'static str, to: W) -> Self {
         Self {
             name,
             to,
             batch: Vec::with_capacity(BATCH_BYTES),
-            ends: Vec::new(),
-            is_torn: false,
-            outage: None,
             last_report: None,
             lost: Lost::default(),
         }
@@ -67,50 +52,23 @@ impl<W: Write> BatchWriter<W> {
 
     /// Writes the batch. Its lines are gone afterwards, written or lost.
     fn write_batch(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
         let mut written = 0;
-        let result = write_all(&mut self.to, &self.batch, &mut written);
-        let lost = self.ends.iter().filter(|end| **end > written).count();
-        if let Some(last) = written.checked_sub(1).and_then(|last| self.batch.get(last)) {
-            self.is_torn = *last != b'\n';
+        if let Err(error) = write_all(&mut self.to, &self.batch, &mut written) {
+            let rest = self.batch.iter().skip(written);
+            let lost = rest.filter(|byte| **byte == b'\n').count();
+            self.lost.0.fetch_add(lost, Ordering::Relaxed);
+            self.report(&error);
         }
         self.batch.clear();
-        self.ends.clear();
-        match result {
-            Ok(()) => self.succeeded(),
-            Err(error) => self.failed(lost, &error),
-        }
     }
 
-    fn failed(&mut self, lost: usize, error: &io::Error) {
-        self.lost.0.fetch_add(lost, Ordering::Relaxed);
-        if let Some(outage) = &mut self.outage {
-            outage.lost += lost;
-            return;
-        }
-        let is_due = self.last_report.is_none_or(|last| last.elapsed() > BETWEEN_REPORTS);
-        if is_due {
+    fn report(&mut self, error: &io::Error) {
+        if self.last_report.is_none_or(|last| last.elapsed() > BETWEEN_REPORTS) {
             self.last_report = Some(Instant::now());
             error!(
                 %error,
                 "{} cannot be written: they are lost, and counted in switchboard_log_lines_dropped", self.name
             );
-        }
-        self.outage = Some(Outage {
-            lost,
-            is_reported: is_due,
-        });
-    }
-
-    fn succeeded(&mut self) {
-        if let Some(Outage {
-            lost,
-            is_reported: true,
-        }) = self.outage.take()
-        {
-            warn!(lost, "{} are written again", self.name);
         }
     }
 }
@@ -121,11 +79,7 @@ impl<W: Write> Write for BatchWriter<W> {
         if self.batch.len() + line.len() > BATCH_BYTES {
             self.write_batch();
         }
-        if self.batch.is_empty() && self.is_torn {
-            self.batch.push(b'\n');
-        }
         self.batch.extend_from_slice(line);
-        self.ends.push(self.batch.len());
         Ok(line.len())
     }
 
@@ -155,7 +109,7 @@ fn write_all(to: &mut impl Write, bytes: &[u8], written: &mut usize) -> io::Resu
 const BATCH_BYTES: usize = 64 * 1024;
 /// The queue holds the lines of 10 ms at 1.6 million tunnels a second.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A disk that is full now and then is reported this often.
+/// Between two messages about lost lines.
 const BETWEEN_REPORTS: Duration = Duration::from_mins(1);
 
 #[cfg(test)]
@@ -191,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_lost_and_the_next_one_begins_anew() {
+    fn lines_that_are_not_written_whole_are_counted_and_later_ones_are_written() {
         let mut writer = BatchWriter::new(
             "lines",
             Disk {
@@ -209,7 +163,7 @@ mod tests {
         writer.to.space = 100;
         log(&mut writer, &["six\n", "seven\n"]);
         assert_eq!(writer.lost().lines(), 3);
-        assert_eq!(writer.to.bytes, b"one\ntwo\nfi\nsix\nseven\n");
+        assert_eq!(writer.to.bytes, b"one\ntwo\nfisix\nseven\n");
     }
 
     #[test]
