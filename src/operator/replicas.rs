@@ -25,7 +25,6 @@ mod reason;
 mod replica;
 pub(crate) mod reports;
 pub(crate) mod request;
-mod stream_throttle;
 
 pub use self::answer::{Answer, TargetName};
 pub use self::events::{Happening, Told, watch};

@@ -12,7 +12,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::replica::{Connection, Replica};
 use super::request::{Ask, ReplicaError, shown, strange};
-use super::stream_throttle::Pace;
 
 /// Something that one replica tells.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,10 +47,9 @@ pub fn watch(replica: Replica, sender: mpsc::Sender<Told>) -> AbortOnDropHandle<
                 Ok(stream) => (true, stream.follow(&teller).await),
                 Err(error) => (false, error),
             };
-            pause = match (was_open, &error) {
-                (true, ReplicaError::LimitExceeded(_)) => LONGEST_PAUSE,
-                (true, _) => FIRST_PAUSE,
-                (false, _) => (pause * 2).min(LONGEST_PAUSE),
+            pause = match was_open {
+                true => FIRST_PAUSE,
+                false => (pause * 2).min(LONGEST_PAUSE),
             };
             if !teller.tell(Happening::Lost(error)).await {
                 return;
@@ -110,7 +108,7 @@ impl Stream {
         if !teller.tell(Happening::Connected).await {
             return ended();
         }
-        let (mut lines, mut pace) = (Lines::default(), Pace::start());
+        let mut lines = Lines::default();
         loop {
             let frame = match timeout(LONGEST_SILENCE, self.body.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
@@ -128,9 +126,6 @@ impl Stream {
             }
             if lines.is_too_long() {
                 return ReplicaError::Strange("an event has more than 1 MiB".to_owned());
-            }
-            if let Err(error) = pace.keep(&data).await {
-                return error;
             }
         }
     }

@@ -1,17 +1,14 @@
 //! The lists of all replicas as one.
 
 use std::cmp::Reverse;
-use std::net::SocketAddr;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
 
 use super::answer::Answer;
 use super::replica::Replica;
 use super::request::{Ask, ReplicaError};
-use crate::daemon::admin::api::{Client, Clients, Query, Sort, Target, Targets, Tunnel, Tunnels};
+use crate::daemon::admin::api::{Client, Query, Sort, Target, Tunnel};
 use crate::kubernetes::encoded;
 
 /// Items of all replicas, and which of those have answered.
@@ -53,8 +50,6 @@ impl<T> Listed<T> {
 
 /// What the API lists.
 pub trait Item: DeserializeOwned + Send + 'static {
-    /// A part of a list in JSON.
-    type Part: DeserializeOwned + Send;
     /// The order of the items: by that value, then by name.
     type Key: Ord;
     /// The path of the list.
@@ -62,25 +57,14 @@ pub trait Item: DeserializeOwned + Send + 'static {
     /// Whether the path takes a filter and `sort`.
     const IS_FILTERED: bool = false;
 
-    /// The items, how many there are in all, and the cursor of the next part.
-    fn read(part: Self::Part) -> (Vec<Self>, usize, Option<String>);
-
     /// The item's place in the order.
     fn key(&self, sort: Sort) -> Self::Key;
-
-    /// The bytes that it takes in memory, its texts among them.
-    fn bytes(&self) -> usize;
 }
 
 impl Item for Tunnel {
-    type Part = Tunnels;
     type Key = (Reverse<u64>, String);
     const PATH: &'static str = "/tunnels";
     const IS_FILTERED: bool = true;
-
-    fn read(part: Tunnels) -> (Vec<Self>, usize, Option<String>) {
-        (part.tunnels, part.total, part.next)
-    }
 
     fn key(&self, sort: Sort) -> Self::Key {
         let key = match sort {
@@ -91,123 +75,67 @@ impl Item for Tunnel {
         };
         (Reverse(key), self.tunnel_id.clone())
     }
-
-    fn bytes(&self) -> usize {
-        let texts = [
-            &self.tunnel_id,
-            &self.since,
-            &self.last_active,
-            &self.client_software,
-            &self.user_name,
-            &self.http_version,
-            &self.tls_version,
-            &self.server_address,
-            &self.target_namespace,
-            &self.target_service,
-            &self.upstream_node,
-            &self.upstream_software,
-            &self.download.rate,
-            &self.upload.rate,
-        ];
-        size_of::<Self>() + texts.map(String::capacity).iter().sum::<usize>()
-    }
 }
 
 impl Item for Target {
-    type Part = Targets;
     type Key = (String, String);
     const PATH: &'static str = "/targets";
-
-    fn read(part: Targets) -> (Vec<Self>, usize, Option<String>) {
-        (part.targets, part.total, part.next)
-    }
 
     fn key(&self, _: Sort) -> Self::Key {
         (self.namespace.clone(), self.service.clone())
     }
-
-    fn bytes(&self) -> usize {
-        let addresses = self.addresses.capacity() * size_of::<SocketAddr>();
-        let nodes = self.nodes.capacity() * size_of::<String>();
-        let texts = [&self.namespace, &self.service].into_iter().chain(&self.nodes);
-        let texts = texts.chain(&self.last_activity).map(String::capacity);
-        size_of::<Self>() + addresses + nodes + texts.sum::<usize>()
-    }
 }
 
 impl Item for Client {
-    type Part = Clients;
     type Key = (Reverse<usize>, String, String);
     const PATH: &'static str = "/clients";
-
-    fn read(part: Clients) -> (Vec<Self>, usize, Option<String>) {
-        (part.clients, part.total, part.next)
-    }
 
     fn key(&self, _: Sort) -> Self::Key {
         (Reverse(self.tunnels), self.address.to_string(), self.user.clone())
     }
+}
 
-    fn bytes(&self) -> usize {
-        size_of::<Self>() + self.user.capacity()
-    }
+/// A part of a list.
+#[derive(Deserialize)]
+struct Part<T> {
+    #[serde(alias = "tunnels", alias = "targets", alias = "clients")]
+    items: Vec<T>,
+    /// How many there are in all.
+    total: usize,
+    /// The cursor of the next part; `None` in the last one.
+    next: Option<String>,
 }
 
 /// The items of one replica, part by part, and how many there are.
 pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
-    // Each part has a deadline of its own.
-    let longest = replica.deadline().saturating_mul(LONGEST_LIST);
-    within(longest, parts(query, |ask| async move { replica.ask(&ask).await })).await
-}
-
-/// A list, or that it has no end in that time.
-async fn within<T>(longest: Duration, list: impl Future<Output = Result<T, ReplicaError>>) -> Result<T, ReplicaError> {
-    let late = |_| {
-        let longest = humantime::format_duration(longest);
-        Err(ReplicaError::LimitExceeded(format!(
-            "its list has no end within {longest}"
-        )))
-    };
-    timeout(longest, list).await.unwrap_or_else(late)
-}
-
-/// The items, part by part, by what asks for one part.
-async fn parts<T, F>(query: &Query, ask: impl Fn(Ask) -> F) -> Result<(Vec<T>, usize), ReplicaError>
-where
-    T: Item,
-    F: Future<Output = Result<T::Part, ReplicaError>>,
-{
-    let wanted = query.limit.unwrap_or(MOST_ITEMS).min(MOST_ITEMS);
+    let wanted = query.limit.unwrap_or(usize::MAX);
     let mut items: Vec<T> = Vec::new();
-    let mut bytes = 0_usize;
+    let mut bytes = 0;
     let mut cursor: Option<String> = None;
     loop {
         let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
-        let part = Query {
+        let query = Query {
             limit: Some(limit),
-            cursor: cursor.clone(),
+            cursor: cursor.take(),
             ..if T::IS_FILTERED {
                 query.clone()
             } else {
                 Query::default()
             }
         };
-        let path = path_of(T::PATH, &part);
-        let (mut part, total, next) = T::read(ask(Ask::get(path)).await?);
-        // A part that is not the last has as many items as were asked for: parts of one item would be asked for without end.
-        let is_last = part.len() < limit || next.is_none() || next == cursor;
-        part.truncate(limit);
-        bytes = bytes.saturating_add(part.iter().map(T::bytes).sum());
+        let path = path_of(T::PATH, &query);
+        let (part, length) = replica.ask_sized::<Part<T>>(&Ask::get(path)).await?;
+        bytes += length;
         if bytes > MOST_BYTES {
             let most = MOST_BYTES >> 20;
-            let said = format!("its list is too long: more than {most} MiB in memory");
+            let said = format!("its list is too long: more than {most} MiB");
             return Err(ReplicaError::LimitExceeded(said));
         }
-        items.extend(part);
-        if is_last || items.len() >= wanted {
-            return Ok((items, total));
+        items.extend(part.items);
+        cursor = part.next;
+        if cursor.is_none() || items.len() >= wanted {
+            return Ok((items, part.total));
         }
-        cursor = next;
     }
 }
 
@@ -272,21 +200,15 @@ pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Quer
 
 /// Items of one answer at most.
 pub(super) const LARGEST_PART: usize = 2000;
-/// Of one replica. No process has so many tunnels: each takes two descriptors.
-const MOST_ITEMS: usize = 1_000_000;
-/// Of the items of one replica in memory. The 100,000 tunnels that a process has by default at most take less.
+/// Of the list of one replica in JSON. The 100,000 tunnels that a process has by default at most take less.
 const MOST_BYTES: usize = 128 << 20;
-/// A whole list, in deadlines of one part. Parts take far less than their deadlines: so many are enough for the fifty of 100,000
-/// tunnels.
-const LONGEST_LIST: u32 = 12;
 
 #[cfg(test)]
 mod tests {
-    use std::future::ready;
+    use std::time::Duration;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
-    use tokio::time::{Instant, sleep};
 
     use super::*;
 
@@ -299,32 +221,6 @@ mod tests {
             bytes_received: u64::MAX,
             idle_ms: 0,
         }
-    }
-
-    #[tokio::test]
-    async fn a_replica_that_gives_a_short_part_is_not_asked_for_another_one() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let replica = Replica::at(listener.local_addr().unwrap(), Duration::from_secs(60));
-        let serving = tokio::spawn(async move {
-            // A second request would be refused.
-            let (mut stream, _) = listener.accept().await.unwrap();
-            drop(listener);
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                request.push(stream.read_u8().await.unwrap());
-            }
-            let part = Clients {
-                clients: vec![client(1)],
-                total: 1_000_000,
-                next: Some("more".to_owned()),
-            };
-            let body = serde_json::to_string(&part).unwrap();
-            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-            stream.write_all(answer.as_bytes()).await.unwrap();
-        });
-        let (items, total) = all::<Client>(&replica, &Query::default()).await.unwrap();
-        assert_eq!((items, total), (vec![client(1)], 1_000_000));
-        serving.await.unwrap();
     }
 
     fn tunnel(number: usize) -> Tunnel {
@@ -342,70 +238,32 @@ mod tests {
 
     #[test]
     fn the_tunnels_of_a_process_at_its_default_cap_are_listed() {
-        let usual = tunnel(0xffff).bytes();
+        let usual = serde_json::to_string(&tunnel(0xffff)).unwrap().len();
         assert!(usual * 100_000 < MOST_BYTES, "{usual}");
     }
 
-    /// How often a replica is asked that gives twice as many items as are asked for, and another cursor each time.
-    async fn goes_on<T: Item + Clone>(
-        item: T,
-        part: impl Fn(Vec<T>, Option<String>) -> T::Part,
-    ) -> (usize, ReplicaError) {
-        let asked = std::cell::Cell::new(0);
-        let ask = |_| {
-            asked.set(asked.get() + 1);
-            ready(Ok(part(
-                vec![item.clone(); 2 * LARGEST_PART],
-                Some(asked.get().to_string()),
-            )))
-        };
-        let listed = parts::<T, _>(&Query::default(), ask).await;
-        let error = listed.map(|(items, _)| items.len()).unwrap_err();
-        (asked.get(), error)
-    }
-
     #[tokio::test]
-    async fn a_list_without_an_end_is_given_up_when_its_items_take_too_much_memory() {
-        let too_long = ReplicaError::LimitExceeded("its list is too long: more than 128 MiB in memory".to_owned());
-        let expected = |bytes: usize| (MOST_BYTES / (LARGEST_PART * bytes) + 1, too_long.clone());
-        let large = Tunnel {
-            user_name: "x".repeat(10_000),
-            ..tunnel(0)
-        };
-        let bytes = large.bytes();
-        let total = 1;
-        let of_tunnels = |tunnels, next| Tunnels { tunnels, total, next };
-        assert_eq!(goes_on(large, of_tunnels).await, expected(bytes));
-        // Few bytes in JSON, and many in memory.
-        let broad = Target {
-            namespace: String::new(),
-            service: String::new(),
-            endpoints_ready: 0,
-            endpoints: 0,
-            addresses: Vec::new(),
-            nodes: vec![String::new(); 1000],
-            is_cordoned: false,
-            tunnels: 0,
-            last_activity: None,
-        };
-        let of_targets = |targets, next| Targets { targets, total, next };
-        assert_eq!(goes_on(broad.clone(), of_targets).await, expected(broad.bytes()));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_list_without_an_end_is_given_up_in_time() {
-        let ask = |_| async {
-            sleep(Duration::from_secs(4)).await;
-            Ok(Clients {
-                clients: vec![client(1); LARGEST_PART],
-                total: 1,
-                next: Some(format!("{:?}", Instant::now())),
-            })
-        };
-        let query = Query::default();
-        let listed = within(Duration::from_mins(1), parts::<Client, _>(&query, ask)).await;
-        let error = listed.map(|(items, _)| items.len()).unwrap_err();
-        assert_eq!(error.to_string(), "its list has no end within 1m");
+    async fn a_list_without_an_end_is_given_up_when_its_parts_are_too_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let replica = Replica::at(listener.local_addr().unwrap(), Duration::from_mins(2));
+        let part = format!("{{\"clients\":[],\"total\":1,\"next\":\"more\"}}{}", " ".repeat(30 << 20));
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{part}", part.len());
+        let serving = tokio::spawn(async move {
+            for asked in 1.. {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(stream.read_u8().await.unwrap());
+                }
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                if asked == 5 {
+                    return;
+                }
+            }
+        });
+        let error = all::<Client>(&replica, &Query::default()).await.unwrap_err();
+        assert_eq!(error.to_string(), "its list is too long: more than 128 MiB");
+        serving.await.unwrap();
     }
 
     #[test]

@@ -58,11 +58,17 @@ impl Replica {
     /// # Errors
     /// See [`ReplicaError`].
     pub async fn ask<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T, ReplicaError> {
+        Ok(self.ask_sized(ask).await?.0)
+    }
+
+    /// The same, with the bytes of the answer.
+    pub(super) async fn ask_sized<T: DeserializeOwned>(&self, ask: &Ask) -> Result<(T, usize), ReplicaError> {
         let (status, body) = self.ask_raw(ask).await?;
         if status != 200 {
             return Err(refusal(status, &body));
         }
-        serde_json::from_slice(&body).map_err(|error| ReplicaError::Strange(error.to_string()))
+        let answer = serde_json::from_slice(&body).map_err(|error| ReplicaError::Strange(error.to_string()))?;
+        Ok((answer, body.len()))
     }
 
     /// Asks, and gives the status and the body as they are: for a server that passes them on.
