@@ -53,7 +53,7 @@ pub fn watch() {
 /// The thread or the runtime cannot be started, or `begin` has failed.
 pub(crate) fn start<F>(name: &str, begin: impl FnOnce() -> io::Result<F> + Send + 'static) -> io::Result<JoinHandle<()>>
 where
-    F: Future<Output = ()>,
+    F: Future<Output = ()> + 'static,
 {
     let (sender, begun) = mpsc::sync_channel(1);
     let run = move || {

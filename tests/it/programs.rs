@@ -105,7 +105,12 @@ fn the_tunnels_of_all_replicas_are_one_table() {
     ];
     let listed = pair.lists(3);
     assert_eq!((ids(&listed, first).len(), ids(&listed, second).len()), (1, 2));
-    let said = ask(&["tunnels"], &pair.all());
+    let narrow = ask(&["tunnels"], &pair.all());
+    assert_eq!(
+        narrow.stdout[0].split_whitespace().collect::<Vec<_>>(),
+        ["ID", "CLIENT", "TARGET", "AGE", "IDLE"]
+    );
+    let said = ask(&["tunnels", "-o", "wide"], &pair.all());
     assert_eq!((said.status, &said.stderr), (0, &Vec::new()));
     assert!(
         said.stdout[0].starts_with("ID ") && said.stdout[0].contains("  REPLICA"),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use switchboard::kubernetes::PodSearch;
 use switchboard::operator::replicas::{Replicas, Source, State};
 use switchboard::operator::tables::columns::{Table, terminal_width};
@@ -32,6 +32,26 @@ pub(crate) struct Reach {
         next_help_heading = "In a cluster: each pod by a port that the API server forwards, with your right to pods/portforward"
     )]
     cluster: Cluster,
+}
+
+/// The columns of a table.
+#[derive(Args)]
+pub(crate) struct Columns {
+    /// `wide`: print all columns, however wide the terminal is
+    #[arg(long, short, value_name = "FORM")]
+    output: Option<Output>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Output {
+    Wide,
+}
+
+impl Columns {
+    /// Whether all of them are printed.
+    pub(crate) fn is_wide(&self) -> bool {
+        matches!(self.output, Some(Output::Wide))
+    }
 }
 
 #[derive(Args)]
@@ -141,7 +161,7 @@ pub(crate) fn status(replicas: &[State]) -> ExitCode {
 }
 
 /// Prints a table that fits the terminal.
-pub(crate) fn print_table(table: Table) -> anyhow::Result<()> {
+pub(crate) fn print_table(table: &Table) -> anyhow::Result<()> {
     print(&table.render(terminal_width()))
 }
 

@@ -8,7 +8,7 @@ use switchboard::operator::replicas::{self, Query, TargetName, json};
 use switchboard::operator::tables::formatting;
 use switchboard::operator::tables::listings::{client_table, target_table};
 
-use super::replica_flags::{OPERATOR_EXITS, Reach, print, print_table, run, status};
+use super::replica_flags::{Columns, OPERATOR_EXITS, Reach, print, print_table, run, status};
 use crate::cli::to_stderr;
 
 /// The arguments of `targets`.
@@ -37,6 +37,8 @@ enum Action {
 /// The arguments of lists that are shown whole.
 #[derive(Args)]
 pub(crate) struct List {
+    #[command(flatten)]
+    columns: Columns,
     /// Print JSON, with a row for each replica
     #[arg(long)]
     json: bool,
@@ -71,7 +73,7 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
     let listed = run(async { Ok(replicas.list::<Target>(&Query::default()).await?) })?;
     match options.json {
         true => print(&(json(&listed) + "\n"))?,
-        false => print_table(target_table(&listed))?,
+        false => print_table(&target_table(&listed, options.columns.is_wide()))?,
     }
     Ok(status(&listed.replicas))
 }
@@ -82,7 +84,7 @@ pub(crate) fn clients(options: List) -> anyhow::Result<ExitCode> {
     let listed = run(async { Ok(replicas.list::<Client>(&Query::default()).await?) })?;
     match options.json {
         true => print(&(json(&listed) + "\n"))?,
-        false => print_table(client_table(&listed))?,
+        false => print_table(&client_table(&listed))?,
     }
     Ok(status(&listed.replicas))
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use switchboard::daemon::admin::api::{Closing, Rates, Tunnel};
 use switchboard::operator::replicas::{self, Listed, Query, Reason, Replicas, Selection, Sort, TargetName, json};
+use switchboard::operator::tables::diagnoses::{diagnosis_summary, diagnosis_table};
 use switchboard::operator::tables::formatting;
 use switchboard::operator::tables::listings::tunnel_table;
 use tokio::time::sleep;
 
-use super::replica_flags::{OPERATOR_EXITS, Reach, confirm, print, print_table, run, status};
+use super::replica_flags::{Columns, OPERATOR_EXITS, Reach, confirm, print, print_table, run, status};
 use crate::cli::to_stderr;
 
 /// The arguments of `tunnels`.
@@ -53,6 +54,8 @@ struct List {
     /// Show no more than N
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    #[command(flatten)]
+    columns: Columns,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -110,6 +113,8 @@ struct Why {
     /// Look at the N fastest of many, at most 64
     #[arg(long, value_name = "N", default_value_t = MOST_LOOKS)]
     limit: usize,
+    #[command(flatten)]
+    columns: Columns,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -178,7 +183,8 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
     if options.json {
         print(&(json(&listed) + "\n"))?;
     } else {
-        print_table(tunnel_table(&listed, query.sort == Some(Sort::Rate)))?;
+        let has_rates = query.sort == Some(Sort::Rate);
+        print_table(&tunnel_table(&listed, has_rates, options.columns.is_wide()))?;
         print(&summary(&listed))?;
     }
     Ok(status(&listed.replicas))
@@ -216,6 +222,7 @@ fn why(options: Why) -> anyhow::Result<ExitCode> {
         id,
         filter,
         limit,
+        columns,
         json: is_json,
         reach,
     } = options;
@@ -236,8 +243,8 @@ fn why(options: Why) -> anyhow::Result<ExitCode> {
     if is_json {
         print(&(json(&looks) + "\n"))?;
     } else if !looks.is_empty() {
-        print_table(switchboard::operator::tables::diagnoses::diagnosis_table(&looks))?;
-        print(&switchboard::operator::tables::diagnoses::diagnosis_summary(&looks))?;
+        print_table(&diagnosis_table(&looks, columns.is_wide()))?;
+        print(&diagnosis_summary(&looks))?;
     }
     if looks.is_empty() && states.iter().all(replicas::State::answers) {
         return Ok(not_found());
@@ -277,7 +284,7 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
         return Ok(not_found());
     }
     if !options.yes {
-        print_table(tunnel_table(&listed, false))?;
+        print_table(&tunnel_table(&listed, false, false))?;
         if !confirm(&format!("End {} tunnels?", listed.items.len()))? {
             return Ok(ExitCode::FAILURE);
         }

@@ -28,7 +28,7 @@ impl Thread {
                 () = stopped.cancelled() => {}
             }
         };
-        let thread = vital::start(name, || Ok(run))?;
+        let thread = vital::start(name, move || Ok(run))?;
         Ok(Self {
             stop,
             thread: Some(thread),

@@ -1,17 +1,37 @@
-//! Tables of text: columns that are aligned, and fit the terminal.
+//! Tables of text: columns that are aligned, and lines that fit the terminal.
 
 use rustix::termios::tcgetwinsize;
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its head.
-    pub head: &'static str,
+    head: &'static str,
     /// Whether it has numbers, which stand to the right.
-    pub is_number: bool,
-    /// Columns with a larger value are left out first where there is no room for all; those with 0 stay.
-    pub spare: u8,
+    is_number: bool,
+    /// Whether only a wide table has it.
+    is_wide: bool,
+}
+
+impl Column {
+    pub(super) const fn text(head: &'static str) -> Self {
+        Self {
+            head,
+            is_number: false,
+            is_wide: false,
+        }
+    }
+
+    pub(super) const fn number(head: &'static str) -> Self {
+        Self {
+            is_number: true,
+            ..Self::text(head)
+        }
+    }
+
+    pub(super) const fn wide(self) -> Self {
+        Self { is_wide: true, ..self }
+    }
 }
 
 /// Rows of as many cells as there are columns.
@@ -19,90 +39,42 @@ pub struct Column {
 pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
+    is_wide: bool,
 }
 
 impl Table {
     /// A table of rows whose cells can be printed as they are. A column whose cells are all empty is left out.
-    pub fn new(columns: &[Column], rows: &[Vec<String>]) -> Self {
-        let has_words =
-            |at: &usize| rows.is_empty() || rows.iter().any(|row| row.get(*at).is_some_and(|cell| !cell.is_empty()));
-        let kept: Vec<usize> = (0..columns.len()).filter(has_words).collect();
+    pub(super) fn new(columns: &[Column], rows: &[Vec<String>], is_wide: bool) -> Self {
+        let has_words = |at: usize| rows.is_empty() || rows.iter().any(|row| row.get(at).is_some_and(|cell| !cell.is_empty()));
+        let numbered = columns.iter().copied().enumerate();
+        let (kept, columns): (Vec<_>, Vec<_>) = numbered
+            .filter(|(at, column)| (is_wide || !column.is_wide) && has_words(*at))
+            .unzip();
         let pick = |row: &Vec<String>| kept.iter().filter_map(|at| row.get(*at).cloned()).collect();
-        Self {
-            columns: kept.iter().filter_map(|at| columns.get(*at).copied()).collect(),
-            rows: rows.iter().map(pick).collect(),
-        }
+        let rows = rows.iter().map(pick).collect();
+        Self { columns, rows, is_wide }
     }
 
-    /// The lines, each with its end. None is wider than `width` cells of the terminal: first columns are left out, then the
-    /// widest of those that are left is cut.
-    pub fn render(mut self, width: Option<usize>) -> String {
-        let mut widths = self.widths();
-        if let Some(width) = width {
-            while total(&widths) > width && self.drop_one() {
-                widths = self.widths();
-            }
-            while total(&widths) > width {
-                let texts = self
-                    .columns
-                    .iter()
-                    .zip(&mut widths)
-                    .filter(|(column, _)| !column.is_number);
-                let Some((_, widest)) = texts
-                    .max_by_key(|(_, width)| **width)
-                    .filter(|(_, width)| **width > NARROWEST)
-                else {
-                    break;
-                };
-                *widest -= 1;
-            }
-        }
-        let head = self.columns.iter().map(|column| column.head.to_owned()).collect();
-        let rows = std::iter::once(&head).chain(&self.rows);
-        rows.map(|row| self.line(row, &widths)).collect()
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        let widest = |(at, column): (usize, &Column)| {
-            let cells = self.rows.iter().filter_map(|row| row.get(at));
-            cells
-                .map(|cell| width(cell))
-                .max()
-                .unwrap_or_default()
-                .max(column.head.len())
-        };
-        self.columns.iter().enumerate().map(widest).collect()
-    }
-
-    /// Leaves out the column that is missed least. Whether there was one.
-    fn drop_one(&mut self) -> bool {
-        let spare = self.columns.iter().enumerate().filter(|(_, column)| column.spare > 0);
-        let Some((at, _)) = spare.max_by_key(|(_, column)| column.spare) else {
-            return false;
-        };
-        self.columns.remove(at);
-        for row in &mut self.rows {
-            row.remove(at);
-        }
-        true
+    /// The lines, each with its end. Unless the table is wide, none takes more than `width` cells of the terminal.
+    pub fn render(&self, width: Option<usize>) -> String {
+        let heads: Vec<_> = self.columns.iter().map(|column| column.head.to_owned()).collect();
+        let rows = || std::iter::once(&heads).chain(&self.rows);
+        let widest = |at: usize| rows().filter_map(|row| row.get(at)).map(|cell| cell.width()).max();
+        let widths: Vec<_> = (0..heads.len()).filter_map(widest).collect();
+        let width = width.filter(|_| !self.is_wide).unwrap_or(usize::MAX);
+        rows().map(|row| cut(self.line(row, &widths), width) + "\n").collect()
     }
 
     fn line(&self, row: &[String], widths: &[usize]) -> String {
-        let mut line = String::new();
-        for ((cell, column), room) in row.iter().zip(&self.columns).zip(widths) {
-            if !line.is_empty() {
-                line.push_str(GAP);
-            }
-            let cell = cut(cell, *room);
-            let blank = " ".repeat(room.saturating_sub(width(&cell)));
+        let cells = row.iter().zip(&self.columns).zip(widths).map(|((cell, column), room)| {
+            // Letters of East Asia take two cells of the terminal.
+            let blank = " ".repeat(room.saturating_sub(cell.width()));
             match column.is_number {
-                true => line.extend([blank.as_str(), &cell]),
-                false => line.extend([cell.as_str(), &blank]),
+                true => blank + cell,
+                false => cell.clone() + &blank,
             }
-        }
-        line.truncate(line.trim_end().len());
-        line.push('\n');
-        line
+        });
+        cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
     }
 }
 
@@ -113,90 +85,57 @@ pub fn terminal_width() -> Option<usize> {
     Some(size.ws_col.into()).filter(|columns| *columns > 0)
 }
 
-fn total(widths: &[usize]) -> usize {
-    widths.iter().sum::<usize>() + GAP.len() * widths.len().saturating_sub(1)
-}
-
-/// In cells of a terminal: letters of East Asia take two.
-fn width(text: &str) -> usize {
-    UnicodeWidthStr::width(text)
-}
-
-/// The beginning of a text, with `…` where it goes on.
-fn cut(text: &str, room: usize) -> String {
-    if width(text) <= room {
-        return text.to_owned();
+/// The text, or its beginning with `…` where it goes on.
+fn cut(text: String, room: usize) -> String {
+    if text.width() <= room {
+        return text;
     }
-    let mut short = String::new();
-    for character in text.chars() {
-        short.push(character);
-        if width(&short) >= room {
-            short.pop();
-            break;
-        }
-    }
-    short.push('…');
-    short
+    let mut taken = 0;
+    let fits = |character: &char| {
+        taken += character.width().unwrap_or_default();
+        taken < room
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
 }
 
 const GAP: &str = "  ";
-/// Of a column that is cut.
-const NARROWEST: usize = 6;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const COLUMNS: [Column; 4] = [
-        Column {
-            head: "NAME",
-            is_number: false,
-            spare: 0,
-        },
-        Column {
-            head: "USER",
-            is_number: false,
-            spare: 0,
-        },
-        Column {
-            head: "BYTES",
-            is_number: true,
-            spare: 0,
-        },
-        Column {
-            head: "SOFTWARE",
-            is_number: false,
-            spare: 1,
-        },
+        Column::text("NAME"),
+        Column::text("USER"),
+        Column::number("BYTES"),
+        Column::text("SOFTWARE").wide(),
     ];
 
-    fn table(rows: &[[&str; 4]]) -> Table {
+    fn table(rows: &[[&str; 4]], is_wide: bool) -> Table {
         let row = |row: &[&str; 4]| row.map(str::to_owned).to_vec();
-        Table::new(&COLUMNS, &rows.iter().map(row).collect::<Vec<_>>())
+        Table::new(&COLUMNS, &rows.iter().map(row).collect::<Vec<_>>(), is_wide)
     }
 
     #[test]
     fn columns_are_aligned_and_empty_ones_left_out() {
         let rows = [["a", "", "1", "x"], ["日本", "", "23", "y"]];
+        assert_eq!(table(&rows, false).render(None), "NAME  BYTES\na         1\n日本     23\n");
         assert_eq!(
-            table(&rows).render(None),
+            table(&rows, true).render(Some(10)),
             "NAME  BYTES  SOFTWARE\na         1  x\n日本     23  y\n"
         );
-        assert_eq!(table(&[]).render(None), "NAME  USER  BYTES  SOFTWARE\n");
+        assert_eq!(table(&[], true).render(None), "NAME  USER  BYTES  SOFTWARE\n");
     }
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
-        let rows = [["a-long-name-of-a-target", "u", "123456789", "OpenSSH"]];
-        for width in 20..60 {
-            for line in table(&rows).render(Some(width)).lines() {
-                assert!(super::width(line) <= width.max(6 + 4 + 9 + 4), "{width}: {line:?}");
+        let rows = [["日本-long-name-of-a-target", "u", "123456789", "OpenSSH"]];
+        for width in 1..60 {
+            for line in table(&rows, false).render(Some(width)).lines() {
+                assert!(line.width() <= width, "{width}: {line:?}");
             }
         }
-        let narrow = table(&rows).render(Some(30));
-        assert_eq!(
-            narrow,
-            "NAME           USER      BYTES\na-long-name-…  u     123456789\n"
-        );
+        let narrow = table(&rows, false).render(Some(10));
+        assert_eq!(narrow, "NAME     …\n日本-long…\n");
     }
 }

@@ -8,7 +8,6 @@ use tokio::task::JoinSet;
 
 use super::columns::{Column, Table};
 use super::formatting::foreign;
-use super::listings::text;
 use crate::daemon::admin::api::{Diagnosis, Leg, Tunnel, Verdict};
 use crate::kubernetes::encoded;
 use crate::operator::replicas::listing::Of;
@@ -65,7 +64,7 @@ impl Replicas {
 }
 
 /// The tunnels with what makes each slow.
-pub fn diagnosis_table(diagnosed: &[Diagnosed]) -> Table {
+pub fn diagnosis_table(diagnosed: &[Diagnosed], is_wide: bool) -> Table {
     let row = |one: &Diagnosed| {
         let Of { replica, item } = &one.tunnel;
         let legs = one.diagnosis.as_ref().map(|diagnosis| &diagnosis.legs);
@@ -93,7 +92,7 @@ pub fn diagnosis_table(diagnosed: &[Diagnosed]) -> Table {
             evidence,
         ]
     };
-    Table::new(&COLUMNS, &diagnosed.iter().map(row).collect::<Vec<_>>())
+    Table::new(&COLUMNS, &diagnosed.iter().map(row).collect::<Vec<_>>(), is_wide)
 }
 
 /// How many tunnels each verdict is for, and the round trip to their targets.
@@ -131,15 +130,15 @@ pub fn diagnosis_summary(diagnosed: &[Diagnosed]) -> String {
 }
 
 const COLUMNS: [Column; 9] = [
-    text("ID", 0),
-    text("REPLICA", 3),
-    text("CLIENT", 0),
-    text("TARGET", 0),
-    text("NODE", 0),
-    text("SLOW BY", 0),
-    text("CLIENT RTT", 1),
-    text("TARGET RTT", 0),
-    text("EVIDENCE", 2),
+    Column::text("ID"),
+    Column::text("REPLICA").wide(),
+    Column::text("CLIENT"),
+    Column::text("TARGET"),
+    Column::text("NODE").wide(),
+    Column::text("SLOW BY"),
+    Column::text("CLIENT RTT").wide(),
+    Column::text("TARGET RTT").wide(),
+    Column::text("EVIDENCE"),
 ];
 
 #[cfg(test)]
@@ -187,7 +186,7 @@ mod tests {
         looks[2].diagnosis = None;
         looks[1].diagnosis = None;
         looks[1].error = Some("no answer within 5s".to_owned());
-        let table = diagnosis_table(&looks).render(None);
+        let table = diagnosis_table(&looks, true).render(None);
         let lines: Vec<_> = table.lines().collect();
         assert!(lines[1].ends_with("target   90.0ms      why\\u{1b}"), "{table}");
         assert!(

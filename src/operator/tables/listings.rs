@@ -9,8 +9,10 @@ use crate::operator::replicas::listing::{Listed, Of};
 use crate::operator::replicas::reports::{by_client, by_target};
 
 /// The tunnels; with their rates, if those were looked at.
-pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool) -> Table {
+pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
     let is_one = listed.replicas.len() < 2;
+    // Beside the rates there is no room for them in 80 cells.
+    let time = |millis| if has_rates && !is_wide { String::new() } else { span(millis) };
     let row = |row: &Of<Tunnel>| {
         let Of { replica, item } = row;
         let rate = |rate: u64| if has_rates { bytes(rate) } else { String::new() };
@@ -20,8 +22,8 @@ pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool) -> Table {
             item.client_address.to_string(),
             foreign(&item.user_name),
             foreign(&row.target()),
-            span(item.age_ms),
-            span(item.idle_ms),
+            time(item.age_ms),
+            time(item.idle_ms),
             bytes(item.bytes_sent),
             bytes(item.bytes_received),
             rate(item.sent_per_second),
@@ -35,7 +37,7 @@ pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool) -> Table {
             foreign(&item.client_software),
         ]
     };
-    Table::new(&TUNNEL_COLUMNS, &listed.items.iter().map(row).collect::<Vec<_>>())
+    Table::new(&TUNNEL_COLUMNS, &listed.items.iter().map(row).collect::<Vec<_>>(), is_wide)
 }
 
 /// How a tunnel is carried: `h1`, `h2`, with TLS, and whether its session outlives it.
@@ -63,7 +65,7 @@ fn limits(tunnel: &Tunnel) -> String {
 }
 
 /// The targets, each once.
-pub fn target_table(listed: &Listed<Target>) -> Table {
+pub fn target_table(listed: &Listed<Target>, is_wide: bool) -> Table {
     let rows = by_target(listed).into_iter().map(|row| {
         let cordoned = match row.cordoned_by.len() {
             0 => String::new(),
@@ -78,7 +80,7 @@ pub fn target_table(listed: &Listed<Target>) -> Table {
             foreign(&row.nodes.join(",")),
         ]
     });
-    Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>())
+    Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>(), is_wide)
 }
 
 /// The clients, each address and user once.
@@ -93,10 +95,8 @@ pub fn client_table(listed: &Listed<Client>) -> Table {
             span(client.idle_ms),
         ]
     };
-    Table::new(
-        &CLIENT_COLUMNS,
-        &by_client(listed).into_iter().map(row).collect::<Vec<_>>(),
-    )
+    let rows: Vec<_> = by_client(listed).into_iter().map(row).collect();
+    Table::new(&CLIENT_COLUMNS, &rows, false)
 }
 
 /// The fields of a thing of the API, one in each line, with those of inner objects behind dots.
@@ -129,54 +129,38 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
     }
 }
 
-pub(crate) const fn text(head: &'static str, spare: u8) -> Column {
-    Column {
-        head,
-        is_number: false,
-        spare,
-    }
-}
-
-const fn number(head: &'static str, spare: u8) -> Column {
-    Column {
-        head,
-        is_number: true,
-        spare,
-    }
-}
-
 const TUNNEL_COLUMNS: [Column; 16] = [
-    text("ID", 0),
-    text("REPLICA", 0),
-    text("CLIENT", 0),
-    text("USER", 0),
-    text("TARGET", 0),
-    number("AGE", 0),
-    number("IDLE", 1),
-    number("DOWN", 4),
-    number("UP", 4),
-    number("DOWN/S", 2),
-    number("UP/S", 2),
-    text("VIA", 6),
-    text("LIMITS", 5),
-    text("UPSTREAM", 7),
-    text("NODE", 3),
-    text("SOFTWARE", 8),
+    Column::text("ID"),
+    Column::text("REPLICA").wide(),
+    Column::text("CLIENT"),
+    Column::text("USER"),
+    Column::text("TARGET"),
+    Column::number("AGE"),
+    Column::number("IDLE"),
+    Column::number("DOWN").wide(),
+    Column::number("UP").wide(),
+    Column::number("DOWN/S"),
+    Column::number("UP/S"),
+    Column::text("VIA").wide(),
+    Column::text("LIMITS").wide(),
+    Column::text("UPSTREAM").wide(),
+    Column::text("NODE").wide(),
+    Column::text("SOFTWARE").wide(),
 ];
 const TARGET_COLUMNS: [Column; 5] = [
-    text("TARGET", 0),
-    number("READY", 1),
-    number("TUNNELS", 0),
-    text("CORDONED", 0),
-    text("NODE", 2),
+    Column::text("TARGET"),
+    Column::number("READY"),
+    Column::number("TUNNELS"),
+    Column::text("CORDONED"),
+    Column::text("NODE").wide(),
 ];
 const CLIENT_COLUMNS: [Column; 6] = [
-    text("CLIENT", 0),
-    text("USER", 0),
-    number("TUNNELS", 0),
-    number("DOWN", 1),
-    number("UP", 1),
-    number("IDLE", 2),
+    Column::text("CLIENT"),
+    Column::text("USER"),
+    Column::number("TUNNELS"),
+    Column::number("DOWN"),
+    Column::number("UP"),
+    Column::number("IDLE"),
 ];
 
 #[cfg(test)]

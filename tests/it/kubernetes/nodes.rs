@@ -78,12 +78,12 @@ fn an_operator_sees_nodes_and_judges_all_tunnels_of_one() {
         // Those of `reaches` have ended by then.
         let all = async || ask(&["tunnels"]).1.contains("3 tunnels on 1 of 1 replicas");
         eventually("three tunnels are listed", all).await;
-        let (status, listed) = ask(&["tunnels", "--node", "node-7"]);
+        let (status, listed) = ask(&["tunnels", "--node", "node-7", "-o", "wide"]);
         assert_eq!(status, Some(0), "{listed}");
         assert!(listed.lines().next().unwrap().contains("NODE"), "{listed}");
         assert_eq!(listed.matches("node-7").count(), 2, "{listed}");
         assert!(!listed.contains("notebook"), "{listed}");
-        let (_, targets) = ask(&["targets"]);
+        let (_, targets) = ask(&["targets", "-o", "wide"]);
         let is_of = |line: &&str| line.contains("team-a/notebook") && line.ends_with("node-8");
         assert!(targets.lines().any(|line| is_of(&line)), "{targets}");
         let (status, why) = ask(&["tunnels", "why", "--node", "node-7"]);

@@ -234,7 +234,7 @@ fn the_pods_of_a_cluster_are_asked_by_forwarded_ports() {
     let _kept = first.tunnel("one:22", &pair.one);
     pair.lists(2);
     let api = Api::start(&[("sb-0", Way::To(first.admin())), ("sb-1", Way::To(second.admin()))]);
-    let said = api.ask(&["tunnels"], "right");
+    let said = api.ask(&["tunnels", "-o", "wide"], "right");
     assert_eq!((said.status, &said.stderr), (0, &Vec::new()), "{said:#?}");
     said.line("2 tunnels on 2 of 2 replicas");
     let line = said.line("sb-1").to_owned();
