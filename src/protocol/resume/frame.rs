@@ -269,11 +269,6 @@ impl Decoder {
         Ok(None)
     }
 
-    /// Whether all that was read so far are whole frames.
-    pub fn is_between_frames(&self) -> bool {
-        self.length == 0 && matches!(self.within, Within::Head)
-    }
-
     /// Holds bytes of a frame until it is whole, or until it is known to be one that is not held.
     fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, Violation> {
         if !self.hold(HEAD, input) {

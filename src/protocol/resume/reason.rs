@@ -3,14 +3,10 @@
 /// Why a connection is dropped, while its session goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Going {
-    /// Another connection will carry the session.
-    Moving,
     /// Another connection carries the session already.
     Displaced,
-    /// The path will be closed by what is on it.
-    Draining,
-    /// A code that this version does not know.
-    Unknown(u8),
+    /// Another code: another connection may carry the session.
+    Other(u8),
 }
 
 /// Why a session is over.
@@ -56,10 +52,8 @@ impl Going {
     /// The code of a frame.
     pub(super) fn code(self) -> u8 {
         match self {
-            Self::Moving => 0,
-            Self::Displaced => 1,
-            Self::Draining => 2,
-            Self::Unknown(code) => code,
+            Self::Displaced => DISPLACED,
+            Self::Other(code) => code,
         }
     }
 }
@@ -67,10 +61,8 @@ impl Going {
 impl From<u8> for Going {
     fn from(code: u8) -> Self {
         match code {
-            0 => Self::Moving,
-            1 => Self::Displaced,
-            2 => Self::Draining,
-            code => Self::Unknown(code),
+            DISPLACED => Self::Displaced,
+            code => Self::Other(code),
         }
     }
 }
@@ -116,6 +108,7 @@ impl From<u8> for End {
     }
 }
 
+const DISPLACED: u8 = 1;
 /// By their codes.
 const ENDS: [End; 12] = [
     End::Done,

@@ -16,7 +16,7 @@ use self::outgoing::Outgoing;
 use super::frame::{Frame, Output, Piece, Violation};
 use super::liveness::Timing;
 use super::options::{Options, bounded};
-use super::reason::{End, Ending, Going};
+use super::reason::{End, Ending};
 
 /// One side of a session.
 ///
@@ -260,9 +260,6 @@ impl Session {
         if let Some(ending) = self.ending.filter(|_| is_sent) {
             out.frame(Frame::End(ending.end));
             link.has_sent_last = true;
-        } else if let Some(going) = link.leaving {
-            out.frame(Frame::Going(going));
-            link.has_sent_last = true;
         }
     }
 
@@ -291,13 +288,6 @@ impl Session {
             self.ending = Some(Ending { end, is_orderly: false });
             self.incoming.close();
             self.outgoing.abandon();
-        }
-    }
-
-    /// Says that this connection is dropped next, behind what is due now.
-    pub fn leave(&mut self, going: Going) {
-        if let Some(link) = &mut self.link {
-            link.leaving = Some(going);
         }
     }
 

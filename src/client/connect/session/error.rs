@@ -110,7 +110,7 @@ impl From<Unlinked> for ClientError {
             Unlinked::Closed => SessionError::Closed,
             Unlinked::Silent => SessionError::Silent,
             Unlinked::Going(Going::Displaced) => SessionError::Displaced,
-            Unlinked::Going(Going::Moving | Going::Draining | Going::Unknown(_)) => SessionError::Going,
+            Unlinked::Going(Going::Other(_)) => SessionError::Going,
             Unlinked::Refused(failure) => failure.into(),
         })
     }

@@ -4,6 +4,7 @@ use super::*;
 
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
 use crate::protocol::resume::exchange::welcome::{self, Step, Welcome};
+use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::keys::{Claim, Keys, Nonces, OwnKey, SessionId};
 use crate::protocol::resume::reason::{End, Going};
 use crate::protocol::resume::registry::Registry;
@@ -148,6 +149,7 @@ impl Carrying {
         let options = crate::protocol::resume::Options::default();
         let mut driver = Driver::new(session::Session::new(options), Side::Anchor);
         let mut link: Option<Link<Wire>> = None;
+        let mut left = Vec::new();
         loop {
             let order = tokio::select! {
                 event = driver.run(link.as_mut(), &mut self.program) => {
@@ -162,7 +164,15 @@ impl Carrying {
                 order = self.orders.recv() => order?,
             };
             match order {
-                Order::Leave(going) => driver.session_mut().leave(going),
+                Order::Leave(going) => {
+                    let rest = driver.detach();
+                    let (mut leaving, mut rest) = link.take().zip(rest).unwrap();
+                    Frame::Going(going).encode(&mut rest);
+                    leaving.stream.write_all(&rest).await.unwrap();
+                    leaving.stream.flush().await.unwrap();
+                    // It is the client that closes it.
+                    left.push(leaving);
+                }
                 Order::End(end) => driver.session_mut().end(end),
                 Order::Carry(carried) => {
                     let Carried {

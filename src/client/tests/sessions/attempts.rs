@@ -48,7 +48,7 @@ async fn a_path_that_is_to_be_closed_is_left_at_once() {
     let mut session = rig.start();
     let (path, mut beside) = rig.begun(&mut session).await;
     let mut paths = vec![path];
-    for going in [Going::Moving, Going::Draining, Going::Unknown(77)] {
+    for going in [Going::Other(0), Going::Other(77)] {
         beside.orders.send(Order::Leave(going)).unwrap();
         paths.push(rig.path().await);
         talk(&mut session, &mut beside, b"hello").await;

@@ -30,7 +30,6 @@ pub(in crate::protocol::resume) struct Link {
     pub(in crate::protocol::resume) liveness: Liveness,
     /// The number of the last PING that was not answered yet.
     pub(in crate::protocol::resume) pong: Option<u64>,
-    pub(in crate::protocol::resume) leaving: Option<Going>,
     pub(in crate::protocol::resume) left: Option<Going>,
     pub(in crate::protocol::resume) has_sent_last: bool,
 }
@@ -41,7 +40,6 @@ impl Link {
             decoder: Decoder::default(),
             liveness: Liveness::new(timing, now),
             pong: None,
-            leaving: None,
             left: None,
             has_sent_last: false,
         }

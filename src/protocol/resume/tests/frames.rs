@@ -87,7 +87,7 @@ proptest! {
                 break;
             }
         }
-        prop_assert!(decoder.is_between_frames());
+        prop_assert!(is_between_frames(&mut decoder));
         let expected: Vec<_> = all.iter().filter(|one| !matches!(one, Sent::Unknown(..))).collect();
         prop_assert_eq!(format!("{found:?}"), format!("{expected:?}"));
     }
@@ -156,7 +156,7 @@ fn a_frame_is_in_the_document_as_it_is_sent() {
     };
     assert_eq!(encoded(&[frame]), [5, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 5, 0, 1, 0, 0]);
     assert_eq!(encoded(&[Frame::End(End::Version)]), [9, 0, 0, 1, 11]);
-    assert_eq!(encoded(&[Frame::Going(Going::Draining)]), [8, 0, 0, 1, 2]);
+    assert_eq!(encoded(&[Frame::Going(Going::Displaced)]), [8, 0, 0, 1, 1]);
     assert_eq!(encoded(&[Frame::Keeps { window: 65_536 }]), [10, 0, 0, 4, 0, 1, 0, 0]);
     for code in 0..=255 {
         assert_eq!(encoded(&[Frame::End(End::from(code))])[4], code);

@@ -69,10 +69,10 @@ fn each_lie_ends_the_session_with_a_reason() {
 fn what_a_later_version_adds_is_skipped() {
     let (mut session, attachment, now) = side();
     let mut bytes = vec![77, 0, 0, 3, 1, 2, 3, 0, 0, 0, 0];
-    bytes.extend(encoded(&[Frame::Going(Going::Unknown(9))]));
+    bytes.extend(encoded(&[Frame::Going(Going::Other(9))]));
     session.receive(attachment, &bytes, now);
     assert_eq!(session.violation(), None);
-    assert_eq!(session.link_state(attachment, now), LinkState::Going(Going::Unknown(9)));
+    assert_eq!(session.link_state(attachment, now), LinkState::Going(Going::Other(9)));
     let (mut session, attachment, now) = side();
     session.receive(attachment, &encoded(&[Frame::End(End::Unknown(99))]), now);
     assert_eq!(session.ended(), Some(End::Unknown(99)));
@@ -92,7 +92,7 @@ fn lie() -> impl Strategy<Value = Vec<u8>> {
         5..=6 => encoded(&[Frame::Ack { offset, window }]),
         7 => encoded(&[Frame::Ping(offset)]),
         8 => encoded(&[Frame::Pong(offset)]),
-        9 => encoded(&[Frame::Going(Going::Moving)]),
+        9 => encoded(&[Frame::Going(Going::Other(0))]),
         10 => encoded(&[Frame::End(End::Reset)]),
         11 => encoded(&[Frame::Keeps { window }]),
         _ => vec![kind; length % 40],
