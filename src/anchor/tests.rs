@@ -365,7 +365,7 @@ async fn a_dial_for_a_silent_client_is_given_up_unheard_when_it_resumes() {
 async fn a_dial_for_a_silent_client_serves_the_session_that_it_begins() {
     let (shared, target, _still) = beside_target();
     let (mut client, announcement, mut server) = dialled(&shared, &target).await;
-    let mut opening = Opening::new().unwrap();
+    let mut opening = Opening::begin();
     opening.receive(&announcement).unwrap();
     client.write_all(&opening.take_output()).await.unwrap();
     let attached = loop {

@@ -7,7 +7,6 @@
 
 pub mod driver;
 pub mod exchange;
-pub mod first_key;
 pub mod frame;
 pub mod keys;
 mod liveness;

@@ -11,11 +11,10 @@ use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::open_tunnel::{Finished, Opened};
 use super::relay::Sent;
-use super::session::{Found, Left, Session, SessionError, find};
+use super::session::{Found, Left, Session, find};
 use super::{relay, retry_after};
 use crate::client::dial::dialing::Dialing;
 use crate::client::{ClientError, Local, Options};
-use crate::protocol::resume::first_key::FirstKey;
 
 /// Opens the tunnel, and carries stdin and stdout to their end.
 pub(in crate::client) async fn tunnel<R, W>(
@@ -29,9 +28,6 @@ where
 {
     // A person at a terminal is not ssh.
     let settings = options.session.as_ref().filter(|_| !local.interactive);
-    // Before the tunnel opens, which takes about as long.
-    let key = settings.map(|_| FirstKey::prepare()).transpose();
-    let key = key.map_err(SessionError::from)?;
     let (mut login, mut dialing) = (Login::default(), Dialing::default());
     let opened = tokio::select! {
         biased;
@@ -40,7 +36,7 @@ where
         _ = exit.asked(Leaving::Now) => return Ok(()),
     };
     let of_tunnel = of_tunnel(&opened);
-    let Some((settings, key)) = settings.zip(key) else {
+    let Some(settings) = settings else {
         let relayed = opened.carry(|stream, early| async {
             relay::relay(stream, early, local)
                 .await
@@ -52,7 +48,7 @@ where
     session.dials_by(dialing);
     let carried = opened.carry(|stream, early| async {
         let found = tokio::select! {
-            found = find(stream, early, key) => found?,
+            found = find(stream, early) => found?,
             _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(Carried::Plain(Sent::Bytes))),
         };
         carry(found, &mut session, exit).await

@@ -17,7 +17,6 @@ use crate::client::dial::dialing::{Another, Dialing};
 use crate::client::{ClientError, Local, Options};
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
 use crate::protocol::resume::exchange::opening::{Opening, Secrets};
-use crate::protocol::resume::first_key::FirstKey;
 use crate::protocol::resume::reason::End;
 use crate::protocol::resume::session;
 use crate::protocol::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
@@ -217,8 +216,7 @@ where
     async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
         let restarted = self.driver.session_mut().restart();
         restarted.map_err(SessionError::Violated)?;
-        let key = FirstKey::make().map_err(SessionError::from)?;
-        match self.beside(Box::pin(find(stream, early, key))).await {
+        match self.beside(Box::pin(find(stream, early))).await {
             Ok(found) => match found? {
                 Found::Anchor { stream, opening } => self.begin(stream, opening).await,
                 Found::Plain { .. } => Err(SessionError::NoAnchor.into()),

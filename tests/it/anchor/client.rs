@@ -25,7 +25,7 @@ pub(crate) struct Client {
 impl Client {
     /// Begins a session. The second value is the other end of its stdin and stdout.
     pub(crate) async fn begin(anchor: SocketAddr) -> Result<(Self, DuplexStream), Failure> {
-        let (stream, attached) = exchange(anchor, Opening::new().unwrap()).await?;
+        let (stream, attached) = exchange(anchor, Opening::begin()).await?;
         let (near, user) = duplex(64 * 1024);
         let (source, sink) = split(near);
         let mut client = Self {

@@ -12,7 +12,6 @@ use crate::client::connect::open_tunnel::Stream;
 use crate::client::dial::transport::read_some;
 use crate::protocol::resume::LONGEST_EXCHANGE;
 use crate::protocol::resume::exchange::opening::{Attached, Opening, Step};
-use crate::protocol::resume::first_key::FirstKey;
 
 /// What is at the other end of a tunnel.
 pub(in crate::client) enum Found {
@@ -25,9 +24,9 @@ pub(in crate::client) enum Found {
 }
 
 /// Waits for the announcement of an anchor, and sends nothing: to an SSH server the first line would be the client's
-/// identification. An SSH server identifies itself at once, so that it costs no time, and needs no key.
-pub(in crate::client) async fn find(mut stream: Stream, early: Vec<u8>, key: FirstKey) -> Result<Found, ClientError> {
-    let mut opening = Opening::with_key(key);
+/// identification. An SSH server identifies itself at once, so that it costs no time.
+pub(in crate::client) async fn find(mut stream: Stream, early: Vec<u8>) -> Result<Found, ClientError> {
+    let mut opening = Opening::begin();
     let last = Instant::now() + LONGEST_EXCHANGE;
     let mut read = early;
     loop {

@@ -2,9 +2,8 @@
 
 use super::lines::{Announcement, Hello, Lines, is_identification, is_ssh};
 use crate::protocol::resume::MOST_LINE_BYTES;
-use crate::protocol::resume::first_key::{FirstKey, Made};
 use crate::protocol::resume::frame::{Decoder, Frame, Piece, Violation};
-use crate::protocol::resume::keys::{Claim, CryptoError, Keys, Mac, Nonce, Nonces, PublicKey, SessionId};
+use crate::protocol::resume::keys::{Claim, CryptoError, Keys, Mac, Nonce, Nonces, OwnKey, PublicKey, SessionId};
 use crate::protocol::resume::reason::End;
 
 /// What a client keeps of a session, to prove it on its next connections.
@@ -82,7 +81,7 @@ pub struct Opening {
 
 #[derive(Debug)]
 enum Purpose {
-    New(FirstKey),
+    New,
     Resume {
         secrets: Secrets,
         received: u64,
@@ -106,17 +105,10 @@ struct Agreed {
 }
 
 impl Opening {
-    /// For a new session. Nothing is sent before an anchor has announced itself: the target may be an SSH server.
-    ///
-    /// # Errors
-    /// The system has no random bytes.
-    pub fn new() -> Result<Self, CryptoError> {
-        FirstKey::make().map(Self::with_key)
-    }
-
-    /// For a new session, with a key that may still be under way: it is not needed before the announcement.
-    pub fn with_key(key: FirstKey) -> Self {
-        Self::begin(Purpose::New(key))
+    /// Returns the exchange of a new session. Before an anchor has announced itself no key is made, and nothing is sent:
+    /// the target may be an SSH server.
+    pub fn begin() -> Self {
+        Self::new(Purpose::New)
     }
 
     /// For a session that exists, of which the client expects the byte at `received` next. Its hello is sent at once. An
@@ -127,7 +119,7 @@ impl Opening {
     pub fn resume(secrets: Secrets, received: u64) -> Result<Self, CryptoError> {
         let nonce = Nonce::random()?;
         let id = secrets.id;
-        let mut opening = Self::begin(Purpose::Resume {
+        let mut opening = Self::new(Purpose::Resume {
             secrets,
             received,
             nonce,
@@ -136,7 +128,7 @@ impl Opening {
         Ok(opening)
     }
 
-    fn begin(purpose: Purpose) -> Self {
+    fn new(purpose: Purpose) -> Self {
         Self {
             purpose,
             lines: Lines::default(),
@@ -214,7 +206,7 @@ impl Opening {
     /// What the other side has sent is not an anchor's, for the reason that a resume fails with.
     fn no_anchor(&mut self, failure: Failure) -> Result<Step, Failure> {
         match self.purpose {
-            Purpose::New(_) => Ok(Step::Plain(self.lines.take_all())),
+            Purpose::New => Ok(Step::Plain(self.lines.take_all())),
             Purpose::Resume { .. } => Err(failure),
         }
     }
@@ -225,9 +217,9 @@ impl Opening {
             anchor: announcement.nonce,
             client,
         };
-        let (keys, claim) = match &mut self.purpose {
-            Purpose::New(key) => {
-                let Made { key, nonce } = key.take()?;
+        let (keys, claim) = match &self.purpose {
+            Purpose::New => {
+                let (key, nonce) = (OwnKey::generate()?, Nonce::random()?);
                 let claim = Claim {
                     nonces: nonces(nonce),
                     id: SessionId::NONE,
@@ -293,7 +285,7 @@ impl Opening {
     fn check(&self, agreed: Agreed, id: SessionId, (received, mac): (u64, Mac)) -> Result<Secrets, Failure> {
         let Agreed { keys, anchor, nonces } = agreed;
         let is_that_session = match &self.purpose {
-            Purpose::New(_) => id != SessionId::NONE && received == 0,
+            Purpose::New => id != SessionId::NONE && received == 0,
             Purpose::Resume { secrets, .. } => id == secrets.id,
         };
         let claim = Claim { nonces, id, received };

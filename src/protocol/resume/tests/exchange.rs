@@ -57,7 +57,7 @@ fn secrets_of(step: opening::Step) -> opening::Attached {
 
 /// A session that was begun, as both sides have it.
 pub(super) fn begun(key: &OwnKey, registry: &mut Registry<()>) -> opening::Secrets {
-    let mut pair = Pair::new(Opening::new().unwrap(), key);
+    let mut pair = Pair::new(Opening::begin(), key);
     let Ok(welcome::Step::New(new)) = pair.talk(key, 1000) else {
         panic!("no session");
     };
@@ -76,7 +76,7 @@ fn a_session_begins_and_is_resumed_in_whatever_pieces() {
     let key = OwnKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
     for piece in [1, 2, 7, 1000] {
-        let mut pair = Pair::new(Opening::new().unwrap(), &key);
+        let mut pair = Pair::new(Opening::begin(), &key);
         let Ok(welcome::Step::New(new)) = pair.talk(&key, piece) else {
             panic!("no session");
         };
@@ -122,7 +122,7 @@ fn a_hello_for_a_resume_goes_out_first_and_everything_else_behind_the_announceme
             .starts_with(b"SSH-2.0-switchboard_resume_1 resume ")
     );
     assert!(!opening.is_proved() && opening.take_output().is_empty());
-    let mut opening = Opening::new().unwrap();
+    let mut opening = Opening::begin();
     assert!(opening.take_output().is_empty());
     let announcement = Announcement {
         key: key.public(),
@@ -140,12 +140,12 @@ fn a_plain_target_and_a_plain_client_are_left_alone() {
         "banner\r\nSSH-2.0-x\r\n",
         &"x".repeat(9000),
     ] {
-        let mut opening = Opening::new().unwrap();
+        let mut opening = Opening::begin();
         let step = opening.receive(target.as_bytes()).unwrap();
         assert!(matches!(step, opening::Step::Plain(bytes) if bytes == target.as_bytes()));
         assert!(opening.take_output().is_empty());
     }
-    let mut opening = Opening::new().unwrap();
+    let mut opening = Opening::begin();
     assert!(matches!(opening.receive(b"SSH-"), Ok(opening::Step::Undecided)));
     assert_eq!(opening.into_plain(), b"SSH-");
 
@@ -165,7 +165,7 @@ fn a_client_that_was_sent_the_target_first_bytes_begins_a_session_all_the_same()
     for raw in ["SSH-2.0-OpenSSH_9.9\r\n", "SSH-2.0-cut", ""] {
         let key = OwnKey::generate().unwrap();
         let mut welcome = Welcome::new(&key).unwrap();
-        let mut opening = Opening::new().unwrap();
+        let mut opening = Opening::begin();
         let announcement = welcome.take_output();
         welcome.sent_raw(raw.as_bytes());
         assert!(matches!(opening.receive(&announcement), Ok(opening::Step::Undecided)));
@@ -214,7 +214,7 @@ fn an_unknown_session_and_a_stolen_id_get_the_same_answer() {
 fn a_replayed_exchange_proves_nothing() {
     let key = OwnKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
-    let mut pair = Pair::new(Opening::new().unwrap(), &key);
+    let mut pair = Pair::new(Opening::begin(), &key);
     assert!(matches!(pair.talk(&key, 1000), Ok(welcome::Step::New(_))));
     let replayed = Welcome::new(&key).unwrap().receive(&pair.sent, &key).unwrap_err();
     assert_eq!(replayed, End::Malformed);
@@ -297,7 +297,7 @@ fn a_new_session_begins_at_its_first_byte_and_has_an_id() {
         (SessionId::NONE, 0, false),
     ];
     for (id, received, is_right) in answers {
-        let mut pair = Pair::new(Opening::new().unwrap(), &key);
+        let mut pair = Pair::new(Opening::begin(), &key);
         let Ok(welcome::Step::New(new)) = pair.talk(&key, 1000) else {
             panic!("no session");
         };
