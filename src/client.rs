@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
-
-use crate::base::authority::{Authority, AuthorityError};
+use crate::base::authority::AuthorityError;
 use crate::base::secret::Secret;
 use crate::base::text::chain;
 
@@ -19,9 +17,7 @@ pub mod ssh_config;
 mod stderr;
 pub mod ticket;
 
-use self::connect::hangup::Exit;
 use self::dial::deadline::Deadline;
-use self::dial::http2::code;
 
 pub use self::connect::session::{Clocks, Remarks, SessionError, Settings};
 pub use self::credentials::CredentialError;
@@ -41,8 +37,6 @@ pub struct Options {
     pub forward: Option<ForwardProxy>,
     /// The certificates for an `https://` proxy.
     pub trust: Trust,
-    /// Whether HTTP/2 is offered to an `https://` proxy, which then chooses. Without TLS it is HTTP/1.1.
-    pub http2: bool,
     /// The user's credentials for the proxy, in place of those of its URL.
     pub credentials: credentials::Options,
     /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed: to other proxies two
@@ -79,7 +73,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The user's side of the tunnel.
 #[derive(Debug)]
 pub struct Local<R, W> {
-    /// The bytes for the target. Its end becomes a FIN, or END_STREAM.
+    /// The bytes for the target. Its end becomes a FIN.
     pub stdin: R,
     /// The bytes from the target. Its `shutdown` is called at their end, and must be an end of stream to its reader.
     pub stdout: W,
@@ -109,10 +103,13 @@ pub fn command(options: &Options) -> ExitCode {
     };
     let mut local = connect::in_band::watch(local, &options.target);
     local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(options, &ClientError::Runtime(error)),
+    };
     let streams = &mut local;
     let run = move |exit| async move {
-        let ended = run_until(options, streams, exit).await;
-        match ended {
+        match Box::pin(connect::carry::tunnel(options, streams, exit)).await {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error) if connect::in_band::tell(streams, &error, &options.target).await && !options.verbose => {
                 Ok(ExitCode::from(error.exit_code()))
@@ -120,7 +117,10 @@ pub fn command(options: &Options) -> ExitCode {
             Err(error) => Err(error),
         }
     };
-    match run_to_the_end(run) {
+    let ended = runtime.block_on(connect::hangup::run_until_hung_up(run));
+    // Dropping the runtime would wait for a read of stdin that may never return.
+    runtime.shutdown_background();
+    match ended {
         Some(Ok(code)) => code,
         // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
         Some(Err(error)) => report(options, &error),
@@ -131,44 +131,6 @@ pub fn command(options: &Options) -> ExitCode {
 fn report(options: &Options, error: &ClientError) -> ExitCode {
     stderr::last_line(&options.sentence(error));
     ExitCode::from(error.exit_code())
-}
-
-/// Runs one tunnel to its end.
-///
-/// # Errors
-///
-/// Every way in which the tunnel did not open, or did not end in order. `local.stdout` stays open then, so that the
-/// failure can be reported before ssh exits. A `stdout` whose reader has closed it is no error: ssh ends like that.
-pub async fn run<R, W>(options: &Options, local: &mut Local<R, W>) -> Result<(), ClientError>
-where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
-    run_until(options, local, Exit::never()).await
-}
-
-async fn run_until<R, W>(options: &Options, local: &mut Local<R, W>, exit: Exit) -> Result<(), ClientError>
-where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
-    options.target.parse::<Authority>().map_err(ClientError::Target)?;
-    Box::pin(connect::carry::tunnel(options, local, exit)).await
-}
-
-fn run_to_the_end<T, F>(run: impl FnOnce(Exit) -> F) -> Option<Result<T, ClientError>>
-where
-    F: Future<Output = Result<T, ClientError>>,
-{
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return Some(Err(ClientError::Runtime(error))),
-    };
-    let ended = runtime.block_on(connect::hangup::run_until_hung_up(run));
-    // Dropping the runtime would wait for a read of stdin that may never return.
-    runtime.shutdown_background();
-    ended
 }
 
 /// The failure of a tunnel: it did not open, or did not end in order.
@@ -215,9 +177,6 @@ pub enum ClientError {
     /// The event loop could not be started.
     #[error("cannot start the event loop")]
     Runtime(#[source] io::Error),
-    /// The request cannot be written as one of HTTP/2.
-    #[error("cannot ask for the target over HTTP/2")]
-    Request(#[source] http::Error),
     /// The proxy's name has no address.
     #[error("cannot look up {proxy}")]
     Lookup {
@@ -273,15 +232,12 @@ pub enum ClientError {
     /// The response head is over 16 KiB, or has over 128 fields.
     #[error("the head of the proxy's answer is too long")]
     LongAnswer,
-    /// Over 100 interim responses (1xx), or over 64 KiB of them, in front of the answer.
+    /// Over 64 KiB of interim responses (1xx) in front of the answer.
     #[error("the proxy sends interim answers (1xx) without end")]
     EndlessAnswer,
     /// The peer's answer is not HTTP.
-    #[error("the proxy's answer is not HTTP: are the address and the port right?")]
+    #[error("the proxy's answer is not HTTP: are the scheme, the address and the port of its URL right?")]
     NotHttp,
-    /// The peer's answer is TLS.
-    #[error("the proxy's answer is not HTTP but TLS: is the URL https://?")]
-    AnsweredInTls,
     /// The proxy's answer is not 2xx.
     #[error(
         "the proxy answered {status}{}{reason}{}", if reason.is_empty() { "" } else { ": " },
@@ -326,18 +282,9 @@ pub enum ClientError {
     /// The connection to the proxy was reset, or timed out. Bytes may be missing.
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),
-    /// The proxy reset the tunnel's stream, or the HTTP/2 connection under it. Bytes may be missing.
-    #[error("the proxy aborted the tunnel ({})", code(.0))]
-    Aborted(#[source] h2::Error),
     /// The proxy has ended the tunnel, and has said why. Bytes may be missing.
     #[error("{0}")]
     Ended(String),
-    /// The proxy has broken the rules of HTTP/2.
-    #[error("the proxy's HTTP/2 is faulty ({}; --http1.1 avoids it)", code(.0))]
-    NotHttp2(#[source] h2::Error),
-    /// More HTTP/2 frames that carry nothing than any proxy needs.
-    #[error("the proxy floods the connection with HTTP/2 frames that carry nothing")]
-    Flood,
     /// The session has no connection, or is over.
     #[error(transparent)]
     Session(#[from] SessionError),

@@ -43,6 +43,4 @@ pub(crate) enum Asked {
     Hangup,
     /// To end now.
     End,
-    /// The same, by the user's Ctrl-C.
-    Interrupt,
 }

@@ -52,9 +52,6 @@ pub(crate) struct ClientFlags {
     /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
     #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
     server_name: Option<String>,
-    /// Offer only HTTP/1.1 to an https:// proxy, not HTTP/2; to an http:// proxy it is always HTTP/1.1
-    #[arg(long = "http1.1", env = "SWITCHBOARD_HTTP1_1", value_parser = FalseyValueParser::new())]
-    http1: bool,
     /// Do not go through the proxy that HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names (NO_PROXY exempts hosts)
     #[arg(long, env = "SWITCHBOARD_NO_ENV_PROXY", value_parser = FalseyValueParser::new())]
     no_env_proxy: bool,
@@ -180,7 +177,6 @@ impl ClientFlags {
                 server_name: self.server_name.or(entry.server_name),
                 identity: identity.map(|(certificate, key)| Identity { certificate, key }),
             },
-            http2: !(self.http1 || entry.http1),
             credentials,
             target,
             timeout: client::DEFAULT_TIMEOUT,
@@ -312,7 +308,6 @@ impl ClientFlags {
         );
         push("window", session.window.map(|window| format!("{window}B")));
         for (flag, is_set) in [
-            ("--http1.1", self.http1),
             ("--no-env-proxy", self.no_env_proxy),
             ("--allow-cleartext", credentials.allow_cleartext),
         ] {

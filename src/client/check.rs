@@ -9,7 +9,6 @@ use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::connect::login::Login;
-use super::connect::open_tunnel::Finished;
 use super::connect::{attempt, notice};
 use super::dial::dialing::Dialing;
 use super::dial::transport::{Stream, read_some};
@@ -96,19 +95,8 @@ pub async fn check(options: &Options) -> Result<String, Failure> {
     parsed.map_err(|error| fails(&error))?;
     let opened = Box::pin(attempt::open(options, &mut Login::default(), &mut Dialing::default())).await;
     let opened = opened.map_err(|error| fails(&error))?;
-    let asked = opened.carry(|stream, early| async move {
-        Ok(Finished {
-            done: identification(stream, early, options.timeout).await,
-            farewell: Some(FAREWELL),
-        })
-    });
-    match Box::pin(asked).await {
-        Ok(found) => found,
-        Err(error) => Err(Failure {
-            stage: Stage::Ssh,
-            reason: printable(&chain(&error), LONGEST_LINE),
-        }),
-    }
+    let (stream, early) = opened;
+    identification(stream, early, options.timeout).await
 }
 
 /// The stages with their results, one a line.
@@ -280,7 +268,6 @@ fn stage(error: &ClientError, scheme: Scheme) -> Stage {
         | ClientError::TlsName { .. }
         | ClientError::TlsSetup(_)
         | ClientError::Runtime(_)
-        | ClientError::Request(_)
         | ClientError::Credentials(_) => Stage::Settings,
         ClientError::Lookup { .. } | ClientError::Deadline { step: Step::Lookup, .. } => Stage::Dns,
         ClientError::Connect { .. }
@@ -300,13 +287,9 @@ fn stage(error: &ClientError, scheme: Scheme) -> Stage {
         | ClientError::TruncatedAnswer
         | ClientError::LongAnswer
         | ClientError::EndlessAnswer
-        | ClientError::AnsweredInTls
         | ClientError::NotProxy { .. }
         | ClientError::CredentialsRequired { .. }
         | ClientError::Lost(_)
-        | ClientError::Aborted(_)
-        | ClientError::NotHttp2(_)
-        | ClientError::Flood
         | ClientError::Deadline { step: Step::Answer, .. } => Stage::Proxy,
         // What the proxy thinks of the request, or of the user, is not the target's fault.
         ClientError::Refused { status, .. } if !matches!(status, 403 | 500..) => Stage::Proxy,
@@ -324,5 +307,5 @@ fn stage(error: &ClientError, scheme: Scheme) -> Stage {
 const LONGEST_PREFACE: usize = 8 * 1024;
 /// What is shown of a target that speaks something else.
 const LONGEST_SAID: usize = 80;
-/// The time for a message behind an identification, and for the last bytes of the client.
+/// The time for a message behind an identification, .
 const FAREWELL: Duration = Duration::from_secs(1);

@@ -29,8 +29,6 @@ pub struct Entry {
     pub key: Option<PathBuf>,
     /// `--server-name`.
     pub server_name: Option<String>,
-    /// `--http1.1`.
-    pub http1: bool,
     /// `--no-env-proxy`.
     pub no_env_proxy: bool,
     /// `--token-file`.
@@ -218,7 +216,6 @@ fn proxy(keys: &mut Section<'_>, base: &Base<'_>) -> Option<Proxy> {
         cert,
         key,
         server_name: keys.value("server_name", &TEXT),
-        http1: keys.value("http1", &BOOLEAN).unwrap_or_default(),
         no_env_proxy: keys.value("no_env_proxy", &BOOLEAN).unwrap_or_default(),
         token_file,
         token_command: keys.value("token_command", &TEXT),

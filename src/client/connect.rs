@@ -6,7 +6,6 @@ pub(crate) mod hangup;
 pub(crate) mod in_band;
 pub(crate) mod login;
 pub(crate) mod notice;
-pub(crate) mod open_tunnel;
 mod relay;
 mod retry_after;
 pub(crate) mod session;

@@ -5,8 +5,6 @@ pub(crate) mod deadline;
 pub(crate) mod dialing;
 pub(crate) mod forward;
 pub(crate) mod head;
-pub(crate) mod http1;
-pub(crate) mod http2;
 pub(crate) mod route;
 pub(crate) mod tls;
 pub(crate) mod transport;

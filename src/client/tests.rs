@@ -1,5 +1,6 @@
 //! The client against scripted proxies, in bytes.
 
+use super::connect::hangup::{Exit, Leaving};
 use super::*;
 use crate::protocol::end_notice::Marker;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WantsServerCert;
 use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -18,7 +19,6 @@ mod answers;
 mod client_auth;
 mod endings;
 mod forward;
-mod http2;
 mod logins;
 mod sessions;
 mod tls;
@@ -66,6 +66,12 @@ impl Session {
     }
 }
 
+/// Runs one tunnel to its end, without signals.
+async fn run(options: &Options, local: &mut Local<DuplexStream, DuplexStream>) -> Result<(), ClientError> {
+    let exit = Exit(tokio::sync::watch::channel(Leaving::No).1);
+    Box::pin(connect::carry::tunnel(options, local, exit)).await
+}
+
 struct Proxy {
     listener: TcpListener,
     port: TcpSocket,
@@ -90,7 +96,6 @@ impl Proxy {
             proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
             forward: None,
             trust: Trust::default(),
-            http2: true,
             credentials: credentials::Options::default(),
             target: TARGET.to_owned(),
             timeout: Duration::from_secs(20),
@@ -180,14 +185,12 @@ impl Server {
         Self { ca, acceptor }
     }
 
-    /// Options that do not offer HTTP/2, which the server prefers.
     fn options(&self, proxy: &Proxy) -> Options {
         Options {
             trust: Trust {
                 ca: Some(self.ca.path().to_owned()),
                 ..Trust::default()
             },
-            http2: false,
             ..proxy.options("https", "")
         }
     }

@@ -78,7 +78,7 @@ const OWNERS: [(&str, &[&str]); 36] = [
     ("clap_mangen", &["cli"]),
     ("futures_util", &["proxy"]),
     ("granit_parser", &["base::yaml"]),
-    ("h2", &["client", "protocol::http2", "proxy::http"]),
+    ("h2", &["proxy::http"]),
     (
         "http_body_util",
         &["kubernetes::api", "net::exchange", "operator::replicas", "proxy::admin"],

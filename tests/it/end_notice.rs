@@ -16,6 +16,7 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, eventually};
+use crate::http2;
 use crate::identities::LINE;
 
 /// A proxy on a port for every protocol, which a user of a file may use, and its target.
@@ -51,8 +52,8 @@ impl World {
         }
     }
 
-    fn connect(&self, scheme: &str, flags: &[&str]) -> Process {
-        Process::spawn(self.command(scheme, flags))
+    fn connect(&self, scheme: &str) -> Process {
+        Process::spawn(self.command(scheme, &[]))
     }
 
     fn command(&self, scheme: &str, flags: &[&str]) -> Command {
@@ -65,7 +66,7 @@ impl World {
     }
 }
 
-const PROTOCOLS: [(&str, &[&str]); 3] = [("http", &[]), ("https", &["--http1.1"]), ("https", &[])];
+const SCHEMES: [&str; 2] = ["http", "https"];
 
 /// How the proxy comes to end a session, and what the client says.
 struct Ending {
@@ -135,29 +136,58 @@ fn connect_says_why_the_proxy_has_ended_a_session_by_every_protocol() {
         logged,
     } in ENDINGS
     {
-        for (scheme, flags) in PROTOCOLS {
+        for scheme in SCHEMES {
             let mut world = World::new(settings);
-            let mut client = world.connect(scheme, flags);
+            let mut client = world.connect(scheme);
             let mut service = world.target.accept();
             service.send("begun\n");
             assert_eq!(
                 client.stdout.next().as_deref(),
                 Some("begun"),
-                "{logged} {scheme} {flags:?}"
+                "{logged} {scheme}"
             );
             end(&mut world);
-            assert_eq!(client.exit_status(), 1, "{logged} {scheme} {flags:?}");
+            assert_eq!(client.exit_status(), 1, "{logged} {scheme}");
             let line: Value = serde_json::from_str(&world.server.process.stdout.next().unwrap()).unwrap();
             assert_eq!((&line["reason"], &line["closed_by"]), (&logged.into(), &"proxy".into()));
             // The notice is no byte of the target's.
             assert_eq!(line["bytes_sent"], 6);
             let id = line["tunnel_id"].as_str().unwrap();
             let expected = format!("switchboard: {said} (id {id})");
-            assert_eq!(client.stderr.rest(), [expected], "{scheme} {flags:?}");
-            assert_eq!(client.stdout.rest(), [""; 0], "{logged} {scheme} {flags:?}");
+            assert_eq!(client.stderr.rest(), [expected], "{scheme}");
+            assert_eq!(client.stdout.rest(), [""; 0], "{logged} {scheme}");
             // Its SSH server is not told that all has ended in order.
             service.expect_late_reset();
         }
+    }
+}
+
+#[test]
+fn the_notice_is_the_last_of_the_download_over_http_2() {
+    for Ending { settings, end, said, .. } in ENDINGS {
+        let mut world = World::new(settings);
+        let mut client = http2::peer::Peer::connect_over_tls(world.server.public(), &world.authority.ca());
+        client.ask_with(
+            1,
+            &[
+                (":method", "CONNECT"),
+                (":authority", "devbox:22"),
+                ("proxy-authorization", "Basic YWxpY2U6Y29ycmVjdA=="),
+                ("switchboard-end", MARKER),
+            ],
+        );
+        assert_eq!(client.expect_status(1, "200")["switchboard-end"], MARKER);
+        let mut service = world.target.accept();
+        service.send("begun");
+        client.expect(1, "begun");
+        end(&mut world);
+        let line: Value = serde_json::from_str(&world.server.process.stdout.next().unwrap()).unwrap();
+        let sentence = said.trim_start_matches("devbox:22: ");
+        let sentence = format!("{sentence} (id {})", line["tunnel_id"].as_str().unwrap());
+        let length = u8::try_from(sentence.len()).unwrap();
+        client.expect(1, [&bytes_of(MARKER)[..], &[length], sentence.as_bytes()].concat());
+        client.expect_end(1);
+        service.expect_late_reset();
     }
 }
 
@@ -185,11 +215,11 @@ fn what_connect_says_of_a_target_that_is_no_ssh_server() {
             "the proxy ended the session: devbox:22 has sent no SSH identification in 1s",
         ),
     ] {
-        for (scheme, flags) in PROTOCOLS {
+        for scheme in SCHEMES {
             let world = World::new("ssh_only: true\ntimeouts: {head: 2m, identification: 1s}\n");
             let (stdin, mut ssh) = pipe().unwrap();
             ssh.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n").unwrap();
-            let mut command = world.command(scheme, &[flags, &["--verbose"]].concat());
+            let mut command = world.command(scheme, &["--verbose"]);
             let mut client = Process::spawn_from(&mut command, stdin);
             drop(command);
             let mut service = world.target.accept();
@@ -208,10 +238,10 @@ fn what_connect_says_of_a_target_that_is_no_ssh_server() {
 
 #[test]
 fn what_connect_says_where_it_does_not_speak_for_an_ssh_client() {
-    for (scheme, flags) in PROTOCOLS {
+    for scheme in SCHEMES {
         let world = World::new("ssh_only: true\n");
         let (stdin, mut user) = pipe().unwrap();
-        let mut command = world.command(scheme, flags);
+        let mut command = world.command(scheme, &[]);
         let mut client = Process::spawn_from(&mut command, stdin);
         drop(command);
         let mut service = world.target.accept();

@@ -61,7 +61,6 @@ macro_rules! each_task {
 each_client! {
     switchboard_connect: SWITCHBOARD + by_an_anchor,
     switchboard_connect_by_tls: SWITCHBOARD_TLS + by_an_anchor + shows_refusals,
-    switchboard_connect_by_tls_http1: SWITCHBOARD_TLS_HTTP1 + by_an_anchor + shows_refusals,
     proxytunnel: PROXYTUNNEL,
     proxytunnel_by_tls: PROXYTUNNEL_TLS + shows_refusals,
     netcat: NC + by_an_anchor,
@@ -76,30 +75,23 @@ each_client! {
 #[test]
 fn a_client_certificate_opens_a_target_that_demands_one() {
     let login = Login::through(&clients::SWITCHBOARD_TLS);
-    for (number, client) in [
-        &clients::SWITCHBOARD_CERTIFICATE,
-        &clients::SWITCHBOARD_CERTIFICATE_HTTP1,
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let proxy_command = client.command(login.proxy.address);
-        let finished = login.run(
-            login.command_by(&proxy_command, "ssh").args([GUARDED, "cat"]),
-            b"let in\n",
-        );
-        assert_eq!(finished.stdout, "let in\n");
-        let line = &login.proxy.access_lines(2 * number + 1)[2 * number];
-        assert_spoken(client, line);
-        assert!(line.contains(r#""tls.client.subject":"CN=alice""#), "{line}");
-        // The proxy has a certificate of that name, and none of this: it shows its first.
-        let wrong = proxy_command.replace("ssh.example.com", "other.example.com");
-        let refused = login.attempt(login.command_by(&wrong, "ssh").args([GUARDED, "true"]), &[]);
-        assert_eq!(refused.status.code(), Some(255), "{refused}");
-        let expected = "the proxy is not trusted: its certificate is for ";
-        assert!(refused.stderr.contains(expected), "{refused}");
-        login.proxy.access_lines(2 * number + 2);
-    }
+    let client = &clients::SWITCHBOARD_CERTIFICATE;
+    let proxy_command = client.command(login.proxy.address);
+    let finished = login.run(
+        login.command_by(&proxy_command, "ssh").args([GUARDED, "cat"]),
+        b"let in\n",
+    );
+    assert_eq!(finished.stdout, "let in\n");
+    let line = &login.proxy.access_lines(1)[0];
+    assert_spoken(client, line);
+    assert!(line.contains(r#""tls.client.subject":"CN=alice""#), "{line}");
+    // The proxy has a certificate of that name, and none of this: it shows its first.
+    let wrong = proxy_command.replace("ssh.example.com", "other.example.com");
+    let refused = login.attempt(login.command_by(&wrong, "ssh").args([GUARDED, "true"]), &[]);
+    assert_eq!(refused.status.code(), Some(255), "{refused}");
+    let expected = "the proxy is not trusted: its certificate is for ";
+    assert!(refused.stderr.contains(expected), "{refused}");
+    login.proxy.access_lines(2);
 }
 
 /// `curl -p -x` opens a tunnel with its own head (User-Agent, Host with the port) and speaks through it.

@@ -66,7 +66,7 @@ fn a_stray_part_of_a_proxy_url_is_not_printed() {
         &["devbox:22", "http://bob:s3cret@host"],
         &["--proxi", "http://bob:s3cret@host", "devbox:22"],
         &["--proxi=http://bob:s3cret@host", "devbox:22"],
-        &["--http1.1=http://bob:s3cret@host", "devbox:22"],
+        &["--verbose=http://bob:s3cret@host", "devbox:22"],
         &["--proxy", "http://proxy", "http://bob:s3cret@host"],
     ] {
         let printed = printed(switchboard(&[&["connect"], arguments].concat()), 2);

@@ -98,7 +98,6 @@ fn one_command_leads_to_a_login_and_another_one_back() {
                 &ca,
                 "--resume",
                 "off",
-                "--http1.1",
             ],
         ),
     ] {

@@ -10,6 +10,7 @@ use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
+use crate::http2;
 use crate::tls;
 use rustix::process::Signal;
 
@@ -36,7 +37,7 @@ fn pours(mut service: Peer) {
 #[test]
 fn a_download_that_a_drain_cuts_off_is_an_error_of_the_client() {
     let authority = Authority::new();
-    for (scheme, flags) in [("http", &[][..]), ("https", &["--http1.1"]), ("https", &[])] {
+    for scheme in ["http", "https"] {
         let target = Target::listen();
         let mut server = server(&authority, &target);
         let proxy = format!("{scheme}://localhost:{}", server.public().port());
@@ -44,14 +45,14 @@ fn a_download_that_a_drain_cuts_off_is_an_error_of_the_client() {
         let trust = ["--ca", ca.to_str().unwrap()];
         let trust = if scheme == "https" { &trust[..] } else { &[] };
         let connect = ["connect", "--proxy", &proxy, "devbox:22"];
-        let mut client = Process::spawn(switchboard(&[&connect, trust, flags].concat()));
+        let mut client = Process::spawn(switchboard(&[&connect, trust].concat()));
         pours(target.accept());
         client.stdout.next().unwrap();
         server.process.signal(Signal::TERM);
         assert_eq!(client.exit_status(), 1);
         let said = client.stderr.rest().join("\n");
         let expected = "the proxy ended the session: the proxy is shutting down";
-        assert!(said.contains(expected), "{scheme} {flags:?}: {said}");
+        assert!(said.contains(expected), "{scheme}: {said}");
         assert_eq!(server.process.exit_status(), 3);
     }
 }
@@ -77,12 +78,12 @@ fn a_tls_session_that_is_cut_off_ends_without_a_close_notify_and_without_a_fin()
 
 /// What the proxy has read of a download is delivered in front of the reset.
 #[test]
-fn bytes_in_front_of_a_cut_arrive_by_every_protocol() {
+fn bytes_in_front_of_a_cut_arrive() {
     let authority = Authority::new();
     let bytes: Vec<u8> = (0..30_000_u32)
         .flat_map(|line| format!("{line}\n").into_bytes())
         .collect();
-    for (scheme, flags) in [("http", &[][..]), ("https", &["--http1.1"]), ("https", &[])] {
+    for scheme in ["http", "https"] {
         let target = Target::listen();
         let mut server = server(&authority, &target);
         let proxy = format!("{scheme}://localhost:{}", server.public().port());
@@ -90,7 +91,7 @@ fn bytes_in_front_of_a_cut_arrive_by_every_protocol() {
         let trust = ["--ca", ca.to_str().unwrap()];
         let trust = if scheme == "https" { &trust[..] } else { &[] };
         let connect = ["connect", "--proxy", &proxy, "devbox:22"];
-        let mut client = Process::spawn(switchboard(&[&connect, trust, flags].concat()));
+        let mut client = Process::spawn(switchboard(&[&connect, trust].concat()));
         let mut service = target.accept();
         service.send(&bytes);
         let counted =
@@ -98,8 +99,26 @@ fn bytes_in_front_of_a_cut_arrive_by_every_protocol() {
         server.settles(counted, bytes.len() as f64);
         server.process.signal(Signal::TERM);
         let lines: Vec<_> = client.stdout.rest();
-        assert_eq!(lines.len(), 30_000, "{scheme} {flags:?}");
+        assert_eq!(lines.len(), 30_000, "{scheme}");
         assert_eq!(client.exit_status(), 1);
         assert_eq!(server.process.exit_status(), 3);
     }
+}
+
+/// A stream of HTTP/2 is reset, and does not look complete either.
+#[test]
+fn bytes_in_front_of_a_cut_arrive_over_http_2_in_front_of_a_reset() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let mut server = server(&authority, &target);
+    let mut client = http2::peer::Peer::connect_over_tls(server.public(), &authority.ca());
+    client.open(1, "devbox:22");
+    // In one frame that hyper-h2 tells the bytes of.
+    let bytes = b"one line of many\n".repeat(60);
+    target.accept().send(&bytes);
+    let counted = r#"tunnel_bytes_total{direction="download",target_namespace="static",target_service="devbox:22"}"#;
+    server.settles(counted, bytes.len() as f64);
+    server.process.signal(Signal::TERM);
+    client.expect(1, &bytes);
+    client.event("reset", 1);
+    assert_eq!(server.process.exit_status(), 3);
 }

@@ -122,7 +122,7 @@ impl Signals {
         tokio::select! {
             biased;
             () = next(&mut self.terminations) => Asked::End,
-            () = next(&mut self.interrupts) => Asked::Interrupt,
+            () = next(&mut self.interrupts) => Asked::End,
             () = next(&mut self.hangups) => Asked::Hangup,
         }
     }

@@ -119,8 +119,8 @@ impl Signals {
             }
         };
         tokio::select! {
-            () = interrupted => Asked::Interrupt,
-            () = broken => Asked::Interrupt,
+            () = interrupted => Asked::End,
+            () = broken => Asked::End,
             () = closed => Asked::Hangup,
         }
     }

@@ -4,15 +4,18 @@ use std::net::IpAddr;
 
 use super::login::Login;
 use super::notice;
-use super::open_tunnel::{Opened, Stream};
+use super::notice::Watched;
 use crate::base::secret::Secret;
 use crate::client::credentials::{CredentialError, Credentials};
 use crate::client::dial::dialing::Dialing;
 use crate::client::dial::head::Request;
 use crate::client::dial::route::{self, Route};
-use crate::client::dial::tls::KeyPair;
-use crate::client::dial::{http1, http2, tls};
+use crate::client::dial::tls::{self, KeyPair};
+use crate::client::dial::transport::Stream;
 use crate::client::{ClientError, Deadline, Options, Scheme, Step};
+
+/// The stream of an open tunnel, behind these bytes.
+pub(in crate::client) type Tunnel = (Stream, Vec<u8>);
 
 /// The tunnel, by at most two requests.
 ///
@@ -21,7 +24,7 @@ pub(in crate::client) async fn open(
     options: &Options,
     login: &mut Login,
     dialing: &mut Dialing,
-) -> Result<Opened, ClientError> {
+) -> Result<Tunnel, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
     if source.has_source()
@@ -87,43 +90,38 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    async fn run(&self, dialing: &mut Dialing) -> Result<Opened, ClientError> {
+    async fn run(&self, dialing: &mut Dialing) -> Result<Tunnel, ClientError> {
         Box::pin(self.open(dialing))
             .await
             .map_err(|error| self.concealed(error))
     }
 
-    async fn open(&self, dialing: &mut Dialing) -> Result<Opened, ClientError> {
-        let Options {
-            proxy, trust, http2, ..
-        } = self.options;
+    async fn open(&self, dialing: &mut Dialing) -> Result<Tunnel, ClientError> {
+        let Options { proxy, trust, .. } = self.options;
         let deadline = Deadline::after(self.options.timeout);
         match proxy.scheme() {
             Scheme::Http => {
                 let route = route::open(self.options, dialing, deadline).await?;
                 self.permit_cleartext(&route)?;
-                self.over_http1(route.stream, route.deadline).await
+                self.ask(route.stream, route.deadline).await
             }
             Scheme::Https => {
                 // Before the first packet: a wrong file is reported whatever the state of the network.
-                let tls = tls::Connector::new(proxy.host(), trust, self.certificate, *http2)?;
+                let tls = tls::Connector::new(proxy.host(), trust, self.certificate)?;
                 let Route { stream, deadline, .. } = route::open(self.options, dialing, deadline).await?;
                 let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
-                if tls::chose_http2(&stream) {
-                    let stream: Stream = Box::new(stream);
-                    let opened = Box::pin(http2::open(stream, &self.request, deadline)).await?;
-                    let (driver, stream, marker) = opened;
-                    Ok(Opened::http2(driver, stream, marker))
-                } else {
-                    self.over_http1(Box::new(stream), deadline).await
-                }
+                self.ask(Box::new(stream), deadline).await
             }
         }
     }
 
-    async fn over_http1(&self, mut stream: Stream, deadline: Deadline) -> Result<Opened, ClientError> {
-        let (early, marker) = Box::pin(http1::open(&mut stream, &self.request, deadline)).await?;
-        Ok(Opened::http1(stream, early, marker))
+    /// Has the proxy open the tunnel over this connection.
+    async fn ask(&self, mut stream: Stream, deadline: Deadline) -> Result<Tunnel, ClientError> {
+        let (early, marker) = Box::pin(self.request.open(&mut stream, deadline)).await?;
+        Ok(match marker {
+            Some(marker) => (Box::new(Watched::new(stream, marker, early)), Vec::new()),
+            None => (stream, early),
+        })
     }
 
     /// The end of the attempt, without parts of the credential that the proxy may have quoted.

@@ -9,14 +9,17 @@ use tokio::time::sleep;
 
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
-use super::open_tunnel::{Finished, Opened};
 use super::relay::Sent;
-use super::session::{Found, Left, Session, find};
-use super::{relay, retry_after};
+use super::session::{Found, Session, find};
+use super::{notice, relay, retry_after};
+use crate::base::authority::Authority;
 use crate::client::dial::dialing::Dialing;
 use crate::client::{ClientError, Local, Options};
 
 /// Opens the tunnel, and carries stdin and stdout to their end.
+///
+/// After an error `local.stdout` stays open, so that the failure can be reported before ssh exits. A stdout whose reader has
+/// closed it is no error: ssh ends like that.
 pub(in crate::client) async fn tunnel<R, W>(
     options: &Options,
     local: &mut Local<R, W>,
@@ -26,98 +29,56 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    // A person at a terminal is not ssh.
-    let settings = options.session.as_ref().filter(|_| !local.interactive);
+    options.target.parse::<Authority>().map_err(ClientError::Target)?;
     let (mut login, mut dialing) = (Login::default(), Dialing::default());
-    let opened = tokio::select! {
+    let (stream, early) = tokio::select! {
         biased;
         opened = Box::pin(retry_after::open(options, &mut login, &mut dialing)) => opened?,
         () = is_left(local) => return Ok(()),
         _ = exit.asked(Leaving::Now) => return Ok(()),
     };
-    let of_tunnel = of_tunnel(&opened);
-    let Some(settings) = settings else {
-        let relayed = opened.carry(|stream, early| async {
-            relay::relay(stream, early, local)
-                .await
-                .map(|_| Finished::unbounded(()))
-        });
-        return Box::pin(or_now(exit, relayed)).await.map(drop).map_err(of_tunnel);
+    // A person at a terminal is not ssh.
+    let Some(settings) = options.session.as_ref().filter(|_| !local.interactive) else {
+        let relayed = Box::pin(relay::relay(stream, early, local));
+        return or_now(exit, relayed).await.map(drop).map_err(of_tunnel);
     };
-    let mut session = Session::new(options, settings, local, exit.clone());
-    session.dials_by(dialing);
-    let carried = opened.carry(|stream, early| async {
-        let found = tokio::select! {
-            found = find(stream, early) => found?,
-            _ = exit.asked(Leaving::Now) => return Ok(Finished::unbounded(Carried::Plain(Sent::Bytes))),
-        };
-        carry(found, &mut session, exit).await
-    });
-    match Box::pin(carried).await {
-        Ok(Carried::Plain(Sent::Bytes)) => Ok(()),
-        // An SSH server identifies itself, and an anchor announces itself, before anything else.
-        Ok(Carried::Plain(Sent::Nothing)) => Err(ClientError::Unidentified),
-        Ok(Carried::Session(left)) => Box::pin(session.run(Ok(left), &mut login)).await,
-        Err(error) if !session.has_begun() => Err(of_tunnel(error)),
-        Err(error) => Box::pin(session.run(Err(error), &mut login)).await,
-    }
-}
-
-/// What a tunnel has carried, and how that has ended.
-enum Carried {
-    Plain(Sent),
-    Session(Left),
-}
-
-/// Carries what is at the other end of the tunnel.
-async fn carry<R, W>(
-    found: Found,
-    session: &mut Session<'_, R, W>,
-    exit: Exit,
-) -> Result<Finished<Carried>, ClientError>
-where
-    R: AsyncRead + Unpin,
-    W: AsyncWrite + Unpin,
-{
+    let found = tokio::select! {
+        found = find(stream, early) => found.map_err(of_tunnel)?,
+        _ = exit.asked(Leaving::Now) => return Ok(()),
+    };
     match found {
         Found::Plain { stream, bytes } => {
-            let relayed = relay::relay(stream, bytes, session.local());
-            let sent = or_now(exit, relayed).await?.unwrap_or(Sent::Bytes);
-            Ok(Finished::unbounded(Carried::Plain(sent)))
+            let relayed = Box::pin(relay::relay(stream, bytes, local));
+            match or_now(exit, relayed).await.map_err(of_tunnel)? {
+                // An SSH server identifies itself, and an anchor announces itself, before anything else.
+                Some(Sent::Nothing) => Err(ClientError::Unidentified),
+                Some(Sent::Bytes) | None => Ok(()),
+            }
         }
         Found::Broken { bytes, error } => {
-            let stdout = &mut session.local().stdout;
-            stdout.write_all(&bytes).await.map_err(ClientError::Output)?;
-            stdout.flush().await.map_err(ClientError::Output)?;
-            Err(ClientError::Lost(error))
+            local.stdout.write_all(&bytes).await.map_err(ClientError::Output)?;
+            local.stdout.flush().await.map_err(ClientError::Output)?;
+            Err(of_tunnel(ClientError::Lost(error)))
         }
         Found::Anchor { stream, opening } => {
-            let Finished { done, farewell } = session.begin(stream, opening).await?;
-            Ok(Finished {
-                done: Carried::Session(done),
-                farewell,
-            })
+            let session = Session::new(options, settings, local, exit);
+            Box::pin(session.run((stream, opening), dialing, &mut login)).await
         }
     }
 }
 
-/// The error of an open tunnel. A reset over HTTP/1.1 may be the target's, which the proxy has passed on; over HTTP/2 that
-/// would be one of the stream.
-fn of_tunnel(opened: &Opened) -> fn(ClientError) -> ClientError {
-    match opened {
-        Opened::Http1(..) => |error| {
-            if let ClientError::Lost(lost) = error {
-                let is_reset = lost.kind() == io::ErrorKind::ConnectionReset;
-                return if is_reset {
-                    ClientError::Reset(lost)
-                } else {
-                    ClientError::Lost(lost)
-                };
-            }
-            error
-        },
-        Opened::Http2(..) => |error| error,
+/// The error of an open tunnel: the proxy may have said why it ends, and a reset may be the target's, which the proxy has
+/// passed on.
+fn of_tunnel(error: ClientError) -> ClientError {
+    let error = notice::explain(error);
+    if let ClientError::Lost(lost) = error {
+        let is_reset = lost.kind() == io::ErrorKind::ConnectionReset;
+        return match is_reset {
+            true => ClientError::Reset(lost),
+            false => ClientError::Lost(lost),
+        };
     }
+    error
 }
 
 /// `None`: the process is asked to go before the work is done.

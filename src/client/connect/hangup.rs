@@ -17,10 +17,8 @@ pub(in crate::client) enum Leaving {
     No,
     /// To end in order: SIGHUP.
     Soon,
-    /// To end now: SIGTERM.
+    /// To end now: SIGTERM and SIGINT.
     Now,
-    /// To end now: SIGINT. ssh gets it, too, from a user that needs no further word.
-    Interrupted,
 }
 
 /// The signals of the process, for what runs in it.
@@ -28,16 +26,6 @@ pub(in crate::client) enum Leaving {
 pub(in crate::client) struct Exit(pub(in crate::client) watch::Receiver<Leaving>);
 
 impl Exit {
-    /// Without signals.
-    pub(in crate::client) fn never() -> Self {
-        Self(watch::channel(Leaving::No).1)
-    }
-
-    /// Whether the user has interrupted it.
-    pub(in crate::client) fn is_interrupted(&self) -> bool {
-        *self.0.borrow() == Leaving::Interrupted
-    }
-
     /// Completes once a signal has asked for that, or for more.
     pub(in crate::client) async fn asked(&mut self, least: Leaving) -> Leaving {
         let asked = self
@@ -70,7 +58,6 @@ where
         ended = &mut tunnel => return Some(ended),
         asked = signals.next() => match asked {
             Asked::End => Leaving::Now,
-            Asked::Interrupt => Leaving::Interrupted,
             Asked::Hangup => Leaving::Soon,
         },
     };

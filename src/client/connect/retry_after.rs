@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::attempt;
+use super::attempt::Tunnel;
 use super::login::Login;
-use super::open_tunnel::Opened;
 use crate::base::text::{chain, printable};
 use crate::client::dial::dialing::Dialing;
 use crate::client::{ClientError, LONGEST_LINE, Options, stderr};
@@ -17,7 +17,7 @@ pub(in crate::client) async fn open(
     options: &Options,
     login: &mut Login,
     dialing: &mut Dialing,
-) -> Result<Opened, ClientError> {
+) -> Result<Tunnel, ClientError> {
     let until = options.wait.and_then(|wait| Instant::now().checked_add(wait));
     let (began, mut starts_by) = (Instant::now(), None);
     let mut is_told = false;

@@ -11,32 +11,67 @@ use self::report::Report;
 use self::sleep_detector::Sleeps;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
-use super::open_tunnel::{Finished, Stream};
-use super::relay;
+use super::{notice, relay};
 use crate::client::dial::dialing::{Another, Dialing};
+use crate::client::dial::transport::Stream;
 use crate::client::{ClientError, Local, Options};
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
 use crate::protocol::resume::exchange::opening::{Opening, Secrets};
 use crate::protocol::resume::reason::End;
 use crate::protocol::resume::session;
-use crate::protocol::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
+use crate::protocol::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED, Timing};
 
 mod backoff;
 mod error;
 mod exchange;
-mod keepalive_advice;
-mod outcome;
 mod reconnect;
 mod report;
-mod settings;
 mod sleep_detector;
 
 pub use self::error::SessionError;
 pub(in crate::client) use self::exchange::{Found, find};
-pub(in crate::client) use self::outcome::Left;
 pub use self::report::Remarks;
-pub use self::settings::Settings;
 pub use self::sleep_detector::Clocks;
+
+/// The settings of a session.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The bytes of each stream that are kept until they are acknowledged, 4 KiB to 64 MiB.
+    pub window: u32,
+    /// How the path is watched.
+    pub timing: Timing,
+    /// How long a connection may be silent, while an answer is awaited, before others are begun beside it.
+    pub patience: Duration,
+    /// How long the session waits for a connection.
+    pub grace: Duration,
+    /// What a sleep of the host is noticed by.
+    pub clocks: Clocks,
+    /// Where the user is told of a connection that is lost for longer than a moment.
+    pub remarks: Remarks,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let resume::Options { window, timing, .. } = resume::Options::default();
+        Self {
+            window,
+            timing,
+            patience: PATIENCE,
+            grace: GRACE,
+            clocks: Clocks::default(),
+            remarks: Remarks::default(),
+        }
+    }
+}
+
+/// How a session has left its tunnel for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// Both sides have said that it is over.
+    Over(End),
+    /// The time to say so is over.
+    Unheard,
+}
 
 /// The client's side of a session.
 pub(in crate::client) struct Session<'a, R, W> {
@@ -46,11 +81,8 @@ pub(in crate::client) struct Session<'a, R, W> {
     driver: Driver,
     /// What proves the session, once the anchor has answered.
     secrets: Option<Secrets>,
-    has_begun: bool,
     exit: Exit,
     hung_up: Option<Instant>,
-    /// Since when stdout has no reader.
-    abandoned: Option<Instant>,
     is_leaving: bool,
     /// The error to report once the anchor knows that the session is over.
     error: Option<ClientError>,
@@ -96,10 +128,8 @@ where
             local,
             driver: Driver::new(session, Side::Client),
             secrets: None,
-            has_begun: false,
             exit,
             hung_up: None,
-            abandoned: None,
             is_leaving: false,
             error: None,
             sleeps: Sleeps::new(settings.clocks),
@@ -116,41 +146,24 @@ where
         }
     }
 
-    /// Tells how the first connection was made.
-    pub(in crate::client) fn dials_by(&mut self, dialing: Dialing) {
-        self.dialing = dialing;
-    }
-
-    /// What a plain tunnel is relayed with.
-    pub(in crate::client) fn local(&mut self) -> &mut Local<R, W> {
-        self.local
-    }
-
-    /// Whether an anchor was found.
-    pub(in crate::client) fn has_begun(&self) -> bool {
-        self.has_begun
-    }
-
     /// Begins at an anchor that was found.
-    pub(in crate::client) async fn begin(
-        &mut self,
-        stream: Stream,
-        opening: Box<Opening>,
-    ) -> Result<Finished<Left>, ClientError> {
-        self.has_begun = true;
+    async fn begin(&mut self, stream: Stream, opening: Box<Opening>) -> Result<Left, ClientError> {
         self.dialing.watch();
         self.deadlines.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
         let link = self.driver.attach_early(stream, opening);
         self.carry(link).await
     }
 
-    /// Goes on behind the first tunnel until the session is over.
+    /// Begins at the anchor of the first tunnel, which was reached by `dialing`, and goes on until the session is over.
     pub(in crate::client) async fn run(
         mut self,
-        first: Result<Left, ClientError>,
+        (stream, opening): (Stream, Box<Opening>),
+        dialing: Dialing,
         login: &mut Login,
     ) -> Result<(), ClientError> {
-        let mut carried = first;
+        self.dialing = dialing;
+        let begun = Box::pin(self.begin(stream, opening));
+        let mut carried = begun.await.map_err(notice::explain);
         loop {
             let error = match carried {
                 Ok(left) => return self.end(left),
@@ -185,7 +198,7 @@ where
     }
 
     /// Proves the session over a tunnel, and goes on there.
-    async fn resume(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
+    async fn resume(&mut self, stream: Stream, early: Vec<u8>) -> Result<Left, ClientError> {
         let Some(secrets) = self.secrets.clone() else {
             return self.begin_anew(stream, early).await;
         };
@@ -195,7 +208,7 @@ where
         let (stream, attached) = match self.beside(Box::pin(exchange)).await {
             Ok(Ok(exchanged)) => exchanged?,
             Ok(Err(_)) => return Err(SessionError::Unanswered.into()),
-            Err(interruption) => return interruption.into_result().map(Finished::unbounded),
+            Err(left) => return left,
         };
         // The connection before has served, if only for an upload.
         if attached.received > self.delivered {
@@ -213,7 +226,7 @@ where
     }
 
     /// Begins once more with the same bytes, as the anchor never answered.
-    async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Finished<Left>, ClientError> {
+    async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Left, ClientError> {
         let restarted = self.driver.session_mut().restart();
         restarted.map_err(SessionError::Violated)?;
         match self.beside(Box::pin(find(stream, early))).await {
@@ -222,13 +235,13 @@ where
                 Found::Plain { .. } => Err(SessionError::NoAnchor.into()),
                 Found::Broken { error, .. } => Err(ClientError::Lost(error)),
             },
-            Err(interruption) => interruption.into_result().map(Finished::unbounded),
+            Err(left) => left,
         }
     }
 
     /// Moves bytes over a connection until the session leaves it. Ok: the session is over. Err: reconnect, unless its [`Retry`]
     /// is never.
-    async fn carry(&mut self, mut link: Link<Stream>) -> Result<Finished<Left>, ClientError> {
+    async fn carry(&mut self, mut link: Link<Stream>) -> Result<Left, ClientError> {
         let (since, received) = (Instant::now(), self.driver.session().received());
         let left = loop {
             if let Some(left) = self.step(Some(&mut link)).await.transpose() {
@@ -239,10 +252,7 @@ where
         if since.elapsed() >= SHORTEST_SERVICE || self.driver.session().received() > received {
             self.backoff.reset();
         }
-        left.map(|left| Finished {
-            done: left,
-            farewell: Some(LONGEST_FAREWELL),
-        })
+        left
     }
 
     /// Moves bytes until there is something to decide, and decides it. An error: the session goes on over another
@@ -329,7 +339,8 @@ where
         self.deadlines.look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
         self.report.look();
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
-        if self.notice_abandoned() || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT)) {
+        let has_no_reader = self.local.is_abandoned.is_some_and(|look| look(&self.local.stdout));
+        if has_no_reader || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT)) {
             self.leave();
         }
         // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
@@ -373,12 +384,9 @@ where
     fn asked(&mut self, leaving: Leaving) {
         match leaving {
             Leaving::No => {}
-            Leaving::Soon => {
-                self.ssh_has_left();
-                _ = self.hung_up.get_or_insert_with(Instant::now);
-            }
+            Leaving::Soon => _ = self.hung_up.get_or_insert_with(Instant::now),
             // Ctrl-C, or a signal to this process alone: ssh sends SIGHUP.
-            Leaving::Now | Leaving::Interrupted => self.leave(),
+            Leaving::Now => self.leave(),
         }
     }
 
@@ -392,6 +400,10 @@ where
     }
 }
 
+/// A shorter cut is over by the means of TCP: docs/resume.md has the reasons.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// As long as an anchor keeps a session: 24 hours.
+const GRACE: Duration = Duration::from_secs(24 * 3600);
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
 const LONGEST_CONFIRMATION: Duration = Duration::from_secs(20);
 /// The time to tell the anchor that ssh has left.

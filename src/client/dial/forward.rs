@@ -10,7 +10,6 @@ use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::head::Request;
-use super::http1;
 use crate::base::secret::Secret;
 use crate::client::{ClientError, Deadline, ProxyUrl, ProxyUrlError, Scheme};
 
@@ -58,7 +57,7 @@ impl ForwardProxy {
         if scheme.to_ascii_lowercase().starts_with("socks") {
             return Err(fault(FaultyUrl::Socks));
         }
-        let url = ProxyUrl::with_port_of_http(&format!("{scheme}://{rest}"), PORT);
+        let url = format!("{scheme}://{rest}").parse();
         let url = url.map_err(|error| fault(FaultyUrl::Url(error)))?;
         Ok(Some(Self { url, variable: name }))
     }
@@ -82,7 +81,7 @@ impl ForwardProxy {
             authorization: authorization.clone(),
             end_marker: None,
         };
-        match Box::pin(http1::open(stream, &request, deadline)).await {
+        match Box::pin(request.open(stream, deadline)).await {
             Ok((early, _)) if early.is_empty() => Ok(()),
             // Neither HTTP nor TLS has a server that speaks first.
             Ok(_) => Err(ClientError::NotHttp),
@@ -144,9 +143,6 @@ fn is_exempt(proxy: &ProxyUrl, hosts: &str) -> bool {
     matches(&hosts.split_whitespace().collect::<Vec<_>>().join(","))
 }
 
-/// The port of an `http://` URL without one, as in curl(1), `--proxy`.
-const PORT: u16 = 1080;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,7 +193,7 @@ mod tests {
                 Some("https://c:443 of ALL_PROXY"),
             ),
             ("http://p", &[("https_proxy", "http://a:1")], None),
-            ("http://p", &[("http_proxy", "a")], Some("http://a:1080 of http_proxy")),
+            ("http://p", &[("http_proxy", "a")], Some("http://a:80 of http_proxy")),
             (
                 "http://p",
                 &[("HTTP_PROXY", "u:p@a:3128/")],

@@ -1,15 +1,16 @@
-//! The CONNECT request of HTTP/1.1, the head of its answer, and what an answer of either HTTP version means.
+//! The CONNECT request, the head of its answer, and what the answer means.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use httparse::{ParserConfig, Status};
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
+use super::tls;
 use super::transport::read_some;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
-use crate::client::{ClientError, LONGEST_LINE};
+use crate::client::{ClientError, Deadline, LONGEST_LINE, Step};
 use crate::protocol::end_notice::{self, Marker};
 
 /// What the proxy is asked for.
@@ -23,30 +24,52 @@ pub(in crate::client) struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// Asks for the target over an open connection. If the proxy agrees, the connection is the tunnel behind the bytes that
+    /// are returned; with the marker of its end notice, if there may be one.
+    pub(in crate::client) async fn open(
+        &self,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+        deadline: Deadline,
+    ) -> Result<(Vec<u8>, Option<Marker>), ClientError> {
+        let head = self.to_http1();
+        let answer = deadline.bound(Step::Answer, async {
+            // One write: some proxies take the first segment for the whole request.
+            let sent = async {
+                stream.write_all(head.expose().as_bytes()).await?;
+                stream.flush().await
+            };
+            let sent = sent.await;
+            // A proxy may have answered, and closed, before it read the request: the answer is the reason.
+            match (read_answer(stream).await, sent) {
+                (Err(ClientError::Lost(error)), Ok(()) | Err(_)) => Err(tls::explain(error, ClientError::Lost)),
+                (Err(ClientError::NoAnswer), Err(error)) => Err(ClientError::Lost(error)),
+                (answer, Ok(()) | Err(_)) => answer,
+            }
+        });
+        let answer = answer.await?;
+        if !answer.opens_tunnel() {
+            return Err(answer.into_refusal(stream).await);
+        }
+        let marker = self.end_marker.filter(|marker| answer.end_marker == Some(*marker));
+        Ok((answer.rest, marker))
+    }
+
     /// The bytes of the request. Both parts come from parsed types and hold no line end.
     pub(in crate::client) fn to_http1(&self) -> Secret {
         let target = self.target;
         let authorization = self.authorization.as_ref().map_or("", Secret::expose);
         // Of its final length: what a reallocation leaves behind would not be overwritten.
         let mut head = String::with_capacity(2 * target.len() + authorization.len() + FIXED);
-        for part in [
-            "CONNECT ",
-            target,
-            " HTTP/1.1\r\nHost: ",
-            target,
-            "\r\nUser-Agent: ",
-            USER_AGENT,
-            "\r\n",
-        ] {
-            head.push_str(part);
-        }
+        // Writing to a String does not fail.
+        write!(
+            head,
+            "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n"
+        )
+        .ok();
         if !authorization.is_empty() {
-            for part in ["Proxy-Authorization: ", authorization, "\r\n"] {
-                head.push_str(part);
-            }
+            write!(head, "Proxy-Authorization: {authorization}\r\n").ok();
         }
         if let Some(marker) = &self.end_marker {
-            // Writing to a String does not fail.
             write!(head, "Switchboard-End: {marker}\r\n").ok();
         }
         head.push_str("\r\n");
@@ -57,9 +80,9 @@ impl Request<'_> {
 /// Reads to the end of the final response head, at most 16 KiB. The caller bounds the time.
 ///
 /// The interim responses in front of it are bounded, too: a flood of them would keep a processor busy until the deadline.
-pub(in crate::client) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, ClientError> {
+async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, ClientError> {
     let mut buffer = Vec::with_capacity(MOST_HEAD);
-    let (mut interim, mut interim_bytes) = (0, 0);
+    let mut interim = 0;
     loop {
         while let Some((mut answer, length)) = parse(&buffer)? {
             buffer.drain(..length);
@@ -67,9 +90,8 @@ pub(in crate::client) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)
                 answer.rest = buffer;
                 return Ok(answer);
             }
-            interim += 1;
-            interim_bytes += length;
-            if interim > MOST_INTERIM || interim_bytes > MOST_INTERIM_BYTES {
+            interim += length;
+            if interim > MOST_INTERIM {
                 return Err(ClientError::EndlessAnswer);
             }
         }
@@ -88,13 +110,11 @@ pub(in crate::client) async fn read_answer(stream: &mut (impl AsyncRead + Unpin)
 
 /// A final response head, and the bytes that were read behind it.
 #[derive(Debug)]
-pub(in crate::client) struct Answer {
+struct Answer {
     status: u16,
     phrase: String,
     /// Whether it has a Proxy-Status (RFC 9209).
     is_of_a_proxy: bool,
-    /// The details of an HTTP/2 answer's Proxy-Status.
-    details: String,
     /// When another request makes sense.
     retry_after: Option<Duration>,
     /// How long the target has left to start.
@@ -108,39 +128,13 @@ pub(in crate::client) struct Answer {
 }
 
 impl Answer {
-    /// An answer of HTTP/2, which has no reason phrase and whose body comes by its stream.
-    pub(in crate::client) fn from_http2(head: &http::response::Parts) -> Self {
-        let marked = head.headers.get_all(end_notice::FIELD);
-        Self {
-            status: head.status.as_u16(),
-            phrase: String::new(),
-            is_of_a_proxy: head.headers.contains_key(PROXY_STATUS),
-            details: details(&head.headers),
-            retry_after: retry_after(head.headers.get("retry-after").map(http::HeaderValue::as_bytes)),
-            starting: retry_after(head.headers.get(STARTING).map(http::HeaderValue::as_bytes)),
-            end_marker: end_notice::marker(marked.iter().map(http::HeaderValue::as_bytes)),
-            text_length: text_length(|name| Some(head.headers.get(name)?.as_bytes())),
-            rest: Vec::new(),
-        }
-    }
-
     /// Whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
-    pub(in crate::client) fn opens_tunnel(&self) -> bool {
+    fn opens_tunnel(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// The marker of the request, if the proxy promises a notice.
-    pub(in crate::client) fn promises_notice(&self, request: &Request<'_>) -> Option<Marker> {
-        request.end_marker.filter(|marker| self.end_marker == Some(*marker))
-    }
-
-    /// The target's first bytes, which were received together with the head.
-    pub(in crate::client) fn into_early_data(self) -> Vec<u8> {
-        self.rest
-    }
-
     /// The error for an answer other than 2xx. The text of its body is read from `stream`.
-    pub(in crate::client) async fn into_refusal(self, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
+    async fn into_refusal(self, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
         let status = self.status;
         // Proxies answer so, too, to a name that they do not know, but for those that say that they are one.
         if matches!(status, 404 | 405 | 501) && !self.is_of_a_proxy {
@@ -155,7 +149,7 @@ impl Answer {
         }
     }
 
-    /// The reason phrase, or else the first line of the text, or else the details. Empty without any of them.
+    /// The reason phrase, or else the first line of the text. Empty without both.
     async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
         if !self.phrase.trim().is_empty() {
             return printable(&self.phrase, LONGEST_LINE);
@@ -171,11 +165,7 @@ impl Answer {
         tokio::time::timeout(BODY_WAIT, body).await.ok();
         self.rest.truncate(self.text_length);
         let text = String::from_utf8_lossy(&self.rest);
-        let line = printable(text.lines().next().unwrap_or_default(), LONGEST_LINE);
-        if line.is_empty() {
-            return printable(&self.details, LONGEST_LINE);
-        }
-        line
+        printable(text.lines().next().unwrap_or_default(), LONGEST_LINE)
     }
 
     /// Whether another head follows, as behind every 1xx (RFC 9110 section 15.2) but 101, which ends HTTP.
@@ -206,7 +196,6 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                 status: response.code.ok_or(ClientError::NotHttp)?,
                 phrase: response.reason.unwrap_or_default().to_owned(),
                 is_of_a_proxy: field(PROXY_STATUS).is_some(),
-                details: String::new(),
                 retry_after: retry_after(field("retry-after")),
                 starting: retry_after(field(STARTING)),
                 end_marker: end_notice::marker(field(end_notice::FIELD).into_iter()),
@@ -216,30 +205,8 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
             Ok(Some((answer, length)))
         }
         Err(httparse::Error::TooManyHeaders) => Err(ClientError::LongAnswer),
-        Err(_) if buffer.first() == Some(&TLS_ALERT) => Err(ClientError::AnsweredInTls),
         Err(_) => Err(ClientError::NotHttp),
     }
-}
-
-/// The `details` of the last proxy that has given some (RFC 9209 section 2.1.6), a string (RFC 9651 section 3.3.3).
-fn details(fields: &http::HeaderMap) -> String {
-    let fields = fields
-        .get_all(PROXY_STATUS)
-        .iter()
-        .filter_map(|field| field.to_str().ok());
-    let Some((_, text)) = fields.filter_map(|field| field.rsplit_once("details=\"")).next_back() else {
-        return String::new();
-    };
-    let mut details = String::new();
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '"' => break,
-            '\\' => details.extend(characters.next()),
-            _ => details.push(character),
-        }
-    }
-    details
 }
 
 /// The length of a text body; 0 for HTML and for chunks, whose first line is not meant for a person.
@@ -267,16 +234,12 @@ const STARTING: &str = "switchboard-starting";
 const FIXED: usize = 192;
 const MOST_HEAD: usize = 16 * 1024;
 const MOST_FIELDS: usize = 128;
-/// Interim responses in front of the answer: no proxy is known to send more than two.
-const MOST_INTERIM: usize = 100;
-/// Their bytes together: four heads.
-const MOST_INTERIM_BYTES: usize = 64 * 1024;
+/// The bytes of the interim responses in front of the answer: four heads. No proxy is known to send more than two.
+const MOST_INTERIM: usize = 64 * 1024;
 /// The bytes of a body that are read for its first line.
 const MOST_BODY: usize = 1024;
 /// The time in which the text behind a refusal has to come.
 const BODY_WAIT: Duration = Duration::from_secs(1);
-/// The first byte of a TLS alert record (RFC 8446 section 5.1), which a TLS server answers to plain text.
-const TLS_ALERT: u8 = 21;
 
 #[cfg(test)]
 mod tests {
@@ -313,7 +276,7 @@ mod tests {
         ] {
             let answer = read(format!("{head}SSH-2.0-x\r\n").as_bytes()).await.unwrap();
             assert!(answer.opens_tunnel(), "{head}");
-            assert_eq!(answer.into_early_data(), b"SSH-2.0-x\r\n", "{head}");
+            assert_eq!(answer.rest, b"SSH-2.0-x\r\n", "{head}");
         }
     }
 
@@ -356,7 +319,10 @@ mod tests {
             ("SSH-2.0-OpenSSH_9.2\r\n", "not HTTP"),
             ("HTTP/2 200\r\n\r\n", "not HTTP"),
             ("HTTP/1.1 403 \x1b[2Jno\r\n\r\n", "not HTTP"),
-            ("\x15\x03\x01\x00\x02\x02\x46", "is the URL https://"),
+            (
+                "\x15\x03\x01\x00\x02\x02\x46",
+                "are the scheme, the address and the port of its URL right?",
+            ),
             (&endless, "too long"),
             (&crowded, "too long"),
         ] {

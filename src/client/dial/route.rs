@@ -57,7 +57,7 @@ async fn through(
     let mut stream = match forward.url().scheme() {
         Scheme::Http => stream,
         Scheme::Https => {
-            let tls = tls::Connector::new(forward.url().host(), &Trust::default(), None, false)?;
+            let tls = tls::Connector::new(forward.url().host(), &Trust::default(), None)?;
             let stream: Stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
             stream
         }

@@ -82,13 +82,8 @@ impl Connector {
     /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that no public authority can
     /// issue a certificate for a private proxy.
     ///
-    /// `pair` is shown where `trust` has no certificate of its own. `http2` offers HTTP/2 in ALPN.
-    pub(in crate::client) fn new(
-        host: &str,
-        trust: &Trust,
-        pair: Option<&KeyPair>,
-        http2: bool,
-    ) -> Result<Self, ClientError> {
+    /// `pair` is shown where `trust` has no certificate of its own.
+    pub(in crate::client) fn new(host: &str, trust: &Trust, pair: Option<&KeyPair>) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned()).map_err(|source| ClientError::TlsName {
             name: name.to_owned(),
@@ -115,8 +110,7 @@ impl Connector {
             true => ClientError::Identity(IdentityError::Unusable(fault)),
             false => ClientError::TlsSetup(fault),
         })?;
-        let offered: &[&[u8]] = if http2 { &[HTTP2, HTTP1] } else { &[HTTP1] };
-        config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
+        config.alpn_protocols = vec![HTTP1.to_vec()];
         let fault = verifier.fault();
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
         Ok(Self {
@@ -161,12 +155,6 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// Whether the proxy has chosen HTTP/2. A proxy without ALPN speaks HTTP/1.1.
-pub(in crate::client) fn chose_http2(stream: &TlsStream<TruncationDetector>) -> bool {
-    let (_, connection) = stream.get_ref();
-    connection.alpn_protocol() == Some(HTTP2)
-}
-
 /// The error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes behind the
 /// handshake, in place of an answer.
 pub(in crate::client) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
@@ -185,8 +173,7 @@ fn alert(error: &io::Error) -> Option<AlertDescription> {
     }
 }
 
-// The names of ALPN (RFC 7301 section 6, RFC 9113 section 3.2).
-const HTTP2: &[u8] = b"h2";
+/// HTTP/1.1 in ALPN (RFC 7301 section 6).
 const HTTP1: &[u8] = b"http/1.1";
 
 /// The alerts of a server that does not accept a certificate (RFC 8446 section 6.2).
@@ -307,7 +294,7 @@ mod tests {
             ca: Some(file.path().to_owned()),
             ..Trust::default()
         };
-        let Err(error) = Connector::new("proxy", &trust, None, true) else {
+        let Err(error) = Connector::new("proxy", &trust, None) else {
             panic!("accepted {content:?}");
         };
         let line = chain(&error);
@@ -350,7 +337,7 @@ mod tests {
             ca: Some(missing),
             ..Trust::default()
         };
-        let Err(error) = Connector::new("proxy", &trust, None, true) else {
+        let Err(error) = Connector::new("proxy", &trust, None) else {
             panic!("accepted a missing file");
         };
         let line = chain(&error);

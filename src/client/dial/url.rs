@@ -50,11 +50,6 @@ impl ProxyUrl {
         &self.authority
     }
 
-    /// Reads a URL whose port, if it is `http://` and has none, is that.
-    pub(in crate::client) fn with_port_of_http(text: &str, port: u16) -> Result<Self, ProxyUrlError> {
-        parse(text, port)
-    }
-
     /// Whether the URL has a user, and perhaps a password.
     pub fn has_credentials(&self) -> bool {
         self.authorization.is_some()
@@ -85,35 +80,31 @@ impl FromStr for ProxyUrl {
     type Err = ProxyUrlError;
 
     fn from_str(text: &str) -> Result<Self, ProxyUrlError> {
-        parse(text, 80)
+        if text.trim().is_empty() {
+            return Err(ProxyUrlError::Empty);
+        }
+        let (scheme, rest) = [Scheme::Http, Scheme::Https]
+            .into_iter()
+            .find_map(|scheme| Some((scheme, scheme.strip(text)?)))
+            .ok_or(ProxyUrlError::Scheme)?;
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains(['/', '?', '#']) {
+            return Err(ProxyUrlError::Path);
+        }
+        let (userinfo, host) = match authority.rsplit_once('@') {
+            Some((userinfo, host)) => (Some(userinfo), host),
+            None => (None, authority),
+        };
+        let port = match scheme {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        };
+        Ok(Self {
+            scheme,
+            authority: parse_host(host, port)?,
+            authorization: userinfo.map(basic).transpose()?,
+        })
     }
-}
-
-fn parse(text: &str, port_of_http: u16) -> Result<ProxyUrl, ProxyUrlError> {
-    if text.trim().is_empty() {
-        return Err(ProxyUrlError::Empty);
-    }
-    let (scheme, rest) = [Scheme::Http, Scheme::Https]
-        .into_iter()
-        .find_map(|scheme| Some((scheme, scheme.strip(text)?)))
-        .ok_or(ProxyUrlError::Scheme)?;
-    let authority = rest.strip_suffix('/').unwrap_or(rest);
-    if authority.contains(['/', '?', '#']) {
-        return Err(ProxyUrlError::Path);
-    }
-    let (userinfo, host) = match authority.rsplit_once('@') {
-        Some((userinfo, host)) => (Some(userinfo), host),
-        None => (None, authority),
-    };
-    let port = match scheme {
-        Scheme::Http => port_of_http,
-        Scheme::Https => 443,
-    };
-    Ok(ProxyUrl {
-        scheme,
-        authority: parse_host(host, port)?,
-        authorization: userinfo.map(basic).transpose()?,
-    })
 }
 
 /// The reason for which a text is no proxy URL.

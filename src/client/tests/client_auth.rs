@@ -105,18 +105,9 @@ async fn a_missing_or_refused_certificate_is_reported_as_such() {
         "the proxy requires a client certificate: give --cert and --key",
         "the proxy refused the client certificate",
     );
-    for (identity, http2, expected) in [
-        (None, false, wanted),
-        (None, true, wanted),
-        (Some(stranger.identity()), false, refused),
-        (Some(stranger.identity()), true, refused),
-    ] {
+    for (identity, expected) in [(None, wanted), (Some(stranger.identity()), refused)] {
         let proxy = Proxy::bind().await;
-        let options = Options {
-            http2,
-            ..server.options(&proxy)
-        };
-        let session = Session::start(with_identity(identity, options));
+        let session = Session::start(with_identity(identity, server.options(&proxy)));
         let stream = proxy.accept().await;
         assert!(within(server.acceptor.accept(stream)).await.is_err());
         let line = session.failure().await;

@@ -141,7 +141,7 @@ async fn tls_on_one_side_only_is_reported_by_name() {
     assert!(within(identity.acceptor.accept(proxy.accept().await)).await.is_err());
     assert_eq!(
         session.failure().await,
-        "the proxy's answer is not HTTP but TLS: is the URL https://?"
+        "the proxy's answer is not HTTP: are the scheme, the address and the port of its URL right?"
     );
 
     let session = Session::start(identity.options(&proxy));
@@ -155,7 +155,7 @@ async fn tls_on_one_side_only_is_reported_by_name() {
     stream.write_all(b"SSH-2.0-OpenSSH\r\n").await.unwrap();
     let line = session.failure().await;
     assert!(
-        line.contains("is not HTTP: are the address and the port right?"),
+        line.contains("is not HTTP: are the scheme, the address and the port of its URL right?"),
         "{line}"
     );
 

@@ -26,6 +26,8 @@ use crate::tunnel::drain::Drain;
 use crate::tunnel::outcome::{Malformed, Refusal};
 
 mod connection;
+mod frames;
+mod inbox;
 mod local_waker;
 mod outgoing;
 mod payload;

@@ -30,16 +30,9 @@ pub(crate) const SWITCHBOARD: Client = Client {
     spoken: ["", "1"],
 };
 
-/// By TLS, as the proxy would have it: over HTTP/2. ssh runs it where the proxy's certificate is.
+/// By TLS. ssh runs it where the proxy's certificate is.
 pub(crate) const SWITCHBOARD_TLS: Client = Client {
     proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca ca.crt %h:%p",
-    spoken: ["1.3", "2"],
-    ..SWITCHBOARD
-};
-
-/// By TLS, over HTTP/1.1.
-pub(crate) const SWITCHBOARD_TLS_HTTP1: Client = Client {
-    proxy_command: "switchboard connect --http1.1 --proxy https://proxy.example.com:8080 --ca ca.crt %h:%p",
     spoken: ["1.3", "1"],
     ..SWITCHBOARD
 };
@@ -49,13 +42,6 @@ pub(crate) const SWITCHBOARD_CERTIFICATE: Client = Client {
     proxy_command: "switchboard connect --proxy https://proxy.example.com:8080 --ca ca.crt \
                     --server-name ssh.example.com --cert alice.crt --key alice.key %h:%p",
     ..SWITCHBOARD_TLS
-};
-
-/// The same over HTTP/1.1.
-pub(crate) const SWITCHBOARD_CERTIFICATE_HTTP1: Client = Client {
-    proxy_command: "switchboard connect --http1.1 --proxy https://proxy.example.com:8080 --ca ca.crt \
-                    --server-name ssh.example.com --cert alice.crt --key alice.key %h:%p",
-    ..SWITCHBOARD_TLS_HTTP1
 };
 
 pub(crate) const PROXYTUNNEL: Client = Client {

@@ -129,12 +129,10 @@ fn finish(login: &Login, command: &mut Command, input: &[u8], directory: &Path) 
 }
 
 /// Each that ssh can be sent through, and where to.
-const SSH: [(&Client, &str); 14] = [
+const SSH: [(&Client, &str); 12] = [
     (&clients::SWITCHBOARD, HOST),
     (&clients::SWITCHBOARD_TLS, HOST),
-    (&clients::SWITCHBOARD_TLS_HTTP1, HOST),
     (&clients::SWITCHBOARD_CERTIFICATE, GUARDED),
-    (&clients::SWITCHBOARD_CERTIFICATE_HTTP1, GUARDED),
     (&clients::PROXYTUNNEL, HOST),
     (&clients::PROXYTUNNEL_TLS, HOST),
     (&clients::NC, HOST),

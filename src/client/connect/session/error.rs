@@ -146,7 +146,6 @@ impl ClientError {
             | Self::TlsName { .. }
             | Self::TlsSetup(_)
             | Self::Runtime(_)
-            | Self::Request(_)
             | Self::Input(_)
             | Self::Output(_) => Retry::Never,
             // As far away as the proxy behind it, which this one may not lead to at the moment.
@@ -164,10 +163,7 @@ impl ClientError {
             | Self::PlainHttp
             | Self::LongAnswer
             | Self::EndlessAnswer
-            | Self::NotHttp
-            | Self::AnsweredInTls
-            | Self::NotHttp2(_)
-            | Self::Flood => Retry::WithPauses,
+            | Self::NotHttp => Retry::WithPauses,
             Self::Lookup { .. }
             | Self::Connect { .. }
             | Self::Tls(_)
@@ -177,7 +173,6 @@ impl ClientError {
             | Self::Lost(_)
             | Self::Unidentified
             | Self::Reset(_)
-            | Self::Aborted(_)
             | Self::Ended(_) => Retry::Soon,
         }
     }

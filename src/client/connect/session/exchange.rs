@@ -8,8 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::SessionError;
 use crate::client::ClientError;
-use crate::client::connect::open_tunnel::Stream;
-use crate::client::dial::transport::read_some;
+use crate::client::dial::transport::{Stream, read_some};
 use crate::protocol::resume::LONGEST_EXCHANGE;
 use crate::protocol::resume::exchange::opening::{Attached, Opening, Step};
 

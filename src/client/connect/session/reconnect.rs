@@ -3,12 +3,11 @@
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 
-use super::Session;
 use super::error::SessionError;
-use super::outcome::{Interruption, Left};
+use super::{Left, Session};
 use crate::client::ClientError;
-use crate::client::connect::attempt;
 use crate::client::connect::login::Login;
+use crate::client::connect::{attempt, notice};
 
 impl<R, W> Session<'_, R, W>
 where
@@ -17,8 +16,8 @@ where
 {
     /// One attempt to go on over another tunnel.
     pub(super) async fn reconnect(&mut self, login: &mut Login) -> Result<Left, ClientError> {
-        if let Err(interruption) = self.pause().await {
-            return interruption.into_result();
+        if let Err(left) = self.pause().await {
+            return left;
         }
         let options = self.options;
         // The attempt watches the network itself: a change must not end it.
@@ -26,17 +25,16 @@ where
         dialing.set_pace(self.backoff.pace());
         let opened = self.beside(Box::pin(attempt::open(options, login, &mut dialing))).await;
         self.dialing = dialing;
-        let opened = match opened {
+        let (stream, early) = match opened {
             Ok(opened) => opened?,
-            Err(interruption) => return interruption.into_result(),
+            Err(left) => return left,
         };
         login.has_opened();
-        let carried = opened.carry(|stream, early| self.resume(stream, early));
-        Box::pin(carried).await
+        Box::pin(self.resume(stream, early)).await.map_err(notice::explain)
     }
 
     /// Waits for the next attempt, unless it is due at once: the host has slept or is in another network, or ssh leaves.
-    async fn pause(&mut self) -> Result<(), Interruption> {
+    async fn pause(&mut self) -> Result<(), Result<Left, ClientError>> {
         let until = Instant::now() + self.backoff.pause();
         let was_leaving = self.is_leaving;
         while self.is_leaving == was_leaving {
@@ -46,16 +44,16 @@ where
             };
             match step {
                 Ok(None) => {}
-                Ok(Some(left)) => return Err(Interruption::Left(left)),
+                Ok(Some(left)) => return Err(Ok(left)),
                 Err(ClientError::Session(SessionError::Slept | SessionError::Moved)) => break,
-                Err(error) => return Err(Interruption::Failed(error)),
+                Err(error) => return Err(Err(error)),
             }
         }
         Ok(())
     }
 
-    /// Does a piece of work, while the session goes on without a connection.
-    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Interruption> {
+    /// Does a piece of work, while the session goes on without a connection. Err: that has interrupted the work.
+    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Result<Left, ClientError>> {
         tokio::pin!(work);
         loop {
             let step = tokio::select! {
@@ -64,8 +62,8 @@ where
             };
             match step {
                 Ok(None) => {}
-                Ok(Some(left)) => return Err(Interruption::Left(left)),
-                Err(error) => return Err(Interruption::Failed(error)),
+                Ok(Some(left)) => return Err(Ok(left)),
+                Err(error) => return Err(Err(error)),
             }
         }
     }

@@ -32,7 +32,6 @@ pub(super) struct Report {
     remarks: Remarks,
     proxy: String,
     outage: Option<Outage>,
-    is_left: bool,
 }
 
 #[derive(Debug)]
@@ -49,7 +48,6 @@ impl Report {
             remarks,
             proxy: proxy.to_owned(),
             outage: None,
-            is_left: false,
         }
     }
 
@@ -86,21 +84,6 @@ impl Report {
         }
     }
 
-    /// ssh has left. What a connection has been silent for counts as an outage, too.
-    pub(super) fn left(&mut self, silence: Option<Duration>) {
-        let outage = self.outage.as_ref().map(|outage| outage.since.elapsed());
-        let longest = outage.max(silence).filter(|outage| *outage >= SHORTEST_GIVEN_UP);
-        if let Some(longest) = longest.filter(|_| !self.is_left) {
-            self.is_left = true;
-            let line = format!(
-                "ssh has ended after {} s without a connection: if it gave up, its ServerAliveInterval times \
-                 ServerAliveCountMax has to exceed such an outage",
-                longest.as_secs()
-            );
-            (self.remarks.0)(&line);
-        }
-    }
-
     /// There is a connection.
     pub(super) fn connected(&mut self) {
         if let Some(outage) = self.outage.take().filter(|outage| outage.is_told) {
@@ -112,5 +95,3 @@ impl Report {
 
 /// An outage that a user hardly notices is not told of.
 const SHORTEST_TOLD: Duration = Duration::from_secs(3);
-/// No keepalive of ssh gives up sooner: its unit is the second.
-const SHORTEST_GIVEN_UP: Duration = Duration::from_secs(1);

@@ -2,8 +2,6 @@
 
 use super::*;
 
-use h2::server::Builder;
-use http::Response;
 
 /// A command that prints another token each time: `token-1`, `token-2`.
 const ANOTHER: &str = "echo token-$(wc -l < runs | tr -d ' ')";
@@ -111,47 +109,6 @@ async fn a_407_without_a_source_says_how_to_give_one() {
     let session = Session::start(proxy.options("http", "user:wrong@"));
     assert!(refuse(&proxy, "wrong password").await.unwrap().starts_with("Basic "));
     assert_eq!(session.failure().await, "the proxy answered 407: wrong password");
-}
-
-#[tokio::test]
-async fn over_http_2_it_is_the_same_and_the_details_of_proxy_status_are_the_reason() {
-    let home = Home::new();
-    let details = "switchboard; error=http_request_denied; details=\"the token \\\"is\\\" cut\"";
-    for (body, status, expected) in [
-        ("from the body\n", details, "the proxy answered 407: from the body"),
-        ("", details, "the proxy answered 407: the token \"is\" cut"),
-        (
-            "",
-            "other; details=\"far\", near; details=\"near\"",
-            "the proxy answered 407: near",
-        ),
-        ("", "switchboard; error=x", "the proxy answered 407"),
-    ] {
-        let (proxy, server) = (Proxy::bind().await, Server::named("127.0.0.1"));
-        let options = Options {
-            http2: true,
-            ..home.tunnel(home.command(ANOTHER), server.options(&proxy))
-        };
-        let runs = home.runs();
-        let session = Session::start(options);
-        for number in 1..=2 {
-            let stream = within(server.acceptor.accept(proxy.accept().await)).await.unwrap();
-            let mut connection = within(Builder::new().handshake::<_, bytes::Bytes>(stream))
-                .await
-                .unwrap();
-            let (request, mut respond) = within(connection.accept()).await.unwrap().unwrap();
-            let shown = request.headers()["proxy-authorization"].clone();
-            assert_eq!(shown, format!("Bearer token-{}", runs + number));
-            let response = Response::builder().status(407).header("proxy-status", status);
-            let response = response.header("content-type", "text/plain").body(()).unwrap();
-            let mut send = respond.send_response(response, body.is_empty()).unwrap();
-            if !body.is_empty() {
-                send.send_data(body.into(), true).unwrap();
-            }
-            tokio::spawn(async move { while let Some(Ok(_)) = connection.accept().await {} });
-        }
-        assert_eq!(session.failure().await, expected);
-    }
 }
 
 #[tokio::test(start_paused = true)]

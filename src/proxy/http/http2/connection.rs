@@ -8,11 +8,11 @@ use std::task::{Context, Poll, ready};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::frames::{Credit, FrameBudget};
 use super::outgoing::Outgoing;
 use super::read_buffer::ReadBuffer;
 use super::write_queue::WriteQueue;
 use crate::net::transport::{Reader, Transport, Writer};
-use crate::protocol::http2::frames::{Credit, FrameBudget, OF_CLIENT};
 use crate::tunnel::outcome::Refusal;
 
 /// A connection as h2 reads and writes it. The clones are one connection: h2 has one, the task that drives h2 another.
@@ -51,7 +51,7 @@ impl<D: Transport> Connection<D> {
         Self(Arc::new(Mutex::new(State {
             transport,
             received: ReadBuffer::with(early),
-            budget: FrameBudget::new(&OF_CLIENT, credit.clone()),
+            budget: FrameBudget::new(credit.clone()),
             outgoing: Outgoing::new(credit),
             queue: WriteQueue::default(),
             acknowledged: 0,

@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio_util::sync::PollSemaphore;
 
+use super::frames::Credit;
 use super::send_buffer::{BufferPermits, Class};
 use super::zero_copy::ZeroCopy;
-use crate::protocol::http2::frames::Credit;
 
 /// A handle to the shared state.
 #[derive(Clone, Debug)]

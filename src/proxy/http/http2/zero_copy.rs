@@ -54,11 +54,11 @@ impl ZeroCopy {
 
 #[cfg(test)]
 mod tests {
+    use super::super::frames::Credit;
     use super::super::outgoing::Outgoing;
     use super::super::payload::Payload;
     use super::super::send_buffer::{BUFFER_BYTES, Class, SendBuffer};
     use super::*;
-    use crate::protocol::http2::frames::Credit;
     use std::io::{self, IoSlice};
     use std::pin::Pin;
     use std::sync::Arc;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::errors::{reset_error, stream_error};
 use super::send::SendHalf;
 use crate::net::transport::Reader;
-use crate::protocol::http2::inbox::{Inbox, StreamFailure};
+use crate::proxy::http::http2::inbox::{Inbox, StreamFailure};
 
 /// The upload as far as it has been received.
 #[derive(Debug)]

@@ -1,6 +1,4 @@
-//! The payload that a stream has received and its reader has not taken yet: one for the proxy's streams and the client's.
-//!
-//! Nothing in it knows which side of a CONNECT over HTTP/2 it is on (RFC 9113 section 8.5).
+//! The payload that a stream has received and its reader has not taken yet.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -13,7 +11,7 @@ use h2::RecvStream;
 ///
 /// The stream's window bounds what it holds: the peer may send further bytes when as many are [released](Self::release).
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(super) struct Inbox {
     stream: RecvStream,
     /// Payloads of DATA frames, as h2 returned them.
     payloads: VecDeque<Bytes>,
@@ -32,7 +30,7 @@ enum End {
 
 /// The end of a stream that is no END_STREAM.
 #[derive(Debug)]
-pub(crate) enum StreamFailure {
+pub(super) enum StreamFailure {
     /// The stream was reset, or its connection has ended.
     Broken(h2::Error),
     /// HEADERS behind the tunnel's bytes: only DATA may follow on a connected stream (RFC 9113 section 8.5).
@@ -40,7 +38,7 @@ pub(crate) enum StreamFailure {
 }
 
 impl Inbox {
-    pub(crate) fn new(stream: RecvStream) -> Self {
+    pub(super) fn new(stream: RecvStream) -> Self {
         Self {
             stream,
             payloads: VecDeque::new(),
@@ -50,7 +48,7 @@ impl Inbox {
     }
 
     /// Completes when there are bytes, or the stream has ended.
-    pub(crate) fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.is_empty() && self.end.is_none() {
             ready!(self.poll_receive(context));
         }
@@ -58,17 +56,17 @@ impl Inbox {
     }
 
     /// Takes over every frame that h2 holds of the stream. h2 ends a connection that lets many small ones wait.
-    pub(crate) fn receive_all(&mut self, context: &mut Context<'_>) {
+    pub(super) fn receive_all(&mut self, context: &mut Context<'_>) {
         while self.end.is_none() && self.poll_receive(context).is_ready() {}
     }
 
     /// Whether END_STREAM has been received.
-    pub(crate) fn has_finished(&self) -> bool {
+    pub(super) fn has_finished(&self) -> bool {
         matches!(self.end, Some(End::Finished))
     }
 
     /// The failure that has ended the stream, once. Bytes may still wait in front of it.
-    pub(crate) fn take_failure(&mut self) -> Option<StreamFailure> {
+    pub(super) fn take_failure(&mut self) -> Option<StreamFailure> {
         match self.end.take() {
             Some(End::Failed(failure)) => Some(failure),
             end @ (Some(End::Finished) | None) => {
@@ -79,7 +77,7 @@ impl Inbox {
     }
 
     /// The next bytes in the memory that h2 received them in, at most `longest`; none if nothing waits.
-    pub(crate) fn next(&mut self, longest: usize) -> Bytes {
+    pub(super) fn next(&mut self, longest: usize) -> Bytes {
         if self.payloads.is_empty() {
             self.seal_small();
         }
@@ -91,14 +89,14 @@ impl Inbox {
     }
 
     /// The next bytes, if one payload has as many as a [read](Self::read) of `longest` would copy together.
-    pub(crate) fn next_whole(&mut self, longest: usize) -> Option<Bytes> {
+    pub(super) fn next_whole(&mut self, longest: usize) -> Option<Bytes> {
         self.seal_small();
         let is_whole = self.payloads.len() == 1 || self.payloads.front().is_some_and(|first| first.len() >= longest);
         is_whole.then(|| self.next(longest))
     }
 
     /// Copies the next bytes, as many as there are and fit, and returns their number.
-    pub(crate) fn read(&mut self, memory: &mut [u8]) -> usize {
+    pub(super) fn read(&mut self, memory: &mut [u8]) -> usize {
         let mut length = 0;
         while let Some(rest) = memory.get_mut(length..).filter(|rest| !rest.is_empty()) {
             let next = self.next(rest.len());
@@ -112,7 +110,7 @@ impl Inbox {
     }
 
     /// Opens the window by as many bytes, which have been written to where they go.
-    pub(crate) fn release(&mut self, bytes: usize) {
+    pub(super) fn release(&mut self, bytes: usize) {
         // It fails for a stream that is closed, whose window has no use any more.
         self.stream.flow_control().release_capacity(bytes).ok();
     }

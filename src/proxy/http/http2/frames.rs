@@ -1,6 +1,4 @@
-//! Bounds the frames of a peer that cost work and move no bytes of a tunnel: of the proxy's clients, and of a client's proxy.
-//!
-//! Each of the two has a tariff of its own.
+//! Bounds the frames of a client that cost work and move no bytes of a tunnel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,10 +11,10 @@ use tokio::time::Instant;
 /// Nine bytes can ask for work: to answer a PING, to apply SETTINGS, to dial for HEADERS that a RST_STREAM takes back
 /// (CVE-2023-44487). h2 bounds the memory that such frames hold, but serves most of them at any rate. Here each frame has
 /// a price, and a connection that cannot pay it has to end. Credit comes with time, and with every DATA frame sent to
-/// the peer, as WINDOW_UPDATEs and PINGs answer those.
+/// the peer, as WINDOW_UPDATEs and PINGs answer those: enough to open and reset 100 streams at once, and then 200 credits a
+/// second: 20 streams opened and reset, or 100 PINGs.
 #[derive(Debug)]
-pub(crate) struct FrameBudget {
-    tariff: &'static Tariff,
+pub(super) struct FrameBudget {
     head: Vec<u8>,
     /// The bytes of the preface, or of the current frame's payload, that have not been received yet.
     skip: usize,
@@ -29,49 +27,13 @@ pub(crate) struct FrameBudget {
     settings: u32,
 }
 
-/// The price of a peer's frames, and the credit that it has for them.
-#[derive(Debug)]
-pub(crate) struct Tariff {
-    /// The bytes in front of the first frame.
-    preface: usize,
-    /// The credit of a new connection, and the most that it can have.
-    most: u32,
-    /// The time for one credit.
-    per_credit: Duration,
-    /// The credit for a DATA frame of the peer's that has no price.
-    per_received: u32,
-    /// The price of a frame by its type, its flags and its length.
-    price: fn(u8, u8, usize) -> u32,
-}
-
-/// The tariff of a client of the proxy: enough to open and reset 100 streams at once, and then 200 credits a second: 20
-/// streams opened and reset, or 100 PINGs.
-pub(crate) static OF_CLIENT: Tariff = Tariff {
-    preface: PREFACE,
-    most: MOST_CREDIT,
-    per_credit: Duration::from_millis(5),
-    per_received: 0,
-    price: price_of_client,
-};
-
-/// The tariff of the proxy of a client, which has one stream: 32,000 PINGs at once, 500 a second, and two for every DATA
-/// frame of the tunnel. It is wide, as whatever implementation the proxy is must be able to pay, and still it ends a
-/// flood within a tenth of a second of processor time.
-pub(crate) static OF_PROXY: Tariff = Tariff {
-    preface: 0,
-    most: 64 * 1024,
-    per_credit: Duration::from_millis(1),
-    per_received: PER_SENT,
-    price: price_of_proxy,
-};
-
 /// The credit that DATA frames have earned since the budget was last short of it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Credit(Arc<AtomicU32>);
+pub(super) struct Credit(Arc<AtomicU32>);
 
 impl Credit {
     /// So many bytes of a tunnel were written in a DATA frame or more.
-    pub(crate) fn data_sent(&self, bytes: usize) {
+    pub(super) fn data_sent(&self, bytes: usize) {
         let earned = PER_SENT + u32::try_from(bytes / BYTES_PER_CREDIT).unwrap_or(MOST_CREDIT);
         self.0.fetch_add(earned.min(MOST_CREDIT), Ordering::Relaxed);
     }
@@ -79,12 +41,11 @@ impl Credit {
 
 impl FrameBudget {
     /// The budget of a connection of which nothing has been received yet.
-    pub(crate) fn new(tariff: &'static Tariff, earned: Credit) -> Self {
+    pub(super) fn new(earned: Credit) -> Self {
         Self {
-            tariff,
             head: Vec::with_capacity(HEAD),
-            skip: tariff.preface,
-            balance: tariff.most,
+            skip: PREFACE,
+            balance: MOST_CREDIT,
             counted_to: Instant::now(),
             earned,
             exhausted: false,
@@ -93,17 +54,17 @@ impl FrameBudget {
     }
 
     /// The number of SETTINGS that the peer has sent, without acknowledgements.
-    pub(crate) fn settings(&self) -> u32 {
+    pub(super) fn settings(&self) -> u32 {
         self.settings
     }
 
     /// Whether a frame could not be paid for, and the connection has to end.
-    pub(crate) fn is_exhausted(&self) -> bool {
+    pub(super) fn is_exhausted(&self) -> bool {
         self.exhausted
     }
 
     /// Charges the frames that begin in the next bytes of the peer. False once the budget is exhausted.
-    pub(crate) fn charge(&mut self, mut bytes: &[u8]) -> bool {
+    pub(super) fn charge(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let skipped = bytes.len().min(self.skip);
             self.skip -= skipped;
@@ -120,16 +81,13 @@ impl FrameBudget {
                 self.settings = self
                     .settings
                     .saturating_add(u32::from(kind == SETTINGS && flags & ACK == 0));
-                self.pay((self.tariff.price)(kind, flags, self.skip), kind);
+                self.pay(price(kind, flags, self.skip));
             }
         }
         !self.exhausted
     }
 
-    fn pay(&mut self, price: u32, kind: u8) {
-        if price == 0 && kind == DATA {
-            self.balance = self.tariff.most.min(self.balance + self.tariff.per_received);
-        }
+    fn pay(&mut self, price: u32) {
         if self.balance < price {
             self.earn();
         }
@@ -141,19 +99,19 @@ impl FrameBudget {
 
     fn earn(&mut self) {
         let elapsed = self.counted_to.elapsed();
-        let per_credit = self.tariff.per_credit;
-        let by_time = u32::try_from(elapsed.as_millis() / per_credit.as_millis()).unwrap_or(u32::MAX);
-        self.counted_to += per_credit * by_time;
+        let by_time = u32::try_from(elapsed.as_millis() / PER_CREDIT.as_millis()).unwrap_or(u32::MAX);
+        self.counted_to += PER_CREDIT * by_time;
         let by_data = self.earned.0.swap(0, Ordering::Relaxed);
         let earned = by_time.saturating_add(by_data);
-        self.balance = self.balance.saturating_add(earned).min(self.tariff.most);
+        self.balance = self.balance.saturating_add(earned).min(MOST_CREDIT);
     }
 }
 
-/// The price of a client's frame, in proportion to the work that it causes.
-fn price_of_client(kind: u8, flags: u8, length: usize) -> u32 {
+/// The price of a frame, in proportion to the work that it causes.
+fn price(kind: u8, flags: u8, length: usize) -> u32 {
     match kind {
-        DATA => price_of_data(flags, length),
+        // Nothing of a tunnel may be in it.
+        DATA => u32::from(length == 0 || (flags & PADDED != 0 && length <= LONGEST_PADDING)),
         HEADERS | RST_STREAM | CONTINUATION => 5,
         SETTINGS => 10,
         PING => 2,
@@ -162,24 +120,7 @@ fn price_of_client(kind: u8, flags: u8, length: usize) -> u32 {
     }
 }
 
-/// The price of a frame of the proxy's, which may be long, and may be the head of an answer that is not the last (1xx).
-fn price_of_proxy(kind: u8, flags: u8, length: usize) -> u32 {
-    // h2 refuses a frame that is longer than the client allows: it has a better name for that.
-    let by_length = u32::try_from(length / BYTES_PER_PRICE).map_or(MOST_BY_LENGTH, |price| price.min(MOST_BY_LENGTH));
-    let by_kind = match kind {
-        DATA => return price_of_data(flags, length),
-        HEADERS => 300,
-        SETTINGS | PING => 2,
-        _ => 1,
-    };
-    by_length + by_kind
-}
-
-/// None, unless the frame may hold nothing of a tunnel.
-fn price_of_data(flags: u8, length: usize) -> u32 {
-    u32::from(length == 0 || (flags & PADDED != 0 && length <= LONGEST_PADDING))
-}
-
+/// The bytes in front of the first frame.
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const DATA: u8 = 0;
@@ -192,12 +133,10 @@ const ACK: u8 = 1;
 const PADDED: u8 = 8;
 /// A padded DATA frame of at most this length may hold nothing but padding.
 const LONGEST_PADDING: usize = 256;
-/// The most credit of a client, and what one write earns at most.
+/// The credit of a new connection, the most that it can have, and what one write earns at most.
 const MOST_CREDIT: u32 = 1000;
-/// The bytes of a proxy's frame that cost as much as a short frame.
-const BYTES_PER_PRICE: usize = 64;
-/// The price of 64 KiB, the longest frame that a client allows.
-const MOST_BY_LENGTH: u32 = 1024;
+/// The time for one credit.
+const PER_CREDIT: Duration = Duration::from_millis(5);
 /// The credit for DATA, whatever its length: a WINDOW_UPDATE for the stream and one for the connection, which simple
 /// clients send for every DATA frame, and a PING.
 const PER_SENT: u32 = 4;
@@ -218,7 +157,7 @@ mod tests {
     }
 
     fn frames() -> FrameBudget {
-        let mut frames = FrameBudget::new(&OF_CLIENT, Credit::default());
+        let mut frames = FrameBudget::new(Credit::default());
         assert!(frames.charge(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
         frames
     }
@@ -249,37 +188,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn every_kind_of_frame_of_a_proxy_but_data_is_bounded_by_number_and_by_bytes() {
-        for (kind, flags, length, most) in [
-            (HEADERS, 4, 30, 218),
-            (HEADERS, 4, 16_000, 119),
-            (SETTINGS, 0, 0, 32 * 1024),
-            (PING, 0, 8, 32 * 1024),
-            (2, 0, 5, 64 * 1024),
-            (8, 0, 4, 64 * 1024),
-            (CONTINUATION, 0, 0, 64 * 1024),
-            (0x55, 0, 6_400, 648),
-            (DATA, 0, 0, 64 * 1024),
-            (DATA, PADDED, 256, 64 * 1024),
-            (DATA, 0, 1, 100_000),
-        ] {
-            let frame = frame(kind, flags, length);
-            let mut frames = FrameBudget::new(&OF_PROXY, Credit::default());
-            let paid = (0..100_000).take_while(|_| frames.charge(&frame)).count();
-            assert_eq!(paid, most, "{kind}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_bytes_of_a_tunnel_earn_its_proxy_the_frames_beside_them() {
-        let mut frames = FrameBudget::new(&OF_PROXY, Credit::default());
-        let (data, ping) = (frame(DATA, 0, 100), frame(PING, 0, 8));
-        for _ in 0..100_000 {
-            assert!(frames.charge(&data) && frames.charge(&ping) && frames.charge(&ping));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn credit_is_earned_by_time_up_to_the_most() {
         let (mut frames, ping) = (frames(), frame(PING, 0, 8));
         for _ in 0..500 {
@@ -297,7 +205,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn data_sent_to_the_client_earns_the_credit_to_answer_it() {
         let earned = Credit::default();
-        let mut frames = FrameBudget::new(&OF_CLIENT, earned.clone());
+        let mut frames = FrameBudget::new(earned.clone());
         frames.charge(&[0; PREFACE]);
         let update = frame(8, 0, 4);
         for _ in 0..100_000 {
