@@ -102,6 +102,7 @@ impl<'a> Attempt<'a> {
         match proxy.scheme() {
             Scheme::Http => {
                 let route = route::open(self.options, dialing, deadline).await?;
+                dialing.step = Step::Answer;
                 self.permit_cleartext(&route)?;
                 self.ask(route.stream, route.deadline).await
             }
@@ -109,7 +110,9 @@ impl<'a> Attempt<'a> {
                 // Before the first packet: a wrong file is reported whatever the state of the network.
                 let tls = tls::Connector::new(proxy.host(), trust, self.certificate)?;
                 let Route { stream, deadline, .. } = route::open(self.options, dialing, deadline).await?;
+                dialing.step = Step::Tls;
                 let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
+                dialing.step = Step::Answer;
                 self.ask(Box::new(stream), deadline).await
             }
         }

@@ -7,9 +7,12 @@ use tokio::time::Instant;
 
 use crate::client::ClientError;
 
-/// A step before the tunnel is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A step on the way to an SSH server, in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
+    /// The arguments, the files and the credentials.
+    #[default]
+    Settings,
     /// The lookup of the proxy's name.
     Lookup,
     /// The TCP connection, after others that have failed.
@@ -18,15 +21,19 @@ pub enum Step {
     Tls,
     /// The response head.
     Answer,
+    /// The first line of the SSH server.
+    Ssh,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Settings => "what is read first",
             Self::Lookup => "the lookup of the proxy's name",
             Self::Connect => "a connection to the proxy",
             Self::Tls => "the TLS handshake with the proxy",
             Self::Answer => "the proxy's answer",
+            Self::Ssh => "the first line of the SSH server",
         })
     }
 }

@@ -20,6 +20,8 @@ use crate::client::{ClientError, Deadline, ProxyUrl, Step};
 /// How the proxy is reached.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Dialing {
+    /// The step of an attempt that was begun last.
+    pub(in crate::client) step: Step,
     /// The addresses that the proxy's name had last.
     addresses: Vec<SocketAddr>,
     /// The time between two connections of one attempt. `None`: one connection, and each address in its turn.
@@ -110,7 +112,9 @@ impl Dialing {
     }
 
     async fn connect_once(&mut self, proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
+        self.step = Step::Lookup;
         self.addresses = deadline.bound(Step::Lookup, lookup(proxy)).await?;
+        self.step = Step::Connect;
         let connected = connect_in_order(&self.addresses, deadline).await;
         connected.map_err(|error| error.unwrap_or_else(|| no_address(proxy)))
     }
