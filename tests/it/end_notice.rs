@@ -141,11 +141,7 @@ fn connect_says_why_the_proxy_has_ended_a_session_by_every_protocol() {
             let mut client = world.connect(scheme);
             let mut service = world.target.accept();
             service.send("begun\n");
-            assert_eq!(
-                client.stdout.next().as_deref(),
-                Some("begun"),
-                "{logged} {scheme}"
-            );
+            assert_eq!(client.stdout.next().as_deref(), Some("begun"), "{logged} {scheme}");
             end(&mut world);
             assert_eq!(client.exit_status(), 1, "{logged} {scheme}");
             let line: Value = serde_json::from_str(&world.server.process.stdout.next().unwrap()).unwrap();
@@ -164,7 +160,10 @@ fn connect_says_why_the_proxy_has_ended_a_session_by_every_protocol() {
 
 #[test]
 fn the_notice_is_the_last_of_the_download_over_http_2() {
-    for Ending { settings, end, said, .. } in ENDINGS {
+    for Ending {
+        settings, end, said, ..
+    } in ENDINGS
+    {
         let mut world = World::new(settings);
         let mut client = http2::peer::Peer::connect_over_tls(world.server.public(), &world.authority.ca());
         client.ask_with(

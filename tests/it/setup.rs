@@ -91,14 +91,7 @@ fn one_command_leads_to_a_login_and_another_one_back() {
         (&spaced, vec!["--proxy", &setup.url("https"), "--ca", &ca]),
         (
             &spaced,
-            vec![
-                "--proxy",
-                &setup.url("https"),
-                "--ca",
-                &ca,
-                "--resume",
-                "off",
-            ],
+            vec!["--proxy", &setup.url("https"), "--ca", &ca, "--resume", "off"],
         ),
     ] {
         let install = [&arguments[..], &["--write", &config]].concat();

@@ -114,7 +114,8 @@ fn bytes_in_front_of_a_cut_arrive_over_http_2_in_front_of_a_reset() {
     client.open(1, "devbox:22");
     // In one frame that hyper-h2 tells the bytes of.
     let bytes = b"one line of many\n".repeat(60);
-    target.accept().send(&bytes);
+    let mut service = target.accept();
+    service.send(&bytes);
     let counted = r#"tunnel_bytes_total{direction="download",target_namespace="static",target_service="devbox:22"}"#;
     server.settles(counted, bytes.len() as f64);
     server.process.signal(Signal::TERM);

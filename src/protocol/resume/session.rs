@@ -2,7 +2,6 @@
 
 mod buffer;
 mod incoming;
-mod link;
 pub(crate) mod outbox;
 mod outgoing;
 
@@ -10,13 +9,11 @@ use std::io::IoSlice;
 use std::time::Instant;
 
 use self::incoming::{Incoming, Taking};
-use self::link::Link;
-pub use self::link::{Attachment, LinkState};
 use self::outgoing::Outgoing;
-use super::frame::{Frame, Output, Piece, Violation};
-use super::liveness::Timing;
+use super::frame::{Decoder, Frame, Output, Piece, Violation};
+use super::liveness::{Liveness, Timing};
 use super::options::{Options, bounded};
-use super::reason::{End, Ending};
+use super::reason::{End, Ending, Going};
 
 /// One side of a session.
 ///
@@ -392,5 +389,45 @@ impl Session {
 
     fn is_aborted(&self) -> bool {
         self.ending.is_some_and(|ending| !ending.is_orderly)
+    }
+}
+
+/// The number of a connection of a session, in the order in which they began to carry it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attachment(u64);
+
+/// The state of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// There is none, or not the one that was asked about.
+    Detached,
+    /// It carries the session.
+    Alive,
+    /// Nothing has come for too long. It is to be dropped.
+    Dead,
+    /// The other side drops it. So should this one.
+    Going(Going),
+}
+
+/// The state that ends with a connection.
+#[derive(Debug)]
+struct Link {
+    decoder: Decoder,
+    liveness: Liveness,
+    /// The number of the last PING that was not answered yet.
+    pong: Option<u64>,
+    left: Option<Going>,
+    has_sent_last: bool,
+}
+
+impl Link {
+    fn new(timing: Timing, now: Instant) -> Self {
+        Self {
+            decoder: Decoder::default(),
+            liveness: Liveness::new(timing, now),
+            pong: None,
+            left: None,
+            has_sent_last: false,
+        }
     }
 }

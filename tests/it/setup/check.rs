@@ -159,7 +159,10 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
             &["--ca", &ca],
             "ssh.a",
             none,
-            ["TLS", "is not HTTP: are the scheme, the address and the port of its URL right?"],
+            [
+                "TLS",
+                "is not HTTP: are the scheme, the address and the port of its URL right?",
+            ],
         ),
         (&to_plain, &[], "ssh.a", none, ["proxy", ""]),
         (&admin, &[], "ssh.a", none, ["proxy", "this is not a CONNECT proxy"]),
@@ -168,7 +171,10 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
             &[],
             "ssh.a",
             none,
-            ["proxy", "is not HTTP: are the scheme, the address and the port of its URL right?"],
+            [
+                "proxy",
+                "is not HTTP: are the scheme, the address and the port of its URL right?",
+            ],
         ),
         (&tokens, &[], "ssh.a", none, ["proxy", "give credentials"]),
         (&http, &[], "unknown.a", none, ["proxy", "the proxy answered 403"]),

@@ -2,7 +2,6 @@
 
 use super::*;
 
-
 /// A command that prints another token each time: `token-1`, `token-2`.
 const ANOTHER: &str = "echo token-$(wc -l < runs | tr -d ' ')";
 
