@@ -39,7 +39,7 @@ impl PemFault {
         }
     }
 
-    fn at(line: usize, reason: impl Into<String>) -> Self {
+    pub(crate) fn at(line: usize, reason: impl Into<String>) -> Self {
         Self {
             line: Some(line),
             reason: reason.into(),

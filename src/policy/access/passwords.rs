@@ -77,7 +77,13 @@ impl Users {
 
     /// The first line whose password is guessed fast; `None` without any.
     pub fn weakness(&self) -> Option<UserFault> {
-        let line = self.table.load().values().filter_map(|entry| entry.weak_line).min();
+        let line = self
+            .table
+            .load()
+            .values()
+            .filter(|entry| entry.is_weak())
+            .map(|entry| entry.line)
+            .min();
         let reason =
             "bcrypt with a cost below 10 is guessed fast: make the hashes with `htpasswd -nB -C 10`".to_owned();
         line.is_some().then_some(UserFault { line, reason })
@@ -181,14 +187,9 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
             .utf8_chunks()
             .next()
             .map_or(1, |chunk| chunk.valid().matches('\n').count() + 1);
-        let reason = "it is not UTF-8".to_owned();
-        return Err(vec![UserFault {
-            line: Some(line),
-            reason,
-        }]);
+        return Err(vec![UserFault::at(line, "it is not UTF-8")]);
     };
     let mut table = Table::new();
-    let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
     let mut faults = Vec::new();
     let mut more = 0_usize;
     for (number, line) in (1..).zip(text.split('\n')) {
@@ -196,26 +197,15 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let mut fault = |reason| match faults.len() < MOST_FAULTS {
-            true => faults.push(UserFault {
-                line: Some(number),
-                reason,
-            }),
-            false => more += 1,
-        };
-        let (name, entry) = match Entry::parse(number, line) {
-            Ok(parsed) => parsed,
-            Err(reason) => {
-                fault(reason);
-                continue;
-            }
-        };
-        if let Some(first) = lines.get(name) {
-            fault(format!("this user is in line {first} already"));
-            continue;
+        let entry = Entry::parse(number, line).and_then(|(name, entry)| match table.get(name) {
+            Some(first) => Err(format!("this user is in line {} already", first.line)),
+            None => Ok(table.insert(name.into(), Arc::new(entry))),
+        });
+        match entry {
+            Ok(_) => {}
+            Err(reason) if faults.len() < MOST_FAULTS => faults.push(UserFault::at(number, reason)),
+            Err(_) => more += 1,
         }
-        lines.insert(name, number);
-        table.insert(name.into(), Arc::new(entry));
     }
     if more > 0 {
         faults.push(UserFault::of_the_file(format!("and {more} more faults")));

@@ -10,8 +10,8 @@ use crate::base::user_name::is_name;
 pub(super) struct Entry {
     hash: Hash,
     groups: Vec<Box<str>>,
-    /// Its line, if the password is guessed fast.
-    pub(super) weak_line: Option<usize>,
+    /// The number of its line.
+    pub(super) line: usize,
 }
 
 impl Entry {
@@ -43,15 +43,19 @@ impl Entry {
             return Err("a group is empty, too long, not printable, or has a space at an end".to_owned());
         }
         let groups = groups.into_iter().map(Into::into).collect();
-        let weak_line = hash.is_weak().then_some(number);
         Ok((
             name,
             Self {
                 hash,
                 groups,
-                weak_line,
+                line: number,
             },
         ))
+    }
+
+    /// Whether the password is guessed fast.
+    pub(super) fn is_weak(&self) -> bool {
+        self.hash.is_weak()
     }
 
     /// The user, by this name.
