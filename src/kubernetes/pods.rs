@@ -6,15 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
-use kube::api::Portforwarder;
+use kube::api::{ListParams, Portforwarder};
 use kube::{Api, Client};
-use serde::Deserialize;
 use tokio::io::DuplexStream;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use super::api::failure::{ApiError, Failure};
-use super::api::requests::{self, LONGEST_ANSWER, Login, encoded, failure_of};
+use super::api::requests::{self, LONGEST_ANSWER, Login, failure_of};
 
 /// Which pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,12 +75,12 @@ impl Pods {
     /// # Errors
     /// The API server does not answer, refuses, or lists more than [`MOST_PODS`] pods.
     pub(crate) async fn list(&self) -> Result<Vec<Pod>, ApiError> {
-        let (namespace, selector) = (encoded(&self.namespace), encoded(&self.selector));
-        let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={selector}");
-        let body = requests::get(&self.client, &path).await?.read_all().await?;
-        let listed: Listed =
-            serde_json::from_slice(&body).map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-        let mut pods: Vec<_> = listed.items.into_iter().filter_map(|pod| pod.read(self.port)).collect();
+        let all = ListParams::default().labels(&self.selector);
+        let listed = match timeout(LONGEST_ANSWER, self.api().list(&all)).await {
+            Ok(listed) => listed.map_err(|error| refused(&error))?,
+            Err(_) => return Err(ApiError::new(Failure::Timeout, "no answer in time")),
+        };
+        let mut pods: Vec<_> = listed.into_iter().filter_map(|pod| read(pod, self.port)).collect();
         if pods.len() > MOST_PODS {
             let reason = format!(
                 "{} pods match the selector, which are more than {MOST_PODS}",
@@ -99,8 +98,7 @@ impl Pods {
     /// # Errors
     /// The API server does not answer, or refuses. That the pod cannot be reached is told by [`Forward::broken`].
     pub(crate) async fn forward(&self, pod: &str, port: u16) -> Result<Forward, ApiError> {
-        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let forwarder = match timeout(LONGEST_ANSWER, pods.portforward(pod, &[port])).await {
+        let forwarder = match timeout(LONGEST_ANSWER, self.api().portforward(pod, &[port])).await {
             Ok(Ok(forwarder)) => forwarder,
             Ok(Err(error)) => return Err(refused(&error)),
             Err(_) => return Err(ApiError::new(Failure::Timeout, "no answer in time")),
@@ -115,6 +113,10 @@ impl Pods {
             .as_mut()
             .and_then(|forwarder| forwarder.take_stream(port));
         Ok(forward)
+    }
+
+    fn api(&self) -> Api<core::Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 }
 
@@ -188,67 +190,21 @@ impl fmt::Debug for Forward {
     }
 }
 
-#[derive(Deserialize)]
-struct Listed {
-    items: Vec<Item>,
-}
-
-#[derive(Deserialize)]
-struct Item {
-    metadata: Metadata,
-    #[serde(default)]
-    spec: Spec,
-    #[serde(default)]
-    status: Status,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    name: String,
-}
-
-#[derive(Default, Deserialize)]
-struct Spec {
-    #[serde(default)]
-    containers: Vec<Container>,
-}
-
-#[derive(Deserialize)]
-struct Container {
-    #[serde(default)]
-    ports: Vec<ContainerPort>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ContainerPort {
-    #[serde(default)]
-    name: String,
-    container_port: u16,
-}
-
-#[derive(Default, Deserialize)]
-struct Status {
-    #[serde(default)]
-    phase: String,
-}
-
-impl Item {
-    /// The pod; `None` if it has ended.
-    fn read(self, port: Option<u16>) -> Option<Pod> {
-        let phase = self.status.phase;
-        if matches!(&*phase, "Succeeded" | "Failed") {
-            return None;
-        }
-        let ports = self.spec.containers.iter().flat_map(|container| &container.ports);
-        let named = ports.filter(|port| matches!(&*port.name, "metrics" | "admin"));
-        let named = named.map(|port| port.container_port).next();
-        Some(Pod {
-            name: self.metadata.name,
-            port: port.or(named).unwrap_or(ADMIN_PORT),
-            waits: (phase != "Running").then_some(phase),
-        })
+/// Reads a pod; `None` if it has ended.
+fn read(pod: core::Pod, port: Option<u16>) -> Option<Pod> {
+    let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
+    if matches!(&*phase, "Succeeded" | "Failed") {
+        return None;
     }
+    let containers = pod.spec.into_iter().flat_map(|spec| spec.containers);
+    let mut ports = containers.flat_map(|container| container.ports.unwrap_or_default());
+    let named = ports.find(|port| matches!(port.name.as_deref(), Some("metrics" | "admin")));
+    let named = named.and_then(|port| u16::try_from(port.container_port).ok());
+    Some(Pod {
+        name: pod.metadata.name?,
+        port: port.or(named).unwrap_or(ADMIN_PORT),
+        waits: (phase != "Running").then_some(phase),
+    })
 }
 
 /// The `User-Agent` of the operators' programs, as audit logs show it.
@@ -264,7 +220,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn read(pod: Value, port: Option<u16>) -> Option<Pod> {
-        serde_json::from_value::<Item>(pod).unwrap().read(port)
+        super::read(serde_json::from_value(pod).unwrap(), port)
     }
 
     #[test]
