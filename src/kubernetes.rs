@@ -1,7 +1,7 @@
 //! The client of the API server: Services become the allowlist, users and their rights are asked for.
 //!
-//! A [`source`] is one kind of object in one namespace. For each source a [`reflector`] lists and watches its objects,
-//! and decodes them into the [`model`]. The [`reconciler`] takes the events of all reflectors, joins the objects into
+//! A [`source`] is one kind of object in one namespace. For each source a [`follower`] lists and watches its objects,
+//! which are decoded into the [`model`]. The [`reconciler`] takes the events of all sources, joins the objects into
 //! targets ([`join`]), and updates the allowlist, the metrics and the snapshot file. The [`controller`] runs them on a
 //! thread of their own, so that decoding a long list delays no tunnel.
 //!

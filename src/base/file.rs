@@ -39,14 +39,11 @@ pub(crate) fn read_unless_short(path: &Path, longest: u64) -> Result<Bytes, Stri
 
 /// The sentence about a file that could not be read.
 pub(crate) fn unreadable(error: &io::Error) -> String {
-    use io::ErrorKind::{FileTooLarge, InvalidInput, NotFound};
-    let is_sentence = matches!(error.kind(), InvalidInput | FileTooLarge);
-    if error.kind() == NotFound {
-        "there is no such file".to_owned()
-    } else if is_sentence {
-        error.to_string()
-    } else {
-        format!("cannot be read: {error}")
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        // A sentence already.
+        io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge => error.to_string(),
+        _ => format!("cannot be read: {error}"),
     }
 }
 

@@ -75,7 +75,11 @@ pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io
     let router = routes.into_router();
     let serve = move |stream, peer| converse(stream, Caller::new(peer), router.clone());
     vital::start("admin", move || {
-        Ok(connections::accept(TcpListener::from_std(listener)?, connections, serve))
+        Ok(connections::accept(
+            TcpListener::from_std(listener)?,
+            connections,
+            serve,
+        ))
     })?;
     Ok(address)
 }

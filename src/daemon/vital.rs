@@ -9,10 +9,13 @@ use std::panic;
 use std::process;
 use std::sync::{Mutex, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::runtime;
-use tokio::task::{Id, try_id};
+use tokio::task::{Id, JoinError, try_id};
+use tokio::time::sleep;
+use tracing::error;
 
 thread_local! {
     /// Set on vital threads: the id of the Tokio task that the thread itself runs as, if any. Each worker is one.
@@ -80,6 +83,22 @@ where
     Ok(thread)
 }
 
+/// Starts a task again, a second after each end, without an end. After a failure, which is a panic, `failed` is called.
+pub async fn supervise<T: Future<Output = Result<(), JoinError>>>(
+    name: &str,
+    start: impl Fn() -> T,
+    failed: impl Fn(),
+) {
+    loop {
+        if let Err(error) = start().await {
+            error!("{name} has failed and is restarted: {error}");
+            failed();
+        }
+        sleep(BEFORE_RESTART).await;
+    }
+}
+
+const BEFORE_RESTART: Duration = Duration::from_secs(1);
 /// How long a stderr that takes nothing is waited for.
 const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 

@@ -5,7 +5,6 @@ mod endpoints;
 mod guards;
 mod join;
 mod reconciler;
-pub(crate) mod reflector;
 mod remarks;
 mod rules;
 mod shrink_guard;

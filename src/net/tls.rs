@@ -50,24 +50,40 @@ struct Known {
     /// Of ports that ask for no certificates. Its keys outlive the certificates: they change every six hours, and the last
     /// ones are valid for as long again.
     ticketer: Arc<dyn ProducesTickets>,
-    /// What serves.
-    material: Material,
+    expiries: Vec<Expiry>,
+    next_updates: Vec<NextUpdate>,
+    cautions: Vec<Caution>,
     /// The remarks that have been returned since the files were loaded.
     remarked: HashSet<String>,
 }
 
 impl Settings {
-    /// The remarks about the files: what an operator should know although they can be used, such as a certificate that has
-    /// expired.
-    ///
-    /// # Errors
-    /// Why they cannot be used.
-    pub fn judge(&self) -> Result<Vec<FileFault>, Vec<FileFault>> {
-        let read = settled(None, Duration::ZERO, || Contents::read(self));
-        let (contents, _) = read.map_err(|reason| vec![FileFault::of_the_system(reason)])?;
-        let material = Material::of(self, &contents)?;
-        Ok(true_now(&material.cautions).cloned().collect())
+    /// The faults of the files and the remarks about them.
+    pub fn judge(&self) -> Judgement {
+        let material = match settled(None, Duration::ZERO, || Contents::read(self)) {
+            Ok((contents, _)) => Material::of(self, &contents),
+            Err(reason) => Err(vec![FileFault::of_the_system(reason)]),
+        };
+        match material {
+            Ok(material) => Judgement {
+                faults: Vec::new(),
+                remarks: true_now(&material.cautions()).cloned().collect(),
+            },
+            Err(faults) => Judgement {
+                faults,
+                remarks: Vec::new(),
+            },
+        }
     }
+}
+
+/// What there is to say of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// Why they cannot be used.
+    pub faults: Vec<FileFault>,
+    /// What an operator should know although they can, such as a certificate that has expired.
+    pub remarks: Vec<FileFault>,
 }
 
 fn true_now(cautions: &[Caution]) -> impl Iterator<Item = &FileFault> {
@@ -87,7 +103,9 @@ impl Tls {
             known: Mutex::new(Known {
                 settings,
                 ticketer,
-                material: Material::default(),
+                expiries: Vec::new(),
+                next_updates: Vec::new(),
+                cautions: Vec::new(),
                 remarked: HashSet::new(),
             }),
             readings: Mutex::default(),
@@ -123,12 +141,7 @@ impl Tls {
         follow::reload(&self.readings, Duration::ZERO, read, |contents| {
             let mut known = self.known();
             let material = Material::of(&known.settings, &contents)?;
-            *self.serving.write() = Serving {
-                config: material.config(&known.ticketer).map(Arc::new),
-                verifier: material.verifier.clone(),
-            };
-            known.material = material;
-            known.remarked.clear();
+            *self.serving.write() = known.serve(material);
             Ok(())
         })
     }
@@ -140,19 +153,18 @@ impl Tls {
 
     /// The expiry of each certificate that serves.
     pub fn expiries(&self) -> Vec<Expiry> {
-        let pairs = &self.known().material.pairs;
-        pairs.iter().map(|pair| pair.expiry.clone()).collect()
+        self.known().expiries.clone()
     }
 
     /// The nextUpdate of each authority's revocation list.
     pub fn next_updates(&self) -> Vec<NextUpdate> {
-        self.known().material.next_updates.clone()
+        self.known().next_updates.clone()
     }
 
     /// The remarks about the files that have become true since the last call, or since the files were loaded.
     pub fn new_remarks(&self) -> Vec<String> {
-        let Known { material, remarked, .. } = &mut *self.known();
-        let remarks = true_now(&material.cautions).map(ToString::to_string);
+        let Known { cautions, remarked, .. } = &mut *self.known();
+        let remarks = true_now(cautions).map(ToString::to_string);
         remarks.filter(|remark| remarked.insert(remark.clone())).collect()
     }
 
@@ -178,6 +190,19 @@ impl Tls {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock()
+    }
+}
+
+impl Known {
+    fn serve(&mut self, material: Material) -> Serving {
+        self.expiries = material.expiries();
+        self.next_updates = material.next_updates();
+        self.cautions = material.cautions();
+        self.remarked.clear();
+        Serving {
+            verifier: material.verifier(),
+            config: material.into_config(&self.ticketer).map(Arc::new),
+        }
     }
 }
 

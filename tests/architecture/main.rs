@@ -117,7 +117,14 @@ const OWNERS: [(&str, &[&str]); 36] = [
     ),
     (
         "rustix",
-        &["base::platform", "daemon", "kubernetes::files", "net", "operator::tables::columns", "tunnel"],
+        &[
+            "base::platform",
+            "daemon",
+            "kubernetes::files",
+            "net",
+            "operator::tables::columns",
+            "tunnel",
+        ],
     ),
     ("rustls", &["client", "net", "policy::access::oidc"]),
     ("rustls_native_certs", &["client", "policy::access::oidc"]),

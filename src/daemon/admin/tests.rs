@@ -153,7 +153,11 @@ async fn readers_of_one_second_share_a_page_of_metrics_while_one_has_not_read_it
     };
     let router = Routes::probes(handlers).into_router();
     let caller = || Caller::new("192.0.2.1:1".parse().unwrap());
-    let ask = async || answer(router.clone(), caller(), request(Method::GET, "/metrics")).await.unwrap();
+    let ask = async || {
+        answer(router.clone(), caller(), request(Method::GET, "/metrics"))
+            .await
+            .unwrap()
+    };
     let first = ask().await;
     let both = [first, ask().await];
     assert_eq!(scrapes.load(Ordering::Relaxed), 1);

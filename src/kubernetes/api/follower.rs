@@ -1,5 +1,10 @@
-//! Lists and watches the objects of one kind, in the way of the [reflector](crate::kubernetes::targets::reflector): every wait has a
-//! deadline, a watch that ends in time is resumed, and after a failure the objects are listed anew.
+//! Lists and watches the objects of one kind, and tells its consumer what it learns.
+//!
+//! It drives the API itself and not through kube's watcher, which takes 7 to 10 s to find a server that is back, does not
+//! notice a half-open connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end
+//! it after [`WATCH`]; one that lasts longer has lost its server. A watch that ends in time is resumed at the last resource
+//! version. After a failure the objects are listed again: a server that was restored from a backup would send no event
+//! about a resource version that it has not reached yet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,57 +12,83 @@ use std::time::Duration;
 
 use kube::Client;
 use tokio::time::{Instant, sleep};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::failure::{ApiError, Failure, backoff, random};
 use super::list_watch::{Listing, WatchEvent};
 use super::outage::{Outage, Refusals};
+use super::reconnecting::Link;
 use super::requests::{self, BodyReader, FOLLOWER, encoded};
 use crate::base::text::excerpt;
+use crate::daemon::vital::supervise;
 use crate::policy::access::{Watch, Watches};
 use crate::tunnel::metrics::Metrics;
 
-/// The objects of one kind, as far as they are kept.
-pub(crate) trait Collection: Send {
-    /// What is kept of an object.
+/// The consumer of the objects of one kind.
+pub(crate) trait Objects: Send {
+    /// The part of an object that is kept.
     type Object: Send;
 
-    /// What is asked for, and what it means when it is not answered.
-    fn subject(&self) -> &Subject;
-
-    /// The path of the API with the beginning of its query, up to `?` or `&`.
-    fn path(&self, client: &Client) -> String;
-
-    /// Reads an object.
+    /// Reads an object; `None` for one that is left out.
     ///
     /// # Errors
     /// It is none of this kind: the list or watch has failed.
-    fn read(&self, json: &str) -> Result<Self::Object, serde_json::Error>;
+    fn read(&self, json: &str) -> Result<Option<Self::Object>, serde_json::Error>;
 
-    /// Takes a complete list.
-    fn list(&mut self, objects: Vec<Self::Object>);
+    /// Takes an event.
+    fn take(&mut self, event: Event<Self::Object>) -> impl Future<Output = ()> + Send;
 
-    /// Takes an event of a watch.
-    fn apply(&mut self, object: Self::Object, is_deleted: bool);
+    /// Returns whether the next list is wanted soon, because the last one is in doubt.
+    fn wants_list(&self) -> bool {
+        false
+    }
 }
 
-/// What a follower asks for, and how it speaks of that.
-#[derive(Clone, Copy, Debug)]
+/// Something learned from the API server.
+#[derive(Debug)]
+pub(crate) enum Event<T> {
+    /// A complete list: there are these objects and no others.
+    Listed(Vec<T>),
+    /// An object was created or changed.
+    Applied(T),
+    /// An object was deleted.
+    Deleted(T),
+    /// Nothing has changed up to now.
+    Current,
+    /// A list or a watch has failed.
+    Failed(Failure),
+    /// The API server has answered nothing but 403 for so long that the right to list and watch is missing.
+    Refused,
+}
+
+/// The objects that are followed, and how the log speaks of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// The plural name of the API, also the field `kind` of log lines.
     pub(crate) kind: &'static str,
     /// The API group; empty for the core group.
     pub(crate) group: &'static str,
-    /// The media types of a list and of a watch.
-    pub(crate) accept: [&'static str; 2],
-    /// Objects a page of a list.
-    pub(crate) page: usize,
-    /// The role that must have the right to list and watch, for the log.
-    pub(crate) role: &'static str,
-    /// What it means that the objects cannot be followed, for the log.
+    /// The namespace of the objects.
+    pub(crate) scope: Scope,
+    /// The selector as a part of a query, up to its `&`; empty for all objects.
+    pub(crate) selector: String,
+    /// The effect of a failure, for the log.
     pub(crate) effect: &'static str,
     /// True if the right to follow them may be missing for good: access is taken back without them, only later.
     pub(crate) is_optional: bool,
+    /// The interval between lists, however well the watches go.
+    pub(crate) relist: Duration,
+}
+
+/// The namespaces of objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All of them, or the objects have none.
+    Cluster,
+    /// That of the kubeconfig's context, or of the pod.
+    Own,
+    /// The namespace of this name.
+    Namespace(Box<str>),
 }
 
 /// Where the API server is, and where failures are noted.
@@ -71,90 +102,83 @@ pub struct Origin {
     pub watches: Arc<Watches>,
 }
 
-/// Follows the objects of one kind without an end. After a panic it begins again, with a new collection, and `restarted` is
-/// called.
-pub(crate) async fn keep_following<C: Collection + 'static>(
-    collection: impl Fn() -> C,
+/// Follows objects that decide about access without an end. After a panic it begins again, with a new consumer, and
+/// `restarted` is called.
+pub(crate) async fn keep_following<O: Objects + 'static>(
+    subject: Subject,
+    objects: impl Fn() -> O,
     origin: Origin,
     restarted: impl Fn(),
 ) {
     // One for all of them: a follower that panics at each list is out of step since the first one.
     let watch = origin.watches.add();
+    let start = || {
+        let (subject, kubeconfig) = (subject.clone(), origin.kubeconfig.clone());
+        tokio::spawn(follow(subject, objects(), kubeconfig, watch.clone()))
+    };
+    let failed = || {
+        watch.note(false);
+        restarted();
+    };
+    supervise("a task that follows access rights or tickets", start, failed).await;
+}
+
+/// Follows objects without an end, and notes in `watch` whether their consumer is in step with the cluster.
+pub(crate) async fn follow<O: Objects>(subject: Subject, objects: O, kubeconfig: Option<PathBuf>, watch: Watch) {
+    let mut follower = Follower {
+        subject,
+        objects,
+        link: Link::new(kubeconfig, FOLLOWER),
+        watch,
+        version: None,
+        listed: None,
+        relist_at: Instant::now(),
+        lists_whole: false,
+        failures: 0,
+        expired: 0,
+        is_told: false,
+        outage: Outage::default(),
+        refusals: Refusals::default(),
+    };
     loop {
-        let collection = collection();
-        let kind = collection.subject().kind;
-        let follower = Follower::new(collection, origin.clone(), watch.clone());
-        if let Err(error) = tokio::spawn(follower.run()).await {
-            error!(
-                kind,
-                "a task that follows access rights or tickets has failed, it is restarted: {error}"
-            );
-            watch.note(false);
-            restarted();
+        if let Err(error) = follower.step().await {
+            follower.recover(&error).await;
         }
-        sleep(BEFORE_RESTART).await;
     }
 }
 
-/// Follows the objects of one kind.
-struct Follower<C> {
-    collection: C,
-    origin: Origin,
+struct Follower<O> {
+    subject: Subject,
+    objects: O,
+    link: Link,
     watch: Watch,
-    client: Option<Client>,
     /// The resource version at which a watch resumes; `None` asks for a list.
     version: Option<String>,
+    /// The end of the last complete list.
+    listed: Option<Instant>,
     /// The time of the next list, however well the watches go.
     relist_at: Instant,
-    /// Whether the next list is asked for in one page.
+    /// True if the next list is asked for in one page.
     lists_whole: bool,
     /// Failures since a watch of some length.
     failures: u32,
-    /// Whether the log knows that the right to watch is missing.
+    /// Versions that were too old, since a watch of some length.
+    expired: u32,
+    /// True if the log knows that the right to list and watch is missing.
     is_told: bool,
     outage: Outage,
     refusals: Refusals,
 }
 
-impl<C: Collection> Follower<C> {
-    /// A follower that has not asked yet.
-    fn new(collection: C, origin: Origin, watch: Watch) -> Self {
-        Self {
-            watch,
-            collection,
-            origin,
-            client: None,
-            version: None,
-            relist_at: Instant::now(),
-            lists_whole: false,
-            failures: 0,
-            is_told: false,
-            outage: Outage::default(),
-            refusals: Refusals::default(),
-        }
-    }
-
-    /// Follows without an end.
-    async fn run(mut self) {
-        loop {
-            if let Err(error) = self.step().await {
-                self.recover(&error).await;
-            }
-        }
-    }
-
-    /// One list, or one watch.
+impl<O: Objects> Follower<O> {
+    /// Does one list, or one watch.
     async fn step(&mut self) -> Result<(), ApiError> {
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => {
-                let client = requests::connect(self.origin.kubeconfig.clone(), FOLLOWER).await?;
-                self.client.insert(client).clone()
-            }
-        };
+        let client = self.link.client(&self.link.attempt()).await?;
         // The rest of the time until then is too short for a watch.
         let is_due = Instant::now() + SHORTEST_WATCH * 2 >= self.relist_at;
-        match self.version.take().filter(|_| !is_due) {
+        // A list in doubt is not repeated at once: a server with an error would only send the same again.
+        let is_wanted = self.objects.wants_list() && !self.is_fresh();
+        match self.version.take().filter(|_| !is_due && !is_wanted) {
             Some(version) => self.watch(&client, version).await,
             None => self.list(&client).await,
         }
@@ -163,34 +187,35 @@ impl<C: Collection> Follower<C> {
     async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
         // Changes are seen only with the last page, and nothing bounds their number.
         self.watch.note(false);
+        let path = self.subject.path(client.default_namespace());
         let mut objects = Vec::new();
-        let mut listing = Listing::new(requests::MOST_LISTED / self.collection.subject().page.max(1));
+        let mut listing = Listing::new(requests::MOST_LISTED / PAGE);
         let version = loop {
-            let body = self.page(client, listing.token()).await?;
+            let body = self.page(client, &path, listing.token()).await?;
             let (page, version) = listing.read(&body)?;
             for item in page {
-                objects.push(self.collection.read(item.get()).map_err(malformed)?);
+                objects.extend(self.objects.read(item.get()).map_err(malformed)?);
             }
             if let Some(version) = version {
                 break version;
             }
         };
         self.lists_whole = false;
-        self.relist_at = Instant::now() + RELIST.mul_f64(0.8 + 0.4 * random());
+        self.listed = Some(Instant::now());
+        self.relist_at = Instant::now() + self.subject.relist.mul_f64(0.8 + 0.4 * random());
         self.version = Some(version);
-        self.collection.list(objects);
+        self.objects.take(Event::Listed(objects)).await;
         self.recovered();
         // The failures stay: a list says nothing of the watch behind it.
         Ok(())
     }
 
-    async fn page(&mut self, client: &Client, token: &str) -> Result<Vec<u8>, ApiError> {
-        let [accept, _] = self.collection.subject().accept;
+    async fn page(&mut self, client: &Client, path: &str, token: &str) -> Result<Vec<u8>, ApiError> {
         let path = match self.lists_whole {
-            true => self.collection.path(client),
-            false => page_path(&self.collection.path(client), self.collection.subject().page, token),
+            true => path.to_owned(),
+            false => page_path(path, token),
         };
-        let page = async { requests::get_as(client, &path, accept).await?.read_all().await };
+        let page = async { requests::get(client, &path).await?.read_all().await };
         page.await.inspect_err(|error| {
             // A server that forgets a list between two of its pages may still send it in one.
             self.lists_whole = error.failure == Failure::Expired;
@@ -201,77 +226,100 @@ impl<C: Collection> Follower<C> {
         let started = Instant::now();
         let left = self.relist_at.saturating_duration_since(started);
         let lasts = WATCH.mul_f64(0.8 + 0.4 * random()).min(left).max(SHORTEST_WATCH);
-        let [_, accept] = self.collection.subject().accept;
-        let path = watch_path(&self.collection.path(client), &version, lasts);
-        let mut body = requests::get_as(client, &path, accept).await?;
+        let path = self.subject.path(client.default_namespace());
+        let mut body = requests::get(client, &watch_path(&path, &version, lasts)).await?;
         self.recovered();
         self.refusals = Refusals::default();
         if std::mem::take(&mut self.is_told) {
-            let kind = self.collection.subject().kind;
-            info!(kind, "the right to list and watch is there again");
+            info!(kind = self.subject.kind, "the right to list and watch is there again");
         }
-        let ended = loop {
-            match self.next(&mut body, lasts + GRACE).await {
-                Ok(Some(seen)) => version = seen.unwrap_or(version),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            }
-        };
-        let was_short = started.elapsed() < SHORTEST_WATCH;
-        if !was_short {
-            // A server that accepts watches only to drop them is not back.
-            self.failures = 0;
-        }
+        self.objects.take(Event::Current).await;
+        let ended = self.take_events(&mut body, lasts + GRACE, &mut version).await;
         self.version = Some(version);
-        match ended {
-            Ok(()) if was_short => Err(ApiError::new(Failure::Cut, "the watch ended at once")),
-            ended => ended,
+        if started.elapsed() >= SHORTEST_WATCH {
+            (self.failures, self.expired) = (0, 0);
+        } else if ended.is_ok() {
+            // A server that accepts watches only to drop them is not back.
+            return Err(ApiError::new(Failure::Cut, "the watch ended at once"));
         }
+        ended
     }
 
-    /// Takes the next event of a watch, and returns its resource version if it has one; `None` at the end.
-    async fn next(&mut self, body: &mut BodyReader, silence: Duration) -> Result<Option<Option<String>>, ApiError> {
-        let Some(line) = body.read_line(silence).await? else {
-            return Ok(None);
-        };
-        let Some(WatchEvent { change, version }) = WatchEvent::read(&line)? else {
-            return Ok(Some(None));
-        };
-        if let Some((object, is_deleted)) = change {
-            let object = self.collection.read(object.get()).map_err(malformed)?;
-            self.collection.apply(object, is_deleted);
+    /// Takes the events of a watch until it ends, and keeps `version` up to date.
+    async fn take_events(
+        &mut self,
+        body: &mut BodyReader,
+        longest_silence: Duration,
+        version: &mut String,
+    ) -> Result<(), ApiError> {
+        while let Some(line) = body.read_line(longest_silence).await? {
+            let Some(WatchEvent { change, version: seen }) = WatchEvent::read(&line)? else {
+                continue;
+            };
+            let change = match change {
+                Some((object, is_deleted)) => {
+                    let object = self.objects.read(object.get()).map_err(malformed)?;
+                    object.map(|object| (object, is_deleted))
+                }
+                None => None,
+            };
+            let event = match change {
+                Some((object, true)) => Event::Deleted(object),
+                Some((object, false)) => Event::Applied(object),
+                None => Event::Current,
+            };
+            self.objects.take(event).await;
+            if let Some(seen) = seen {
+                *version = seen;
+            }
         }
-        Ok(Some(version))
+        Ok(())
+    }
+
+    /// Returns whether the last list is so new that a further one would hardly differ.
+    fn is_fresh(&self) -> bool {
+        self.listed.is_some_and(|listed| listed.elapsed() < RELIST_SOON)
     }
 
     fn recovered(&mut self) {
-        let kind = self.collection.subject().kind;
         self.watch.note(true);
         if let Some(after) = self.outage.end(Instant::now()) {
-            info!(kind, ?after, "the API server answers again");
+            info!(kind = self.subject.kind, ?after, "the API server answers again");
         }
     }
 
     /// Reports a failure, and waits before the next attempt.
     async fn recover(&mut self, error: &ApiError) {
         let now = Instant::now();
-        self.origin.metrics.watch_errors.count([error.failure.label()]);
-        self.refusals.failed(error.failure, now);
+        let failure = error.failure;
+        self.refusals.failed(failure, now);
         let lacks_rights = self.refusals.are_lasting(now);
         // A right that is known to be missing is so after another failure, too.
-        let is_missing = lacks_rights || self.is_told && error.failure == Failure::Forbidden;
-        self.watch.note(is_missing && self.collection.subject().is_optional);
-        // A list tells what has changed meanwhile; and a server that was restored from a backup sends no event.
-        self.version = None;
-        if error.failure == Failure::Expired && self.failures == 0 {
-            // The connection itself works.
-            self.failures = 1;
+        let is_missing = lacks_rights || self.is_told && failure == Failure::Forbidden;
+        self.watch.note(is_missing && self.subject.is_optional);
+        self.objects.take(Event::Failed(failure)).await;
+        if failure == Failure::Expired {
+            // The next list is the remedy, once without a wait: the connection itself works. A server that has forgotten
+            // each list by the time of its watch would be asked for lists without a pause.
+            self.version = None;
+            if self.expired > 0 {
+                self.warn(error);
+                sleep(backoff(self.expired, random(), LONGEST_OF_EXPIRED)).await;
+            }
+            self.expired = self.expired.saturating_add(1);
             return;
         }
-        // A new client: the certificate, the token or the address may have changed, a pooled connection may be half-open.
-        self.client = None;
-        self.failures = self.failures.saturating_add(1);
+        // A watch that is cut soon after a list is resumed, and sends the events that it missed: a connection that is
+        // cut again and again costs one list in a while and not one each time.
+        if self.is_fresh() && self.version.is_some() && failure == Failure::Cut {
+            self.relist_at = self.relist_at.min(now + RELIST_SOON);
+        } else {
+            self.version = None;
+        }
+        // The certificate, the token or the address may have changed, a pooled connection may be half-open.
+        self.link.renew();
         if lacks_rights {
+            self.objects.take(Event::Refused).await;
             self.warn_missing_rights(error);
             sleep(ASK_AGAIN.mul_f64(0.8 + 0.4 * random())).await;
             return;
@@ -279,6 +327,7 @@ impl<C: Collection> Follower<C> {
         self.warn(error);
         // Added, so that proxies that were refused together do not come back together.
         sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random(), LONGEST_BACKOFF)).await;
+        self.failures = self.failures.saturating_add(1);
     }
 
     fn warn_missing_rights(&mut self, error: &ApiError) {
@@ -286,25 +335,27 @@ impl<C: Collection> Follower<C> {
             return;
         }
         let Subject {
-            kind,
-            group,
-            role,
-            effect,
-            ..
-        } = *self.collection.subject();
+            kind, group, effect, ..
+        } = self.subject;
+        let role = match self.subject.scope {
+            Scope::Cluster => "the ClusterRole",
+            Scope::Own | Scope::Namespace(_) => "the Role",
+        };
         warn!(
             kind,
             "{effect}: {role} of switchboard lacks the rule {{apiGroups: [{group:?}], resources: [{kind}], verbs: [list, \
              watch]}}: {}",
-            error.reason
+            excerpt(&error.reason, LONGEST_REASON)
         );
     }
 
+    /// Warns of a failure, unless it is a 403 that may pass.
     fn warn(&mut self, error: &ApiError) {
         let ApiError { failure, reason, .. } = error;
-        let is_passing = *failure == Failure::Forbidden;
-        if !is_passing && let Some(since) = self.outage.failed(*failure, self.failures - 1, Instant::now()) {
-            let (Subject { kind, effect, .. }, failure) = (*self.collection.subject(), failure.label());
+        if *failure != Failure::Forbidden
+            && let Some(since) = self.outage.failed(*failure, self.failures, Instant::now())
+        {
+            let (Subject { kind, effect, .. }, failure) = (&self.subject, failure.label());
             // The words of a server, or of a parser that quotes them, have no bound of their own.
             let reason = excerpt(reason, LONGEST_REASON);
             warn!(kind, failure, ?since, "{effect}: {reason}");
@@ -312,14 +363,34 @@ impl<C: Collection> Follower<C> {
     }
 }
 
-/// Characters of a reason in the log.
-const LONGEST_REASON: usize = 400;
+impl Subject {
+    /// The path of the API with the beginning of its query, up to `?` or `&`.
+    fn path(&self, own_namespace: &str) -> String {
+        let Self {
+            kind,
+            group,
+            scope,
+            selector,
+            ..
+        } = self;
+        let version = match *group {
+            "" => "/api/v1".to_owned(),
+            group => format!("/apis/{group}/v1"),
+        };
+        let namespace = match scope {
+            Scope::Cluster => return format!("{version}/{kind}?{selector}"),
+            Scope::Own => own_namespace,
+            Scope::Namespace(name) => name,
+        };
+        format!("{version}/namespaces/{}/{kind}?{selector}", encoded(namespace))
+    }
+}
 
 /// The path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
-fn page_path(path: &str, page: usize, token: &str) -> String {
+fn page_path(path: &str, token: &str) -> String {
     match token {
-        "" => format!("{path}limit={page}"),
-        token => format!("{path}limit={page}&continue={}", encoded(token)),
+        "" => format!("{path}limit={PAGE}"),
+        token => format!("{path}limit={PAGE}&continue={}", encoded(token)),
     }
 }
 
@@ -334,29 +405,56 @@ fn malformed(error: serde_json::Error) -> ApiError {
     ApiError::caused(Failure::Malformed, &error)
 }
 
+/// Objects a page: an answer of a few hundred kilobytes.
+const PAGE: usize = 500;
 /// The length of a watch. It ends by itself then, so a half-open connection is found soon after.
 const WATCH: Duration = Duration::from_secs(20);
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
 /// The longest delay of a watch's end.
 const GRACE: Duration = Duration::from_secs(3);
-/// The longest wait after a failure: it delays every change.
+/// The longest wait after a failure: it delays the discovery of a server that is back, and three requests a second are no
+/// load.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
-/// The interval between lists, however well the watches go. A cluster may have ten thousand ServiceAccounts.
-const RELIST: Duration = Duration::from_secs(900);
-/// The wait before a follower that has panicked begins again.
-const BEFORE_RESTART: Duration = Duration::from_secs(1);
+/// The longest wait after a version that was too old: shorter than a watch of access may be out of step.
+const LONGEST_OF_EXPIRED: Duration = Duration::from_secs(4);
+/// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
+const RELIST_SOON: Duration = Duration::from_secs(10);
 /// The interval between lists while the right is missing.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Characters of a reason in the log.
+const LONGEST_REASON: usize = 400;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn path(group: &'static str, scope: Scope, selector: &str) -> String {
+        let subject = Subject {
+            kind: "things",
+            group,
+            scope,
+            selector: selector.to_owned(),
+            effect: "",
+            is_optional: false,
+            relist: Duration::ZERO,
+        };
+        subject.path("own")
+    }
+
+    #[test]
+    fn objects_have_the_path_of_their_group_and_namespaces() {
+        assert_eq!(path("", Scope::Cluster, ""), "/api/v1/things?");
+        assert_eq!(path("g.io", Scope::Cluster, ""), "/apis/g.io/v1/things?");
+        assert_eq!(path("", Scope::Own, "a=b&"), "/api/v1/namespaces/own/things?a=b&");
+        let named = Scope::Namespace("team-a".into());
+        assert_eq!(path("", named, ""), "/api/v1/namespaces/team-a/things?");
+    }
+
     #[test]
     fn pages_and_watches_have_their_paths() {
         let path = "/api/v1/things?";
-        assert_eq!(page_path(path, 500, ""), "/api/v1/things?limit=500");
-        assert_eq!(page_path(path, 16, "a/b"), "/api/v1/things?limit=16&continue=a%2Fb");
+        assert_eq!(page_path(path, ""), "/api/v1/things?limit=500");
+        assert_eq!(page_path(path, "a/b"), "/api/v1/things?limit=500&continue=a%2Fb");
         assert_eq!(
             watch_path(path, "7", Duration::from_secs(20)),
             "/api/v1/things?watch=true&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=20"

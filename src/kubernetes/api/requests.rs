@@ -139,15 +139,7 @@ async fn configuration(login: &Login) -> Result<Config, ApiError> {
 /// # Errors
 /// The answer is no success, or did not arrive in time.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<BodyReader, ApiError> {
-    get_as(client, path, JSON).await
-}
-
-/// The same, of a media type that may have parameters: the server may answer with plain JSON all the same.
-///
-/// # Errors
-/// The answer is no success, or did not arrive in time.
-pub(crate) async fn get_as(client: &Client, path: &str, accept: &'static str) -> Result<BodyReader, ApiError> {
-    let request = Request::get(path).header(ACCEPT, accept).body(Body::empty());
+    let request = Request::get(path).header(ACCEPT, JSON).body(Body::empty());
     let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
     send(client, request).await
 }

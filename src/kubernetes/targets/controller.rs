@@ -1,22 +1,19 @@
-//! Runs the reflectors and the reconciler of a cluster on a thread of their own.
+//! Runs the followers and the reconciler of a cluster on a thread of their own.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::sleep;
-use tracing::error;
+use tokio::task::{JoinError, JoinSet};
 
 use super::reconciler::{Outputs, Reconciler};
-use super::reflector;
 use super::rules::Rules;
 use super::source::{Feed, Source, sources};
+use crate::daemon::vital::supervise;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::reconnecting::Link;
-use crate::kubernetes::api::requests::report_cluster;
+use crate::kubernetes::api::requests::{FOLLOWER, report_cluster};
 use crate::kubernetes::api::thread::Thread;
 use crate::kubernetes::options::Options;
 use crate::kubernetes::writes::activity_reports::ActivityReports;
@@ -105,37 +102,35 @@ struct Worker {
 }
 
 impl Worker {
-    /// Runs one reconciler and a reflector for each source, and restarts all of them after a panic of any.
     async fn run(self) {
         let kubeconfig = self.options.kubeconfig.clone();
         tokio::spawn(report_cluster("allowlist.kubernetes", kubeconfig));
-        loop {
-            let (sender, events) = mpsc::channel(QUEUED_EVENTS);
-            let mut rules = self.rules.clone();
-            let newest = rules.borrow_and_update().clone();
-            let feeds: Vec<_> = self.sources.iter().cloned().map(Feed::new).collect();
-            let mut tasks = JoinSet::new();
-            let outputs = self.start_writers(&mut tasks);
-            let snapshot = self.options.snapshot_file.clone();
-            let reconciler = Reconciler::new(newest, feeds.clone(), snapshot, outputs);
-            tasks.spawn(reconciler.run(events, rules));
-            for feed in feeds {
-                tasks.spawn(reflector::run(feed, sender.clone()));
-            }
-            drop(sender);
-            // None of them returns before the others do.
-            if let Some(Err(error)) = tasks.join_next().await {
-                error!("a task that follows the cluster has failed, all of them are restarted: {error}");
-            }
-            drop(tasks);
-            sleep(BEFORE_RESTART).await;
+        supervise("a task that follows the cluster", || self.follow(), || {}).await;
+    }
+
+    /// Runs one reconciler and a follower for each source, until one of them ends.
+    async fn follow(&self) -> Result<(), JoinError> {
+        let (sender, events) = mpsc::channel(QUEUED_EVENTS);
+        let mut rules = self.rules.clone();
+        let newest = rules.borrow_and_update().clone();
+        let feeds: Vec<_> = self.sources.iter().cloned().map(Feed::new).collect();
+        let mut tasks = JoinSet::new();
+        let outputs = self.start_writers(&mut tasks);
+        let snapshot = self.options.snapshot_file.clone();
+        let reconciler = Reconciler::new(newest, feeds.clone(), snapshot, outputs);
+        tasks.spawn(reconciler.run(events, rules));
+        for feed in feeds {
+            tasks.spawn(feed.run(sender.clone(), self.outputs.metrics.clone()));
         }
+        drop(sender);
+        // None of them returns before the others do.
+        tasks.join_next().await.unwrap_or(Ok(()))
     }
 
     /// Starts what writes to the cluster, as far as it is switched on.
     fn start_writers(&self, tasks: &mut JoinSet<()>) -> Outputs {
         let Outputs { writer, metrics, .. } = self.outputs.clone();
-        let link = Arc::new(Link::new(self.options.kubeconfig.clone()));
+        let link = Arc::new(Link::new(self.options.kubeconfig.clone(), FOLLOWER));
         let recorder = self.options.writes_events.then(|| {
             let (recorder, work) = Recorder::start(Arc::clone(&link), metrics.clone());
             tasks.spawn(work);
@@ -166,6 +161,5 @@ impl Worker {
     }
 }
 
-/// The most events between reflectors and reconciler. When the queue is full, the reflectors wait.
+/// The most events between followers and reconciler. When the queue is full, the followers wait.
 const QUEUED_EVENTS: usize = 4096;
-const BEFORE_RESTART: Duration = Duration::from_secs(1);

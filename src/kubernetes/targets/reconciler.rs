@@ -3,26 +3,26 @@
 use std::collections::HashSet;
 use std::future::pending;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
-use self::forbidden::Forbidden;
 use self::snapshot_file::SnapshotFile;
 use super::join::{Join, Settled};
 use super::remarks::{Remark, RemarkLog};
 use super::rules::Rules;
 use super::shrink_guard::ShrinkGuard;
-use super::source::{Event, Feed, SourceEvent};
+use super::source::{Feed, Item, SourceEvent};
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::objects::model::{Key, Kind, Object};
+use crate::kubernetes::api::follower::Event;
+use crate::kubernetes::objects::model::{Key, Kind};
 use crate::kubernetes::writes::event_recorder::Recorder;
 use crate::policy::allowlist::{Change, Writer};
 use crate::tunnel::metrics::Metrics;
 
-mod forbidden;
 mod snapshot_file;
 
 /// What the reconciler updates, beside the snapshot file.
@@ -58,8 +58,10 @@ struct SourceState {
     current: Option<f64>,
     /// Whether its objects are known, from a list or from a snapshot.
     is_listed: bool,
-    /// Whether the API server forbids to read it.
-    forbidden: Forbidden,
+    /// True if the API server has answered nothing but 403 for long.
+    is_refused: bool,
+    /// True if it counts as empty for that.
+    is_given_up: bool,
 }
 
 impl Reconciler {
@@ -71,7 +73,8 @@ impl Reconciler {
             shrink: ShrinkGuard::default(),
             current: None,
             is_listed: false,
-            forbidden: Forbidden::default(),
+            is_refused: false,
+            is_given_up: false,
         };
         let mut reconciler = Self {
             join: Join::new(rules),
@@ -140,61 +143,62 @@ impl Reconciler {
             Event::Failed(failure) => {
                 // A namespace that counts as empty is shown as such, and is asked again in vain for as long as it is
                 // configured: no alert about failures should fire for that.
-                if failure != Failure::Forbidden || !source.forbidden.is_given_up() {
+                if failure != Failure::Forbidden || !source.is_given_up {
                     self.outputs.metrics.watch_errors.count([failure.label()]);
                 }
-                source.forbidden.failed(failure, Instant::now());
-                self.give_up(index);
+                source.is_refused &= failure == Failure::Forbidden;
                 return;
             }
+            Event::Refused => {
+                source.is_refused = true;
+                return self.give_up();
+            }
             Event::Current => {}
-            Event::Applied(key, object) => {
+            Event::Applied((key, Some(object))) => {
                 source.shrink.observed(&key);
                 self.join.put(key, object);
             }
-            Event::Deleted(key) => {
+            Event::Applied((key, None)) | Event::Deleted((key, _)) => {
                 source.shrink.observed(&key);
                 self.join.remove(kind, &key);
             }
             Event::Listed(objects) => self.replace(index, objects),
         }
         if let Some(source) = self.sources.get_mut(index) {
-            source.current = Some(now);
-            if source.forbidden.answered() {
-                source.feed.set_given_up(false);
-                self.hurry(index);
+            let is_first = source.current.replace(now).is_none();
+            source.is_refused = false;
+            if std::mem::take(&mut source.is_given_up) {
                 self.show_forbidden();
+            }
+            if is_first {
+                self.give_up();
             }
         }
         self.show_age();
     }
 
-    /// Counts a source as empty if its namespace seems to be deleted.
-    fn give_up(&mut self, index: usize) {
-        let Some(source) = self.sources.get(index).filter(|source| self.seems_deleted(source)) else {
-            return;
-        };
-        if !source.has_answered() {
-            // The objects of a snapshot stay for 5 minutes, as those that an empty list misses.
-            self.replace(index, Vec::new());
+    /// Counts the sources as empty whose namespaces seem to be deleted, until the API server answers.
+    fn give_up(&mut self) {
+        for index in 0..self.sources.len() {
+            let Some(source) = self.sources.get(index).filter(|source| self.seems_deleted(source)) else {
+                continue;
+            };
+            let (kind, namespace) = (source.feed.source.kind.name(), source.feed.source.namespace.as_deref());
+            warn!(
+                kind,
+                namespace,
+                "the API server forbids to read the namespace, which counts as empty until that changes: was it deleted?"
+            );
+            if source.current.is_none() {
+                // The objects of a snapshot stay for 5 minutes, as those that an empty list misses.
+                self.replace(index, Vec::new());
+            }
+            if let Some(source) = self.sources.get_mut(index) {
+                source.is_given_up = true;
+            }
+            self.show_forbidden();
+            self.show_age();
         }
-        if let Some(source) = self.sources.get_mut(index) {
-            source.forbidden.give_up(&source.feed.source);
-            source.feed.set_given_up(true);
-        }
-        self.show_forbidden();
-        self.show_age();
-    }
-
-    /// Has the other sources of a namespace that can be read again asked at once: a Service without its slices has no
-    /// endpoint.
-    fn hurry(&self, index: usize) {
-        let namespace = self.sources.get(index).map(|source| &source.feed.source.namespace);
-        let others = self
-            .sources
-            .iter()
-            .filter(|source| source.forbidden.is_given_up() && Some(&source.feed.source.namespace) == namespace);
-        others.for_each(|source| source.feed.hurry());
     }
 
     /// Whether the API server forbids to read the namespace of a source, as it does once the namespace is deleted, and its
@@ -205,7 +209,8 @@ impl Reconciler {
         let is_known = |kind| !self.join.keys(kind, namespace.as_deref()).is_empty();
         let is_other = |other: &&SourceState| other.feed.source.namespace != *namespace;
         namespace.is_some()
-            && source.forbidden.is_lasting(Instant::now())
+            && source.is_refused
+            && !source.is_given_up
             && self
                 .sources
                 .iter()
@@ -215,12 +220,16 @@ impl Reconciler {
     }
 
     /// Takes a complete list in place of all known objects of a source.
-    fn replace(&mut self, index: usize, objects: Vec<(Key, Object)>) {
+    fn replace(&mut self, index: usize, objects: Vec<Item>) {
         let Some(source) = self.sources.get_mut(index) else {
             return;
         };
         let kind = source.feed.source.kind;
         let known = self.join.keys(kind, source.feed.source.namespace.as_deref());
+        let objects: Vec<_> = objects
+            .into_iter()
+            .filter_map(|(key, object)| Some((key, object?)))
+            .collect();
         let listed: HashSet<&Key> = objects.iter().map(|(key, _)| key).collect();
         let was_held = source.shrink.is_holding();
         let (before, now) = (known.len(), listed.len());
@@ -320,17 +329,18 @@ impl Reconciler {
     /// Shows the age of the oldest source. Until every source has answered, the metric stays as it is: at the age of the
     /// snapshot, or at 0.
     fn show_age(&self) {
-        let counted = self.sources.iter().filter(|source| !source.forbidden.is_given_up());
+        let counted = self.sources.iter().filter(|source| !source.is_given_up);
         let current: Option<Vec<f64>> = counted.map(|source| source.current).collect();
         if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
             self.outputs.metrics.allowlist_last_sync_timestamp.set(oldest);
         }
     }
 
-    /// Shows whether removals are held, and asks the reflectors of those sources for another list.
+    /// Shows whether removals are held, and asks the followers of those sources for another list.
     fn show_held(&self) {
         for source in &self.sources {
-            source.feed.set_wants_list(source.shrink.is_holding());
+            let wants_list = source.shrink.is_holding();
+            source.feed.wants_list.store(wants_list, Ordering::Relaxed);
         }
         let is_held = self.sources.iter().any(|source| source.shrink.is_holding());
         self.outputs.metrics.allowlist_shrink_held.set(i64::from(is_held));
@@ -338,7 +348,7 @@ impl Reconciler {
 
     /// Shows the number of namespaces that count as empty.
     fn show_forbidden(&self) {
-        let given_up = self.sources.iter().filter(|source| source.forbidden.is_given_up());
+        let given_up = self.sources.iter().filter(|source| source.is_given_up);
         let namespaces: HashSet<_> = given_up.map(|source| &source.feed.source.namespace).collect();
         let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
         self.outputs.metrics.allowlist_namespaces_forbidden.set(namespaces);
@@ -371,7 +381,7 @@ impl Reconciler {
 impl SourceState {
     /// Whether the cluster has said what its objects are, or that there is nothing to read.
     fn has_answered(&self) -> bool {
-        self.current.is_some() || self.forbidden.is_given_up()
+        self.current.is_some() || self.is_given_up
     }
 }
 

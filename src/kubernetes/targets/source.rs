@@ -1,17 +1,21 @@
-//! A source: the objects of one kind in one namespace, or in all, and the paths of the API that list and watch them.
+//! A source: the objects of one kind in one namespace, or in all, decoded for the reconciler.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::sync::mpsc;
+use tracing::warn;
 
 use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::follower::{Event, Objects, Scope, Subject, follow};
 use crate::kubernetes::api::requests::encoded;
+use crate::kubernetes::objects::decode::{Decoded, decode};
 use crate::kubernetes::objects::model::{Key, Kind, Object};
 use crate::kubernetes::options::Options;
+use crate::policy::access::Watches;
+use crate::tunnel::metrics::Metrics;
 
 /// The objects of one kind in one namespace or in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,84 +34,32 @@ pub(crate) struct Source {
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
+/// An object by its key; `None` if it does not matter, as one that is deleted.
+pub(crate) type Item = (Key, Option<Object>);
+
 /// An event of a source.
 #[derive(Debug)]
 pub(crate) struct SourceEvent {
     /// [`Source::index`].
     pub(crate) source: usize,
     /// The event.
-    pub(crate) event: Event,
+    pub(crate) event: Event<Item>,
 }
 
-/// Something learned from the API server.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A complete list: the source has these objects and no others.
-    Listed(Vec<(Key, Object)>),
-    /// An object was created or changed.
-    Applied(Key, Object),
-    /// An object was deleted, or no longer matters.
-    Deleted(Key),
-    /// Nothing has changed up to now.
-    Current,
-    /// A list or a watch has failed.
-    Failed(Failure),
-}
-
-/// A source that is followed, and the way back from the reconciler to its reflector.
+/// A source that is followed.
 #[derive(Clone, Debug)]
 pub(crate) struct Feed {
     /// The source.
     pub(crate) source: Source,
-    wants_list: Arc<AtomicBool>,
-    is_given_up: Arc<AtomicBool>,
-    /// Notified when another source of the namespace can be read again.
-    hurry: Arc<Notify>,
+    /// True if the reconciler wants the next list soon, because the last one is in doubt.
+    pub(crate) wants_list: Arc<AtomicBool>,
 }
 
-impl Feed {
-    /// A feed of that source.
-    pub(crate) fn new(source: Source) -> Self {
-        Self {
-            source,
-            wants_list: Arc::default(),
-            is_given_up: Arc::default(),
-            hurry: Arc::default(),
-        }
-    }
-
-    /// Tells the reflector whether the next list is wanted soon, because the last one is in doubt.
-    pub(crate) fn set_wants_list(&self, wants_list: bool) {
-        self.wants_list.store(wants_list, Ordering::Relaxed);
-    }
-
-    /// Whether the next list is wanted soon.
-    pub(crate) fn wants_list(&self) -> bool {
-        self.wants_list.load(Ordering::Relaxed)
-    }
-
-    /// Tells the reflector whether its namespace counts as empty, since the API server forbids to read it.
-    pub(crate) fn set_given_up(&self, is_given_up: bool) {
-        self.is_given_up.store(is_given_up, Ordering::Relaxed);
-    }
-
-    /// Whether its namespace counts as empty.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.is_given_up.load(Ordering::Relaxed)
-    }
-
-    /// Ends the wait of the reflector: its namespace seems to be back.
-    pub(crate) fn hurry(&self) {
-        self.hurry.notify_one();
-    }
-
-    /// Completes after that time, or when the namespace seems to be back.
-    pub(crate) async fn pause(&self, longest: Duration) {
-        tokio::select! {
-            () = sleep(longest) => {}
-            () = self.hurry.notified() => {}
-        }
-    }
+/// A feed, and the way to the reconciler.
+struct Sender {
+    feed: Feed,
+    events: mpsc::Sender<SourceEvent>,
+    metrics: Metrics,
 }
 
 /// The sources of a cluster: Services and EndpointSlices of each named namespace, or of all; and the Namespaces, if there
@@ -139,43 +91,74 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
     sources
 }
 
-impl Source {
-    /// The path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
-    pub(crate) fn page_path(&self, token: &str) -> String {
-        let path = self.path();
-        match token {
-            "" => format!("{path}limit={PAGE}"),
-            token => format!("{path}limit={PAGE}&continue={}", encoded(token)),
-        }
+impl Feed {
+    /// A feed of that source.
+    pub(crate) fn new(source: Source) -> Self {
+        let wants_list = Arc::default();
+        Self { source, wants_list }
     }
 
-    /// The path of a list in one page.
-    pub(crate) fn list_path(&self) -> String {
-        self.path()
-    }
-
-    /// The path of a watch from that resource version, which the server ends after `lasts`.
-    pub(crate) fn watch_path(&self, version: &str, lasts: Duration) -> String {
-        let (path, version, seconds) = (self.path(), encoded(version), lasts.as_secs());
-        format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
-    }
-
-    fn path(&self) -> String {
-        let group = match self.kind {
-            Kind::Service | Kind::Namespace => "/api/v1",
-            Kind::Slice => "/apis/discovery.k8s.io/v1",
+    /// Sends the reconciler what the API server tells of the source, without an end.
+    pub(crate) async fn run(self, events: mpsc::Sender<SourceEvent>, metrics: Metrics) {
+        let (subject, kubeconfig) = (self.source.subject(), self.source.kubeconfig.clone());
+        let sender = Sender {
+            feed: self,
+            events,
+            metrics,
         };
-        let kind = self.kind.name();
-        let mut path = match &self.namespace {
-            Some(namespace) => format!("{group}/namespaces/{}/{kind}?", encoded(namespace)),
-            None => format!("{group}/{kind}?"),
-        };
-        if let Some(selector) = &self.selector {
-            path.push_str(&format!("labelSelector={}&", encoded(selector)));
-        }
-        path
+        // Of the allowlist alone: it takes no access back.
+        let watch = Watches::default().add();
+        follow(subject, sender, kubeconfig, watch).await;
     }
 }
 
-/// Objects a page: an answer of a few hundred kilobytes.
-pub(crate) const PAGE: usize = 500;
+impl Source {
+    fn subject(&self) -> Subject {
+        let selector = self.selector.as_deref().map(encoded);
+        Subject {
+            kind: self.kind.name(),
+            group: match self.kind {
+                Kind::Service | Kind::Namespace => "",
+                Kind::Slice => "discovery.k8s.io",
+            },
+            scope: self.namespace.clone().map_or(Scope::Cluster, Scope::Namespace),
+            selector: selector.map_or_else(String::new, |selector| format!("labelSelector={selector}&")),
+            effect: "cannot follow the cluster, the allowlist stays as it is",
+            is_optional: false,
+            relist: RELIST,
+        }
+    }
+}
+
+impl Objects for Sender {
+    type Object = Item;
+
+    fn read(&self, json: &str) -> Result<Option<Item>, serde_json::Error> {
+        let Source { kind, prefix, .. } = &self.feed.source;
+        let key = match decode(*kind, json, prefix) {
+            Decoded::Object(key, object) => return Ok(Some((key, Some(object)))),
+            Decoded::Irrelevant(key) => return Ok(Some((key, None))),
+            Decoded::Malformed(key) => key,
+        };
+        let kind = kind.name();
+        match &key {
+            Some(key) => warn!(kind, object = %key, "ignoring an object that cannot be decoded"),
+            None => warn!(kind, "ignoring an object without a valid name"),
+        }
+        self.metrics.watch_errors.count([Failure::Malformed.label()]);
+        Ok(key.map(|key| (key, None)))
+    }
+
+    async fn take(&mut self, event: Event<Item>) {
+        let source = self.feed.source.index;
+        // An error means that the reconciler is gone, and this task with it.
+        self.events.send(SourceEvent { source, event }).await.ok();
+    }
+
+    fn wants_list(&self) -> bool {
+        self.feed.wants_list.load(Ordering::Relaxed)
+    }
+}
+
+/// The interval between lists.
+const RELIST: Duration = Duration::from_secs(300);

@@ -1,23 +1,23 @@
 //! Tells when roles, bindings or ServiceAccounts of the cluster have changed, so that what users may do is asked again.
 //!
-//! What a role grants is not read: the API server knows how all of it adds up, and is asked. So only the metadata of the
-//! objects is listed and watched, and only what tells two versions of it apart is kept.
+//! What a role grants is not understood: the API server knows how all of it adds up, and is asked. Only a hash of what can
+//! change rights is kept of each object: controllers annotate roles all day, which is no change.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use kube::Client;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
-use self::kind::Kind;
-use self::known::{Known, Object};
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::follower::{Collection, Origin, Subject, keep_following};
+use crate::kubernetes::api::follower::{Event, Objects, Origin, Scope, Subject, keep_following};
 use crate::kubernetes::api::thread::Thread;
 use crate::policy::access::Change;
-
-mod kind;
-mod known;
+use crate::tunnel::metrics::Metrics;
 
 /// Follows roles, bindings and ServiceAccounts on a thread of its own, until it is dropped.
 #[derive(Debug)]
@@ -43,78 +43,248 @@ impl RbacWatch {
 /// What is told of each change.
 type Changed = Arc<dyn Fn(Change) + Send + Sync>;
 
-/// The objects of one kind.
-struct Objects {
-    subject: Subject,
-    kind: Kind,
-    known: Known,
-    changed: Changed,
-}
-
-impl Objects {
-    fn new(kind: Kind, changed: Changed) -> Self {
-        let subject = Subject {
-            kind: kind.plural(),
-            group: kind.group(),
-            accept: [METADATA_LIST, METADATA],
-            page: PAGE,
-            role: "the ClusterRole",
-            effect: "changed access rights are seen only at `access.kubernetes.recheck`",
-            is_optional: true,
-        };
-        Self {
-            subject,
-            kind,
-            known: Known::new(kind),
-            changed,
-        }
-    }
-}
-
-impl Collection for Objects {
-    type Object = Object;
-
-    fn subject(&self) -> &Subject {
-        &self.subject
-    }
-
-    fn path(&self, _client: &Client) -> String {
-        self.kind.path()
-    }
-
-    fn read(&self, json: &str) -> Result<Object, serde_json::Error> {
-        serde_json::from_str(json)
-    }
-
-    fn list(&mut self, objects: Vec<Object>) {
-        for change in self.known.list(objects.into_iter()) {
-            (self.changed)(change);
-        }
-    }
-
-    fn apply(&mut self, object: Object, is_deleted: bool) {
-        if let Some(change) = self.known.apply(object, is_deleted) {
-            (self.changed)(change);
-        }
-    }
-}
-
 /// Runs a follower for each kind, and restarts one that panics. It has then forgotten what it knew.
 async fn follow(origin: Origin, changed: Changed) {
     let mut followers = JoinSet::new();
-    for kind in Kind::ALL {
-        let (told, restarted) = (Arc::clone(&changed), Arc::clone(&changed));
-        let objects = move || Objects::new(kind, Arc::clone(&told));
-        followers.spawn(keep_following(objects, origin.clone(), move || {
-            restarted(Change::Everywhere)
+    for (kind, group) in KINDS {
+        let subject = Subject {
+            kind,
+            group,
+            scope: Scope::Cluster,
+            selector: String::new(),
+            effect: "changed access rights are seen only at `access.kubernetes.recheck`",
+            is_optional: true,
+            relist: RELIST,
+        };
+        let (restarted, told) = (Arc::clone(&changed), Arc::clone(&changed));
+        let metrics = origin.metrics.clone();
+        let known = move || Known::new(kind, Arc::clone(&told), metrics.clone());
+        followers.spawn(keep_following(subject, known, origin.clone(), move || {
+            restarted(Change::Everywhere);
         }));
     }
     // None of them returns.
     while followers.join_next().await.is_some() {}
 }
 
-/// Without the rules and subjects. A server that does not know this answers with the whole objects.
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
-/// Objects a page: metadata of a kilobyte or less each.
-const PAGE: usize = 500;
+/// The objects of one kind, as far as it takes to tell that they have changed.
+struct Known {
+    are_accounts: bool,
+    /// A hash of each object by its id, which no other object ever has, also none of the same name.
+    hashes: HashMap<Box<str>, u64>,
+    /// Keyed: the authors of roles and bindings cannot choose two of one hash.
+    hasher: RandomState,
+    is_complete: bool,
+    changed: Changed,
+    metrics: Metrics,
+}
+
+/// An object that decides what a user may do, or whether there is one.
+struct Object {
+    namespace: Option<Box<str>>,
+    uid: Box<str>,
+    hash: u64,
+}
+
+impl Known {
+    fn new(kind: &str, changed: Changed, metrics: Metrics) -> Self {
+        Self {
+            are_accounts: kind == ACCOUNTS,
+            hashes: HashMap::new(),
+            hasher: RandomState::new(),
+            is_complete: false,
+            changed,
+            metrics,
+        }
+    }
+
+    /// Takes a complete list, and says what has changed since the last one: nothing at the first.
+    fn list(&mut self, objects: Vec<Object>) -> Vec<Change> {
+        let listed = objects.into_iter().map(|object| (object.uid, object.hash)).collect();
+        let before = std::mem::replace(&mut self.hashes, listed);
+        if !std::mem::replace(&mut self.is_complete, true) {
+            return Vec::new();
+        }
+        if !self.are_accounts {
+            // Where, is not known of objects that are gone.
+            return Vec::from_iter((before != self.hashes).then_some(Change::Everywhere));
+        }
+        let gone = before.into_keys().filter(|uid| !self.hashes.contains_key(uid));
+        gone.map(Change::UserGone).collect()
+    }
+
+    /// Takes an event of a watch, and says what has changed. A new or changed ServiceAccount changes no answer.
+    fn apply(&mut self, object: Object, is_deleted: bool) -> Option<Change> {
+        let Object { namespace, uid, hash } = object;
+        let is_news = match is_deleted {
+            true => {
+                self.hashes.remove(&uid);
+                true
+            }
+            false => self.hashes.insert(uid.clone(), hash) != Some(hash),
+        };
+        if self.are_accounts {
+            return is_deleted.then_some(Change::UserGone(uid));
+        }
+        is_news.then(|| namespace.map_or(Change::Everywhere, Change::Namespace))
+    }
+}
+
+impl Objects for Known {
+    type Object = Object;
+
+    fn read(&self, json: &str) -> Result<Option<Object>, serde_json::Error> {
+        let Rights {
+            metadata: Metadata { namespace, uid },
+            rules,
+            aggregation_rule,
+            subjects,
+            role_ref,
+        } = serde_json::from_str(json)?;
+        let rights = [rules, aggregation_rule, subjects, role_ref].map(|part| part.map(RawValue::get));
+        let hash = self.hasher.hash_one(rights);
+        Ok(Some(Object { namespace, uid, hash }))
+    }
+
+    async fn take(&mut self, event: Event<Object>) {
+        let changes = match event {
+            Event::Listed(objects) => self.list(objects),
+            Event::Applied(object) => self.apply(object, false).into_iter().collect(),
+            Event::Deleted(object) => self.apply(object, true).into_iter().collect(),
+            Event::Failed(failure) => return self.metrics.watch_errors.count([failure.label()]),
+            Event::Current | Event::Refused => return,
+        };
+        changes.into_iter().for_each(&*self.changed);
+    }
+}
+
+/// The parts of an object that tell it from others, and those that can change rights, as they were written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Rights<'a> {
+    metadata: Metadata,
+    /// Of a role.
+    #[serde(borrow)]
+    rules: Option<&'a RawValue>,
+    #[serde(borrow)]
+    aggregation_rule: Option<&'a RawValue>,
+    /// Of a binding.
+    #[serde(borrow)]
+    subjects: Option<&'a RawValue>,
+    #[serde(borrow)]
+    role_ref: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    namespace: Option<Box<str>>,
+    #[serde(default)]
+    uid: Box<str>,
+}
+
+/// The kinds of objects, each with its API group.
+const KINDS: [(&str, &str); 5] = [
+    ("roles", RBAC),
+    ("rolebindings", RBAC),
+    ("clusterroles", RBAC),
+    ("clusterrolebindings", RBAC),
+    (ACCOUNTS, ""),
+];
+const RBAC: &str = "rbac.authorization.k8s.io";
+const ACCOUNTS: &str = "serviceaccounts";
+/// The interval between lists. A cluster may have ten thousand ServiceAccounts.
+const RELIST: Duration = Duration::from_secs(900);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(kind: &str) -> Known {
+        Known::new(kind, Arc::new(drop), Metrics::new().unwrap())
+    }
+
+    /// An object of the namespace `team-a`.
+    fn object(uid: &str, hash: u64) -> Object {
+        Object {
+            namespace: Some("team-a".into()),
+            uid: uid.into(),
+            hash,
+        }
+    }
+
+    fn list(known: &mut Known, objects: &[(&str, u64)]) -> Vec<Change> {
+        known.list(objects.iter().map(|(uid, hash)| object(uid, *hash)).collect())
+    }
+
+    #[test]
+    fn the_first_list_is_no_change_and_a_later_one_only_if_it_differs() {
+        for kind in ["roles", "clusterrolebindings"] {
+            let mut known = known(kind);
+            assert_eq!(list(&mut known, &[("a", 1), ("b", 2)]), []);
+            assert_eq!(list(&mut known, &[("b", 2), ("a", 1)]), [], "in another order");
+            for objects in [&[("a", 1), ("b", 3)][..], &[("a", 1)], &[("a", 1), ("c", 4)], &[]] {
+                assert_eq!(list(&mut known, objects), [Change::Everywhere], "{objects:?}");
+                assert_eq!(list(&mut known, objects), []);
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_first_list_is_a_list() {
+        let mut known = known("roles");
+        assert_eq!(list(&mut known, &[]), []);
+        assert_eq!(list(&mut known, &[("a", 1)]), [Change::Everywhere]);
+    }
+
+    #[test]
+    fn a_service_account_that_is_in_no_later_list_is_gone() {
+        let mut known = known(ACCOUNTS);
+        assert_eq!(list(&mut known, &[("a", 1), ("b", 1)]), []);
+        assert_eq!(list(&mut known, &[("b", 1), ("c", 1)]), [Change::UserGone("a".into())]);
+        assert_eq!(known.apply(object("c", 1), true), Some(Change::UserGone("c".into())));
+        // Deleted and made again under its name: another id.
+        assert_eq!(known.apply(object("d", 1), false), None);
+        assert_eq!(list(&mut known, &[("b", 1), ("d", 1)]), []);
+    }
+
+    #[test]
+    fn an_event_of_known_rights_is_no_news() {
+        let mut known = known("rolebindings");
+        let of_namespace = Some(Change::Namespace("team-a".into()));
+        assert_eq!(list(&mut known, &[("a", 1)]), []);
+        assert_eq!(known.apply(object("a", 1), false), None);
+        assert_eq!(known.apply(object("a", 2), false), of_namespace);
+        assert_eq!(known.apply(object("b", 3), false), of_namespace);
+        assert_eq!(known.apply(object("b", 3), true), of_namespace);
+        assert_eq!(list(&mut known, &[("a", 2)]), []);
+        let of_the_cluster = Object {
+            namespace: None,
+            ..object("c", 5)
+        };
+        assert_eq!(known.apply(of_the_cluster, false), Some(Change::Everywhere));
+    }
+
+    #[test]
+    fn only_what_can_change_rights_is_a_change() {
+        let known = known("roles");
+        let hash = |rest: &str| {
+            let json = format!(r#"{{"metadata": {{"uid": "u", "namespace": "x", "resourceVersion": "5"}}{rest}}}"#);
+            let object = known.read(&json).unwrap().unwrap();
+            assert_eq!((&*object.uid, object.namespace.as_deref()), ("u", Some("x")));
+            object.hash
+        };
+        let rules = hash(r#", "rules": [{"verbs": ["get"]}]"#);
+        let annotated = r#"{"metadata": {"uid": "u", "annotations": {"a": "b"}}, "rules": [{"verbs": ["get"]}]}"#;
+        assert_eq!(known.read(annotated).unwrap().unwrap().hash, rules);
+        let others = [
+            r#", "rules": [{"verbs": ["list"]}]"#,
+            r#", "rules": []"#,
+            "",
+            r#", "aggregationRule": [{"verbs": ["get"]}]"#,
+            r#", "subjects": [{"verbs": ["get"]}]"#,
+            r#", "roleRef": [{"verbs": ["get"]}]"#,
+        ];
+        let hashes: std::collections::HashSet<_> = others.map(hash).into_iter().chain([rules]).collect();
+        assert_eq!(hashes.len(), 7);
+    }
+}

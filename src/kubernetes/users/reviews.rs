@@ -1,12 +1,11 @@
 //! Asks the API server which user a token proves, and what a user may do.
 //!
-//! Its client is one of its own: a question waits behind no list of the [reflector](crate::kubernetes::targets::reflector), and its requests
-//! are told apart in the server's audit log. A question has one deadline for everything. Each failure is an
+//! Its client is one of its own: a question waits behind no list of the [follower](crate::kubernetes::api::follower), and
+//! its requests are told apart in the server's audit log. A question has one deadline for everything. Each failure is an
 //! [`Unavailable`], which no caller may take for a no.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -17,24 +16,22 @@ use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 use self::access::{access_question, decision};
-use self::session::Session;
 use self::token::{Audiences, token_question, verdict};
 use crate::base::json::Object;
 use crate::base::secret::Secret;
 use crate::kubernetes::api::failure::{ApiError, Failure};
+use crate::kubernetes::api::reconnecting::{Attempt, Link};
 use crate::kubernetes::api::requests;
 use crate::policy::access as words;
 use crate::policy::access::{Action, Decision, Review, Reviewer, Unavailable, User, Verdict};
 
 mod access;
-mod session;
 mod token;
 
 /// The API server as authenticator and authorizer.
 pub struct ApiReviewer {
-    kubeconfig: Option<PathBuf>,
+    link: Link,
     audiences: Audiences,
-    session: Mutex<Arc<Session>>,
     health: Mutex<Health>,
 }
 
@@ -53,9 +50,8 @@ impl ApiReviewer {
     /// on the runtime of its caller.
     pub fn new(options: &words::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
         Self {
-            kubeconfig,
+            link: Link::new(kubeconfig, AGENT),
             audiences: Audiences::new(&options.audiences),
-            session: Mutex::new(Session::new()),
             health: Mutex::default(),
         }
     }
@@ -66,16 +62,18 @@ impl ApiReviewer {
             let reason = format!("it asks for a wait of {} s more", wait.as_secs() + 1);
             return Err(question.unavailable(&ApiError::new(Failure::Throttled, reason)));
         }
-        let (session, asked) = (Arc::clone(&self.session.lock()), Instant::now());
-        let mut answer = self.post(&session, question).await;
-        if let Err(error) = &answer
-            && (error.failure.is_of_connection() || error.failure == Failure::Unauthorized)
-            && let Some(renewed) = self.renewed(&session, error.failure, asked)
-            && !matches!(error.failure, Failure::Timeout | Failure::Credentials)
+        let first = self.link.attempt();
+        let mut answer = self.post(&first, question).await;
+        if self.link.ended(&first, &answer)
+            && answer
+                .as_ref()
+                .is_err_and(|error| !matches!(error.failure, Failure::Timeout | Failure::Credentials))
         {
             // The server may have closed an idle connection at this moment, or the token may have been rotated, and the
             // file of the new one be there. A question changes nothing, so it may come twice.
-            answer = self.post(&renewed, question).await;
+            let second = self.link.attempt();
+            answer = self.post(&second, question).await;
+            self.link.ended(&second, &answer);
         }
         answer.map_err(|error| {
             self.note(question.kind, &error);
@@ -83,9 +81,9 @@ impl ApiReviewer {
         })
     }
 
-    async fn post(&self, session: &Arc<Session>, question: &Question<'_>) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+    async fn post(&self, attempt: &Attempt, question: &Question<'_>) -> Result<Zeroizing<Vec<u8>>, ApiError> {
         let answer = async {
-            let client = session.client(self.kubeconfig.clone()).await?;
+            let client = self.link.client(attempt).await?;
             let body = requests::post(&client, question.path(), question.body.clone()).await?;
             body.read_to(LARGEST_ANSWER).await
         };
@@ -93,24 +91,7 @@ impl ApiReviewer {
             let reason = format!("no answer within {} s", DEADLINE.as_secs());
             Err(ApiError::new(Failure::Timeout, reason))
         });
-        let is_known = !matches!(&answer, Err(error) if error.failure == Failure::Unauthorized || error.failure.is_of_connection());
-        if is_known {
-            session.has_worked();
-        }
         answer.map(Zeroizing::new)
-    }
-
-    /// The session after this one, which has failed: made anew from the current files, or by another question meanwhile.
-    /// `None` while it is too early for another one.
-    fn renewed(&self, failed: &Arc<Session>, failure: Failure, asked: Instant) -> Option<Arc<Session>> {
-        let mut current = self.session.lock();
-        if Arc::ptr_eq(&current, failed) {
-            if !failed.may_be_renewed(failure, asked) {
-                return None;
-            }
-            *current = Session::new();
-        }
-        Some(Arc::clone(&current))
     }
 
     /// The rest of the wait that the server has asked for.
@@ -191,7 +172,6 @@ impl Reviewer for ApiReviewer {
 impl fmt::Debug for ApiReviewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiReviewer")
-            .field("kubeconfig", &self.kubeconfig)
             .field("audiences", &self.audiences)
             .field("health", &self.health)
             .finish_non_exhaustive()

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use kube::Client;
 use serde::Deserialize;
 use tracing::{info, warn};
 
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::follower::{Collection, Origin, Subject, keep_following};
+use crate::kubernetes::api::follower::{Event, Objects, Origin, Scope, Subject, keep_following};
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::thread::Thread;
 use crate::policy::access::tickets::{TicketFault, Tickets, data_of};
 use crate::policy::access::{SecretName, TicketOptions};
+use crate::tunnel::metrics::Metrics;
 
 /// Follows tickets on a thread of its own, until it is dropped.
 #[derive(Debug)]
@@ -32,8 +33,9 @@ impl TicketWatch {
         }
         let name = options.secret.clone();
         let work = async move {
-            let secret = || OneSecret::new(name.clone(), Arc::clone(&tickets));
-            keep_following(secret, origin, || {}).await;
+            let metrics = origin.metrics.clone();
+            let secret = || OneSecret::new(&name, Arc::clone(&tickets), metrics.clone());
+            keep_following(subject(&name), secret, origin, || {}).await;
         };
         Ok(Self {
             _thread: Thread::start("tickets", work)?,
@@ -43,8 +45,9 @@ impl TicketWatch {
 
 /// One Secret.
 struct OneSecret {
-    name: SecretName,
+    name: Box<str>,
     tickets: Arc<Tickets>,
+    metrics: Metrics,
     /// What was reported last.
     reported: Reported,
 }
@@ -55,23 +58,21 @@ struct Reported {
     faults: Vec<TicketFault>,
 }
 
-/// What a Secret holds, or why it is none of tickets.
-struct Object {
-    name: Box<str>,
-    data: Result<BTreeMap<String, Vec<u8>>, &'static str>,
-}
+/// The entries of a Secret, or why it is none of tickets.
+type Data = Result<BTreeMap<String, Vec<u8>>, &'static str>;
 
 impl OneSecret {
-    fn new(name: SecretName, tickets: Arc<Tickets>) -> Self {
+    fn new(name: &SecretName, tickets: Arc<Tickets>, metrics: Metrics) -> Self {
         Self {
-            name,
+            name: name.name.clone(),
             tickets,
+            metrics,
             reported: Reported::default(),
         }
     }
 
     /// Puts the data in force, and says what is wrong with them, once.
-    fn replace(&mut self, data: Result<BTreeMap<String, Vec<u8>>, &'static str>) {
+    fn replace(&mut self, data: Data) {
         let reported = match data {
             Ok(data) => Reported {
                 shape: None,
@@ -85,7 +86,7 @@ impl OneSecret {
         if reported == self.reported {
             return;
         }
-        let secret = &*self.name.name;
+        let secret = &*self.name;
         if let Some(reason) = reported.shape {
             warn!(
                 secret,
@@ -110,23 +111,10 @@ impl OneSecret {
     }
 }
 
-impl Collection for OneSecret {
-    type Object = Object;
+impl Objects for OneSecret {
+    type Object = Data;
 
-    fn subject(&self) -> &Subject {
-        &SUBJECT
-    }
-
-    fn path(&self, client: &Client) -> String {
-        let SecretName { namespace, name } = &self.name;
-        let namespace = encoded(namespace.as_deref().unwrap_or(client.default_namespace()));
-        format!(
-            "/api/v1/namespaces/{namespace}/secrets?fieldSelector={}&",
-            encoded(&format!("metadata.name={name}"))
-        )
-    }
-
-    fn read(&self, json: &str) -> Result<Object, serde_json::Error> {
+    fn read(&self, json: &str) -> Result<Option<Data>, serde_json::Error> {
         #[derive(Deserialize)]
         struct Named {
             metadata: Metadata,
@@ -136,33 +124,37 @@ impl Collection for OneSecret {
             name: Box<str>,
         }
         let named: Named = serde_json::from_str(json)?;
-        Ok(Object {
-            name: named.metadata.name,
-            data: data_of(json.as_bytes()),
-        })
+        let name = named.metadata.name;
+        // As if the server knew no field selectors.
+        Ok((name == self.name).then(|| data_of(json.as_bytes())))
     }
 
-    fn list(&mut self, objects: Vec<Object>) {
-        let mut own = objects.into_iter().filter(|object| object.name == self.name.name);
-        self.replace(own.next().map_or(Ok(BTreeMap::new()), |object| object.data));
-    }
-
-    fn apply(&mut self, object: Object, is_deleted: bool) {
-        if object.name == self.name.name {
-            self.replace(if is_deleted { Ok(BTreeMap::new()) } else { object.data });
+    async fn take(&mut self, event: Event<Data>) {
+        match event {
+            Event::Listed(mut own) => self.replace(own.pop().unwrap_or(Ok(BTreeMap::new()))),
+            Event::Applied(data) => self.replace(data),
+            Event::Deleted(_) => self.replace(Ok(BTreeMap::new())),
+            Event::Failed(failure) => self.metrics.watch_errors.count([failure.label()]),
+            Event::Current | Event::Refused => {}
         }
     }
 }
 
-const SUBJECT: Subject = Subject {
-    kind: "secrets",
-    group: "",
-    accept: ["application/json"; 2],
-    page: 1,
-    role: "the Role",
-    effect: "tickets that are made or taken back are not seen",
-    is_optional: false,
-};
+/// Says which Secret is followed.
+fn subject(SecretName { namespace, name }: &SecretName) -> Subject {
+    Subject {
+        kind: "secrets",
+        group: "",
+        scope: namespace.clone().map_or(Scope::Own, Scope::Namespace),
+        selector: format!("fieldSelector={}&", encoded(&format!("metadata.name={name}"))),
+        effect: "tickets that are made or taken back are not seen",
+        is_optional: false,
+        relist: RELIST,
+    }
+}
+
+/// The interval between lists.
+const RELIST: Duration = Duration::from_secs(900);
 /// Faults in the log; a Secret may have thousands.
 const MOST_REPORTED: usize = 8;
 
@@ -190,40 +182,42 @@ mod tests {
         json!({"metadata": {"name": name}, "type": "switchboard.dev/tickets", "data": {key: value}})
     }
 
-    #[test]
-    fn a_secret_of_another_shape_keeps_the_tickets_and_its_deletion_takes_them_back() {
+    #[tokio::test]
+    async fn a_secret_of_another_shape_keeps_the_tickets_and_its_deletion_takes_them_back() {
         let minted = Minted::new().unwrap();
         let tickets = Arc::new(Tickets::new(TTL));
         let name = SecretName {
             namespace: None,
             name: "own".into(),
         };
-        let mut own = OneSecret::new(name, Arc::clone(&tickets));
+        let mut own = OneSecret::new(&name, Arc::clone(&tickets), Metrics::new().unwrap());
         let is_known = || matches!(tickets.judge(minted.key, SystemTime::now()), Judged::Proved(_));
         let read = |own: &OneSecret, object: &Value| own.read(&object.to_string()).unwrap();
+        let listed = |own: &OneSecret, object: &Value| Event::Listed(read(own, object).into_iter().collect());
         let good = secret("own", &minted.key.to_string());
-        own.list(vec![read(&own, &secret("other", "x")), read(&own, &good)]);
+        assert!(
+            read(&own, &secret("other", "x")).is_none(),
+            "as if the server knew no field selectors"
+        );
+        own.take(listed(&own, &good)).await;
         assert!(is_known());
         let mut other = good.clone();
         other["type"] = json!("Opaque");
         let mut odd = good.clone();
         odd["data"] = json!([1]);
         for object in [&other, &odd] {
-            own.apply(read(&own, object), false);
+            own.take(Event::Applied(read(&own, object).unwrap())).await;
             assert!(is_known() && own.reported.shape.is_some(), "{object}");
-            own.list(vec![read(&own, object)]);
+            own.take(listed(&own, object)).await;
             assert!(is_known(), "{object}");
         }
-        // Of another name, as if the server knew no field selectors.
-        own.apply(read(&own, &secret("other", "x")), true);
-        assert!(is_known());
-        own.apply(read(&own, &secret("own", "x")), false);
+        own.take(Event::Applied(read(&own, &secret("own", "x")).unwrap())).await;
         assert!(!is_known());
         assert_eq!(own.reported.faults.len(), 1);
-        own.list(vec![read(&own, &good)]);
+        own.take(listed(&own, &good)).await;
         assert!(is_known());
         assert_eq!(own.reported, Reported::default());
-        own.apply(read(&own, &good), true);
+        own.take(Event::Deleted(read(&own, &good).unwrap())).await;
         assert!(!is_known());
     }
 }

@@ -6,30 +6,30 @@ use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ProducesTickets};
+use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 
 use super::files::{Contents, FileFault, Part, PemFile};
-use super::pair::{self, Pair};
+use super::pair::{self, Expiry, Pair};
 use super::settings::{ClientAuth, Settings};
 use super::sni::Certificates;
 use super::verifier::{self, NextUpdate};
 use super::warnings::Caution;
 
 /// The certificates and the verifier that the files hold.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Material {
-    pub(super) pairs: Vec<Pair>,
-    /// The verifier of client certificates; `None` if clients are not asked for one.
-    pub(super) verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// The nextUpdate of each authority's revocation list.
-    pub(super) next_updates: Vec<NextUpdate>,
-    pub(super) cautions: Vec<Caution>,
+    pairs: Vec<Pair>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    next_updates: Vec<NextUpdate>,
+    cautions: Vec<Caution>,
 }
 
 impl Material {
     pub(super) fn of(settings: &Settings, contents: &Contents) -> Result<Self, Vec<FileFault>> {
         let mut faults = Vec::new();
-        let mut material = Self::default();
+        let mut pairs = Vec::new();
+        let mut cautions = Vec::new();
         for (index, (paths, (cert, key))) in settings.certificates.iter().zip(&contents.pairs).enumerate() {
             let cert = PemFile {
                 part: Part::Certificate(index),
@@ -43,12 +43,18 @@ impl Material {
             };
             match pair::read(cert, key, &provider()) {
                 Ok(mut pair) => {
-                    material.cautions.append(&mut pair.cautions);
-                    material.pairs.push(pair);
+                    cautions.append(&mut pair.cautions);
+                    pairs.push(pair);
                 }
                 Err(found) => faults.extend(found),
             }
         }
+        let mut material = Self {
+            pairs,
+            verifier: None,
+            next_updates: Vec::new(),
+            cautions,
+        };
         if let Err(found) = material.verify_clients(settings, contents) {
             faults.extend(found);
         }
@@ -75,30 +81,45 @@ impl Material {
         Ok(())
     }
 
+    pub(super) fn expiries(&self) -> Vec<Expiry> {
+        self.pairs.iter().map(|pair| pair.expiry.clone()).collect()
+    }
+
+    pub(super) fn next_updates(&self) -> Vec<NextUpdate> {
+        self.next_updates.clone()
+    }
+
+    pub(super) fn cautions(&self) -> Vec<Caution> {
+        self.cautions.clone()
+    }
+
+    /// The verifier of client certificates; `None` if clients are not asked for one.
+    pub(super) fn verifier(&self) -> Option<Arc<dyn ClientCertVerifier>> {
+        self.verifier.clone()
+    }
+
     /// The configuration of new handshakes; `None` without certificates.
     ///
     /// Sessions are resumed, by the ticketer, only where clients are not asked for a certificate: a resumed session shows
     /// none, and it may have expired or been revoked since.
-    pub(super) fn config(&self, ticketer: &Arc<dyn ProducesTickets>) -> Option<ServerConfig> {
+    pub(super) fn into_config(self, ticketer: &Arc<dyn ProducesTickets>) -> Option<ServerConfig> {
+        let is_asked = self.verifier.is_some();
         let builder = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(&[&TLS13, &TLS12])
             .ok()?;
-        let builder = match &self.verifier {
-            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+        let builder = match self.verifier {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
         if self.pairs.is_empty() {
             return None;
         }
-        let certificates = self
-            .pairs
-            .iter()
-            .map(|pair| (Arc::clone(&pair.key), pair.names.clone()));
-        let certificates = Certificates::new(certificates.collect());
-        let mut config = builder.with_cert_resolver(Arc::new(certificates));
+        let certificates: Vec<(Arc<CertifiedKey>, _)> =
+            self.pairs.into_iter().map(|pair| (pair.key, pair.names)).collect();
+        let mut config = builder.with_cert_resolver(Arc::new(Certificates::new(certificates)));
         config.alpn_protocols = ALPN.map(Vec::from).into();
         config.ignore_client_order = true;
-        if self.verifier.is_some() {
+        if is_asked {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         } else {

@@ -11,7 +11,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
 use super::files::{FileFault, PemFile};
-use super::warnings::Caution;
+use super::warnings::{Caution, Place};
 use crate::net::x509::names::distinguished;
 
 /// The expiry of a certificate.
@@ -111,10 +111,14 @@ impl Described {
         let ends = parsed
             .iter()
             .map(|(_, certificate)| certificate.validity().not_after.timestamp());
+        let place = Place {
+            part: file.part,
+            path: file.path,
+        };
         let dates = parsed
             .iter()
-            .flat_map(|(line, certificate)| Caution::of_dates(certificate, file, *line));
-        let cautions = dates.chain(misplaced(&parsed, file)).collect();
+            .flat_map(|(line, certificate)| Caution::of_dates(certificate, place, *line));
+        let cautions = dates.chain(misplaced(&parsed, place)).collect();
         let expires = ends.min().unwrap_or(i64::MAX);
         Ok(Self {
             names,
@@ -140,7 +144,7 @@ pub(super) fn weak_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
 
 /// A remark about the first certificate that has issued none of those before it. Clients by TLS 1.2 may refuse such a
 /// chain (RFC 5246 section 7.4.2), those by TLS 1.3 need not (RFC 8446 section 4.4.2).
-fn misplaced(chain: &[(usize, X509Certificate<'_>)], file: PemFile<'_>) -> Option<Caution> {
+fn misplaced(chain: &[(usize, X509Certificate<'_>)], place: Place<'_>) -> Option<Caution> {
     let has_issued = |(_, earlier): &(usize, X509Certificate<'_>), name: &[u8]| earlier.issuer().as_raw() == name;
     let (_, (line, certificate)) = chain.iter().enumerate().skip(1).find(|(index, (_, certificate))| {
         let mut before = chain.iter().take(*index);
@@ -151,7 +155,7 @@ fn misplaced(chain: &[(usize, X509Certificate<'_>)], file: PemFile<'_>) -> Optio
         "the certificates are in the wrong order: {name} has issued none of those before it. First the own one, then its \
          issuer, then the issuer of that"
     );
-    Some(Caution::always(file, *line, &reason))
+    Some(Caution::always(place, *line, &reason))
 }
 
 fn dns_names(certificate: &X509Certificate<'_>) -> Option<Vec<Box<str>>> {

@@ -120,10 +120,7 @@ impl Files {
 
     /// What there is to say of these settings, without the name of the folder.
     fn said(&self, settings: &Settings) -> (Vec<String>, Vec<String>) {
-        let (faults, remarks) = match settings.judge() {
-            Ok(remarks) => (Vec::new(), remarks),
-            Err(faults) => (faults, Vec::new()),
-        };
+        let Judgement { faults, remarks } = settings.judge();
         let folder = format!("{}/", self.folder.path().display());
         let text = |found: Vec<FileFault>| {
             found

@@ -12,7 +12,7 @@ use super::files::{FileFault, PemFile};
 use super::pair::{LEAST_BITS, parse, weak_bits};
 use super::revocation::{Chosen, List, choose};
 use super::settings::{ClientAuth, CrlExpired, Settings};
-use super::warnings::Caution;
+use super::warnings::{Caution, Place};
 use crate::net::x509::names::distinguished;
 
 /// The end of a revocation list.
@@ -87,16 +87,20 @@ pub(super) fn of(
 fn roots(file: PemFile<'_>, cautions: &mut Vec<Caution>) -> Result<RootCertStore, Vec<FileFault>> {
     let mut roots = RootCertStore::empty();
     let mut faults = Vec::new();
+    let place = Place {
+        part: file.part,
+        path: file.path,
+    };
     for (line, der) in file.items::<CertificateDer<'static>>().map_err(|fault| vec![fault])? {
         if let Some(certificate) = parse(&der) {
-            cautions.extend(Caution::of_dates(&certificate, file, line));
+            cautions.extend(Caution::of_dates(&certificate, place, line));
             if let Some(bits) = weak_bits(&certificate) {
                 let name = distinguished(certificate.subject());
                 let reason = format!(
                     "the RSA key of {name} has {bits} bits, and TLS needs at least {LEAST_BITS}: no client certificate of it \
                      is accepted"
                 );
-                cautions.push(Caution::always(file, line, &reason));
+                cautions.push(Caution::always(place, line, &reason));
             }
         }
         if let Err(error) = roots.add(der) {
@@ -115,12 +119,16 @@ fn lists(file: PemFile<'_>) -> Result<Chosen, FileFault> {
 }
 
 fn remark(crl_expired: CrlExpired, file: PemFile<'_>, chosen: &Chosen, cautions: &mut Vec<Caution>) {
+    let place = Place {
+        part: file.part,
+        path: file.path,
+    };
     for (list, newer) in &chosen.replaced {
         let reason = format!(
             "the revocation list of {} does not count: the one in line {newer} is newer",
             list.issuer
         );
-        cautions.push(Caution::always(file, list.line, &reason));
+        cautions.push(Caution::always(place, list.line, &reason));
     }
     for list in &chosen.lists {
         let Some((time, date)) = &list.next_update else {
@@ -134,7 +142,7 @@ fn remark(crl_expired: CrlExpired, file: PemFile<'_>, chosen: &Chosen, cautions:
             "the revocation list of {} has expired: its nextUpdate was {date}, and {effect}",
             list.issuer
         );
-        cautions.push(Caution::from(*time, file, list.line, &reason));
+        cautions.push(Caution::from(*time, place, list.line, &reason));
     }
 }
 

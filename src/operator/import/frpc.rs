@@ -130,7 +130,8 @@ fn proxies<'a>(root: At<'a>, remarks: &mut Remarks) -> Vec<Proxy<'a>> {
     all.filter(|proxy| starts(proxy, remarks)).collect()
 }
 
-const INI: &str = "the INI format, which frp has deprecated: rewrite the file as TOML, YAML or JSON, which frpc reads as well";
+const INI: &str =
+    "the INI format, which frp has deprecated: rewrite the file as TOML, YAML or JSON, which frpc reads as well";
 /// The keys of a file, in snake_case, that are read or named by themselves.
 const READ: [&str; 5] = ["includes", "store", "visitors", "start", "proxies"];
 

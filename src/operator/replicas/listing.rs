@@ -246,7 +246,10 @@ mod tests {
     async fn a_list_without_an_end_is_given_up_when_its_parts_are_too_long() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let replica = Replica::at(listener.local_addr().unwrap(), Duration::from_mins(2));
-        let part = format!("{{\"clients\":[],\"total\":1,\"next\":\"more\"}}{}", " ".repeat(30 << 20));
+        let part = format!(
+            "{{\"clients\":[],\"total\":1,\"next\":\"more\"}}{}",
+            " ".repeat(30 << 20)
+        );
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{part}", part.len());
         let serving = tokio::spawn(async move {
             for asked in 1.. {

@@ -45,7 +45,8 @@ pub struct Table {
 impl Table {
     /// A table of rows whose cells can be printed as they are. A column whose cells are all empty is left out.
     pub(super) fn new(columns: &[Column], rows: &[Vec<String>], is_wide: bool) -> Self {
-        let has_words = |at: usize| rows.is_empty() || rows.iter().any(|row| row.get(at).is_some_and(|cell| !cell.is_empty()));
+        let has_words =
+            |at: usize| rows.is_empty() || rows.iter().any(|row| row.get(at).is_some_and(|cell| !cell.is_empty()));
         let numbered = columns.iter().copied().enumerate();
         let (kept, columns): (Vec<_>, Vec<_>) = numbered
             .filter(|(at, column)| (is_wide || !column.is_wide) && has_words(*at))
@@ -119,7 +120,10 @@ mod tests {
     #[test]
     fn columns_are_aligned_and_empty_ones_left_out() {
         let rows = [["a", "", "1", "x"], ["日本", "", "23", "y"]];
-        assert_eq!(table(&rows, false).render(None), "NAME  BYTES\na         1\n日本     23\n");
+        assert_eq!(
+            table(&rows, false).render(None),
+            "NAME  BYTES\na         1\n日本     23\n"
+        );
         assert_eq!(
             table(&rows, true).render(Some(10)),
             "NAME  BYTES  SOFTWARE\na         1  x\n日本     23  y\n"

@@ -12,7 +12,13 @@ use crate::operator::replicas::reports::{by_client, by_target};
 pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
     let is_one = listed.replicas.len() < 2;
     // Beside the rates there is no room for them in 80 cells.
-    let time = |millis| if has_rates && !is_wide { String::new() } else { span(millis) };
+    let time = |millis| {
+        if has_rates && !is_wide {
+            String::new()
+        } else {
+            span(millis)
+        }
+    };
     let row = |row: &Of<Tunnel>| {
         let Of { replica, item } = row;
         let rate = |rate: u64| if has_rates { bytes(rate) } else { String::new() };
@@ -37,7 +43,11 @@ pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool, is_wide: bool) -> 
             foreign(&item.client_software),
         ]
     };
-    Table::new(&TUNNEL_COLUMNS, &listed.items.iter().map(row).collect::<Vec<_>>(), is_wide)
+    Table::new(
+        &TUNNEL_COLUMNS,
+        &listed.items.iter().map(row).collect::<Vec<_>>(),
+        is_wide,
+    )
 }
 
 /// How a tunnel is carried: `h1`, `h2`, with TLS, and whether its session outlives it.

@@ -3,9 +3,9 @@
 //! A new section is a module here and a line in [`config`]; a new key is a line in the reader of its section.
 
 use self::allowlist::Allowlist;
+use super::Config;
 use super::form::{BOOLEAN, DURATION};
 use super::section::Section;
-use super::Config;
 use crate::net::tls::{ClientAuth, Mode};
 use crate::tunnel::drain;
 use crate::tunnel::limits::Limits;

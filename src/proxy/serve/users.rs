@@ -1,15 +1,14 @@
 //! Brings what proves users and decides about their rights, and follows what changes it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use super::ticket_source::TicketSource;
 use crate::base::follow::{LONGEST, NotRead, Reloaded};
 use crate::daemon::threads::run_within;
+use crate::daemon::vital::supervise;
 use crate::kubernetes::{ApiReviewer, Origin, RbacWatch, report_cluster};
 use crate::policy::access::passwords::UserFault;
 use crate::policy::access::{self, Access, Mode, Reviewer, Sources, oidc, passwords};
@@ -101,17 +100,12 @@ impl Users {
 /// Has the rights in use checked for as long as the process runs.
 pub(super) fn keep_checking(shared: &Arc<Shared>) {
     let access = Arc::clone(&shared.access);
-    tokio::spawn(async move {
-        loop {
-            let checked = Arc::clone(&access);
-            // It ends by a panic only, a defect: then no right would ever be taken back again.
-            let checking = tokio::spawn(async move { checked.keep_checking().await });
-            if checking.await.is_err_and(|error| error.is_panic()) {
-                error!("the checks of rights have ended by a defect, and begin anew");
-            }
-            sleep(RESTART).await;
-        }
-    });
+    let check = move || {
+        let access = Arc::clone(&access);
+        tokio::spawn(async move { access.keep_checking().await })
+    };
+    // Otherwise no right would ever be taken back again.
+    tokio::spawn(async { supervise("the task that checks rights again", check, || {}).await });
     let (access, mut user_lists) = (Arc::clone(&shared.access), shared.allowlist.user_lists_changed());
     tokio::spawn(async move {
         while user_lists.changed().await.is_ok() {
@@ -183,6 +177,3 @@ fn log(users: &passwords::Users, found: &Result<Reloaded<UserFault>, NotRead>) {
         Err(error) => warn!("the file of users was {error}: they stay as they were"),
     }
 }
-
-/// The pause before a restart after a panic.
-const RESTART: Duration = Duration::from_secs(1);

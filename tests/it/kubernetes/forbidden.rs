@@ -62,8 +62,12 @@ fn without_any_namespace_that_can_be_read_the_proxy_is_not_ready() {
             api.open();
         })
         .await;
-        // Three times as long as the refusal of one namespace is waited out.
-        stage.noticed("forbidden", 4.0 * 30.0).await;
+        eventually("all four rights are missing for good", async || {
+            stage.proxy.messages().matches("lacks the rule").count() == 4
+        })
+        .await;
+        let refused = stage.errors("forbidden").await;
+        stage.noticed("forbidden", refused + 3.0).await;
         assert!(!stage.proxy.is_ready().await, "its Roles are missing");
         stage.proxy.refuses("svc-a.team-a:22", 503).await;
         stage.put("svc-a", "10.9.1.1");

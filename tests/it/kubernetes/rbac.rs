@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::api::{Api, Cut, Fault, Verb};
 use super::lab::{self, API, Lab};
-use super::objects::{namespace, role, role_binding};
+use super::objects::{namespace, role, role_binding, with};
 use super::proxy::{PATIENCE, eventually};
 
 /// A server with one object of each kind, and the changes that are told.
@@ -89,6 +89,15 @@ fn account(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "team-a", "name": name, "uid": format!("u-{name}")}})
 }
 
+/// The object with other rights than it has.
+fn with_rights(object: Value, generation: usize) -> Value {
+    let field = match object["kind"].as_str() {
+        Some("Role" | "ClusterRole") => "/rules",
+        _ => "/subjects",
+    };
+    with(object, field, json!([{"verbs": [generation.to_string()]}]))
+}
+
 fn of_team_a() -> Change {
     Change::Namespace("team-a".into())
 }
@@ -110,7 +119,11 @@ fn each_change_is_told_once_and_the_first_list_is_none() {
             (cluster_binding, Some(Change::Everywhere), Change::Everywhere),
             (ci, None, gone("ci")),
         ] {
-            scene.api.put(object.clone());
+            // Controllers write annotations all day.
+            scene
+                .api
+                .put(with(object.clone(), "/metadata/annotations", json!({"a": "b"})));
+            scene.api.put(with_rights(object.clone(), 1));
             if let Some(changed) = changed {
                 assert_eq!(scene.told().await, changed, "{object}");
             }
@@ -209,8 +222,10 @@ fn without_the_right_to_watch_one_kind_the_others_are_followed_and_it_is_tried_a
         assert_eq!(scene.told().await, of_team_a());
         scene.api.allow("clusterrolebindings", true);
         // Its first list is none that changes anything.
+        let mut generation = 0;
         eventually("it is watched", async || {
-            scene.api.put(cluster("ClusterRoleBinding"));
+            generation += 1;
+            scene.api.put(with_rights(cluster("ClusterRoleBinding"), generation));
             scene.changes.try_recv() == Ok(Change::Everywhere)
         })
         .await;

@@ -63,24 +63,21 @@ async fn followed(ground: &Reviewing) -> (RbacWatch, UnboundedReceiver<Change>) 
         watches: Arc::default(),
     };
     let watch = RbacWatch::start(origin, told).unwrap();
-    for kind in [
-        role(&ground.here, "probe", &[]),
-        role_binding(&ground.here, "probe", "probe", "nobody"),
-    ] {
+    let probes: [fn(&str, &str) -> Value; 2] = [
+        |here, generation| role(here, "probe", &[generation]),
+        |here, generation| role_binding(here, "probe", "probe", generation),
+    ];
+    for probe in probes {
         let mut generation = 0;
         eventually("changes are told", async || {
             generation += 1;
             ground
-                .apply(&with(
-                    kind.clone(),
-                    "/metadata/labels",
-                    json!({"generation": generation.to_string()}),
-                ))
+                .apply(&probe(&ground.here, &format!("nobody-{generation}")))
                 .await;
             timeout(Duration::from_secs(1), changes.recv()).await.is_ok()
         })
         .await;
-        ground.delete(&kind).await;
+        ground.delete(&probe(&ground.here, "nobody")).await;
     }
     (watch, changes)
 }

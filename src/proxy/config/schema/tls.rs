@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::net::tls::{CertificatePaths, ClientAuth, CrlExpired, Part, Settings};
+use crate::net::tls::{CertificatePaths, ClientAuth, CrlExpired, Judgement, Part, Settings};
 use crate::proxy::config::form::{BRIEF_TIMEOUT, Form, PATH, Schema};
 use crate::proxy::config::section::{Field, Section};
 
@@ -71,15 +71,14 @@ impl Tls<'_> {
             client_auth: self.judged_auth,
             ..self.settings.clone()
         };
-        let judged = judged.judge();
-        let is_usable = judged.is_ok();
-        let (Ok(found) | Err(found)) = judged;
-        for remark in found {
-            match self.field_of(remark.part) {
-                Some(field) if is_usable => field.warning(remark.to_string()),
-                Some(field) => field.fault(remark.to_string()),
-                None => {}
-            }
+        let Judgement { faults, remarks } = judged.judge();
+        for fault in faults {
+            self.field_of(fault.part)
+                .inspect(|field| field.fault(fault.to_string()));
+        }
+        for remark in remarks {
+            self.field_of(remark.part)
+                .inspect(|field| field.warning(remark.to_string()));
         }
     }
 
