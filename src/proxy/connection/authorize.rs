@@ -55,7 +55,7 @@ async fn authorize_user(
     let subject = match identified {
         Ok(subject) => {
             pending.record.facts.user = Some(Arc::clone(&subject.user));
-            Ok(subject)
+            Some(subject)
         }
         Err(denial) => {
             pending.record.facts.claimed = claimed;
@@ -63,16 +63,13 @@ async fn authorize_user(
             if counts {
                 return Err(denial);
             }
-            Err(denial)
+            None
         }
     };
     let target = look_up(authority, pending).map_err(|denial| hidden(denial, pending.shared))?;
-    let subject = match subject {
-        Ok(subject) => subject,
-        Err(_) => {
-            report(&target, pending);
-            return Ok(Authorized { target, grant: None });
-        }
+    let Some(subject) = subject else {
+        report(&target, pending);
+        return Ok(Authorized { target, grant: None });
     };
     let grant = match bounded(counts, access.authorize(&subject, &target)).await {
         // Looked at once more behind the registration of the right: a certificate that is revoked before is seen here, and
