@@ -1,7 +1,7 @@
 //! Logging: access lines to stdout as JSON, messages to stderr as text or JSON, and no wait for a slow reader of either.
 
 use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ pub fn start(filter: &str, format: Format, queued: usize) -> Result<Logging, Sta
         .with_filter(filter_fn(|event| {
             event.target() == ACCESS && *event.level() <= Level::INFO
         }));
-    let text = fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(messages);
+    let text = fmt::layer().with_writer(messages);
     let messages = match format {
         Format::Text => text.boxed(),
         // As above: collectors put both streams of a container into one index.
