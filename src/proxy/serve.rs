@@ -49,7 +49,6 @@ mod certificate_poll;
 mod commands;
 mod listeners;
 mod reload;
-mod ticket_source;
 mod users;
 
 /// Why a process did not start.

@@ -1,17 +1,18 @@
 //! Brings what proves users and decides about their rights, and follows what changes it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
-use super::ticket_source::TicketSource;
 use crate::base::follow::{LONGEST, NotRead, Reloaded};
 use crate::daemon::threads::run_within;
 use crate::daemon::vital::supervise;
-use crate::kubernetes::{ApiReviewer, Origin, RbacWatch, report_cluster};
+use crate::kubernetes::{ApiReviewer, Origin, RbacWatch, TicketWatch, report_cluster};
 use crate::policy::access::passwords::UserFault;
-use crate::policy::access::{self, Access, Mode, Reviewer, Sources, oidc, passwords};
+use crate::policy::access::tickets::Tickets;
+use crate::policy::access::{self, Mode, Reviewer, Sources, TicketOptions, oidc, passwords};
 use crate::proxy::config::Config;
 use crate::proxy::connection::Shared;
 
@@ -19,81 +20,95 @@ use crate::proxy::connection::Shared;
 #[derive(Debug, Default)]
 pub(super) struct Users {
     applied: Option<access::Options>,
-    sources: Sources,
+    issuers: Kept<Vec<access::Issuer>, Arc<oidc::Issuers>>,
+    users: Kept<PathBuf, UserFile>,
+    /// By their options and the kubeconfig.
+    tickets: Kept<(TicketOptions, Option<PathBuf>), ClusterTickets>,
     /// Dropped with the settings that it follows.
-    _watch: Option<RbacWatch>,
-    /// What follows the file of users.
-    following: JoinSet<()>,
-    /// What follows the tickets.
-    tickets: Option<TicketSource>,
+    watch: Option<RbacWatch>,
+}
+
+/// A source with the settings that it was made of. As long as these are the same it goes on: its keys and users are in
+/// force, whether or not their file or server can be read at the moment.
+#[derive(Debug)]
+struct Kept<O, T>(Option<(O, T)>);
+
+impl<O, T> Default for Kept<O, T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<O: Clone + PartialEq, T> Kept<O, T> {
+    /// Returns the source of these settings, which is made unless there is one of the same settings.
+    fn keep_or(&mut self, settings: Option<&O>, make: impl FnOnce(&O) -> Option<T>) -> Option<&T> {
+        if self.0.as_ref().map(|(own, _)| own) != settings {
+            self.0 = None;
+            self.0 = settings.and_then(|settings| Some((settings.clone(), make(settings)?)));
+        }
+        self.0.as_ref().map(|(_, source)| source)
+    }
+}
+
+/// The file of users, followed until this is dropped.
+#[derive(Debug)]
+struct UserFile {
+    users: Arc<passwords::Users>,
+    _following: AbortOnDropHandle<()>,
+}
+
+/// The tickets of the cluster, followed until this is dropped.
+#[derive(Debug)]
+struct ClusterTickets {
+    tickets: Arc<Tickets>,
+    _watch: TicketWatch,
+    _reporting: AbortOnDropHandle<()>,
 }
 
 impl Users {
     /// Applies the settings, if they are others than before. Tunnels that run are judged by them. The file of users is read
     /// again in any case.
     pub(super) fn apply(&mut self, config: &Config, shared: &Arc<Shared>) {
-        if let Some(users) = &self.sources.users {
-            users.read_again();
+        if let Some((_, file)) = &self.users.0 {
+            file.users.read_again();
         }
         if self.applied.as_ref() == Some(&config.access) {
             return;
         }
         let options = &config.access;
-        let is_asked = options.mode != Mode::Open;
-        if is_asked && options.reads_cluster() {
+        let asked = Some(options).filter(|options| options.mode != Mode::Open);
+        if options.reads_cluster() && asked.is_some() {
             tokio::spawn(report_cluster("access", options.kubeconfig.clone()));
         }
-        let mut before = std::mem::take(self);
-        let (sources, watch) = match is_asked {
-            true => (before.sources(options, shared), watch(options, shared)),
-            false => (Sources::default(), None),
-        };
-        shared.access.apply(options.clone(), sources.clone());
-        *self = Self {
-            applied: Some(options.clone()),
-            following: match sources.users {
-                Some(_) => before.following,
-                None => JoinSet::new(),
-            },
-            tickets: before.tickets.filter(|_| sources.tickets.is_some()),
-            sources,
-            _watch: watch,
-        };
+        let sources = self.sources(asked, shared);
+        let watch = asked.and_then(|options| watch(options, shared));
+        shared.access.apply(options.clone(), sources);
+        self.watch = watch;
+        self.applied = Some(options.clone());
     }
 
-    /// The sources of these settings. Those whose own settings are as before go on: their keys and users are in force,
-    /// whether or not their file or server can be read at the moment.
-    fn sources(&mut self, options: &access::Options, shared: &Arc<Shared>) -> Sources {
-        let applied = self.applied.as_ref();
-        let has_same_issuers = applied.is_some_and(|before| before.oidc == options.oidc);
-        let has_same_users = applied.is_some_and(|before| before.users == options.users);
-        let issuers = self.sources.issuers.take().filter(|_| has_same_issuers);
-        let users = self.sources.users.take().filter(|_| has_same_users);
-        if users.is_none() {
-            self.following = JoinSet::new();
-        }
+    /// The sources of these settings; none without any.
+    fn sources(&mut self, options: Option<&access::Options>, shared: &Arc<Shared>) -> Sources {
+        let kubeconfig = options.and_then(|options| options.kubeconfig.clone());
+        let reviewer = |own| -> Arc<dyn Reviewer> { Arc::new(ApiReviewer::new(own, kubeconfig.clone())) };
+        let issuers = options.map(|options| &options.oidc);
+        let users = options.and_then(|options| options.users.as_ref());
+        let tickets = options.and_then(|options| options.tickets.clone());
+        let tickets = tickets.map(|options| (options, kubeconfig.clone()));
         Sources {
-            reviewer: options.kubernetes.as_ref().map(|own| {
-                let reviewer: Arc<dyn Reviewer> = Arc::new(ApiReviewer::new(own, options.kubeconfig.clone()));
-                reviewer
-            }),
-            issuers: issuers.or_else(|| issuers_of(options)),
-            users: users.or_else(|| users_of(options, shared, &mut self.following)),
-            tickets: self.tickets(options, shared),
+            issuers: self.issuers.keep_or(issuers, |own| issuers_of(own)).cloned(),
+            users: self
+                .users
+                .keep_or(users, |file| Some(users_of(file, shared)))
+                .map(|file| Arc::clone(&file.users)),
+            tickets: self
+                .tickets
+                .keep_or(tickets.as_ref(), |(options, kubeconfig)| {
+                    tickets_of(options, kubeconfig.clone(), shared)
+                })
+                .map(|own| Arc::clone(&own.tickets)),
+            reviewer: options.and_then(|options| options.kubernetes.as_ref()).map(reviewer),
         }
-    }
-}
-
-impl Users {
-    /// The tickets of these settings, and what follows them. With the settings as before, those that are known stay.
-    fn tickets(&mut self, options: &access::Options, shared: &Arc<Shared>) -> Option<Arc<access::tickets::Tickets>> {
-        let settings = options.tickets.clone().map(|own| (own, options.kubeconfig.clone()));
-        let same = self
-            .tickets
-            .take()
-            .filter(|own| Some(&own.settings) == settings.as_ref());
-        self.tickets = same.or_else(|| TicketSource::start(settings?, shared));
-        self.tickets.as_ref().map(|own| Arc::clone(&own.tickets))
     }
 }
 
@@ -114,8 +129,8 @@ pub(super) fn keep_checking(shared: &Arc<Shared>) {
     });
 }
 
-fn issuers_of(options: &access::Options) -> Option<Arc<oidc::Issuers>> {
-    match oidc::Issuers::new(&options.oidc) {
+fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
+    match oidc::Issuers::new(issuers) {
         Ok(issuers) => Some(issuers).filter(|issuers| !issuers.is_empty()).map(Arc::new),
         Err(faults) => {
             // The configuration was checked: a file has changed since.
@@ -127,22 +142,49 @@ fn issuers_of(options: &access::Options) -> Option<Arc<oidc::Issuers>> {
     }
 }
 
-fn users_of(
-    options: &access::Options,
-    shared: &Arc<Shared>,
-    following: &mut JoinSet<()>,
-) -> Option<Arc<passwords::Users>> {
-    let users = Arc::new(passwords::Users::empty(options.users.as_ref()?));
+fn users_of(file: &Path, shared: &Arc<Shared>) -> UserFile {
+    let users = Arc::new(passwords::Users::empty(file));
     let (first, followed) = (Arc::clone(&users), Arc::clone(&users));
     run_within(LONGEST, move || log(&first, &Ok(first.reload())));
     let access = Arc::clone(&shared.access);
-    following.spawn(Arc::clone(&users).follow(move |found| {
+    let following = tokio::spawn(Arc::clone(&users).follow(move |found| {
         log(&followed, &found);
         if found == Ok(Reloaded::Loaded) {
             access.users_changed();
         }
     }));
-    Some(users)
+    UserFile {
+        users,
+        _following: AbortOnDropHandle::new(following),
+    }
+}
+
+/// Starts to follow the tickets; `None` without a thread for it, and then no ticket is accepted.
+fn tickets_of(options: &TicketOptions, kubeconfig: Option<PathBuf>, shared: &Arc<Shared>) -> Option<ClusterTickets> {
+    let tickets = Arc::new(Tickets::new(options.ttl));
+    let watch = TicketWatch::start(origin(kubeconfig, shared), options, Arc::clone(&tickets));
+    let watch = watch
+        .inspect_err(|error| error!(%error, "cannot follow tickets: none is accepted"))
+        .ok()?;
+    let (access, mut changed) = (Arc::clone(&shared.access), tickets.changed());
+    let reporting = tokio::spawn(async move {
+        while changed.changed().await.is_ok() {
+            access.tickets_changed();
+        }
+    });
+    Some(ClusterTickets {
+        tickets,
+        _watch: watch,
+        _reporting: AbortOnDropHandle::new(reporting),
+    })
+}
+
+fn origin(kubeconfig: Option<PathBuf>, shared: &Shared) -> Origin {
+    Origin {
+        kubeconfig,
+        metrics: shared.metrics.clone(),
+        watches: shared.access.watches(),
+    }
 }
 
 /// Follows roles and bindings, if the settings say so.
@@ -150,12 +192,8 @@ fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<RbacWatch> {
     if !options.kubernetes.as_ref()?.watch_rbac {
         return None;
     }
-    let access: Arc<Access> = Arc::clone(&shared.access);
-    let origin = Origin {
-        kubeconfig: options.kubeconfig.clone(),
-        metrics: shared.metrics.clone(),
-        watches: access.watches(),
-    };
+    let access = Arc::clone(&shared.access);
+    let origin = origin(options.kubeconfig.clone(), shared);
     let watch = RbacWatch::start(origin, move |change| access.changed(&change));
     watch
         .inspect_err(
