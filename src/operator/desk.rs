@@ -12,8 +12,8 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::browser::Opening;
+use self::guard::DeskSecret;
 use self::hub::Hub;
-use self::secret::DeskSecret;
 use crate::daemon::connections;
 use crate::net::listener;
 use crate::operator::replicas::Replicas;
@@ -27,7 +27,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-mod assets;
 mod browser;
 mod changed_tunnels;
 mod guard;
@@ -36,7 +35,6 @@ mod latest;
 mod polling;
 mod refusals;
 mod routes;
-mod secret;
 
 /// A page that is served until it is dropped.
 #[derive(Debug)]

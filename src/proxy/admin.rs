@@ -1,37 +1,43 @@
-//! The API of operators, behind the pages of the admin port.
+//! The API of operators, behind the pages of the admin port: both on the state of the running process.
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-
-use crate::daemon::admin::{Handlers, Routes, caller};
-use crate::proxy::connection::Shared;
-use axum::response::IntoResponse as _;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use hyper::StatusCode;
-use hyper::header::CONTENT_TYPE;
-use hyper::header::HeaderValue;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use tokio_util::sync::CancellationToken;
 
-mod activity;
-mod clients;
+use crate::daemon::admin::{Handlers, Progress, Routes, caller};
+use crate::daemon::logging::LogLinesDropped;
+use crate::daemon::readiness::Readiness;
+use crate::proxy::connection::Shared;
+
 mod diagnosis;
 mod events;
-pub(crate) mod handlers;
-mod listing;
 mod refusals;
 mod request;
 mod targets;
 mod tunnels;
 mod view;
 
-/// The pages of the probes, and the API of operators.
-pub(crate) fn routes(handlers: Handlers, shared: &Arc<Shared>) -> Routes {
+/// The pages of the probes, and the API of operators. A POST to `/drain` cancels `drain_request`.
+pub(crate) fn routes(
+    shared: &Arc<Shared>,
+    readiness: &Readiness,
+    drain_request: &CancellationToken,
+    log_lines_dropped: LogLinesDropped,
+) -> Routes {
+    let handlers = Handlers {
+        readiness: readiness.clone(),
+        scrape: scrape(Arc::clone(shared), log_lines_dropped),
+        progress: progress(Arc::clone(shared)),
+        drain_request: drain_request.clone(),
+    };
     let parts = [
         diagnosis::router(),
         targets::router(),
-        clients::router(),
         events::router(),
         refusals::router(),
     ];
@@ -41,21 +47,48 @@ pub(crate) fn routes(handlers: Handlers, shared: &Arc<Shared>) -> Routes {
         .layer(DefaultBodyLimit::max(request::LONGEST_BODY))
         .layer(axum::middleware::from_fn(caller::only_from_here))
         .with_state(Arc::clone(shared))
-        .merge(activity::router().with_state(Arc::clone(shared)));
-    Routes::probes(handlers).and(router().merge(api), PATHS)
+        .merge(targets::activity_router().with_state(Arc::clone(shared)));
+    Routes::probes(handlers).and(api.route("/openapi.json", get(document)), PATHS)
+}
+
+/// The state of the drain, for the page `/drain`.
+fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
+    Box::new(move || Progress {
+        phase: shared.drain.phase().label().to_owned(),
+        tunnels: shared.tunnels.taken(),
+        resumable: Some(u32::try_from(shared.drain.resumable()).unwrap_or(u32::MAX)),
+        connections: u32::try_from(shared.metrics.connections_active.get()).unwrap_or_default(),
+    })
+}
+
+/// The page `/metrics`. Gauges of state that others keep are set at the scrape.
+fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn() -> String + Send + Sync> {
+    Box::new(move || {
+        let metrics = &shared.metrics;
+        metrics.pipes_in_use.set(as_gauge(shared.resources.pipes_in_use()));
+        metrics.relay_splices(shared.resources.splices());
+        metrics.tunnels_resumable.set(as_gauge(shared.drain.resumable()));
+        metrics.connections_unfinished.set(as_gauge(shared.unfinished.len()));
+        metrics.allowlist_targets.set(as_gauge(shared.allowlist.targets()));
+        metrics
+            .allowlist_name_conflicts
+            .set(as_gauge(shared.allowlist.conflicts()));
+        shared.access.count();
+        metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
+        metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
+    })
+}
+
+fn as_gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /refusals and \
                      /events: /openapi.json describes them\n";
 
-/// The route.
-fn router() -> Router {
-    Router::new().route("/openapi.json", get(document))
-}
-
 async fn document() -> Response {
     let kind = HeaderValue::from_static("application/json");
-    (StatusCode::OK, [(CONTENT_TYPE, kind)], DOCUMENT).into_response()
+    ([(CONTENT_TYPE, kind)], DOCUMENT).into_response()
 }
 
 const DOCUMENT: &str = include_str!("../../docs/openapi.json");

@@ -16,8 +16,7 @@ use self::authorize::{Authorized, authorize};
 use self::established::{Holdings, Reached, Tunnel};
 use self::negotiate::{Negotiated, negotiate};
 use self::pending::Pending;
-pub use self::port::Port;
-pub use self::shared::Shared;
+pub use self::shared::{Port, Shared};
 use crate::base::cold::cold;
 use crate::net::tls::Session;
 use crate::net::transport::Transport;
@@ -35,7 +34,6 @@ mod established;
 mod in_band;
 mod negotiate;
 mod pending;
-mod port;
 mod shared;
 
 /// Carries one connection of a public port to its end.

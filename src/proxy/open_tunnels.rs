@@ -1,10 +1,7 @@
 //! The tunnels that are open, as operators see them.
 
-pub mod activity;
 pub mod diagnosis;
 pub mod events;
 pub mod facts;
-pub mod ids;
-pub mod legs;
 pub mod open_tunnel;
 pub mod registry;

@@ -7,15 +7,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
-pub use self::answer_kind::Answered;
 use self::established::Established;
 pub use self::established::TunnelRecord;
+pub use self::line::Answered;
 use self::line::{Line, Moment};
-use self::open_gauge::Connection;
 pub use self::reports::Watch;
 use super::open_tunnels::events::{Event, Refused};
-use super::open_tunnels::facts::{Facts, WOULD_BE_REFUSED};
-use super::open_tunnels::ids::Id;
+use super::open_tunnels::facts::{Facts, Id, WOULD_BE_REFUSED};
 use super::open_tunnels::open_tunnel::OpenTunnel;
 use super::open_tunnels::registry::Registry;
 use crate::base::text::excerpt;
@@ -27,11 +25,8 @@ use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Denial, Outcome, Refusal};
 
 mod access_log;
-mod answer_kind;
 mod established;
 mod line;
-mod members;
-mod open_gauge;
 mod reports;
 
 /// The metrics and the access log, which account for connections.
@@ -181,6 +176,27 @@ impl<'a> Record<'a> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         self.account();
+    }
+}
+
+/// An open connection in the gauges.
+#[derive(Debug)]
+struct Connection<'a> {
+    metrics: &'a Metrics,
+}
+
+impl<'a> Connection<'a> {
+    /// Counts a connection that was accepted.
+    fn open(metrics: &'a Metrics) -> Self {
+        metrics.connections_accepted.inc();
+        metrics.connections_active.inc();
+        Self { metrics }
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.metrics.connections_active.dec();
     }
 }
 

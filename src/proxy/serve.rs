@@ -1,5 +1,6 @@
 //! The process: binds the ports, serves, reloads, and drains.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,8 +14,6 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use self::capacity::Capacity;
-pub use self::commands::Command;
-use self::commands::Commands;
 pub use self::listeners::BindError;
 use self::listeners::Ports;
 pub use self::reload::LoadConfig;
@@ -30,7 +29,7 @@ use crate::policy::access::Access;
 use crate::policy::allowlist::Writer;
 use crate::proxy::config::{Config, Report};
 use crate::proxy::connection::Shared;
-use crate::proxy::open_tunnels::ids::Ids;
+use crate::proxy::open_tunnels::facts::Ids;
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::record::AccessLog;
 use crate::tunnel::drain::{self, Conductor, Drained, Tasks};
@@ -46,7 +45,6 @@ use crate::tunnel::relay::Resources;
 
 mod capacity;
 mod certificate_poll;
-mod commands;
 mod listeners;
 mod reload;
 mod users;
@@ -210,7 +208,7 @@ impl Started {
         let allowlist_ready = readiness.require("allowlist");
         let public = Ports::bind(&config.listen)?;
         let drain_request = CancellationToken::new();
-        let routes = crate::proxy::admin::handlers::routes(&shared, &readiness, &drain_request, log_lines_dropped);
+        let routes = crate::proxy::admin::routes(&shared, &readiness, &drain_request, log_lines_dropped);
         let address = config.admin;
         let admin = admin_port::start(address, routes, capacity.admin_connections());
         let admin = admin.map_err(|source| BindError { address, source })?;
@@ -283,6 +281,34 @@ fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<
     };
     let services = config.kubernetes.as_ref().map(start).transpose();
     services.map_err(StartError::Services)
+}
+
+/// A command to a running process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Read the configuration again.
+    Reload,
+    /// Drain and end; the second time, end at once.
+    Stop,
+}
+
+/// The queue of commands. Its end is not a command: a process without signals serves on.
+#[derive(Debug)]
+struct Commands(mpsc::Receiver<Command>);
+
+impl Commands {
+    /// The next command.
+    async fn next(&mut self) -> Command {
+        match self.0.recv().await {
+            Some(command) => command,
+            None => pending().await,
+        }
+    }
+
+    /// Completes at the next [`Command::Stop`]; other commands are dropped.
+    async fn stop(&mut self) {
+        while self.next().await != Command::Stop {}
+    }
 }
 
 const EMPTY: &str = "the allowlist is empty: no Service of the cluster that may be read has the label of \

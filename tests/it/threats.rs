@@ -22,7 +22,7 @@ use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::Access;
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
 use switchboard::proxy::connection::{self, Port, Shared};
-use switchboard::proxy::open_tunnels::ids::Ids;
+use switchboard::proxy::open_tunnels::facts::Ids;
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::record::AccessLog;
 use switchboard::tunnel::drain::Conductor;

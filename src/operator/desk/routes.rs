@@ -1,20 +1,20 @@
-//! What the page asks for: the state of all replicas, one tunnel, and the changes of the operator.
+//! What the page asks for: its own files, the state of all replicas, one tunnel, and the changes of the operator.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use hyper::StatusCode;
+use hyper::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::assets;
-use super::guard::{self, Guard};
+use super::guard::{self, DeskSecret, Guard};
 use super::hub::{self, Hub};
-use super::secret::DeskSecret;
 use crate::daemon::admin::answer::{Answer as Reply, Unserved};
 use crate::daemon::admin::api::{Closed, Closing, Rates};
 use crate::operator::replicas::{self, Answer, Ask, Reason, ReasonError, Replica, ReplicaError, Selection, TargetName};
@@ -35,8 +35,8 @@ pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> 
         .layer(from_fn_with_state(Arc::clone(&guard), guard::with_secret))
         .with_state(hub);
     Router::new()
-        .route("/", get(assets::page))
-        .route("/assets/{name}", get(assets::file))
+        .route("/", get(page))
+        .route("/assets/{name}", get(file))
         .merge(api)
         .fallback(async || StatusCode::NOT_FOUND)
         .layer(from_fn_with_state(guard, guard::around))
@@ -240,3 +240,75 @@ impl From<ReplicaError> for Unserved {
 
 const LONGEST_BODY: usize = 16 * 1024;
 const LONGEST_ID: usize = 64;
+
+/// The page.
+pub(super) async fn page() -> Response {
+    ([(CONTENT_TYPE, HTML)], include_str!("assets/index.html")).into_response()
+}
+
+/// A file of the page.
+pub(super) async fn file(Path(name): Path<String>) -> Response {
+    match FILES.iter().find(|(own, _, _)| *own == name) {
+        Some((_, kind, text)) => ([(CONTENT_TYPE, *kind)], *text).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+const IMAGE: &str = "image/svg+xml";
+
+/// Names, types and texts.
+const FILES: [(&str, &str, &str); 13] = [
+    ("api.js", SCRIPT, include_str!("assets/api.js")),
+    ("chart.js", SCRIPT, include_str!("assets/chart.js")),
+    ("columns.js", SCRIPT, include_str!("assets/columns.js")),
+    ("desk.css", STYLE, include_str!("assets/desk.css")),
+    ("desk.js", SCRIPT, include_str!("assets/desk.js")),
+    ("details.js", SCRIPT, include_str!("assets/details.js")),
+    ("dialogs.js", SCRIPT, include_str!("assets/dialogs.js")),
+    ("format.js", SCRIPT, include_str!("assets/format.js")),
+    ("grid.js", SCRIPT, include_str!("assets/grid.js")),
+    ("icon.svg", IMAGE, include_str!("assets/icon.svg")),
+    ("model.js", SCRIPT, include_str!("assets/model.js")),
+    ("pages.js", SCRIPT, include_str!("assets/pages.js")),
+    ("questions.js", SCRIPT, include_str!("assets/questions.js")),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_file_beside_the_page_is_served_and_holds_nothing_that_the_policy_forbids() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/operator/desk/assets");
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        let mut served: Vec<_> = FILES.iter().map(|(name, _, _)| *name).collect();
+        served.push("index.html");
+        served.sort_unstable();
+        assert_eq!(names, served);
+        let texts = FILES.iter().map(|(name, _, text)| (*name, *text));
+        for (name, text) in texts.chain([("index.html", include_str!("assets/index.html"))]) {
+            let foreign = text.replace("http://www.w3.org/2000/svg", "");
+            for word in [
+                "http://",
+                "https://",
+                "innerHTML",
+                "insertAdjacentHTML",
+                "eval(",
+                " style=",
+                "onclick",
+            ] {
+                assert!(!foreign.contains(word), "{name}: {word}");
+            }
+        }
+    }
+}

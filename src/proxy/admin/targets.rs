@@ -1,17 +1,20 @@
-//! `/targets`: the allowlist with its open tunnels, and which targets take no new ones.
+//! `/targets`: the allowlist with its open tunnels, and which targets take no new ones; `/activity`: whether one is in use, for
+//! what stops idle ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
+use serde::Deserialize;
 
-use super::listing::{self, Part};
-use super::request::{Listed, Options};
+use super::request::{Listed, Options, Page, Part};
 use super::view;
 use crate::daemon::admin::answer::{Answer, Unserved};
-use crate::daemon::admin::api;
+use crate::daemon::admin::api::{self, Activity};
+use crate::daemon::admin::caller::Caller;
 use crate::policy::allowlist::Target;
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
@@ -34,7 +37,7 @@ async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -
         }
     }
     let name = |target: &Arc<Target>| (0, target.id().to_string());
-    let listing::Listed { items, total, next } = part.of(shared.allowlist.all(), name).map_err(Unserved::bad)?;
+    let Page { items, total, next } = part.of(shared.allowlist.all(), name).map_err(Unserved::bad)?;
     let row = |target: &Arc<Target>| {
         let tunnels = tunnels.get(&Arc::as_ptr(target)).copied();
         view::target(target, tunnels.unwrap_or_default())
@@ -70,4 +73,37 @@ fn view(target: &Arc<Target>, shared: &Shared) -> api::Target {
 
 fn is_of(open: &OpenTunnel, target: &Arc<Target>) -> bool {
     open.facts.target.as_ref().is_some_and(|own| Arc::ptr_eq(own, target))
+}
+
+/// The route of `/activity`, which every peer may read. Only this host learns by whom a target is used.
+pub(super) fn activity_router() -> Router<Arc<Shared>> {
+    Router::new().route("/activity", get(activity))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    /// `namespace/service`.
+    target: String,
+}
+
+async fn activity(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Options(Asked { target: name }): Options<Asked>,
+    fields: HeaderMap,
+) -> Answer<Activity> {
+    let is_it = |target: &Arc<Target>| target.id().is_named(&name);
+    let target = shared.allowlist.all().into_iter().find(is_it);
+    // Not an idle target: a culler that asks for a name with an error in it would stop a used one.
+    let target = target.ok_or_else(|| Unserved::unknown(format!("no target {name} is on the allowlist")))?;
+    let mut open = shared.registry.all();
+    open.retain(|open| open.facts.target.as_ref().is_some_and(|own| Arc::ptr_eq(own, &target)));
+    let mut why: Vec<_> = open.iter().map(|open| view::reason(open)).collect();
+    why.sort_by(|one, other| other.last_active.cmp(&one.last_active));
+    Ok(Json(Activity {
+        has_activity: why.iter().any(|used| used.is_active),
+        last_activity: target.last_activity().map(view::rfc3339),
+        why: caller.may_act(&fields).is_ok().then_some(why),
+    }))
 }

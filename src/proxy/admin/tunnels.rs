@@ -1,16 +1,16 @@
-//! `/tunnels`: which are open, the end of some, and the rates of one.
+//! `/tunnels`: which are open, the end of some, and the rates of one; `/clients`: who has them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 
-use super::listing::{Listed, Part, Place};
-use super::request::{Named, Options, Told};
+use super::request::{Named, Options, Page, Part, Place, Told};
 use super::view;
 use crate::daemon::admin::answer::{Answer, Unserved};
-use crate::daemon::admin::api::{Closed, Closing, Detail, Query, Rates, Sort, Tunnel, Tunnels};
+use crate::daemon::admin::api::{Client, Clients, Closed, Closing, Detail, Query, Rates, Sort, Tunnel, Tunnels};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
@@ -22,6 +22,7 @@ pub(super) fn router() -> Router<Arc<Shared>> {
     Router::new()
         .route("/tunnels", get(list).delete(close_those))
         .route("/tunnels/{id}", get(one).delete(close_one).patch(limit))
+        .route("/clients", get(clients))
 }
 
 /// The tunnels that a query is for.
@@ -63,7 +64,7 @@ async fn list(State(shared): State<Arc<Shared>>, Options(query): Options<Query>)
     let (those, sort) = (those(&query, &shared), query.sort.unwrap_or_default());
     let Query { limit, cursor, .. } = query;
     let listed = Part { limit, cursor }.of(those, |open| place(sort, open));
-    let Listed { items, total, next } = listed.map_err(Unserved::bad)?;
+    let Page { items, total, next } = listed.map_err(Unserved::bad)?;
     let tunnels = items.iter().map(|open| view::tunnel(open)).collect();
     Ok(Json(Tunnels { tunnels, total, next }))
 }
@@ -136,4 +137,26 @@ fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, Unserved
     }
     let faulty = |error| Unserved::bad(format!("{}: {error}", direction.label()));
     text.parse().map(Some).map_err(faulty)
+}
+async fn clients(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Clients> {
+    let mut clients: HashMap<(_, String), Client> = HashMap::new();
+    for open in shared.registry.all() {
+        let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));
+        let client = clients.entry((address, user.to_owned())).or_insert_with(|| Client {
+            address,
+            user: user.to_owned(),
+            tunnels: 0,
+            bytes_sent: 0,
+            bytes_received: 0,
+            idle_ms: u64::MAX,
+        });
+        client.tunnels += 1;
+        client.bytes_sent += open.meter.bytes(Direction::Download);
+        client.bytes_received += open.meter.bytes(Direction::Upload);
+        client.idle_ms = client.idle_ms.min(view::millis(open.meter.last_moved().elapsed()));
+    }
+    let place = |client: &Client| (client.tunnels as u64, format!("{} {}", client.address, client.user));
+    let Page { items, total, next } = part.of(clients.into_values().collect(), place).map_err(Unserved::bad)?;
+    let clients = items;
+    Ok(Json(Clients { clients, total, next }))
 }

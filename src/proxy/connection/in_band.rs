@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::base::text::ascii;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::protocol::ssh_disconnect::{Code, LONGEST, disconnect, sentence};
-use crate::proxy::open_tunnels::ids::Id;
+use crate::proxy::open_tunnels::facts::Id;
 use crate::tunnel::outcome::{Denial, Reason, Refusal, Side};
 use crate::tunnel::ssh::identification;
 
@@ -172,7 +172,7 @@ mod tests {
             "the target has no ready endpoint (0 of 2 ready)",
         );
         let denial = Denial::of_target(Refusal::NoEndpoint, named, unnamed);
-        let id = crate::proxy::open_tunnels::ids::Ids::default().next();
+        let id = crate::proxy::open_tunnels::facts::Ids::default().next();
         let message = of_refusal(&denial, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
         assert!(String::from_utf8_lossy(&message).contains(&expected));

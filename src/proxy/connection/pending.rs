@@ -10,7 +10,7 @@ use super::Shared;
 use super::in_band;
 use crate::net::transport::Transport;
 use crate::proxy::http::{Exchange, Refusals};
-use crate::proxy::open_tunnels::ids::Id;
+use crate::proxy::open_tunnels::facts::Id;
 use crate::proxy::record::{Answered, Record};
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName, network};
 use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket};

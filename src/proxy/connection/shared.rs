@@ -1,15 +1,16 @@
-//! What all tunnels of a process share.
+//! The public ports, and what all tunnels of a process share.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::net::tls::Tls;
+use crate::net::listener;
+use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Allowlist;
-use crate::proxy::http;
-use crate::proxy::open_tunnels::ids::Ids;
+use crate::proxy::http::{self, Refusals};
+use crate::proxy::open_tunnels::facts::Ids;
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::record::{AccessLog, Telemetry};
-use crate::tunnel::dial;
 use crate::tunnel::drain::Drain;
 use crate::tunnel::limits::budget::Budgets;
 use crate::tunnel::limits::connect_rate::ConnectRate;
@@ -19,6 +20,7 @@ use crate::tunnel::limits::unfinished::Unfinished;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::relay::{self, Resources};
 use crate::tunnel::ssh::identification;
+use crate::tunnel::{dial, proxy_header};
 
 /// What all tunnels of a process share.
 #[derive(Debug)]
@@ -70,6 +72,31 @@ impl Shared {
             metrics: &self.metrics,
             access_log: &self.access_log,
             registry: &self.registry,
+        }
+    }
+}
+
+/// One public port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The address, and whether other processes may share it.
+    pub listener: listener::Options,
+    /// The peers that must begin with a PROXY header.
+    pub proxy_header: proxy_header::Policy,
+    /// Whether clients may or must speak TLS.
+    pub tls: tls::Mode,
+    /// How refusals are told.
+    pub refusals: Refusals,
+}
+
+/// A port of this process alone, without TLS and PROXY header.
+impl From<SocketAddr> for Port {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            listener: address.into(),
+            proxy_header: proxy_header::Policy::Off,
+            tls: tls::Mode::Off,
+            refusals: Refusals::default(),
         }
     }
 }

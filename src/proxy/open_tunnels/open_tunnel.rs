@@ -1,23 +1,23 @@
 //! An open tunnel as operators see it and act on it. Its relay never waits for them.
 
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::activity::{Activity, Judged, Start};
 use super::facts::Facts;
-use super::legs::{LastSeen, Trip};
 use crate::base::text::excerpt;
-use crate::net::sock_diag::{SockDiag, TcpInfo, Unknown};
+use crate::net::sock_diag::{Ends, SockDiag, TcpInfo, Unknown};
 use crate::tunnel::direction::Both;
 use crate::tunnel::drain::Open;
 use crate::tunnel::limits::bucket::OwnRate;
 use crate::tunnel::metrics::TargetSeries;
+use crate::tunnel::relay::activity_rule::History;
 use crate::tunnel::relay::meter::Meter;
 
 /// A tunnel from its 200 to its end.
@@ -145,3 +145,166 @@ impl OpenTunnel {
 /// Characters of an operator's reason.
 const LONGEST_REASON: usize = 200;
 const SHORTEST_LOOK: Duration = Duration::from_secs(1);
+
+/// Whether a tunnel is used, and when it was last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// Whether its last minute was active, or the one that is not over is already.
+    pub is_active: bool,
+    /// The last byte of its last active minute; its beginning if there was none.
+    pub last_active: SystemTime,
+}
+
+/// The judgements of one tunnel.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    state: Mutex<State>,
+    /// Where its target's last activity is noted.
+    series: Arc<TargetSeries>,
+}
+
+/// When a tunnel was established.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// By the host's clock.
+    pub since: SystemTime,
+    /// By a clock that is never set.
+    pub established: Instant,
+}
+
+impl Start {
+    /// Just now.
+    pub(crate) fn now() -> Self {
+        Self {
+            since: SystemTime::now(),
+            established: Instant::now(),
+        }
+    }
+
+    /// A later moment by the clock of the host, as if that was not set meanwhile.
+    fn by_the_hosts_clock(self, moment: Instant) -> SystemTime {
+        self.since + moment.saturating_duration_since(self.established)
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    history: History,
+    was_active: bool,
+    last_active: Instant,
+}
+
+impl Judged {
+    /// A tunnel that begins is active.
+    pub(crate) fn new(series: &Arc<TargetSeries>, start: Start) -> Self {
+        series.was_active(start.since);
+        Self {
+            state: Mutex::new(State {
+                history: History::default(),
+                was_active: true,
+                last_active: start.established,
+            }),
+            series: Arc::clone(series),
+        }
+    }
+
+    /// Ends a minute of the tunnel with that meter.
+    pub(crate) fn end_minute(&self, meter: &Meter, start: Start) {
+        let mut state = self.state.lock();
+        state.was_active = state.history.end_minute(meter.so_far());
+        if state.was_active {
+            self.note(&mut state, meter, start);
+        }
+    }
+
+    /// The state at this moment.
+    pub(crate) fn now(&self, meter: &Meter, start: Start) -> Activity {
+        let mut state = self.state.lock();
+        let is_active_already = state.history.is_active_already(meter.so_far());
+        if is_active_already {
+            self.note(&mut state, meter, start);
+        }
+        Activity {
+            is_active: state.was_active || is_active_already,
+            last_active: start.by_the_hosts_clock(state.last_active),
+        }
+    }
+
+    fn note(&self, state: &mut State, meter: &Meter, start: Start) {
+        state.last_active = meter.last_moved();
+        self.series.was_active(start.by_the_hosts_clock(state.last_active));
+    }
+}
+
+/// The round trip of a connection, and what was sent again on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trip {
+    /// The smoothed round-trip time.
+    pub rtt: Duration,
+    /// Segments that were sent again.
+    pub retransmits: u32,
+}
+
+/// What was last seen of the connections of a tunnel: the client's and the target's.
+#[derive(Debug, Default)]
+pub(crate) struct LastSeen {
+    /// Microseconds of the round trip and, in the lower half, retransmits; 0 before the first look.
+    trips: [AtomicU64; 2],
+    has_ended: AtomicBool,
+}
+
+impl LastSeen {
+    /// Asks for both connections, and notes those that are known.
+    pub(crate) fn look(&self, ends: [Option<Ends>; 2], diag: &SockDiag) -> [Result<TcpInfo, Unknown>; 2] {
+        let seen = diag.look_up_all(ends);
+        for (trip, seen) in self.trips.iter().zip(&seen) {
+            if let Ok(info) = seen {
+                trip.store(packed(info), Ordering::Relaxed);
+            }
+        }
+        seen
+    }
+
+    /// The same, once: when a side has ended, as later there may be no connection to ask for.
+    pub(crate) fn look_at_end(&self, ends: [Option<Ends>; 2], diag: &SockDiag) {
+        if !self.has_ended.swap(true, Ordering::Relaxed) {
+            let _seen = self.look(ends, diag);
+        }
+    }
+
+    /// What was noted last.
+    pub(crate) fn trips(&self) -> [Option<Trip>; 2] {
+        self.trips.each_ref().map(|trip| unpacked(trip.load(Ordering::Relaxed)))
+    }
+}
+
+fn packed(info: &TcpInfo) -> u64 {
+    let micros = u64::try_from(info.rtt.as_micros()).unwrap_or(u64::MAX);
+    (micros.min(u32::MAX.into()) << 32) | u64::from(info.retransmits)
+}
+
+fn unpacked(trip: u64) -> Option<Trip> {
+    (trip != 0).then(|| Trip {
+        rtt: Duration::from_micros(trip >> 32),
+        retransmits: u32::try_from(trip & u64::from(u32::MAX)).unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trip_is_noted_to_the_microsecond() {
+        for (micros, retransmits) in [(1, 0), (123_456, 7), (u32::MAX, u32::MAX)] {
+            let rtt = Duration::from_micros(micros.into());
+            let info = TcpInfo {
+                rtt,
+                retransmits,
+                ..TcpInfo::default()
+            };
+            assert_eq!(unpacked(packed(&info)), Some(Trip { rtt, retransmits }));
+        }
+        assert_eq!(LastSeen::default().trips(), [None, None]);
+    }
+}

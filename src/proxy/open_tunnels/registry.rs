@@ -141,8 +141,7 @@ mod tests {
     use std::net::SocketAddr;
     use tokio::time::{Instant, sleep};
 
-    use crate::proxy::open_tunnels::facts::Facts;
-    use crate::proxy::open_tunnels::ids::Ids;
+    use crate::proxy::open_tunnels::facts::{Facts, Ids};
     use crate::tunnel::direction::Direction;
     use crate::tunnel::drain::Conductor;
     use crate::tunnel::metrics::{Metrics, TargetSeries};

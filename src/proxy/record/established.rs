@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::line::{Line, Moment};
 use super::reports::Watch;
 use super::{Answered, Connection, Telemetry, millis};
-use crate::proxy::open_tunnels::ids::Id;
+use crate::proxy::open_tunnels::facts::Id;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::open_tunnels::registry::Registration;
 use crate::tunnel::direction::Direction;

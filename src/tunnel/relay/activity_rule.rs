@@ -1,5 +1,5 @@
-//! The rule that tells whether a tunnel is used or only kept alive. `proxy/open_tunnels/activity.rs` keeps its state,
-//! `proxy/admin/activity.rs` and `kubernetes/writes/activity_reports.rs` tell others.
+//! The rule that tells whether a tunnel is used or only kept alive. `proxy/open_tunnels/open_tunnel.rs` keeps its
+//! state, `proxy/admin/targets.rs` and `kubernetes/writes/activity_reports.rs` tell others.
 //!
 //! The proxy sees the sizes and the times of encrypted messages. Keepalives of SSH, heartbeats of VS Code and the clock of a
 //! status line repeat: each minute of theirs moves what the minutes before have moved. A person and a copy do not repeat.

@@ -14,7 +14,7 @@ use switchboard::policy::access::{
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Writer};
 use switchboard::proxy::connection::{self, Port, Shared};
-use switchboard::proxy::open_tunnels::ids::Ids;
+use switchboard::proxy::open_tunnels::facts::Ids;
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::record::AccessLog;
 use switchboard::tunnel::drain::Conductor;
