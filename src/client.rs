@@ -17,10 +17,10 @@ pub mod ssh_config;
 mod stderr;
 pub mod ticket;
 
+use self::credentials::Cleartext;
 use self::dial::deadline::Deadline;
 
 pub use self::connect::session::{Clocks, Remarks, SessionError, Settings};
-pub use self::credentials::CredentialError;
 pub use self::dial::deadline::Step;
 pub use self::dial::forward::{ForwardProxy, ForwardProxyFault};
 pub use self::dial::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
@@ -275,7 +275,7 @@ pub enum ClientError {
     },
     /// There are no credentials for the proxy, or they may not be sent.
     #[error("cannot log in to the proxy")]
-    Credentials(#[source] CredentialError),
+    Credentials(#[source] anyhow::Error),
     /// The tunnel was reset: its bytes are those of the target, and so may be its end. Bytes may be missing.
     #[error("the connection was reset: the target or the proxy has ended it, or the network has failed")]
     Reset(#[source] io::Error),
@@ -310,7 +310,8 @@ impl ClientError {
 
     /// The exit code of the process: 2 for an error of usage, else 1.
     pub fn exit_code(&self) -> u8 {
-        if matches!(self, Self::Target(_) | Self::Credentials(CredentialError::Cleartext)) {
+        let is_cleartext = matches!(self, Self::Credentials(error) if error.is::<Cleartext>());
+        if is_cleartext || matches!(self, Self::Target(_)) {
             2
         } else {
             1

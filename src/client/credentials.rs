@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use tokio::time::Instant;
 
 use self::authorization::{Authorization, Token};
-use self::error::ProgramFault;
 use super::Deadline;
 use super::dial::tls::KeyPair;
 use crate::base::file;
@@ -14,13 +14,11 @@ use crate::base::platform;
 use crate::base::secret::Secret;
 
 mod authorization;
-mod error;
 mod exec_credential;
 mod kubeconfig;
 mod process;
 mod user;
 
-pub use self::error::CredentialError;
 pub use self::kubeconfig::Files;
 
 /// Where the credentials come from, and what may be done with them.
@@ -67,6 +65,14 @@ pub enum Source {
     },
 }
 
+/// The proxy is reached in clear.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "each host on the way to an http:// proxy can read and use a credential: use https://, or --allow-cleartext where the \
+     way is encrypted otherwise"
+)]
+pub(super) struct Cleartext;
+
 /// What the proxy is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Credentials {
@@ -93,15 +99,18 @@ impl Options {
     }
 
     /// Gets the credentials. A program of the source runs each time.
-    pub(super) async fn obtain(&self) -> Result<Credentials, CredentialError> {
+    pub(super) async fn obtain(&self) -> anyhow::Result<Credentials> {
         let deadline = Deadline::after(self.timeout).at;
         match &self.source {
             Source::None => Ok(Credentials::default()),
             Source::Token(token) => bearer("SWITCHBOARD_TOKEN", token.expose()),
             Source::TokenFile(path) => of_file(path),
-            Source::TokenCommand(line) => Box::pin(of_command(line, deadline)).await,
+            Source::TokenCommand(line) => {
+                let obtained = Box::pin(of_command(line, deadline)).await;
+                obtained.context("the command of --token-command")
+            }
             Source::Kubeconfig { files, context } => {
-                let resolved = files.resolve(context.as_deref()).map_err(CredentialError::Kubeconfig)?;
+                let resolved = files.resolve(context.as_deref()).context("the kubeconfig")?;
                 Box::pin(user::obtain(&resolved, deadline)).await
             }
         }
@@ -109,32 +118,23 @@ impl Options {
 }
 
 /// Runs a line of the user's. ssh has handed over a shell line, too: quotation marks, pipes and variables are expected.
-async fn of_command(line: &str, deadline: Instant) -> Result<Credentials, CredentialError> {
-    let printed = process::output(platform::shell(line), deadline).await;
-    let fault = |fault| CredentialError::Command { fault };
-    let printed = printed.map_err(|error| fault(ProgramFault::Process(error)))?;
+async fn of_command(line: &str, deadline: Instant) -> anyhow::Result<Credentials> {
+    let printed = process::output(platform::shell(line), deadline).await?;
     if let Some(read) = exec_credential::read_any(&printed) {
-        return read.map_err(|error| fault(ProgramFault::Output(error)));
+        return read;
     }
     let token = str::from_utf8(&printed).map_or(Err(authorization::TokenFault::Character), Token::parse);
-    let token = token.map_err(|error| fault(ProgramFault::Token(error)))?;
-    Ok(Credentials::bearer(token))
+    Ok(Credentials::bearer(token.context("what it printed is no token")?))
 }
 
-fn of_file(path: &std::path::Path) -> Result<Credentials, CredentialError> {
+fn of_file(path: &std::path::Path) -> anyhow::Result<Credentials> {
     let bytes = file::read(path, LARGEST_FILE).map(zeroize::Zeroizing::new);
-    let bytes = bytes.map_err(|source| CredentialError::File {
-        path: path.to_owned(),
-        source,
-    })?;
+    let bytes = bytes.with_context(|| format!("cannot read the token in {}", path.display()))?;
     bearer(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
 }
 
-fn bearer(origin: &str, text: &str) -> Result<Credentials, CredentialError> {
-    let token = Token::parse(text).map_err(|fault| CredentialError::Token {
-        origin: origin.to_owned(),
-        fault,
-    })?;
+fn bearer(origin: &str, text: &str) -> anyhow::Result<Credentials> {
+    let token = Token::parse(text).with_context(|| format!("the token in {origin} cannot be sent"))?;
     Ok(Credentials::bearer(token))
 }
 

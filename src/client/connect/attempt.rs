@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
+use anyhow::anyhow;
+
 use super::login::Login;
 use super::notice;
 use super::notice::Watched;
 use crate::base::secret::Secret;
-use crate::client::credentials::{CredentialError, Credentials};
+use crate::client::credentials::{Cleartext, Credentials};
 use crate::client::dial::dialing::Dialing;
 use crate::client::dial::head::Request;
 use crate::client::dial::route::{self, Route};
@@ -32,7 +34,7 @@ pub(in crate::client) async fn open(
         && !source.cleartext
         && (options.forward.is_some() || !is_local(options.proxy.host()))
     {
-        return Err(ClientError::Credentials(CredentialError::Cleartext));
+        return Err(ClientError::Credentials(Cleartext.into()));
     }
     let credentials = Box::pin(login.credentials(source)).await;
     let credentials = credentials.map_err(ClientError::Credentials)?;
@@ -75,7 +77,9 @@ impl<'a> Attempt<'a> {
         let authorization = match &credentials.authorization {
             Some(authorization) => Some(authorization.field()),
             None if options.proxy.scheme() == Scheme::Http && certificate.is_some() => {
-                return Err(ClientError::Credentials(CredentialError::CertificateInClear));
+                return Err(ClientError::Credentials(anyhow!(
+                    "the user has a client certificate and no token, and only an https:// proxy can be shown one"
+                )));
             }
             None => options.proxy.authorization().map(|basic| basic.to_owned().into()),
         };
@@ -143,7 +147,7 @@ impl<'a> Attempt<'a> {
         if !source.has_source() || source.cleartext || route.peer.is_some_and(is_loopback) {
             return Ok(());
         }
-        Err(ClientError::Credentials(CredentialError::Cleartext))
+        Err(ClientError::Credentials(Cleartext.into()))
     }
 }
 

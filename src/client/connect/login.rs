@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::client::credentials::{self, CredentialError, Credentials, Source};
+use crate::client::credentials::{self, Credentials, Source};
 
 /// What the proxy was shown last, and when a source may be asked again.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Login {
     pub(in crate::client) async fn credentials(
         &mut self,
         source: &credentials::Options,
-    ) -> Result<Credentials, CredentialError> {
+    ) -> anyhow::Result<Credentials> {
         if let Some(kept) = &self.kept
             && may_run_a_program(&source.source)
         {
@@ -45,10 +45,7 @@ impl Login {
 
     /// The credentials after a refusal of those before. A program is asked at once for the first time, and then
     /// with pauses that grow: the user may be away.
-    pub(in crate::client) async fn fresh(
-        &mut self,
-        source: &credentials::Options,
-    ) -> Result<Credentials, CredentialError> {
+    pub(in crate::client) async fn fresh(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
         if may_run_a_program(&source.source) {
             if let Some(next) = self.next {
                 sleep_until(next).await;

@@ -38,7 +38,7 @@ impl Token {
 
 /// The reason for which a text is no bearer token. None of them quotes the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TokenFault {
+pub(crate) enum TokenFault {
     /// Nothing, or white space alone.
     #[error("it is empty")]
     Empty,

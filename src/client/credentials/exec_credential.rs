@@ -1,11 +1,12 @@
 //! The protocol of credential plugins: what they are told in their environment, and what they print
 //! (client.authentication.k8s.io/v1 and v1beta1).
 
+use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Credentials;
-use super::authorization::{Authorization, Token, TokenFault};
+use super::authorization::{Authorization, Token};
 use super::kubeconfig::Cluster;
 use crate::base::json::Object;
 use crate::base::secret::Secret;
@@ -66,54 +67,28 @@ pub(super) fn information(version: Version, cluster: Option<(&Cluster, Option<St
     json!({"kind": "ExecCredential", "apiVersion": version.name(), "spec": spec}).to_string()
 }
 
-/// Reads what a plugin has printed. The versions have to agree.
-pub(super) fn read(printed: &[u8], version: Version) -> Result<Credentials, OutputFault> {
-    let Object(read): Object<ExecCredential> =
-        serde_json::from_slice(printed).map_err(|error| OutputFault::Format {
-            line: error.line(),
-            column: error.column(),
-        })?;
-    if read.kind.as_deref() != Some("ExecCredential") {
-        return Err(OutputFault::Kind);
-    }
-    if read.api_version.as_deref() != Some(version.name()) {
-        return Err(OutputFault::Version(version.name()));
-    }
+/// Reads what a plugin has printed. The versions have to agree. No error quotes it.
+pub(super) fn read(printed: &[u8], version: Version) -> anyhow::Result<Credentials> {
+    let Object(read): Object<ExecCredential> = serde_json::from_slice(printed).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        anyhow!("it printed no ExecCredential in JSON (line {line}, column {column})")
+    })?;
+    ensure!(
+        read.kind.as_deref() == Some("ExecCredential"),
+        "it printed an object that is no ExecCredential"
+    );
+    ensure!(
+        read.api_version.as_deref() == Some(version.name()),
+        "it printed another apiVersion than {}, which the kubeconfig demands",
+        version.name()
+    );
     read.into_credentials()
 }
 
 /// Reads an object of any version, such as `aws eks get-token` prints. `None` for a text that is none.
-pub(super) fn read_any(printed: &[u8]) -> Option<Result<Credentials, OutputFault>> {
+pub(super) fn read_any(printed: &[u8]) -> Option<anyhow::Result<Credentials>> {
     let Object(read): Object<ExecCredential> = serde_json::from_slice(printed).ok()?;
     (read.kind.as_deref() == Some("ExecCredential")).then(|| read.into_credentials())
-}
-
-/// The reason for which the output of a plugin is of no use. None of them quotes it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OutputFault {
-    /// No JSON, or not of this shape.
-    #[error("it printed no ExecCredential in JSON (line {line}, column {column})")]
-    Format {
-        /// The line of the output.
-        line: usize,
-        /// The column.
-        column: usize,
-    },
-    /// An object of another kind.
-    #[error("it printed an object that is no ExecCredential")]
-    Kind,
-    /// An object of another version.
-    #[error("it printed another apiVersion than {0}, which the kubeconfig demands")]
-    Version(&'static str),
-    /// An object without a status, or with an empty one.
-    #[error("it printed an ExecCredential with neither a token nor a client certificate")]
-    Empty,
-    /// A certificate without a key, or a key without a certificate.
-    #[error("it printed a client certificate without its key, or a key without its certificate")]
-    HalfPair,
-    /// A token that cannot be sent.
-    #[error("its token cannot be sent: {0}")]
-    Token(TokenFault),
 }
 
 #[derive(Deserialize)]
@@ -133,28 +108,30 @@ struct Status {
 }
 
 impl ExecCredential {
-    fn into_credentials(self) -> Result<Credentials, OutputFault> {
-        let Object(status) = self.status.ok_or(OutputFault::Empty)?;
+    fn into_credentials(self) -> anyhow::Result<Credentials> {
+        let Object(status) = self.status.context(EMPTY)?;
         let token = status.token.filter(|token| !token.expose().is_empty());
         let token = token.map(|token| Token::parse(token.expose())).transpose();
-        let token = token.map_err(OutputFault::Token)?;
+        let token = token.context("its token cannot be sent")?;
         let certificate = status.client_certificate_data.filter(|pem| !pem.is_empty());
         let key = status.client_key_data.filter(|pem| !pem.expose().is_empty());
         let certificate = match (certificate, key) {
             (Some(certificate), Some(key)) => Some(KeyPair { certificate, key }),
             (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => return Err(OutputFault::HalfPair),
+            (Some(_), None) | (None, Some(_)) => {
+                bail!("it printed a client certificate without its key, or a key without its certificate")
+            }
         };
         let authorization = token.map(Authorization::Bearer);
-        if authorization.is_none() && certificate.is_none() {
-            return Err(OutputFault::Empty);
-        }
+        ensure!(authorization.is_some() || certificate.is_some(), EMPTY);
         Ok(Credentials {
             authorization,
             certificate,
         })
     }
 }
+
+const EMPTY: &str = "it printed an ExecCredential with neither a token nor a client certificate";
 
 #[cfg(test)]
 mod tests {
@@ -216,7 +193,7 @@ mod tests {
                 "without its key",
             ),
         ] {
-            let said = read(text.as_bytes(), Version::V1).unwrap_err().to_string();
+            let said = format!("{:#}", read(text.as_bytes(), Version::V1).unwrap_err());
             assert!(said.contains(fault) && !said.contains("s3cret"), "{text}: {said}");
         }
     }

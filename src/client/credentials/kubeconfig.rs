@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context as _, anyhow, bail, ensure};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
@@ -142,26 +143,23 @@ struct Merged {
 }
 
 impl Files {
-    /// What the context of that name leads to, or the current one.
-    pub(super) fn resolve(&self, context: Option<&str>) -> Result<Resolved, KubeconfigFault> {
+    /// What the context of that name leads to, or the current one. No error quotes a value of a file but names.
+    pub(super) fn resolve(&self, context: Option<&str>) -> anyhow::Result<Resolved> {
         let mut merged = self.merge()?;
         let context = match context {
             Some(name) => name.to_owned(),
-            None => merged.current_context.take().ok_or(KubeconfigFault::NoCurrentContext)?,
+            None => merged.current_context.take().context(NO_CONTEXT)?,
         };
+        let shown = printable(&context, LONGEST_NAME);
         let Some(found) = merged.contexts.remove(&context) else {
-            return Err(KubeconfigFault::NoContext {
-                name: printable(&context, LONGEST_NAME),
-                known: names(merged.contexts.keys()),
-            });
+            let known = names(merged.contexts.keys());
+            bail!("it has no context {shown} (it has {known})");
         };
         let user_name = found.user.filter(|name| !name.is_empty());
-        let user_name = user_name.ok_or_else(|| KubeconfigFault::NoUser(printable(&context, LONGEST_NAME)))?;
+        let user_name = user_name.with_context(|| format!("its context {shown} has no user"))?;
         let Some(user) = merged.users.remove(&user_name) else {
-            return Err(KubeconfigFault::MissingUser {
-                context: printable(&context, LONGEST_NAME),
-                user: printable(&user_name, LONGEST_NAME),
-            });
+            let user = printable(&user_name, LONGEST_NAME);
+            bail!("it has no user {user}, which its context {shown} names");
         };
         let cluster = found.cluster.and_then(|name| merged.clusters.remove(&name));
         Ok(Resolved {
@@ -179,26 +177,19 @@ impl Files {
         }
     }
 
-    fn merge(&self) -> Result<Merged, KubeconfigFault> {
+    fn merge(&self) -> anyhow::Result<Merged> {
         let mut merged = Merged::default();
         let mut found = false;
         for path in self.paths() {
-            match read(path) {
-                Ok(file) => merged.add(file, path.parent().unwrap_or(Path::new(""))),
-                Err(KubeconfigFault::Read { source, .. })
-                    if source.kind() == io::ErrorKind::NotFound && matches!(self, Self::Listed(_)) =>
-                {
-                    continue;
-                }
-                Err(fault) => return Err(fault),
+            match file::read(path, LARGEST).map(Zeroizing::new) {
+                Ok(bytes) => merged.add(parse(&bytes, path)?, path.parent().unwrap_or(Path::new(""))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound && matches!(self, Self::Listed(_)) => continue,
+                Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
             }
             found = true;
         }
-        if found {
-            Ok(merged)
-        } else {
-            Err(KubeconfigFault::NoFile)
-        }
+        ensure!(found, "there is none: give --kubeconfig FILE, or set KUBECONFIG");
+        Ok(merged)
     }
 }
 
@@ -235,73 +226,17 @@ impl Merged {
     }
 }
 
-/// The reason for which kubeconfig files lead to no user. None of them quotes a value of a file but names.
-#[derive(Debug, thiserror::Error)]
-pub enum KubeconfigFault {
-    /// None of the listed files exists.
-    #[error("there is none: give --kubeconfig FILE, or set KUBECONFIG")]
-    NoFile,
-    /// A file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        source: io::Error,
-    },
-    /// A file is no YAML, or no kubeconfig.
-    #[error("{}{position}: not a kubeconfig", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// `:LINE:COLUMN`, or nothing.
-        position: String,
-    },
-    /// No file names a current context.
-    #[error("it has no current context: give --context NAME")]
-    NoCurrentContext,
-    /// No file has that context.
-    #[error("it has no context {name} (it has {known})")]
-    NoContext {
-        /// The name.
-        name: String,
-        /// Those that there are.
-        known: String,
-    },
-    /// The context names no user.
-    #[error("its context {0} has no user")]
-    NoUser(String),
-    /// No file has the context's user.
-    #[error("it has no user {user}, which its context {context} names")]
-    MissingUser {
-        /// The context.
-        context: String,
-        /// The user.
-        user: String,
-    },
-}
-
-fn read(path: &Path) -> Result<Kubeconfig, KubeconfigFault> {
-    let bytes = file::read(path, LARGEST).map(Zeroizing::new);
-    let bytes = bytes.map_err(|source| KubeconfigFault::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+fn parse(bytes: &[u8], path: &Path) -> anyhow::Result<Kubeconfig> {
     // An empty file is one without entries, as it is for kubectl.
     if bytes.trim_ascii().is_empty() {
         return Ok(Kubeconfig::default());
     }
-    let read: Result<Option<Kubeconfig>, _> = serde_saphyr::from_slice(&bytes);
+    let read: Result<Option<Kubeconfig>, _> = serde_saphyr::from_slice(bytes);
     // The parser's own message shows the line, which may hold a token.
-    read.map(Option::unwrap_or_default)
-        .map_err(|error| KubeconfigFault::Format {
-            path: path.to_owned(),
-            position: error
-                .location()
-                .map(|at| format!(":{}:{}", at.line(), at.column()))
-                .unwrap_or_default(),
-        })
+    read.map(Option::unwrap_or_default).map_err(|error| {
+        let at = error.location().map(|at| format!(":{}:{}", at.line(), at.column()));
+        anyhow!("{}{}: not a kubeconfig", path.display(), at.unwrap_or_default())
+    })
 }
 
 /// Makes a path relative to the folder of its file.
@@ -324,6 +259,7 @@ fn names<'a>(known: impl Iterator<Item = &'a String>) -> String {
     }
 }
 
+const NO_CONTEXT: &str = "it has no current context: give --context NAME";
 /// Some hundred clusters with their certificates.
 const LARGEST: u64 = 4 << 20;
 /// Characters of a name in a message.

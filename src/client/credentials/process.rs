@@ -5,6 +5,7 @@ use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use anyhow::{Context, anyhow, bail};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
@@ -15,8 +16,8 @@ use crate::base::platform::{Group, is_suspended, killed_by};
 /// Runs the program to its end and returns what it printed.
 ///
 /// Its stdin is `/dev/null`, since ours is ssh's stream, and its stderr is ours. Other processes of its group may live on
-/// after a good end: a browser, or an agent.
-pub(super) async fn output(mut command: Command, deadline: Instant) -> Result<Zeroizing<Vec<u8>>, ProcessFault> {
+/// after a good end: a browser, or an agent. No error quotes what it printed.
+pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     command
         // The proxy's URL may hold a password.
         .env_remove("SWITCHBOARD_PROXY")
@@ -25,7 +26,7 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> Result<Ze
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit());
     Group::isolate(&mut command);
-    let mut child = command.spawn().map_err(ProcessFault::Start)?;
+    let mut child = command.spawn().context("it cannot be started")?;
     let stdout = child.stdout.take();
     let group = Group::of(&child);
     // Never moved: what a reallocation leaves behind would not be overwritten.
@@ -33,41 +34,15 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> Result<Ze
     let collected = collect(&mut child, stdout, &mut printed);
     let status = timeout_at(deadline, collected)
         .await
-        .map_err(|_| ProcessFault::Deadline)??;
+        .map_err(|_| anyhow!("it did not end in time and was stopped"))??;
     if let Some(signal) = killed_by(status) {
-        return Err(ProcessFault::Killed(signal));
+        bail!("signal {signal} ended it");
     }
     if !status.success() {
-        return Err(ProcessFault::Status(status.code().unwrap_or_default()));
+        bail!("it ended with exit status {}", status.code().unwrap_or_default());
     }
     group.release();
     Ok(printed)
-}
-
-/// The reason for which a program gave no output. None of them quotes what it printed.
-#[derive(Debug, thiserror::Error)]
-pub enum ProcessFault {
-    /// It cannot be started.
-    #[error("it cannot be started")]
-    Start(#[source] io::Error),
-    /// Its exit status is not 0.
-    #[error("it ended with exit status {0}")]
-    Status(i32),
-    /// A signal ended it.
-    #[error("signal {0} ended it")]
-    Killed(i32),
-    /// It was still running at the deadline.
-    #[error("it did not end in time and was stopped")]
-    Deadline,
-    /// More than 64 KiB.
-    #[error("it printed more than 64 KiB and was stopped")]
-    Endless,
-    /// It reads the terminal, which is ssh's: the kernel has suspended it (SIGTTIN).
-    #[error("it asks at the terminal, which belongs to ssh: log in with it in a shell first")]
-    Terminal,
-    /// Its output cannot be read.
-    #[error("its output cannot be read")]
-    Read(#[source] io::Error),
 }
 
 /// Reads until the program has ended and its output too.
@@ -75,7 +50,7 @@ async fn collect(
     child: &mut Child,
     mut stdout: Option<ChildStdout>,
     printed: &mut Vec<u8>,
-) -> Result<ExitStatus, ProcessFault> {
+) -> anyhow::Result<ExitStatus> {
     let id = child.id();
     let mut ended: Option<(ExitStatus, Instant)> = None;
     let mut look = interval(LOOK);
@@ -87,18 +62,19 @@ async fn collect(
         }
         let last = ended.map_or_else(Instant::now, |(_, last)| last);
         tokio::select! {
-            read = read_some(&mut stdout, printed) => match read.map_err(ProcessFault::Read)? {
+            read = read_some(&mut stdout, printed) => match read.context(UNREADABLE)? {
                 0 => stdout = None,
-                _ if printed.len() > MOST_OUTPUT => return Err(ProcessFault::Endless),
+                _ if printed.len() > MOST_OUTPUT => bail!("it printed more than 64 KiB and was stopped"),
                 _ => {}
             },
             status = child.wait(), if ended.is_none() => {
                 // A process that it left behind may hold the pipe open for good.
-                ended = Some((status.map_err(ProcessFault::Read)?, Instant::now() + PIPE_WAIT));
+                ended = Some((status.context(UNREADABLE)?, Instant::now() + PIPE_WAIT));
             }
             () = sleep_until(last), if ended.is_some() => {}
             _ = look.tick(), if ended.is_none() => if id.is_some_and(is_suspended) {
-                return Err(ProcessFault::Terminal);
+                // The kernel has suspended it (SIGTTIN).
+                bail!("it asks at the terminal, which belongs to ssh: log in with it in a shell first");
             },
         }
     }
@@ -115,6 +91,7 @@ async fn read_some(stdout: &mut Option<ChildStdout>, printed: &mut Vec<u8>) -> i
     }
 }
 
+const UNREADABLE: &str = "its output cannot be read";
 /// The output of a plugin is a token and little else.
 const MOST_OUTPUT: usize = 64 * 1024;
 /// Between two looks at whether the program is suspended.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use credentials::{CredentialError, Credentials, Files, Source};
+use credentials::{Credentials, Files, Source};
 use serde_json::{Value, json};
 
 mod kubeconfig;
@@ -102,7 +102,7 @@ impl Home {
         }
     }
 
-    async fn obtain(&self, source: Source) -> Result<Credentials, CredentialError> {
+    async fn obtain(&self, source: Source) -> anyhow::Result<Credentials> {
         within(self.options(source).obtain()).await
     }
 
@@ -114,7 +114,7 @@ impl Home {
     /// The line that the user sees, which must not hold this text.
     async fn failure(&self, source: Source, secret: &str) -> String {
         let error = self.obtain(source).await.unwrap_err();
-        let line = chain(&error);
+        let line = chain(error.as_ref());
         assert!(
             !line.contains(secret) && !format!("{error:?}").contains(secret),
             "{line}: {error:?}"

@@ -167,7 +167,7 @@ async fn a_plugin_that_does_not_end_is_stopped_at_the_deadline() {
             timeout: Duration::from_millis(300),
             ..home.options(home.plugin(script))
         };
-        let line = chain(&within(options.obtain()).await.unwrap_err());
+        let line = chain(within(options.obtain()).await.unwrap_err().as_ref());
         assert_eq!(line, "the credential plugin sh: it did not end in time and was stopped");
     }
 }
