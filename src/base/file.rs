@@ -39,11 +39,14 @@ pub(crate) fn read_unless_short(path: &Path, longest: u64) -> Result<Bytes, Stri
 
 /// The sentence about a file that could not be read.
 pub(crate) fn unreadable(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => "there is no such file".to_owned(),
-        // A sentence already.
-        io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge => error.to_string(),
-        _ => format!("cannot be read: {error}"),
+    if error.kind() == io::ErrorKind::NotFound {
+        return "there is no such file".to_owned();
+    }
+    let is_sentence = matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge);
+    if is_sentence {
+        error.to_string()
+    } else {
+        format!("cannot be read: {error}")
     }
 }
 

@@ -89,11 +89,15 @@ impl Replicas {
         let mut known = self.pods.lock().await;
         let pods = match &*known {
             Some(pods) => Arc::clone(pods),
-            None => Arc::new(Pods::connect(search).await.map_err(|error| FindError(error.reason))?),
+            None => Arc::new(
+                Box::pin(Pods::connect(search))
+                    .await
+                    .map_err(|error| FindError(error.reason))?,
+            ),
         };
         // After an error the kubeconfig is read again: another login may be in it.
         *known = None;
-        let listed = pods.list().await.map_err(|error| FindError(error.reason))?;
+        let listed = Box::pin(pods.list()).await.map_err(|error| FindError(error.reason))?;
         *known = Some(Arc::clone(&pods));
         drop(known);
         let replicas = listed.into_iter().map(|pod| Replica::pod(&pods, pod, self.deadline));

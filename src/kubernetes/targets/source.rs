@@ -108,7 +108,7 @@ impl Feed {
         };
         // Of the allowlist alone: it takes no access back.
         let watch = Watches::default().add();
-        follow(subject, sender, kubeconfig, watch).await;
+        Box::pin(follow(subject, sender, kubeconfig, watch)).await;
     }
 }
 
