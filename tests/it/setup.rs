@@ -119,23 +119,11 @@ fn one_command_leads_to_a_login_and_another_one_back() {
     }
     assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o640);
     // Another block is read beside it, whatever its name is.
-    let other = [
-        "--name",
-        ".hidden[a]",
-        "--name",
-        "*.b",
-        "--proxy",
-        "https://b",
-        "--write",
-        &config,
-    ];
-    setup.by(&spaced, &other);
+    let other = ["--name", ".hidden[a]", "--name", "*.b", "--write", &config];
+    setup.by(&spaced, &[&other[..], &["--proxy", "https://b"]].concat());
     let found = setup.settings("x.b");
     assert!(found.contains(" connect --proxy https://b:443 %h %p\n"), "{found}");
-    setup.by(
-        &spaced,
-        &["--remove", "--name", ".hidden[a]", "--name", "*.b", "--write", &config],
-    );
+    setup.by(&spaced, &[&["--remove"], &other[..]].concat());
     assert!(!setup.settings("x.b").contains("proxycommand"));
     setup.logs_in();
     setup.by(&spaced, &["--remove", "--write", &config]);

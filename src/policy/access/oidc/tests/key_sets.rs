@@ -43,7 +43,6 @@ async fn a_changed_file_of_keys_counts_at_the_first_token_with_a_new_key_and_a_b
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_key_that_cannot_verify_is_left_out_and_named() {
     let rsa = Signer::rsa().jwk("1");
     let p256 = Signer::p256().jwk("1");
