@@ -256,7 +256,7 @@ fn what_is_typed_in_a_terminal_over_cuts_arrives_as_it_was_typed() {
 }
 
 #[test]
-fn copies_are_exact_over_http_2_while_connections_fail_in_every_way() {
+fn copies_are_exact_by_tls_while_connections_fail_in_every_way() {
     let way = Way::with("https", Faults::random(32), "");
     way.copies(6 << 20);
     way.middle.has_failed_in_every_way();
