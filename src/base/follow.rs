@@ -127,7 +127,7 @@ pub struct Reads {
 
 /// Why a source was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotRead {
+pub enum ReadFailure {
     /// Its deadline has passed.
     #[error("not read within 10s, a file of it may be on a mount that hangs")]
     Late,
@@ -147,17 +147,17 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// Reads beside the tasks, and waits for 10 s at most; its result is dropped then. While four readings hang there is one in 5 min,
-    /// and while 32 hang there is none.
+    /// Reads in a blocking thread, and waits at most 10 s; a later result is dropped. While four readings hang, one starts
+    /// every 5 min; while 32 hang, none does.
     ///
     /// # Errors
     /// The reason why it was not read.
-    pub async fn run<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, NotRead> {
+    pub async fn run<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, ReadFailure> {
         let stuck = Arc::strong_count(&self.begun) - 1;
         {
             let mut begun = self.begun.lock();
             if stuck >= MOST_STUCK || (stuck >= FEW_STUCK && begun.elapsed() < SLOW) {
-                return Err(NotRead::Stuck);
+                return Err(ReadFailure::Stuck);
             }
             *begun = Instant::now();
         }
@@ -167,19 +167,19 @@ impl Reads {
             read()
         });
         match timeout(LONGEST, reading).await {
-            Ok(read) => read.map_err(|_| NotRead::Panicked),
-            Err(_) => Err(NotRead::Late),
+            Ok(read) => read.map_err(|_| ReadFailure::Panicked),
+            Err(_) => Err(ReadFailure::Late),
         }
     }
 }
 
-/// Reads a source after each pause, and at once, whatever hangs, when `again` asks for it. `read` tells itself what it has found,
-/// at its end, which may be late. The reason why it has not ended is reported once.
+/// Reads a source after each pause, and at once, whatever hangs, when `again` asks for it. `read` reports its own
+/// result, possibly late. A reading that has not ended is reported once.
 pub(crate) async fn follow(
     pause: impl Fn() -> Duration,
     again: &Notify,
     read: impl Fn() + Clone + Send + 'static,
-    report: impl Fn(NotRead),
+    report: impl Fn(ReadFailure),
 ) {
     let (mut reads, mut last) = (Reads::default(), None);
     loop {

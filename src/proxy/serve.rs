@@ -19,7 +19,7 @@ use self::listeners::Ports;
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, keep_reloading};
 use self::users::Users;
-use crate::base::follow::NotRead;
+use crate::base::follow::ReadFailure;
 use crate::daemon::admin as admin_port;
 use crate::daemon::logging::LogLinesDropped;
 use crate::daemon::readiness::{Condition, Readiness};
@@ -57,7 +57,7 @@ pub enum StartError {
     Config(#[from] Report),
     /// The configuration was not read in time.
     #[error("the configuration was {0}")]
-    Unread(NotRead),
+    Unread(ReadFailure),
     /// The limit of open files is too low.
     #[error(transparent)]
     Descriptors(#[from] TooFew),

@@ -129,27 +129,30 @@ async fn readings_that_hang_are_few() {
     for _ in 0..FEW_STUCK {
         hung.push(hang(&reads).await);
     }
-    assert_eq!(reads.run(|| ()).await, Err(NotRead::Stuck));
+    assert_eq!(reads.run(|| ()).await, Err(ReadFailure::Stuck));
     drop(hung);
     while Arc::strong_count(&reads.begun) > 1 {
         tokio::task::yield_now().await;
     }
     assert_eq!(reads.run(|| ()).await, Ok(()));
-    assert_eq!(reads.run(|| panic!("a defect")).await, Err::<(), _>(NotRead::Panicked));
+    assert_eq!(
+        reads.run(|| panic!("a defect")).await,
+        Err::<(), _>(ReadFailure::Panicked)
+    );
 }
 
 /// A source that is followed. Its readings hang if it says so at their begin.
-struct Followed {
+struct Source {
     hangs: Arc<AtomicBool>,
     begun: Arc<AtomicU64>,
     again: Arc<Notify>,
     /// The number of each reading that has ended, and why others have not.
-    reports: UnboundedReceiver<Result<u64, NotRead>>,
+    reports: UnboundedReceiver<Result<u64, ReadFailure>>,
     _release: mpsc::Sender<()>,
     _following: AbortOnDropHandle<()>,
 }
 
-impl Followed {
+impl Source {
     fn new() -> Self {
         let (hangs, begun, again) = (Arc::new(AtomicBool::new(true)), Arc::default(), Arc::default());
         let (sender, reports) = unbounded_channel();
@@ -179,7 +182,7 @@ impl Followed {
     }
 
     /// Passes time until there is a report. By itself it stands still while a reading is under way.
-    async fn report(&mut self) -> Result<u64, NotRead> {
+    async fn report(&mut self) -> Result<u64, ReadFailure> {
         loop {
             match self.reports.try_recv() {
                 Ok(report) => return report,
@@ -198,17 +201,17 @@ impl Followed {
 
 #[tokio::test(start_paused = true)]
 async fn a_source_whose_readings_hang_is_read_slowly_then_no_more_and_at_once_when_it_is_asked_for() {
-    let mut source = Followed::new();
+    let mut source = Source::new();
     // Four readings are late, which is reported once.
-    assert_eq!(source.report().await, Err(NotRead::Late));
-    assert_eq!(source.report().await, Err(NotRead::Stuck));
+    assert_eq!(source.report().await, Err(ReadFailure::Late));
+    assert_eq!(source.report().await, Err(ReadFailure::Stuck));
     source.begins(FEW_STUCK as u64).await;
     for reading in FEW_STUCK + 1..=MOST_STUCK {
         let begin = Instant::now();
-        assert_eq!(source.report().await, Err(NotRead::Late), "{reading}");
+        assert_eq!(source.report().await, Err(ReadFailure::Late), "{reading}");
         let waited = begin.elapsed().as_secs();
         assert!((280..=300).contains(&waited), "{reading}: {waited} s");
-        assert_eq!(source.report().await, Err(NotRead::Stuck), "{reading}");
+        assert_eq!(source.report().await, Err(ReadFailure::Stuck), "{reading}");
         source.begins(reading as u64).await;
     }
     for _ in 0..3600 {

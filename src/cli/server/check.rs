@@ -8,7 +8,7 @@ use std::sync::mpsc::{TryRecvError, channel};
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
-use switchboard::base::follow::{LONGEST, NotRead};
+use switchboard::base::follow::{LONGEST, ReadFailure};
 use switchboard::daemon::threads::run_within;
 use switchboard::proxy::config::{Config, Loaded, Overrides, Purpose, Report};
 
@@ -108,7 +108,7 @@ fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loa
         Ok(loaded) => Ok(loaded),
         Err(TryRecvError::Empty) => {
             let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
-            Ok(Err(Report::unreadable(&name, format!("was {}", NotRead::Late))))
+            Ok(Err(Report::unreadable(&name, format!("was {}", ReadFailure::Late))))
         }
         Err(TryRecvError::Disconnected) => anyhow::bail!("cannot start a thread"),
     }

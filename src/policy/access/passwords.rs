@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use self::entry::Entry;
 use super::reviewer::{Unavailable, Verdict};
 use crate::base::file;
-use crate::base::follow::{self, NotRead, Readings, Reloaded};
+use crate::base::follow::{self, ReadFailure, Readings, Reloaded};
 use crate::base::secret::Secret;
 pub use crate::net::x509::PemFault as UserFault;
 
@@ -135,7 +135,7 @@ impl Users {
     /// Reads the file every 10 s for as long as it is polled, and reports what each reading finds, or why there is none.
     pub async fn follow<R>(self: Arc<Self>, report: R)
     where
-        R: Fn(Result<Reloaded<UserFault>, NotRead>) + Clone + Send + 'static,
+        R: Fn(Result<Reloaded<UserFault>, ReadFailure>) + Clone + Send + 'static,
     {
         let (users, found) = (Arc::clone(&self), report.clone());
         let read = move || found(Ok(users.reload()));

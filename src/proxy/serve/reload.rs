@@ -13,7 +13,7 @@ use super::capacity::Capacity;
 use super::certificate_poll;
 use super::users::Users;
 use super::{StartError, Started};
-use crate::base::follow::{NotRead, Reads};
+use crate::base::follow::{ReadFailure, Reads};
 use crate::kubernetes::{self, Controller};
 use crate::net::tls::Tls;
 use crate::policy::allowlist::Writer;
@@ -41,7 +41,7 @@ pub(super) async fn keep_reloading(
                 let (reload, shared) = (Arc::clone(&reload), Arc::clone(&shared));
                 // It waits for threads that end.
                 let finished = spawn_blocking(move || reload.lock().finish(loaded, &shared)).await;
-                finished.map_err(|_| NotRead::Panicked)
+                finished.map_err(|_| ReadFailure::Panicked)
             }
             Err(error) => Err(error),
         };

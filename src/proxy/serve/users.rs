@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
-use crate::base::follow::{LONGEST, NotRead, Reloaded};
+use crate::base::follow::{LONGEST, ReadFailure, Reloaded};
 use crate::daemon::threads::run_within;
 use crate::daemon::vital::supervise;
 use crate::kubernetes::{ApiReviewer, Origin, RbacWatch, TicketWatch, report_cluster};
@@ -20,10 +20,10 @@ use crate::proxy::connection::Shared;
 #[derive(Debug, Default)]
 pub(super) struct Users {
     applied: Option<access::Options>,
-    issuers: Kept<Vec<access::Issuer>, Arc<oidc::Issuers>>,
-    users: Kept<PathBuf, UserFile>,
+    issuers: SourceSlot<Vec<access::Issuer>, Arc<oidc::Issuers>>,
+    users: SourceSlot<PathBuf, UserFile>,
     /// By their options and the kubeconfig.
-    tickets: Kept<(TicketOptions, Option<PathBuf>), ClusterTickets>,
+    tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTickets>,
     /// Dropped with the settings that it follows.
     watch: Option<RbacWatch>,
 }
@@ -31,15 +31,15 @@ pub(super) struct Users {
 /// A source with the settings that it was made of. As long as these are the same it goes on: its keys and users are in
 /// force, whether or not their file or server can be read at the moment.
 #[derive(Debug)]
-struct Kept<O, T>(Option<(O, T)>);
+struct SourceSlot<O, T>(Option<(O, T)>);
 
-impl<O, T> Default for Kept<O, T> {
+impl<O, T> Default for SourceSlot<O, T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<O: Clone + PartialEq, T> Kept<O, T> {
+impl<O: Clone + PartialEq, T> SourceSlot<O, T> {
     /// Returns the source of these settings, which is made unless there is one of the same settings.
     fn keep_or(&mut self, settings: Option<&O>, make: impl FnOnce(&O) -> Option<T>) -> Option<&T> {
         if self.0.as_ref().map(|(own, _)| own) != settings {
@@ -202,7 +202,7 @@ fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<RbacWatch> {
         .ok()
 }
 
-fn log(users: &passwords::Users, found: &Result<Reloaded<UserFault>, NotRead>) {
+fn log(users: &passwords::Users, found: &Result<Reloaded<UserFault>, ReadFailure>) {
     match found {
         Ok(Reloaded::Unchanged) => {}
         Ok(Reloaded::Loaded) => info!(users = users.len(), "users loaded"),
