@@ -81,7 +81,7 @@ const OWNERS: [(&str, &[&str]); 36] = [
     ("h2", &["proxy::http"]),
     (
         "http_body_util",
-        &["kubernetes::api", "net::exchange", "operator::replicas", "proxy::admin"],
+        &["kubernetes::api", "net::exchange", "operator::replicas"],
     ),
     ("httparse", &["client::dial", "proxy::http"]),
     (

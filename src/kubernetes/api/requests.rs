@@ -11,6 +11,7 @@ use hyper::{Request, Response, Uri};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -283,15 +284,7 @@ impl BodyReader {
 
 /// A value of a query, with all but the unreserved characters percent-encoded (RFC 3986 section 2).
 pub(crate) fn encoded(value: &str) -> String {
-    let mut encoded = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
+    utf8_percent_encode(value, RESERVED).to_string()
 }
 
 /// The `User-Agent` of what follows the cluster, as audit logs show it.
@@ -304,11 +297,12 @@ const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
 pub(crate) const LONGEST_ANSWER: Duration = Duration::from_secs(15);
 /// Between two parts of one list.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The objects of one list, by the length of its pages: a server could say without end that there are more. Requests for
-/// tickets may be many, as each user makes them.
+/// The objects of one list, by the length of its pages: a server could say without end that there are more.
 pub(crate) const MOST_LISTED: usize = 1_000_000;
 const LARGEST_LIST: usize = 64 << 20;
 const LONGEST_LINE: usize = 8 << 20;
+/// All but the unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[cfg(test)]
 mod tests {
