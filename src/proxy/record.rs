@@ -98,7 +98,7 @@ impl<'a> Record<'a> {
         self.facts.authorization = Some(excerpt(reason, LONGEST_REASON).into());
     }
 
-    /// Why the request is refused, or would be if that `counts`.
+    /// Records why the request is refused, or, unless it `counts`, why it would be.
     pub fn set_authorization(&mut self, denial: &Denial, counts: bool) {
         let would_be = if counts { "" } else { WOULD_BE_REFUSED };
         self.set_reason(&match denial.details() {

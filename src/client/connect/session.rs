@@ -44,7 +44,7 @@ pub struct Settings {
     pub patience: Duration,
     /// How long the session waits for a connection.
     pub grace: Duration,
-    /// What a sleep of the host is noticed by.
+    /// Clocks by which a sleep of the host is noticed.
     pub clocks: Clocks,
     /// Where the user is told of a connection that is lost for longer than a moment.
     pub remarks: Remarks,

@@ -36,7 +36,7 @@ pub(crate) struct Attempt {
 }
 
 impl Link {
-    /// A way that nothing has been asked by. `agent` is the `User-Agent` of its requests, as audit logs show it.
+    /// Returns a link that has sent no request yet. `agent` is the `User-Agent` of its requests, as audit logs show it.
     pub(crate) fn new(kubeconfig: Option<PathBuf>, agent: &'static str) -> Self {
         let session = Mutex::new(Session::new());
         Self {
@@ -136,9 +136,9 @@ impl Session {
         })
     }
 
-    /// Whether another one may take its place, after a request that was begun then has failed. One that has worked may at
-    /// once, else after a second, so that credentials that are wrong for good cost one handshake a second and not one a
-    /// question. One whose client is still being made may not: a slow program of the kubeconfig would never be of use.
+    /// Returns whether a new session may replace this one after a request that began at `begun` has failed. One that has
+    /// worked may be replaced at once, any other after a second: wrong credentials then cost one handshake a second.
+    /// One whose client is still being made may not: a slow program of the kubeconfig would never be of use.
     ///
     /// A question that times out may be about a token that the server itself cannot judge in time, and any client can send
     /// one: it costs no session to which other questions were answered meanwhile, and one in ten seconds at most.

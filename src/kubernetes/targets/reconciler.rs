@@ -60,7 +60,7 @@ struct SourceState {
     is_listed: bool,
     /// True if the API server has answered nothing but 403 for long.
     is_refused: bool,
-    /// True if it counts as empty for that.
+    /// True if its namespace counts as empty because the API server forbids it.
     is_given_up: bool,
 }
 

@@ -43,7 +43,7 @@ impl RbacWatch {
 /// What is told of each change.
 type Changed = Arc<dyn Fn(Change) + Send + Sync>;
 
-/// Runs a follower for each kind, and restarts one that panics. It has then forgotten what it knew.
+/// Follows each kind. A follower that was restarted has forgotten all objects, so everything may have changed.
 async fn follow(origin: Origin, changed: Changed) {
     let mut followers = JoinSet::new();
     for (kind, group) in KINDS {

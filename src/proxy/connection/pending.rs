@@ -25,8 +25,7 @@ pub(super) struct Pending<'a> {
     pub(super) record: Box<Record<'a>>,
     /// The client's address and the one that it connected to: the peer's, until the PROXY header has been read.
     pub(super) addresses: Addresses,
-    /// Whether a request may be served at all, as far as that is known; a refusal is sent in the client's protocol, once
-    /// that is known.
+    /// The admission of the client's requests, as far as it is known. A refusal is sent once the client's protocol is known.
     pub(super) admission: Result<(), Refusal>,
     /// How refusals are told on the port.
     pub(super) refusals: Refusals,

@@ -64,7 +64,7 @@ impl<'a> TunnelRecord<'a> {
         self.tunnel().facts.seen.identified(side, software);
     }
 
-    /// What sees in passing whether `ssh_only` would refuse the tunnel, and counts and notes it.
+    /// Returns an observer that records whether `ssh_only` would have refused the tunnel.
     pub fn watch(&self) -> Watch {
         Watch {
             seen: Arc::clone(&self.tunnel().facts.seen),

@@ -244,7 +244,7 @@ pub enum Answered {
 }
 
 impl Answered {
-    /// How a refusal is told that is not told in band on purpose: to a client that speaks SSH to the port, in SSH.
+    /// Returns how a refusal without an in-band message is answered: a client that speaks SSH to the port is answered in SSH.
     pub fn of(refusal: Refusal) -> Self {
         if refusal == Refusal::Malformed(Malformed::Ssh) {
             Self::Ssh

@@ -53,7 +53,7 @@ impl Descriptors {
         }
     }
 
-    /// The same, of which so many ports take some: each beyond the first one a listener and what it accepts at once.
+    /// Reserves descriptors for further ports: each needs a listener and room for the connections that it accepts at once.
     pub(crate) fn beside(self, ports: usize) -> Self {
         let taken = ports.saturating_sub(1).saturating_mul(1 + AT_ONCE);
         Self {
@@ -119,9 +119,8 @@ const LIMITS: &str = "/proc/self/limits";
 const LEAST: u64 = 128;
 /// The connections of the admin port where descriptors are plenty.
 const MOST_ADMIN: u32 = 128;
-/// What is open beside connections that are kept and pipes: 26 for the logs, runtimes, listeners and watches of an idle process
-/// that has every part, [`AT_ONCE`] on each of two ports that were accepted for others which
-/// have not closed yet, and 6 for files and requests of the process's own.
+/// Descriptors that are neither connections nor pipes: 26 for logs, runtimes, listeners and watches, [`AT_ONCE`] for each
+/// of two ports, and 6 for files and requests of the process.
 const OTHERS: u64 = 64;
 
 #[cfg(test)]

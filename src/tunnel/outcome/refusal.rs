@@ -188,8 +188,8 @@ impl Refusal {
         self.row().retry_after
     }
 
-    /// The access lines a second of one client. One where a stranger chooses how often it happens, and a line says nothing that
-    /// the next does not say; more where an operator looks for the line of one user's attempt.
+    /// Access lines a second for each client. One, if a stranger can cause any number of equal lines; more, if an operator
+    /// looks for one user's attempt.
     pub fn lines_a_second(self) -> u32 {
         self.row().lines_a_second
     }

@@ -52,7 +52,10 @@ where
         Ok(())
     }
 
-    /// Does a piece of work, while the session goes on without a connection. Err: that has interrupted the work.
+    /// Runs `work` while the session waits for a connection.
+    ///
+    /// # Errors
+    /// The session ended first.
     pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Result<Left, ClientError>> {
         tokio::pin!(work);
         loop {
