@@ -84,8 +84,9 @@ fn serve(mut stream: TcpStream, pods: &[(&'static str, Way)]) {
     if !head.contains(&format!("Bearer {TOKEN}")) {
         return answer(&mut stream, "401 Unauthorized", &status(401, "Unauthorized"));
     }
-    if let Some(query) = target.strip_prefix("/api/v1/namespaces/gateway/pods?labelSelector=") {
-        assert_eq!(query, "app.kubernetes.io%2Fname%3Dswitchboard");
+    if let Some(query) = target.strip_prefix("/api/v1/namespaces/gateway/pods?") {
+        // It begins with the separator.
+        assert_eq!(query, "&labelSelector=app.kubernetes.io%2Fname%3Dswitchboard");
         let items: Vec<_> = pods.iter().map(|(name, way)| pod(name, *way)).collect();
         return answer(&mut stream, "200 OK", &json!({"kind": "PodList", "items": items}));
     }
