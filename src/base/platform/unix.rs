@@ -245,18 +245,31 @@ pub(crate) fn with_sleep() -> Duration {
     since.unwrap_or_default()
 }
 
-/// Opens a regular file.
+/// Opens a regular file. On Linux it is found with O_PATH, which neither waits nor acts on a device (open(2)), and what was
+/// found is opened: the path may lead elsewhere by then.
 ///
 /// # Errors
 /// `InvalidInput` for what is no regular file; else what open(2) says.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    // In front of the open, which acts on a device.
-    demand_regular(&fs::metadata(path)?)?;
-    // The path may lead elsewhere by now: a FIFO is not waited for (open(2)).
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        let found = with_flags(path, OFlags::PATH)?;
+        demand_regular(&found.metadata()?)?;
+        match File::open(format!("/proc/self/fd/{}", found.as_raw_fd())) {
+            // Without a /proc that may be used; or a file that may not be read, which the open below says as well.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
+            opened => return opened,
+        }
+    }
+    let file = with_flags(path, OFlags::NONBLOCK)?;
     demand_regular(&file.metadata()?)?;
     Ok(file)
+}
+
+fn with_flags(path: &Path, flags: OFlags) -> io::Result<File> {
+    let flags = flags.bits().cast_signed();
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
 fn demand_regular(found: &Metadata) -> io::Result<()> {
