@@ -317,6 +317,12 @@ mod tests {
         }
     }
 
+    #[test]
+    fn all_but_unreserved_characters_are_encoded() {
+        assert_eq!(encoded("aZ09-._~"), "aZ09-._~");
+        assert_eq!(encoded("a=b,c&d e/%\u{fc}"), "a%3Db%2Cc%26d%20e%2F%25%C3%BC");
+    }
+
     #[tokio::test]
     async fn the_lines_of_one_part_are_returned_without_moving_the_rest() {
         let mut body = reader("one\n\n\nfour\n");
