@@ -1,9 +1,11 @@
 //! The lists of all replicas as one.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use super::answer::Answer;
 use super::replica::Replica;
@@ -108,6 +110,35 @@ struct Part<T> {
 
 /// The items of one replica, part by part, and how many there are.
 pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
+    // Each part has a deadline of its own.
+    let longest = replica.deadline().saturating_mul(LONGEST_LIST);
+    all_within(longest, query, |ask| async move { replica.ask_sized(&ask).await }).await
+}
+
+/// The same, by a function that asks for one part and returns it with its bytes.
+async fn all_within<T, F>(
+    longest: Duration,
+    query: &Query,
+    ask: impl Fn(Ask) -> F,
+) -> Result<(Vec<T>, usize), ReplicaError>
+where
+    T: Item,
+    F: Future<Output = Result<(Part<T>, usize), ReplicaError>>,
+{
+    let late = |_| {
+        let longest = humantime::format_duration(longest);
+        Err(ReplicaError::LimitExceeded(format!(
+            "its list has no end within {longest}"
+        )))
+    };
+    timeout(longest, parts(query, ask)).await.unwrap_or_else(late)
+}
+
+async fn parts<T, F>(query: &Query, ask: impl Fn(Ask) -> F) -> Result<(Vec<T>, usize), ReplicaError>
+where
+    T: Item,
+    F: Future<Output = Result<(Part<T>, usize), ReplicaError>>,
+{
     let wanted = query.limit.unwrap_or(usize::MAX);
     let mut items: Vec<T> = Vec::new();
     let mut bytes = 0;
@@ -116,26 +147,29 @@ pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Ve
         let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
         let query = Query {
             limit: Some(limit),
-            cursor: cursor.take(),
+            cursor: cursor.clone(),
             ..if T::IS_FILTERED {
                 query.clone()
             } else {
                 Query::default()
             }
         };
-        let path = path_of(T::PATH, &query);
-        let (part, length) = replica.ask_sized::<Part<T>>(&Ask::get(path)).await?;
+        let (part, length) = ask(Ask::get(path_of(T::PATH, &query))).await?;
         bytes += length;
         if bytes > MOST_BYTES {
             let most = MOST_BYTES >> 20;
             let said = format!("its list is too long: more than {most} MiB");
             return Err(ReplicaError::LimitExceeded(said));
         }
+        let is_empty = part.items.is_empty();
         items.extend(part.items);
-        cursor = part.next;
-        if cursor.is_none() || items.len() >= wanted {
+        if part.next.is_none() || items.len() >= wanted {
             return Ok((items, part.total));
         }
+        if is_empty || part.next == cursor {
+            return Err(ReplicaError::Strange("its list does not advance".to_owned()));
+        }
+        cursor = part.next;
     }
 }
 
@@ -202,13 +236,17 @@ pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Quer
 pub(super) const LARGEST_PART: usize = 2000;
 /// Of the list of one replica in JSON. The 100,000 tunnels that a process has by default at most take less.
 const MOST_BYTES: usize = 128 << 20;
+/// A whole list, in deadlines of one part. A part takes far less than its deadline, so these are enough for the fifty parts of 100,000
+/// tunnels.
+const LONGEST_LIST: u32 = 12;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::cell::Cell;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -242,30 +280,67 @@ mod tests {
         assert!(usual * 100_000 < MOST_BYTES, "{usual}");
     }
 
+    /// How often a replica is asked that answers after a second, and the error. The number of the answer gives its items and the cursor.
+    async fn goes_on(bytes: usize, part: impl Fn(usize) -> (usize, String)) -> (usize, String) {
+        let asked = Cell::new(0);
+        let ask = |_| {
+            asked.set(asked.get() + 1);
+            assert!(asked.get() < 1_000, "asked for ever");
+            let (items, next) = part(asked.get());
+            async move {
+                sleep(Duration::from_secs(1)).await;
+                let part = Part {
+                    items: vec![client(1); items],
+                    total: 0,
+                    next: Some(next),
+                };
+                Ok((part, bytes))
+            }
+        };
+        let listed = all_within::<Client, _>(Duration::from_mins(1), &Query::default(), ask).await;
+        (asked.get(), listed.unwrap_err().to_string())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_without_an_end_is_given_up() {
+        let (asked, error) = goes_on(100, |number| (1, number.to_string())).await;
+        assert!((59..=61).contains(&asked), "{asked}");
+        assert_eq!(error, "its list has no end within 1m");
+        let (asked, error) = goes_on(30 << 20, |number| (1, number.to_string())).await;
+        assert_eq!((asked, &*error), (5, "its list is too long: more than 128 MiB"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_brings_nothing_is_not_asked_for_again() {
+        let stuck = "does not answer as switchboard does: its list does not advance".to_owned();
+        assert_eq!(goes_on(100, |number| (0, number.to_string())).await, (1, stuck.clone()));
+        assert_eq!(goes_on(100, |_| (1, "x".to_owned())).await, (2, stuck));
+    }
+
     #[tokio::test]
-    async fn a_list_without_an_end_is_given_up_when_its_parts_are_too_long() {
+    async fn a_replica_whose_list_does_not_advance_is_named() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let replica = Replica::at(listener.local_addr().unwrap(), Duration::from_mins(2));
-        let part = format!(
-            "{{\"clients\":[],\"total\":1,\"next\":\"more\"}}{}",
-            " ".repeat(30 << 20)
-        );
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{part}", part.len());
         let serving = tokio::spawn(async move {
-            for asked in 1.. {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let mut request = Vec::new();
-                while !request.ends_with(b"\r\n\r\n") {
-                    request.push(stream.read_u8().await.unwrap());
-                }
-                stream.write_all(answer.as_bytes()).await.unwrap();
-                if asked == 5 {
-                    return;
-                }
+            // A second request would be refused.
+            let (mut stream, _) = listener.accept().await.unwrap();
+            drop(listener);
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
             }
+            let body = r#"{"items":[],"total":0,"next":"x"}"#;
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(answer.as_bytes()).await.unwrap();
         });
-        let error = all::<Client>(&replica, &Query::default()).await.unwrap_err();
-        assert_eq!(error.to_string(), "its list is too long: more than 128 MiB");
+        let answer = Answer {
+            replica: replica.name().clone(),
+            result: all::<Client>(&replica, &Query::default()).await,
+        };
+        let listed = merge(vec![answer], &Query::default());
+        assert_eq!(&*listed.replicas[0].replica, &**replica.name());
+        let error = listed.replicas[0].error.as_deref().unwrap();
+        assert!(error.ends_with("its list does not advance"), "{error}");
         serving.await.unwrap();
     }
 
