@@ -6,12 +6,11 @@ use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::net::lookup_host;
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
@@ -63,10 +62,13 @@ pub(super) struct Dialler {
     /// The anchor's own address: a name that leads there would make a loop.
     own: SocketAddr,
     look_up: LookUp,
-    /// One permit for each lookup without an answer, which may have been given up.
-    lookups: Arc<Semaphore>,
+    /// Those without an answer and when they began, the oldest first.
+    lookups: Mutex<Vec<(Instant, Answer)>>,
     fault: Fault,
 }
+
+/// The addresses that a lookup has found, or its error; `None` while it is under way.
+type Answer = watch::Receiver<Option<Result<Vec<SocketAddr>, String>>>;
 
 /// Looks up `HOST:PORT`.
 type LookUp = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
@@ -110,7 +112,7 @@ impl Dialler {
             to,
             own,
             look_up: |name| Box::pin(async move { Ok(lookup_host(&*name).await?.collect()) }),
-            lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+            lookups: Mutex::default(),
             fault: Fault::default(),
         }
     }
@@ -148,33 +150,47 @@ impl Dialler {
             Destination::Address(address) => return Ok(vec![*address]),
             Destination::Name(name) => name,
         };
-        let fault = match timeout(LONGEST_LOOKUP, self.look_up(name)).await {
-            Ok(Ok(mut addresses)) => {
+        let fault = match self.look_up(name).await {
+            Ok(mut addresses) => {
                 addresses.retain(|&address| !leads_to(address, self.own));
                 if !addresses.is_empty() {
                     return Ok(addresses);
                 }
                 "it has no address but this anchor's own".to_owned()
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {LONGEST_LOOKUP:?}"),
+            Err(fault) => fault,
         };
         self.fails(&format!("its name cannot be looked up: {fault}"));
         Err(Refusal::NoEndpoint)
     }
 
-    /// Asks the system's resolver. A lookup that is given up keeps its permit: it may have no answer for good, as glibc sets no time
-    /// for one by TCP.
-    async fn look_up(&self, name: &str) -> io::Result<Vec<SocketAddr>> {
-        let permit = Arc::clone(&self.lookups).acquire_owned().await;
+    async fn look_up(&self, name: &str) -> Result<Vec<SocketAddr>, String> {
+        let mut answer = self.join_lookup(name);
+        let answered = timeout(LONGEST_LOOKUP, answer.wait_for(Option::is_some)).await;
+        match answered {
+            Ok(Ok(answer)) => answer.clone().unwrap_or(Ok(Vec::new())),
+            Ok(Err(_)) => Err("the system has no thread for the lookup".to_owned()),
+            Err(_) => Err(format!("no answer within {LONGEST_LOOKUP:?}")),
+        }
+    }
+
+    /// Returns the lookup that is under way, or begins one. The system's resolver may leave one without an answer for good, as glibc
+    /// sets no time for an answer by TCP: another one begins when the last has had [`LONGEST_LOOKUP`] for each that hangs.
+    fn join_lookup(&self, name: &str) -> Answer {
+        let mut lookups = self.lookups.lock();
+        // Without a thread of the system for it, Tokio panics: such a lookup has no sender any more.
+        lookups.retain(|(_, answer)| matches!(answer.has_changed(), Ok(false)));
+        let hanging = u32::try_from(lookups.len()).unwrap_or(u32::MAX);
+        if let Some((begun, answer)) = lookups.last()
+            && (lookups.len() >= MOST_LOOKUPS || begun.elapsed() < LONGEST_LOOKUP * hanging)
+        {
+            return answer.clone();
+        }
+        let (sender, answer) = watch::channel(None);
         let lookup = (self.look_up)(name.into());
-        // Without a thread of the system for it, Tokio panics.
-        let lookup = tokio::spawn(async move {
-            let found = lookup.await;
-            drop(permit);
-            found
-        });
-        lookup.await?
+        tokio::spawn(async move { sender.send_replace(Some(lookup.await.map_err(|error| error.to_string()))) });
+        lookups.push((Instant::now(), answer.clone()));
+        answer
     }
 
     fn fails(&self, reason: &str) {
@@ -195,7 +211,7 @@ pub(super) fn leads_to(target: SocketAddr, own: SocketAddr) -> bool {
 const LONGEST_DIAL: Duration = Duration::from_secs(10);
 /// The longest that a client waits for the addresses of a name.
 const LONGEST_LOOKUP: Duration = Duration::from_secs(5);
-/// Lookups without an answer at a time, each with a thread.
+/// Lookups that hang at a time, each with a thread. As each one makes the pause longer, they take three hours to be so many.
 const MOST_LOOKUPS: usize = 64;
 /// Between two lines about the begin of a fault.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
@@ -203,12 +219,17 @@ const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+    use tokio::time::sleep;
 
     use super::*;
 
+    /// The clock of the tests is one of milliseconds.
+    const TICK: Duration = Duration::from_millis(2);
     const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
     fn dialler(look_up: LookUp) -> Dialler {
@@ -322,6 +343,57 @@ mod tests {
         assert_eq!(dialler("localhost:1").addresses().await, Err(Refusal::NoEndpoint));
     }
 
+    /// So many at a time.
+    async fn many(dialler: &Arc<Dialler>, count: usize) -> Vec<Result<Vec<SocketAddr>, Refusal>> {
+        let mut asking = JoinSet::new();
+        for _ in 0..count {
+            let dialler = Arc::clone(dialler);
+            asking.spawn(async move { dialler.addresses().await });
+        }
+        asking.join_all().await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_lookup_serves_all_that_wait_and_no_one_after_it() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let dialler = Arc::new(dialler(|_| {
+            Box::pin(async {
+                sleep(Duration::from_millis(700)).await;
+                let port = 100 + ASKED.fetch_add(1, Ordering::Relaxed);
+                Ok(vec![SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))])
+            })
+        }));
+        for port in 100..103 {
+            for found in many(&dialler, 512).await {
+                assert_eq!(found.unwrap(), [SocketAddr::from(([127, 0, 0, 1], port))]);
+            }
+        }
+        assert_eq!(ASKED.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_hangs_is_given_up_and_one_that_answers_again_is_heard() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        const HANGING: usize = 10;
+        let dialler = Arc::new(dialler(|_| match ASKED.fetch_add(1, Ordering::Relaxed) {
+            asked if asked < HANGING => Box::pin(pending()),
+            _ => Box::pin(async { Ok(vec!["127.0.0.1:2".parse().unwrap()]) }),
+        }));
+        let start = Instant::now();
+        for found in many(&dialler, 512).await {
+            assert_eq!(found, Err(Refusal::NoEndpoint));
+        }
+        assert!(start.elapsed() < LONGEST_LOOKUP + TICK);
+        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+        // Another one begins when the last has had its time for each that hangs: 5 + 10 + … + 50 s.
+        while dialler.addresses().await.is_err() {
+            assert!(start.elapsed() < LONGEST_LOOKUP * 60, "never heard");
+        }
+        assert_eq!(ASKED.load(Ordering::Relaxed), HANGING + 1);
+        // The next lookup need not wait.
+        assert!(dialler.addresses().await.is_ok());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_resolver_that_never_answers_takes_so_many_threads_and_no_more() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
@@ -329,10 +401,10 @@ mod tests {
             ASKED.fetch_add(1, Ordering::Relaxed);
             Box::pin(pending())
         });
-        for _ in 0..10 * MOST_LOOKUPS {
+        for _ in 0..50 * MOST_LOOKUPS {
             let begun = Instant::now();
             assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
-            assert!(begun.elapsed() < LONGEST_LOOKUP + Duration::from_millis(2));
+            assert!(begun.elapsed() < LONGEST_LOOKUP + TICK);
         }
         assert_eq!(ASKED.load(Ordering::Relaxed), MOST_LOOKUPS);
     }
