@@ -31,7 +31,7 @@ pub(super) enum Signature {
 }
 
 impl KeySet {
-    /// Parses a set. Keys of unknown kinds or for encryption are left out (RFC 7517 section 5).
+    /// Parses a set. Keys of unknown kinds, for encryption or too weak are left out (RFC 7517 section 5).
     ///
     /// # Errors
     /// The reason why the set cannot be used, such as that no key is left.
@@ -128,13 +128,13 @@ impl Key {
         }
         let (possible, key) = match (&*members.kty, members.crv.as_deref()) {
             ("RSA", _) => (&RSA[..], members.rsa()),
-            ("EC", Some("P-256")) => (&[Algorithm::ES256][..], members.elliptic()),
-            ("EC", Some("P-384")) => (&[Algorithm::ES384][..], members.elliptic()),
+            ("EC", Some("P-256")) => (&[Algorithm::ES256][..], members.elliptic(32)),
+            ("EC", Some("P-384")) => (&[Algorithm::ES384][..], members.elliptic(48)),
             ("OKP", Some("Ed25519")) => (&[Algorithm::EdDSA][..], members.edwards()),
             ("EC" | "OKP", _) => return Err("has a curve other than P-256, P-384 and Ed25519"),
             _ => return Err("has a kty other than RSA, EC and OKP"),
         };
-        let key = key.ok_or("has no valid numbers")?;
+        let key = key.ok_or("has numbers that are not valid, of a wrong length or weak")?;
         let mut algorithms = possible.to_vec();
         if let Some(name) = &members.alg {
             let only = algorithm(name);
@@ -151,8 +151,7 @@ impl Key {
     }
 }
 
-/// The keys themselves. A signature by an RSA key of less than 2,048 or more than 8,192 bits, or by a point that is not on its
-/// curve, is refused when it is verified.
+/// The keys themselves. A set whose keys can verify nothing must not replace one that can, and a weak key none that is strong.
 impl Members {
     fn rsa(&self) -> Option<DecodingKey> {
         let number = |text: &Option<String>| {
@@ -160,18 +159,32 @@ impl Members {
             let bytes = decoded(text.as_deref()?)?.into_iter().skip_while(|byte| *byte == 0);
             Some(bytes.collect::<Vec<u8>>())
         };
-        Some(DecodingKey::from_rsa_raw_components(
-            &number(&self.n)?,
-            &number(&self.e)?,
-        ))
+        let (modulus, exponent) = (number(&self.n)?, number(&self.e)?);
+        // From 2,048 to 8,192 bits, whose first byte is not zero.
+        let is_short = modulus.len() == 256 && *modulus.first()? < 0x80;
+        let is_strong = (256..=1024).contains(&modulus.len()) && !is_short;
+        // An even exponent, or 1, is none of RSA; long ones cost time. All keys in use have 3 or 65537.
+        let is_good = exponent.len() <= 4 && exponent != [1] && exponent.last()? % 2 == 1;
+        (is_strong && is_good).then(|| DecodingKey::from_rsa_raw_components(&modulus, &exponent))
     }
 
-    fn elliptic(&self) -> Option<DecodingKey> {
-        DecodingKey::from_ec_components(self.x.as_deref()?, self.y.as_deref()?).ok()
+    /// The key of a curve whose numbers have this length in bytes.
+    fn elliptic(&self, length: usize) -> Option<DecodingKey> {
+        let (x, y) = (self.x.as_deref()?, self.y.as_deref()?);
+        let is_whole = |text: &str| decoded(text).is_some_and(|bytes| bytes.len() == length);
+        let key = DecodingKey::from_ec_components(x, y).ok();
+        key.filter(|_| is_whole(x) && is_whole(y))
     }
 
     fn edwards(&self) -> Option<DecodingKey> {
-        DecodingKey::from_ed_components(self.x.as_deref()?).ok()
+        let x: [u8; 32] = decoded(self.x.as_deref()?)?.try_into().ok()?;
+        // The last bit is the sign of the point's other coordinate (RFC 8032 section 5.1.2).
+        let mut y = x;
+        y[31] &= 0x7f;
+        let is_small = SMALL_ORDER
+            .iter()
+            .any(|small| decoded(small).is_some_and(|small| small == y));
+        (!is_small).then(|| DecodingKey::from_ed_der(&x))
     }
 }
 
@@ -183,6 +196,17 @@ const RSA: [Algorithm; 6] = [
     Algorithm::PS256,
     Algorithm::PS384,
     Algorithm::PS512,
+];
+/// The points of edwards25519 whose order divides 8, by their y as in a JSON Web Key, and the two of them that have a second
+/// encoding, above the prime: anybody can sign by such a key. libsodium's `ge25519_has_small_order` refuses the same.
+const SMALL_ORDER: [&str; 7] = [
+    "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+    "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+    "JuiVj8KyJ7BFw_SJ8u-Y8NXfrAXTxjM5sTgCiG1T_AU",
+    "xxdqcD1N2E-6PAt2DRBnDyogU_osOczGTsf9d5KsA3o",
+    "7P_______________________________________38",
+    "7f_______________________________________38",
+    "7v_______________________________________38",
 ];
 /// The keys of the largest set. Issuers publish two or three.
 const MOST: usize = 100;
