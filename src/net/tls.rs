@@ -118,17 +118,14 @@ impl Tls {
         }
     }
 
-    /// Reads the files of these settings from now on.
-    pub fn configure(&self, settings: Settings) -> Reloaded<FileFault> {
-        {
-            // In this order, as a reading applies what it has read: of one that has begun, nothing counts for other settings.
-            let (mut readings, mut known) = (self.readings.lock(), self.known());
-            if known.settings != settings {
-                known.settings = settings;
-                readings.restart();
-            }
+    /// Has [`reload`](Self::reload) read the files of these settings from now on.
+    pub fn configure(&self, settings: Settings) {
+        // In this order, as a reading applies what it has read: of one that has begun, nothing counts for other settings.
+        let (mut readings, mut known) = (self.readings.lock(), self.known());
+        if known.settings != settings {
+            known.settings = settings;
+            readings.restart();
         }
-        self.reload()
     }
 
     /// Reads the files, and serves what they hold if that has changed. It blocks.

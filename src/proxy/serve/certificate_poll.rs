@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
-use crate::base::follow::{Reloaded, follow};
+use crate::base::follow::{ReadFailure, Reads, Reloaded, follow};
 use crate::net::tls::FileFault;
 use crate::proxy::connection::Shared;
 
@@ -18,20 +18,24 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         log_and_count(&polled.tls.reload(), &polled);
         remark(&polled);
     };
-    follow(
-        || shared.tls.poll(),
-        &Notify::new(),
-        poll,
-        |error| {
-            shared.metrics.tls_reload_failures.inc();
-            error!("the certificates were {error}: they stay as they were");
-        },
-    )
-    .await;
+    let never = Notify::new();
+    follow(|| shared.tls.poll(), &never, poll, |error| unread(error, &shared)).await;
 }
 
-/// Logs and counts the result of one poll.
-pub(super) fn log_and_count(reloaded: &Reloaded<FileFault>, shared: &Shared) {
+/// Reads them once, for settings that have changed. If that hangs, the next poll reads them.
+pub(super) async fn read(reads: &Reads, shared: &Arc<Shared>) {
+    let own = Arc::clone(shared);
+    let read = reads.run(move || log_and_count(&own.tls.reload(), &own)).await;
+    read.unwrap_or_else(|error| unread(error, shared));
+}
+
+fn unread(error: ReadFailure, shared: &Shared) {
+    shared.metrics.tls_reload_failures.inc();
+    error!("the certificates were {error}: they stay as they were");
+}
+
+/// Logs and counts the result of one reading.
+fn log_and_count(reloaded: &Reloaded<FileFault>, shared: &Shared) {
     match reloaded {
         Reloaded::Unchanged => {}
         Reloaded::Loaded => {

@@ -32,22 +32,31 @@ pub(super) async fn keep_reloading(
     shared: Arc<Shared>,
     wanted: Arc<Notify>,
 ) {
-    let reads = Reads::default();
+    let (reads, of_certificates) = (Reads::default(), Reads::default());
     loop {
         wanted.notified().await;
         let load = Arc::clone(&load);
-        let reloaded = match reads.run(move || load()).await {
+        let applied = match reads.run(move || load()).await {
             Ok(loaded) => {
                 let (reload, shared) = (Arc::clone(&reload), Arc::clone(&shared));
                 // It waits for threads that end.
-                let finished = spawn_blocking(move || reload.lock().finish(loaded, &shared)).await;
-                finished.map_err(|_| ReadFailure::Panicked)
+                let applied = spawn_blocking(move || reload.lock().apply(loaded, &shared)).await;
+                applied.map_err(|_| ReadFailure::Panicked)
             }
             Err(error) => Err(error),
         };
-        if let Err(error) = reloaded {
-            failed(&shared.metrics);
-            error!("the configuration was {error}: the settings stay as they were");
+        match applied {
+            Ok(None) => {}
+            Ok(Some(Applied { targets, removed })) => {
+                // They were read with the configuration; their mount may hang since.
+                certificate_poll::read(&of_certificates, &shared).await;
+                shared.metrics.config_last_reload_successful.set(1);
+                info!(targets, removed, "configuration reloaded");
+            }
+            Err(error) => {
+                failed(&shared.metrics);
+                error!("the configuration was {error}: the settings stay as they were");
+            }
         }
     }
 }
@@ -70,6 +79,12 @@ fn failed(metrics: &Metrics) {
     metrics.config_reload_failures.inc();
 }
 
+/// The static targets after a reload, and those that it has removed.
+struct Applied {
+    targets: usize,
+    removed: usize,
+}
+
 /// Applies a configuration that was read: static targets, limits, certificates, cluster. All else needs a restart.
 pub(super) struct Reload {
     pub(super) config: Box<Config>,
@@ -80,8 +95,8 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Applies what was read, unless it has faults.
-    fn finish(&mut self, loaded: Result<Loaded, Report>, shared: &Arc<Shared>) {
+    /// Applies what was read, unless it has faults. The files of the certificates are still to be read.
+    fn apply(&mut self, loaded: Result<Loaded, Report>, shared: &Arc<Shared>) -> Option<Applied> {
         let metrics = &shared.metrics;
         match loaded {
             Ok(Loaded { config: new, report }) => {
@@ -102,20 +117,23 @@ impl Reload {
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.total, new.limits.tunnel.burst);
-                certificate_poll::log_and_count(&shared.tls.configure(new.tls.clone()), shared);
+                shared.tls.configure(new.tls.clone());
                 self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.targets = new.targets;
                 self.config.limits = new.limits;
                 self.config.kubernetes = new.kubernetes;
                 self.config.tls = new.tls;
                 self.config.access = new.access;
-                metrics.config_last_reload_successful.set(1);
-                info!(targets = self.config.targets.len(), removed, "configuration reloaded");
+                Some(Applied {
+                    targets: self.config.targets.len(),
+                    removed,
+                })
             }
             Err(report) => {
                 failed(metrics);
                 error!("the configuration has faults: the settings stay as they were");
                 log(&report);
+                None
             }
         }
     }
