@@ -134,6 +134,9 @@ pub enum ReadFailure {
     /// Earlier readings still wait.
     #[error("not read: earlier readings of its files still hang")]
     Stuck,
+    /// There are too many threads.
+    #[error("not read: no thread can be started")]
+    NoThread,
     /// A defect, about which the panic has said more.
     #[error("not read: a defect")]
     Panicked,

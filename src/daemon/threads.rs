@@ -37,17 +37,16 @@ pub fn busy_workers() -> BTreeMap<OsString, Duration> {
     busy.collect()
 }
 
-/// Runs `work` in a thread, and waits no longer than that for its end. Without a thread it does not run.
-pub fn run_within(longest: Duration, work: impl FnOnce() + Send + 'static) {
+/// Runs `work` in a thread, and waits no longer than that for its end. Returns `false` without a thread: it does not run.
+pub fn run_within(longest: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (done, ended) = mpsc::channel::<()>();
     let run = move || {
         work();
         drop(done);
     };
-    if thread::Builder::new().spawn(run).is_ok() {
-        // Never a message: the wait ends with the sender, or at its limit.
-        ended.recv_timeout(longest).ok();
-    }
+    // Never a message: the wait ends with the sender, or at its limit.
+    let wait = |_| ended.recv_timeout(longest);
+    thread::Builder::new().spawn(run).map(wait).is_ok()
 }
 
 /// The beginning of the names that Tokio gives.

@@ -125,8 +125,7 @@ impl Join {
             }
             Kind::Slice => {
                 let known = self.services.iter().filter(|(service, _)| within(service));
-                let names = |entry: &Entry| entry.slices.unpack().into_keys();
-                let keys = known.flat_map(|(service, entry)| names(entry).map(|name| beside(service, &name)));
+                let keys = known.flat_map(|(service, entry)| entry.slices.names().map(|name| beside(service, name)));
                 keys.collect()
             }
             Kind::Namespace => self.namespaces.iter().map(|name| namespace_key(name)).collect(),
@@ -187,7 +186,7 @@ impl Join {
         }
         let has_slice = |service: &Key| {
             let entry = self.services.get(service);
-            entry.is_some_and(|entry| entry.slices.unpack().contains_key(&key.name))
+            entry.is_some_and(|entry| entry.slices.find(&key.name).is_ok())
         };
         let ends = key.name.match_indices('-').map(|(end, _)| end);
         let mut services = ends.filter_map(|end| Some(beside(key, key.name.get(..end)?)));

@@ -143,16 +143,28 @@ fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
 }
 
 fn users_of(file: &Path, shared: &Arc<Shared>) -> UserFile {
-    let users = Arc::new(passwords::Users::empty(file));
-    let (first, followed) = (Arc::clone(&users), Arc::clone(&users));
-    run_within(LONGEST, move || log(&first, &Ok(first.reload())));
     let access = Arc::clone(&shared.access);
-    let following = tokio::spawn(Arc::clone(&users).follow(move |found| {
-        log(&followed, &found);
+    follow_users(file, move |users, found| {
+        log(users, &found);
         if found == Ok(Reloaded::Loaded) {
             access.users_changed();
         }
-    }));
+    })
+}
+
+/// Reads the file, for as long as a reading may take, and follows it. Every reading is reported, the first one and late ones too.
+fn follow_users<R>(file: &Path, report: R) -> UserFile
+where
+    R: Fn(&passwords::Users, Result<Reloaded<UserFault>, ReadFailure>) + Clone + Send + Sync + 'static,
+{
+    let users = Arc::new(passwords::Users::empty(file));
+    let (first, own) = (Arc::clone(&users), Arc::clone(&users));
+    let report = move |found| report(&own, found);
+    let report_first = report.clone();
+    if !run_within(LONGEST, move || report_first(Ok(first.reload()))) {
+        report(Err(ReadFailure::NoThread));
+    }
+    let following = tokio::spawn(Arc::clone(&users).follow(report));
     UserFile {
         users,
         _following: AbortOnDropHandle::new(following),
@@ -213,5 +225,22 @@ fn log(users: &passwords::Users, found: &Result<Reloaded<UserFault>, ReadFailure
         }
         Ok(Reloaded::Postponed(reason)) => warn!("{reason}: the users stay as they were"),
         Err(error) => warn!("the file of users was {error}: they stay as they were"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_reading_of_a_file_of_users_is_reported_as_all_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("users");
+        std::fs::write(&file, "# none yet\n").unwrap();
+        let (sender, reported) = std::sync::mpsc::channel();
+        let file = follow_users(&file, move |users, found| sender.send((users.len(), found)).unwrap());
+        // Read before the function returns, so that nothing is waited for.
+        assert_eq!(reported.try_recv(), Ok((0, Ok(Reloaded::Loaded))));
+        assert!(file.users.is_empty());
     }
 }

@@ -1,67 +1,111 @@
-//! The EndpointSlices of one Service, in one allocation.
+//! The EndpointSlices of one Service, each in one allocation.
 //!
 //! A cluster has slices of every Service, and few of its Services may be on the allowlist. Only labels can select
 //! slices, and a Service's labels are copied to its slices late, so all are watched. As plain values a slice takes 6
 //! allocations and 320 bytes, as JSON, which snapshots have anyway, 190.
+//!
+//! A Service may have thousands: an event costs no more than its own slice, and only targets and snapshots parse all.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::kubernetes::objects::model::Slice;
 
-/// Slices by name, as JSON; empty without any. The name of their Service is not kept.
+/// Slices, each as a text of its name, a line feed, and its JSON. The name of their Service is not kept.
 #[derive(Debug, Default)]
-pub(super) struct Slices(Box<[u8]>);
+pub(super) enum Slices {
+    #[default]
+    None,
+    /// The most frequent number, without an allocation for a list.
+    One(Box<str>),
+    /// At least two, sorted by name.
+    Many(Box<[Box<str>]>),
+}
 
 impl Slices {
     /// Returns whether there are none.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.texts().is_empty()
+    }
+
+    /// Returns the names of the slices, sorted.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.texts().iter().map(|text| split(text).0)
     }
 
     /// Returns the slices by their names, sorted, so that the order of events does not matter.
     pub(super) fn unpack(&self) -> BTreeMap<Box<str>, Slice> {
-        // An error for the empty text alone: all other JSON is written below.
-        serde_json::from_slice(&self.0).unwrap_or_default()
+        let texts = self.texts().iter().map(|text| split(text));
+        // Never an error: the JSON is written below.
+        let parsed = texts.filter_map(|(name, json)| Some((name.into(), serde_json::from_str(json).ok()?)));
+        parsed.collect()
     }
 
     /// Adds a slice, or replaces the one of that name. Returns `false` if nothing changes.
-    pub(super) fn put(&mut self, name: &str, slice: Slice) -> bool {
-        let slice = Slice {
-            service: Box::default(),
-            ..slice
+    pub(super) fn put(&mut self, name: &str, mut slice: Slice) -> bool {
+        slice.service = Box::default();
+        // Serialization fails for maps whose keys are no text, and for foreign errors: there are neither.
+        let json = serde_json::to_string(&slice).unwrap_or_default();
+        // Has no more capacity than bytes.
+        let text = [name, "\n", &json].concat().into_boxed_str();
+        let place = match self.find(name) {
+            Ok(at) if self.texts().get(at) == Some(&text) => return false,
+            Ok(at) => at..at + 1,
+            Err(at) => at..at,
         };
-        let mut slices = self.unpack();
-        let is_new = slices.get(name) != Some(&slice);
-        if is_new {
-            slices.insert(name.into(), slice);
-            self.pack(&slices);
-        }
-        is_new
+        self.replace(place, Some(text));
+        true
     }
 
     /// Removes the slice of that name. Returns `false` if there is none.
     pub(super) fn remove(&mut self, name: &str) -> bool {
-        let mut slices = self.unpack();
-        let is_known = slices.remove(name).is_some();
-        if is_known {
-            self.pack(&slices);
-        }
-        is_known
+        self.find(name).map(|at| self.replace(at..at + 1, None)).is_ok()
     }
 
-    fn pack(&mut self, slices: &BTreeMap<Box<str>, Slice>) {
-        self.0 = match slices.is_empty() {
-            true => Box::default(),
-            // Serialization fails for maps whose keys are no text, and for foreign errors: there are neither.
-            // Copied, so that it takes no more memory than it has bytes.
-            false => Box::from(&*serde_json::to_vec(slices).unwrap_or_default()),
+    fn texts(&self) -> &[Box<str>] {
+        match self {
+            Self::None => &[],
+            Self::One(text) => std::slice::from_ref(text),
+            Self::Many(texts) => texts,
+        }
+    }
+
+    /// Returns the place of the slice of that name, or the one where it would be.
+    pub(super) fn find(&self, name: &str) -> Result<usize, usize> {
+        self.texts().binary_search_by_key(&name, |text| split(text).0)
+    }
+
+    fn replace(&mut self, place: Range<usize>, text: Option<Box<str>>) {
+        let mut texts = match std::mem::take(self) {
+            Self::None => Vec::new(),
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts.into_vec(),
+        };
+        texts.splice(place, text);
+        *self = match <[_; 1]>::try_from(texts) {
+            Ok([text]) => Self::One(text),
+            Err(texts) if texts.is_empty() => Self::None,
+            Err(texts) => Self::Many(texts.into()),
         };
     }
+}
+
+/// Returns the name and the JSON, in which line feeds are escaped.
+fn split(text: &str) -> (&str, &str) {
+    text.rsplit_once('\n').unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Slices {
+        /// Makes the slice of that name one that cannot be parsed: whoever parses it loses it.
+        pub(in super::super) fn spoil(&mut self, name: &str) {
+            let at = self.find(name).unwrap();
+            self.replace(at..at + 1, Some(format!("{name}\n?").into()));
+        }
+    }
 
     #[test]
     fn a_slice_that_is_put_again_is_no_change_and_the_last_one_that_goes_leaves_nothing() {
