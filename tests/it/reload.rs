@@ -2,11 +2,14 @@
 
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::harness::authority::{Authority, Issued};
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
+use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, refused, request};
 use crate::tls::client::{config, connect};
@@ -352,6 +355,40 @@ fn a_reload_brings_other_certificates_while_a_poll_waits_for_the_ones_before() {
         let client = connect(server.public(), &config(&authority, None), "127.0.0.1").unwrap();
         assert_eq!(client.conn.peer_certificates().unwrap()[0], new.load().0);
         lease.held()
+    });
+}
+
+/// They were judged with the configuration, and their mount hangs before they are read to be served.
+#[test]
+fn certificates_that_are_not_read_in_time_hold_up_no_other_reload() {
+    let authority = Authority::new();
+    let [old, held, new] = ["old", "held", "new"].map(|name| authority.server(name, &[]));
+    let with = |issued: &Issued| {
+        let certificate = issued.setting();
+        format!(
+            "listen: {{address: \"127.0.0.1:0\", tls: required}}\ntls: {{certificates: [{certificate}], poll: 1h}}\n"
+        )
+    };
+    let path = held.cert.to_str().unwrap().to_owned();
+    eventually("a reload while the file is held", || {
+        let (lease, is_next) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
+        let (taken, takes, path) = (Arc::clone(&lease), Arc::clone(&is_next), path.clone());
+        let proxy = Proxy::start_and(&with(&old), move || {
+            if takes.swap(false, Ordering::SeqCst) {
+                *taken.lock().unwrap() = Some(Lease::take(&path));
+            }
+        });
+        is_next.store(true, Ordering::SeqCst);
+        proxy.reload(&with(&held));
+        proxy.settles("tls_reload_failures_total", 1.0);
+        proxy.reload(&with(&new));
+        let serves = |issued: &Issued| {
+            let client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
+            (client.conn.peer_certificates().unwrap()[0] == issued.load().0).then_some(())
+        };
+        eventually("the next certificate serves", || serves(&new));
+        let lease = lease.lock().unwrap().take();
+        lease.unwrap().held()
     });
 }
 

@@ -28,6 +28,11 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Starts with these settings: YAML, without the addresses to listen on. It is ready then.
     pub(crate) fn start(settings: &str) -> Self {
+        Self::start_and(settings, || ())
+    }
+
+    /// As [`Self::start`]; `loaded` is called at the end of each reading of the settings.
+    pub(crate) fn start_and(settings: &str, loaded: impl Fn() + Send + Sync + 'static) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -35,7 +40,11 @@ impl Proxy {
             .unwrap();
         let settings = Arc::new(Mutex::new(settings.to_owned()));
         let read = Arc::clone(&settings);
-        let source = Box::new(move || configuration(&read.lock().unwrap()));
+        let source = Box::new(move || {
+            let read = configuration(&read.lock().unwrap());
+            loaded();
+            read
+        });
         let app = runtime.block_on(App::start(source, Box::new(|| 0))).unwrap();
         let (commands, received) = mpsc::channel(1);
         let proxy = Self {
