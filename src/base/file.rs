@@ -115,7 +115,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-        // What a process has left that was killed.
+        // The file of a process that was killed.
         fs::write(folder.path().join(".file.switchboard-new"), "half of").unwrap();
         replace(&path, b"one", None).unwrap();
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"one"[..], 0o600));

@@ -1,5 +1,5 @@
-//! Follows files and addresses that are read again while the process runs: what was good stays in force until something
-//! better has been read. A file may be on a mount that hangs, and a thread that waits for it cannot be ended.
+//! Follows files and addresses that are read again while the process runs: the last good contents apply until better
+//! ones have been read. A file may be on a mount that hangs, and a thread that waits for it cannot be ended.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use tokio::time::{Instant, timeout};
 pub enum Reloaded<F> {
     /// It has not changed.
     Unchanged,
-    /// It has changed, and is in force from now on.
+    /// It has changed, and applies from now on.
     Loaded,
-    /// It has changed and has these faults: what was in force stays.
+    /// It has changed and has these faults: the contents before stay.
     Faulty(Vec<F>),
     /// It could not be read now, for this reason, which says nothing about it.
     Postponed(String),
@@ -125,7 +125,7 @@ pub struct Reads {
     begun: Arc<Mutex<Instant>>,
 }
 
-/// Why a source was not read.
+/// The reason for which a source was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadFailure {
     /// Its deadline has passed.

@@ -22,7 +22,7 @@ pub struct Options {
     pub user: String,
     /// The user's groups.
     pub groups: Vec<String>,
-    /// How long it is to live.
+    /// Its lifetime.
     pub ttl: Duration,
     /// The only target that it opens: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target.
     pub target: Option<TicketTarget>,

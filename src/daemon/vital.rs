@@ -99,7 +99,7 @@ pub async fn supervise<T: Future<Output = Result<(), JoinError>>>(
 }
 
 const BEFORE_RESTART: Duration = Duration::from_secs(1);
-/// How long a stderr that takes nothing is waited for.
+/// The wait for a stderr that takes nothing.
 const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl Options {
 /// Binds the port, with a backlog that a burst of 2,000 clients fits.
 ///
 /// # Errors
-/// What socket(2), bind(2) and listen(2) say: most often EADDRINUSE or EACCES.
+/// Those of socket(2), bind(2) and listen(2): most often EADDRINUSE or EACCES.
 pub fn bind(options: &Options) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// A JWT in its three parts.
 pub struct Jwt<'a> {
-    /// What is signed: header and payload, as they arrived.
+    /// The signed text: header and payload, as they arrived.
     pub message: &'a str,
     /// The signature, in Base64.
     pub signature: &'a str,
@@ -235,7 +235,7 @@ pub const MALFORMED: &str = "the token is malformed";
 pub const OTHER_AUDIENCE: &str = "the token is for another audience";
 /// The longest token, in bytes: the head of a request has 16 KiB.
 const LONGEST: usize = 12 << 10;
-/// How far the clocks of issuer and proxy may be apart: what the API server allows for the tokens of ServiceAccounts.
+/// The most by which the clocks of issuer and proxy may differ, as the API server allows for tokens of ServiceAccounts.
 pub const SKEW: Duration = Duration::from_secs(60);
 /// The lengths, in characters, at which clients cut a password in silence. Seen with proxytunnel (66 by `-F`, 80 by
 /// `-P`, 1,000 by `-H`), netcat-openbsd (255), socat (2,000), corkscrew (3,000) and connect-proxy (7,600).

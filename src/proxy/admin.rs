@@ -1,4 +1,4 @@
-//! The API of operators, behind the pages of the admin port: both on the state of the running process.
+//! The API of operators and the pages of the admin port: both on the state of the running process.
 
 use std::sync::Arc;
 

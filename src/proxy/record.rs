@@ -48,7 +48,7 @@ pub struct Record<'a> {
     /// Each stage of the connection adds what it has learnt.
     pub(in crate::proxy) facts: Facts,
     refusal: Option<Refusal>,
-    /// How the client was told.
+    /// The way in which the client was answered.
     pub(in crate::proxy) answered: Answered,
     accounted: bool,
     /// `None` for a request on an HTTP/2 connection, which has a record of its own.

@@ -65,7 +65,7 @@ impl User {
     }
 }
 
-/// What a plugin prints for that token.
+/// The output of a plugin for that token.
 fn prints(token: &str) -> String {
     format!(
         "printf '%s\\n' '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"{V1}\",\"status\":{{\"token\":\"{token}\"}}}}'"

@@ -1,4 +1,4 @@
-//! Readings that hang, that overlap, and of contents that change meanwhile.
+//! Readings that hang, that overlap, and whose contents change between two reads.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
-/// What a reading of a test finds.
+/// The result of a reading in these tests.
 type Found = Reloaded<&'static str>;
 
 #[test]

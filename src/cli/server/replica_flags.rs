@@ -48,7 +48,7 @@ enum Output {
 }
 
 impl Columns {
-    /// Whether all of them are printed.
+    /// Returns whether all of them are printed.
     pub(crate) fn is_wide(&self) -> bool {
         matches!(self.output, Some(Output::Wide))
     }

@@ -16,7 +16,7 @@ use crate::client::dial::tls::{self, KeyPair};
 use crate::client::dial::transport::Stream;
 use crate::client::{ClientError, Deadline, Options, Scheme, Step};
 
-/// The stream of an open tunnel, behind these bytes.
+/// The stream of an open tunnel, and the bytes of it that are already read.
 pub(in crate::client) type Tunnel = (Stream, Vec<u8>);
 
 /// The tunnel, by at most two requests.

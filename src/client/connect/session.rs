@@ -38,15 +38,15 @@ pub use self::sleep_detector::Clocks;
 pub struct Settings {
     /// The bytes of each stream that are kept until they are acknowledged, 4 KiB to 64 MiB.
     pub window: u32,
-    /// How the path is watched.
+    /// The times by which the path is watched.
     pub timing: Timing,
-    /// How long a connection may be silent, while an answer is awaited, before others are begun beside it.
+    /// The time for which a connection may be silent, while an answer is awaited, before others are begun beside it.
     pub patience: Duration,
-    /// How long the session waits for a connection.
+    /// The time for which the session waits for a connection.
     pub grace: Duration,
     /// Clocks by which a sleep of the host is noticed.
     pub clocks: Clocks,
-    /// Where the user is told of a connection that is lost for longer than a moment.
+    /// The messages to the user about a connection that is lost for a while.
     pub remarks: Remarks,
 }
 
@@ -64,7 +64,7 @@ impl Default for Settings {
     }
 }
 
-/// How a session has left its tunnel for good.
+/// The way in which a session has left its tunnel for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     /// Both sides have said that it is over.

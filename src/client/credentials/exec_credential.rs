@@ -145,7 +145,7 @@ mod tests {
     fn a_status_becomes_credentials() {
         for status in [
             r#"{"token":"t"}"#,
-            // When they expire is the proxy's to judge.
+            // The proxy judges when they expire.
             r#"{"token":"t","expirationTimestamp":"1970-01-01T00:01:00Z"}"#,
             r#"{"token":"t","expirationTimestamp":"never"}"#,
             r#"{"token":"t","clientCertificateData":"","more":[1]}"#,

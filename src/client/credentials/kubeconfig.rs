@@ -143,7 +143,7 @@ struct Merged {
 }
 
 impl Files {
-    /// What the context of that name leads to, or the current one. No error quotes a value of a file but names.
+    /// Returns the cluster and the user of that context, or of the current one. Errors quote names, and no other value of a file.
     pub(super) fn resolve(&self, context: Option<&str>) -> anyhow::Result<Resolved> {
         let mut merged = self.merge()?;
         let context = match context {

@@ -24,7 +24,7 @@ pub(in crate::client) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Asks for the target over an open connection. If the proxy agrees, the connection is the tunnel behind the bytes that
+    /// Asks for the target over an open connection. If the proxy agrees, the connection is the tunnel after the bytes that
     /// are returned; with the marker of its end notice, if there may be one.
     pub(in crate::client) async fn open(
         &self,

@@ -168,7 +168,7 @@ fn parse_host(host: &str, default_port: u16) -> Result<Authority, ProxyUrlError>
 }
 
 /// The Basic credentials of a userinfo. One without a colon has an empty password. As for curl, a `%` that two hexadecimal
-/// digits do not follow stands for itself.
+/// digits do not follow is kept.
 fn basic(userinfo: &str) -> Result<Box<str>, ProxyUrlError> {
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     let [user, password] = [user, password].map(|text| Cow::from(percent_decode_str(text)));

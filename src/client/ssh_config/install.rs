@@ -108,7 +108,7 @@ fn include(pattern: &str) -> String {
     format!("{OURS}\nInclude {pattern}\n")
 }
 
-/// Returns whether a text includes the files for all hosts: behind a Host line an Include holds for that host only.
+/// Returns whether a text includes the files for all hosts: after a Host line an Include holds for that host only.
 fn has_include(text: &[u8], pattern: &str) -> bool {
     let text = String::from_utf8_lossy(text);
     let keyword = |line: &str| {

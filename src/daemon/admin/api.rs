@@ -21,7 +21,7 @@ pub struct Query {
     pub node: Option<String>,
     /// The order of a list; the oldest first without it.
     pub sort: Option<Sort>,
-    /// How many at most.
+    /// The most items of a list.
     pub limit: Option<usize>,
     /// The value of `next` of the part before.
     pub cursor: Option<String>,

@@ -78,7 +78,7 @@ impl Link {
     }
 
     /// Takes note of the end of an attempt, and returns whether it has failed and the next one has another client: made
-    /// from the current files, or by another attempt meanwhile.
+    /// from the current files, or by another attempt in the time between.
     pub(crate) fn ended<T>(&self, attempt: &Attempt, answer: &Result<T, ApiError>) -> bool {
         let failure = match answer {
             Err(error) if error.failure.is_of_connection() || error.failure == Failure::Unauthorized => error.failure,
@@ -141,7 +141,7 @@ impl Session {
     /// One whose client is still being made may not: a slow program of the kubeconfig would never be of use.
     ///
     /// A question that times out may be about a token that the server itself cannot judge in time, and any client can send
-    /// one: it costs no session to which other questions were answered meanwhile, and one in ten seconds at most.
+    /// one: it costs no session that has answered other questions since, and one in ten seconds at most.
     fn may_be_renewed(&self, failure: Failure, begun: Instant) -> bool {
         let (answered, age) = (*self.answered.lock(), self.since.elapsed());
         if self.client.get().is_none() {
@@ -178,7 +178,7 @@ mod tests {
         let client = Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         session.client.set(client).ok().unwrap();
         assert!(renewed(Failure::Timeout, asked) && renewed(Failure::Connect, asked));
-        // Another question has been answered meanwhile.
+        // Another question has been answered since.
         advance(Duration::from_secs(1)).await;
         *session.answered.lock() = Some(Instant::now());
         assert!(!renewed(Failure::Timeout, asked));

@@ -206,7 +206,7 @@ pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
     }
 }
 
-/// Returns the faults of annotations that this proxy does not put in force as they are written.
+/// Returns the faults of annotations that this proxy does not apply as they are written.
 pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationFault> {
     let (ceiling, burst) = (limits.ceiling, largest_burst(limits));
     let above = |ceiling: &dyn Display| format!("above the operator's ceiling: {ceiling} applies");

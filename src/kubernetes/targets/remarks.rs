@@ -35,7 +35,7 @@ impl Remark {
             Self::Removed(service) => info!(%service, "the Service is no longer on the allowlist"),
             Self::Annotation(service, fault) => {
                 let (key, reason) = (&fault.key, &fault.reason);
-                info!(%service, annotation = %key, "the annotation is not in force as written: {reason}");
+                info!(%service, annotation = %key, "the annotation does not apply as written: {reason}");
             }
             Self::EndpointForbidden(service, address, class) => {
                 let class = class.name();
@@ -118,5 +118,5 @@ impl RemarkLog {
 
 /// Lines a minute.
 const MOST_LINES: u32 = 200;
-/// What an EndpointSlice needs.
+/// The needs of an EndpointSlice.
 const NEEDED: &str = "it needs the addressType IPv4 or IPv6, addresses of that type, and a TCP port from 1 to 65535";

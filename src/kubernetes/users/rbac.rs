@@ -1,6 +1,6 @@
 //! Tells when roles, bindings or ServiceAccounts of the cluster have changed, so that what users may do is asked again.
 //!
-//! What a role grants is not understood: the API server knows how all of it adds up, and is asked. Only a hash of what can
+//! The rights of a role are not computed here: the API server is asked. Only a hash of what can
 //! change rights is kept of each object: controllers annotate roles all day, which is no change.
 
 use std::collections::HashMap;
@@ -106,7 +106,7 @@ impl Known {
             return Vec::new();
         }
         if !self.are_accounts {
-            // Where, is not known of objects that are gone.
+            // The namespaces of objects that are gone are not known.
             return Vec::from_iter((before != self.hashes).then_some(Change::Everywhere));
         }
         let gone = before.into_keys().filter(|uid| !self.hashes.contains_key(uid));

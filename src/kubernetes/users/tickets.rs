@@ -48,7 +48,7 @@ struct OneSecret {
     name: Box<str>,
     tickets: Arc<Tickets>,
     metrics: Metrics,
-    /// What was reported last.
+    /// The last report.
     reported: Reported,
 }
 
@@ -71,7 +71,7 @@ impl OneSecret {
         }
     }
 
-    /// Puts the data in force, and says what is wrong with them, once.
+    /// Applies the data, and reports each fault of them once.
     fn replace(&mut self, data: Data) {
         let reported = match data {
             Ok(data) => Reported {

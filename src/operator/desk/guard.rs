@@ -100,7 +100,7 @@ const FIELDS: [(&str, &str); 8] = [
     ("x-frame-options", "DENY"),
 ];
 
-/// What a request must show.
+/// The secret that a request must show.
 #[derive(Clone, Debug)]
 pub(super) struct DeskSecret(Secret);
 
@@ -117,7 +117,7 @@ impl DeskSecret {
         self.0.expose()
     }
 
-    /// Whether a text is the secret, in a time that does not depend on where they differ.
+    /// Returns whether a text is the secret, in a time that does not depend on where they differ.
     pub(super) fn is(&self, text: &[u8]) -> bool {
         verify_slices_are_equal(self.expose().as_bytes(), text).is_ok()
     }

@@ -14,7 +14,7 @@ use crate::daemon::admin::api;
 /// What was refused.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// What each replica has counted.
+    /// The counts of each replica.
     counted: HashMap<Arc<str>, Vec<api::RefusalReason>>,
     latest: Latest<MOST_LATEST>,
 }

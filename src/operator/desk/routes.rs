@@ -1,4 +1,4 @@
-//! What the page asks for: its own files, the state of all replicas, one tunnel, and the changes of the operator.
+//! The requests of the page: its own files, the state of all replicas, one tunnel, and the changes of the operator.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

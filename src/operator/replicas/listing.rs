@@ -102,7 +102,7 @@ impl Item for Client {
 struct Part<T> {
     #[serde(alias = "tunnels", alias = "targets", alias = "clients")]
     items: Vec<T>,
-    /// How many there are in all.
+    /// The number of items of the whole list.
     total: usize,
     /// The cursor of the next part; `None` in the last one.
     next: Option<String>,
@@ -280,7 +280,8 @@ mod tests {
         assert!(usual * 100_000 < MOST_BYTES, "{usual}");
     }
 
-    /// How often a replica is asked that answers after a second, and the error. The number of the answer gives its items and the cursor.
+    /// Returns the number of requests to a replica that answers after a second, and the error. The number of the answer gives its
+    /// items and the cursor.
     async fn goes_on(bytes: usize, part: impl Fn(usize) -> (usize, String)) -> (usize, String) {
         let asked = Cell::new(0);
         let ask = |_| {

@@ -9,7 +9,7 @@ pub struct Column {
     head: &'static str,
     /// Whether it has numbers, which stand to the right.
     is_number: bool,
-    /// Whether only a wide table has it.
+    /// True if only a wide table has it.
     is_wide: bool,
 }
 

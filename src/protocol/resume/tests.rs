@@ -30,7 +30,7 @@ fn frames(bytes: &[u8]) -> Vec<String> {
     found
 }
 
-/// Whether all that was read are whole frames: the next one is read as such.
+/// Returns whether all that was read are whole frames: the next one is read as such.
 fn is_between_frames(decoder: &mut Decoder) -> bool {
     let ping = encoded(&[Frame::Ping(7)]);
     matches!(

@@ -151,7 +151,7 @@ impl Part {
     /// An item whose key changes between two requests may be in both parts or in none.
     ///
     /// # Errors
-    /// What is wrong with the cursor.
+    /// The fault of the cursor.
     pub(super) fn of<T, N>(&self, items: Vec<T>, place: impl Fn(&T) -> Place<N>) -> Result<Page<T>, String>
     where
         N: Ord + Display + FromStr,
@@ -169,7 +169,7 @@ impl Part {
         let limit = self.limit.unwrap_or(USUAL_LIMIT).clamp(1, LARGEST_LIMIT);
         let is_last = placed.len() <= limit;
         if !is_last {
-            // What is behind the part need not be in order.
+            // Items after the part need no order.
             placed.select_nth_unstable_by(limit, |(one, _), (other, _)| one.cmp(other));
             placed.truncate(limit);
         }

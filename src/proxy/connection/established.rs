@@ -44,13 +44,13 @@ pub(super) struct Reached {
 pub(super) struct Holdings {
     /// Those of the process, of the owner and of the target.
     pub(super) _slots: [Slot; 3],
-    /// The client, or the user where users are known: an office behind one address is not one user.
+    /// The client, or the user where users are known: an office with one address is not one user.
     pub(super) owner: Arc<LimitOwner>,
     /// The right of its user to reach the target; `None` where every client may.
     pub(super) grant: Option<Grant>,
-    /// How its client reads that the target is no SSH server.
+    /// The way in which its client is told that the target is no SSH server.
     pub(super) refusals: Refusals,
-    /// What the notice of its end begins with, if its client asks for one.
+    /// The marker of its end notice, if its client asks for one.
     pub(super) end_marker: Option<Marker>,
 }
 

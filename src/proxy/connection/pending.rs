@@ -27,11 +27,11 @@ pub(super) struct Pending<'a> {
     pub(super) addresses: Addresses,
     /// The admission of the client's requests, as far as it is known. A refusal is sent once the client's protocol is known.
     pub(super) admission: Result<(), Refusal>,
-    /// How refusals are told on the port.
+    /// The way in which refusals are told on the port.
     pub(super) refusals: Refusals,
-    /// Whether the target, as far as its name may be told, carries SSH only. An unknown one does.
+    /// True if the target, as far as its name may be told, carries SSH only. An unknown one does.
     pub(super) leads_to_ssh: bool,
-    /// What all connections of the client share; `None` before the PROXY header has been read.
+    /// The limits that all connections of the client share; `None` before the PROXY header has been read.
     client: Option<Arc<LimitOwner>>,
     age: Age,
 }

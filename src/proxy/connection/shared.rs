@@ -83,9 +83,9 @@ pub struct Port {
     pub listener: listener::Options,
     /// The peers that must begin with a PROXY header.
     pub proxy_header: proxy_header::Policy,
-    /// Whether clients may or must speak TLS.
+    /// The use of TLS by clients: none, optional or required.
     pub tls: tls::Mode,
-    /// How refusals are told.
+    /// The way in which refusals are told.
     pub refusals: Refusals,
 }
 

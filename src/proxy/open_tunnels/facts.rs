@@ -104,7 +104,7 @@ impl Facts {
         std::mem::replace(self, left)
     }
 
-    /// Why the user may reach the target, or why not, and what `ssh_only` would have refused.
+    /// Returns the reason why the user may reach the target, or may not, and what `ssh_only` would have refused.
     pub(crate) fn authorization(&self) -> Cow<'_, str> {
         let reason = self.authorization.as_deref().unwrap_or_default();
         let Some(side) = self.seen.not_ssh.get() else {

@@ -146,10 +146,10 @@ impl OpenTunnel {
 const LONGEST_REASON: usize = 200;
 const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 
-/// Whether a tunnel is used, and when it was last.
+/// The use of a tunnel, now and last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// Whether its last minute was active, or the one that is not over is already.
+    /// True if its last minute was active, or the current one is.
     pub is_active: bool,
     /// The last byte of its last active minute; its beginning if there was none.
     pub last_active: SystemTime,
@@ -159,11 +159,11 @@ pub struct Activity {
 #[derive(Debug)]
 pub(crate) struct Judged {
     state: Mutex<State>,
-    /// Where its target's last activity is noted.
+    /// The series of its target's last activity.
     series: Arc<TargetSeries>,
 }
 
-/// When a tunnel was established.
+/// The time at which a tunnel was established.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
     /// By the host's clock.
@@ -181,7 +181,7 @@ impl Start {
         }
     }
 
-    /// A later moment by the clock of the host, as if that was not set meanwhile.
+    /// A later moment by the clock of the host, as if that had not been set since.
     fn by_the_hosts_clock(self, moment: Instant) -> SystemTime {
         self.since + moment.saturating_duration_since(self.established)
     }
@@ -245,7 +245,7 @@ pub struct Trip {
     pub retransmits: u32,
 }
 
-/// What was last seen of the connections of a tunnel: the client's and the target's.
+/// The last measurements of the connections of a tunnel: the client's and the target's.
 #[derive(Debug, Default)]
 pub(crate) struct LastSeen {
     /// Microseconds of the round trip and, in the lower half, retransmits; 0 before the first look.
@@ -272,7 +272,7 @@ impl LastSeen {
         }
     }
 
-    /// What was noted last.
+    /// Returns the last measurements.
     pub(crate) fn trips(&self) -> [Option<Trip>; 2] {
         self.trips.each_ref().map(|trip| unpacked(trip.load(Ordering::Relaxed)))
     }

@@ -232,7 +232,7 @@ const LONGEST_NAME: usize = 256;
 /// Bytes of all groups together.
 const LONGEST_GROUPS: usize = 1024;
 
-/// How a client was told what becomes of its request: the log field `answered`.
+/// The way in which a client was told what becomes of its request: the log field `answered`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {
     /// Not at all.

@@ -25,7 +25,7 @@ use crate::tunnel::metrics::Metrics;
 /// Reads the configuration: at the start, and at every reload.
 pub type LoadConfig = Box<dyn Fn() -> Result<Loaded, Report> + Send + Sync>;
 
-/// Reloads whenever `wanted` says so: one reload at a time, and one more for all requests that come meanwhile.
+/// Reloads whenever `wanted` says so: one reload at a time, and one more for all requests that come during it.
 pub(super) async fn keep_reloading(
     load: Arc<LoadConfig>,
     reload: Arc<Mutex<Reload>>,

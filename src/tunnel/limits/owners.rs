@@ -102,7 +102,7 @@ impl LimitOwner {
 impl Drop for LimitOwner {
     fn drop(&mut self) {
         let mut state = self.state.lock();
-        // It may have come again meanwhile.
+        // It may have come back since.
         let known = state.by_name.get(&self.name);
         if known.is_some_and(|known| known.strong_count() == 0) {
             state.by_name.remove(&self.name);

@@ -239,7 +239,7 @@ struct Row {
 
 /// Makes the enum, its list and its rows from one table, so that none of them can lack a refusal. A row is
 /// `Variant => status, label, side that ended it, Proxy-Status error, Retry-After in seconds, access
-/// lines a second, phrase;`. A variant with a detail gives its type and the value that stands for it in the list.
+/// lines a second, phrase;`. A variant with a detail gives its type and the value that the list has.
 macro_rules! refusals {
     ($(
         $(#[$doc:meta])*

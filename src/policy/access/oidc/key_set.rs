@@ -111,7 +111,7 @@ struct Members {
 }
 
 impl Key {
-    /// Whether the token's signature is one by this key, which is for its algorithm.
+    /// Returns whether the token's signature is one by this key, which is for its algorithm.
     fn has_signed(&self, jwt: &SignedJwt<'_>) -> bool {
         let message = jwt.message.as_bytes();
         jsonwebtoken::crypto::verify(jwt.signature, message, &self.key, jwt.algorithm).unwrap_or(false)

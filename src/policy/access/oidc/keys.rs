@@ -78,7 +78,7 @@ pub(super) struct State {
     pub(super) confirmed: Option<Instant>,
     /// Why the last attempt failed.
     pub(super) failure: Option<Box<str>>,
-    /// A hash of the keys in force, as they were read.
+    /// A hash of the current keys, as they were read.
     fingerprint: Option<u64>,
     /// The number of attempts so far.
     attempts: u64,
@@ -182,7 +182,7 @@ impl Follower {
         }
     }
 
-    /// Puts what was read in force, or keeps what is. The same reason is logged once.
+    /// Applies the keys that were read, or keeps the current ones. The same reason is logged once.
     fn take(&self, read: Result<Vec<u8>, Box<str>>) {
         let (issuer, mut state) = (&*self.issuer, self.sender.borrow().clone());
         match read.and_then(|bytes| state.renew(&bytes)) {

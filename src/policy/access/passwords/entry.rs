@@ -53,7 +53,7 @@ impl Entry {
         ))
     }
 
-    /// Whether the password is guessed fast.
+    /// Returns whether the password can be guessed fast.
     pub(super) fn is_weak(&self) -> bool {
         self.hash.is_weak()
     }
