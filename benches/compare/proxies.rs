@@ -68,7 +68,8 @@ impl Program {
         }
     }
 
-    /// Starts it in front of `target` and waits until it accepts.
+    /// Starts a copy of it in front of `target` and waits until it accepts. How a file came to its place decides how its pages
+    /// lie in memory: a program as the linker left it took 11 % more CPU time than a copy of itself.
     pub(crate) fn start(&self, target: SocketAddr, machine: &Machine) -> io::Result<Proxy> {
         let directory = tempfile::tempdir()?;
         write_certificate(directory.path())?;
@@ -87,7 +88,9 @@ impl Program {
             .replace("@THREADS@", threads);
         let file = directory.path().join("settings.yaml");
         fs::write(&file, settings)?;
-        let child = self.command(&file, threads, machine.processor).spawn()?;
+        let program = directory.path().join("program");
+        fs::copy(&self.path, &program)?;
+        let child = self.command(&program, &file, threads, machine.processor).spawn()?;
         let mut proxy = Proxy {
             kind: self.kind,
             address,
@@ -107,7 +110,7 @@ impl Program {
         }
     }
 
-    fn command(&self, file: &Path, threads: &str, processor: Option<usize>) -> Command {
+    fn command(&self, program: &Path, file: &Path, threads: &str, processor: Option<usize>) -> Command {
         // Both execute the program in their own place: the process is the same.
         let mut command = Command::new("setpriv");
         // A load tool that is killed cannot stop what it started.
@@ -115,7 +118,7 @@ impl Program {
         if let Some(processor) = processor {
             command.args(["taskset", "-c", &processor.to_string()]);
         }
-        command.arg(&self.path);
+        command.arg(program);
         match self.kind {
             Kind::Switchboard => command.args(["serve", "--log", "warn", "--config"]).arg(file),
             Kind::Envoy => command
