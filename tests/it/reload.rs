@@ -53,7 +53,8 @@ impl Lease {
 
 const LEASE: &str = "
 import fcntl, os, signal, sys
-signal.signal(signal.SIGIO, lambda *_: print('opened', flush=True))
+# Waited for, not handled: a handler would print in the middle of another line.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
 file = os.open(sys.argv[1], os.O_RDWR)
 while True:
     try:
@@ -63,7 +64,8 @@ while True:
         pass # Another process has just opened it.
 print('taken', flush=True)
 while True:
-    signal.pause()
+    signal.sigwait([signal.SIGIO])
+    print('opened', flush=True)
 ";
 
 fn not_allowed() -> String {
