@@ -120,6 +120,14 @@ pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
         .map_err(|_| "expected a network such as `10.0.0.0/8` or `fd00::/8`")
 }
 
+/// A text that is not empty.
+pub(crate) fn text(text: &str) -> Result<Box<str>, &'static str> {
+    match text {
+        "" => Err("expected a text"),
+        _ => Ok(text.into()),
+    }
+}
+
 /// The path of a file.
 pub(crate) fn path(text: &str) -> Result<PathBuf, &'static str> {
     match text {

@@ -1,11 +1,15 @@
 //! Reads the YAML files of users and operators: the server's configuration, and the client's.
 //!
-//! `tree` makes texts with their positions of a file, and `section` gives a reader typed access to them by the `form` of
-//! each value. Every `finding` of a file is reported at once, up to a YAML syntax error, with what was probably meant
-//! (`suggest`). `shape` records what the readers ask for, which is the JSON Schema of the file.
+//! `tree` makes texts with their positions of a file, and `de` reads a type of serde from it, single values by their `forms`.
+//! Every `finding` of a file is reported at once, up to a YAML syntax error, with what was probably meant (`suggest`); those
+//! that are made afterwards take their place from a `field`. `schema` is the JSON Schema of a type.
 
+pub(crate) mod de;
+pub(crate) mod field;
 pub(crate) mod finding;
 pub(crate) mod form;
+pub(crate) mod forms;
+pub(crate) mod schema;
 pub(crate) mod section;
 pub(crate) mod shape;
 pub(crate) mod suggest;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+pub(crate) use super::forms::Schema;
+
 use crate::base::units::{Rate, Size, UnitError};
 use crate::base::values;
 
@@ -22,45 +24,13 @@ pub(crate) struct Form<T, E = &'static str> {
     pub(crate) schema: Schema,
 }
 
-/// The values of one setting.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Schema {
-    /// `true` or `false`.
-    Boolean,
-    /// A whole number from 1 to this one.
-    Count(u32),
-    /// A whole number from 1 to this one, or the word.
-    CountOr(u32, &'static str),
-    /// A text that is not empty.
-    Text,
-    /// A text with a match of this regular expression (ECMA 262, of which JSON Schema uses a common part).
-    Pattern(&'static str),
-    /// An amount with a unit, or a word in its place, as such a text.
-    Amount(&'static str),
-    /// One of these words.
-    Words(&'static [&'static str]),
-}
-
 impl Schema {
     /// JSON Schema, draft 7. `or_null`: whether null stands for the default.
-    pub(crate) fn json(self, or_null: bool) -> Value {
-        match self {
-            Self::Boolean => json!({"type": with_null("boolean", or_null)}),
-            Self::Count(maximum) => {
-                json!({"type": with_null("integer", or_null), "minimum": 1, "maximum": maximum})
-            }
-            Self::CountOr(maximum, word) => {
-                let words = if or_null { json!([word, null]) } else { json!([word]) };
-                json!({"anyOf": [Self::Count(maximum).json(false), {"enum": words}]})
-            }
-            Self::Text => json!({"type": with_null("string", or_null), "minLength": 1}),
-            Self::Pattern(pattern) | Self::Amount(pattern) => {
-                json!({"type": with_null("string", or_null), "pattern": pattern})
-            }
-            Self::Words(words) => {
-                let words = words.iter().map(|word| json!(word));
-                json!({"enum": words.chain(or_null.then_some(Value::Null)).collect::<Vec<_>>()})
-            }
+    pub(crate) fn json_or_null(self, or_null: bool) -> Value {
+        if or_null {
+            super::schema::with_null(self.json())
+        } else {
+            self.json()
         }
     }
 }

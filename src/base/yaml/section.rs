@@ -111,7 +111,7 @@ impl<'a> Field<'a> {
             path: joined(&self.path, &shown(&entry.key)),
             position: match entry.value.value {
                 Value::Text(_) => entry.value.position,
-                Value::Null | Value::List(_) | Value::Map(_) => entry.position,
+                Value::Null | Value::Faulty | Value::List(_) | Value::Map(_) => entry.position,
             },
             source: Source::File(&entry.value.value),
             findings: self.findings,
@@ -122,7 +122,7 @@ impl<'a> Field<'a> {
     pub(crate) fn parse<T, E: Display>(&self, form: &Form<T, E>) -> Option<T> {
         match &self.source {
             Source::File(Value::Text(scalar)) => self.read(scalar, form).map_err(|reason| self.fault(reason)).ok(),
-            Source::File(Value::Null | Value::List(_) | Value::Map(_)) => {
+            Source::File(Value::Null | Value::Faulty | Value::List(_) | Value::Map(_)) => {
                 self.fault_of_kind("a single value");
                 None
             }
@@ -175,7 +175,7 @@ impl<'a> Field<'a> {
                 };
                 items.iter().enumerate().map(item).collect()
             }
-            Source::File(Value::Null | Value::Text(_) | Value::Map(_)) => {
+            Source::File(Value::Null | Value::Faulty | Value::Text(_) | Value::Map(_)) => {
                 self.fault_of_kind("a list");
                 Vec::new()
             }
@@ -187,7 +187,7 @@ impl<'a> Field<'a> {
     pub(crate) fn items_or_itself(&self) -> Vec<Self> {
         match &self.source {
             Source::File(Value::List(_)) => self.items(),
-            Source::File(Value::Null | Value::Text(_) | Value::Map(_)) => vec![self.clone()],
+            Source::File(Value::Null | Value::Faulty | Value::Text(_) | Value::Map(_)) => vec![self.clone()],
             Source::Any { shape, .. } => {
                 let item = shape.items();
                 let alternatives = [(shape, false), (shape, true), (&item, false), (&item, true)];
@@ -225,7 +225,7 @@ impl<'a> Field<'a> {
     pub(crate) fn section<T>(&self, read: impl FnOnce(&mut Section<'a>) -> T) -> Option<T> {
         let entries = match &self.source {
             Source::File(Value::Map(entries)) => Entries::File(entries),
-            Source::File(Value::Null | Value::Text(_) | Value::List(_)) => {
+            Source::File(Value::Null | Value::Faulty | Value::Text(_) | Value::List(_)) => {
                 self.fault_of_kind("a map");
                 return None;
             }

@@ -74,7 +74,7 @@ impl Shape {
 impl Question {
     fn json(&self, or_null: bool) -> Value {
         match self {
-            Self::Single(schema) => schema.json(or_null),
+            Self::Single(schema) => schema.json_or_null(or_null),
             Self::Items(item) => json!({"type": with_null("array", or_null), "items": item.json(false)}),
             Self::Keys(keys) => {
                 let keys = keys.0.borrow();

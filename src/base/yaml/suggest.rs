@@ -2,7 +2,7 @@
 
 use strsim::damerau_levenshtein;
 
-use super::form::Schema;
+use super::forms::Schema;
 
 /// `; did you mean …?` for an unknown key, if one of the known ones is near; else nothing.
 pub(crate) fn key(given: &str, known: &[&'static str]) -> String {

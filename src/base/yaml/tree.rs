@@ -24,6 +24,8 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     /// Nothing, `~` or `null`.
     Null,
+    /// A value at fault, after that was reported.
+    Faulty,
     /// A scalar, numbers included.
     Text(Scalar),
     /// A list.
@@ -45,10 +47,20 @@ impl Value {
     /// Its kind in the words of a fault.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Self::Null => "nothing",
+            Self::Null | Self::Faulty => "nothing",
             Self::Text(_) => "a single value",
             Self::List(_) => "a list",
             Self::Map(_) => "a map",
+        }
+    }
+
+    /// Whether it or anything in it is at fault.
+    pub(crate) fn has_faults(&self) -> bool {
+        match self {
+            Self::Faulty => true,
+            Self::Null | Self::Text(_) => false,
+            Self::List(items) => items.iter().any(|item| item.value.has_faults()),
+            Self::Map(entries) => entries.iter().any(|entry| entry.value.value.has_faults()),
         }
     }
 }
@@ -62,6 +74,16 @@ pub(crate) struct Entry {
     pub(crate) position: Position,
     /// The value.
     pub(crate) value: Node,
+}
+
+impl Entry {
+    /// The position of a single value, or that of the key of any other.
+    pub(crate) fn place_of_value(&self) -> Position {
+        match self.value.value {
+            Value::Text(_) => self.value.position,
+            Value::Null | Value::Faulty | Value::List(_) | Value::Map(_) => self.position,
+        }
+    }
 }
 
 /// Reads the tree of the only document in `text`. `None` after a fault that ends the reading, such as a syntax error.
@@ -280,7 +302,7 @@ impl<'a> Builder<'a> {
     fn finish(&mut self, node: Node, anchor: usize) -> Step {
         let weighs = match &node.value {
             Value::Text(scalar) => scalar.text.len() + NODE_WEIGHT,
-            Value::Null | Value::List(_) | Value::Map(_) => NODE_WEIGHT,
+            Value::Null | Value::Faulty | Value::List(_) | Value::Map(_) => NODE_WEIGHT,
         };
         let copied = if anchor == 0 { 0 } else { weight(&node.value) };
         self.weight = self.weight.saturating_add(weighs).saturating_add(copied);
@@ -304,7 +326,7 @@ impl<'a> Builder<'a> {
                 let Node { position, value } = node;
                 *expected = match (std::mem::replace(expected, Expected::Key), value) {
                     (Expected::Key, Value::Text(key)) => Expected::ValueOf(key.text, position),
-                    (Expected::Key, Value::Null | Value::List(_) | Value::Map(_)) => {
+                    (Expected::Key, Value::Null | Value::Faulty | Value::List(_) | Value::Map(_)) => {
                         self.findings.fault(position, "", "a key must be a name");
                         Expected::Ignored
                     }
@@ -343,7 +365,7 @@ impl<'a> Builder<'a> {
 fn weight(value: &Value) -> usize {
     NODE_WEIGHT
         + match value {
-            Value::Null => 0,
+            Value::Null | Value::Faulty => 0,
             Value::Text(scalar) => scalar.text.len(),
             Value::List(items) => items.iter().map(|item| weight(&item.value)).sum(),
             Value::Map(entries) => entries
@@ -374,7 +396,7 @@ mod tests {
     fn printed(value: &Value) -> String {
         let node = |node: &Node| format!("{}@{}", printed(&node.value), node.position);
         match value {
-            Value::Null => "null".to_owned(),
+            Value::Null | Value::Faulty => "null".to_owned(),
             Value::Text(Scalar { text, is_quoted: true }) => format!("{text:?}"),
             Value::Text(Scalar { text, is_quoted: false }) => text.clone(),
             Value::List(items) => {

@@ -70,7 +70,7 @@ impl<'a> At<'a> {
     pub(super) fn items(self) -> impl Iterator<Item = Self> {
         let items: &[Node] = match &self.node.value {
             Value::List(items) => items,
-            Value::Null | Value::Text(_) | Value::Map(_) => &[],
+            Value::Null | Value::Faulty | Value::Text(_) | Value::Map(_) => &[],
         };
         items.iter().map(move |node| Self::new(self.file, node))
     }
@@ -84,7 +84,7 @@ impl<'a> At<'a> {
     pub(super) fn text(self) -> Option<&'a str> {
         match &self.node.value {
             Value::Text(scalar) => Some(&scalar.text),
-            Value::Null | Value::List(_) | Value::Map(_) => None,
+            Value::Null | Value::Faulty | Value::List(_) | Value::Map(_) => None,
         }
     }
 
@@ -117,7 +117,7 @@ impl<'a> At<'a> {
     fn entries(self) -> &'a [Entry] {
         match &self.node.value {
             Value::Map(entries) => entries,
-            Value::Null | Value::Text(_) | Value::List(_) => &[],
+            Value::Null | Value::Faulty | Value::Text(_) | Value::List(_) => &[],
         }
     }
 }

@@ -1,0 +1,381 @@
+//! Reads a value of any type that serde can deserialize from the tree of a file, and reports every fault at once.
+//!
+//! serde ends at the first fault. [`read`] reports it with its line, column, path and suggestion, marks what is at fault as
+//! [`Value::Faulty`], and reads again, until nothing is left to report. A key at fault has its default, and an item at fault
+//! is not in its list. So the caller judges what depends on several keys afterwards, over the whole value, and places those
+//! findings by a [`Field`](super::field::Field).
+//!
+//! A type of the file is its own description:
+//! - A map is a struct with `#[derive(Deserialize)]`. A key that it does not have, and one that is there twice, are faults.
+//!   Null is the same as no key, so keys need a default (`#[serde(default)]`), or are `Option`s.
+//! - serde tells of one missing key only. A struct whose keys have no default names them, `#[serde(rename = "name, proxy")]`:
+//!   then all that are missing are told of at once.
+//! - A word is an enum with `#[serde(rename_all = "lowercase")]`, true or false is a `bool`.
+//! - Any other single value has a form of [`forms`](super::forms): `#[serde(deserialize_with = "forms::one::<forms::FilePath, _>")]`,
+//!   `some` for an `Option`, `list` and `some_list` for lists. Rates and sizes are types of their own.
+//! - A value of several kinds is an enum `#[serde(rename = "any of")]` with a newtype variant for each: `#[serde(rename = "a list")]`,
+//!   `"a map"` or `"a single value"`.
+//!
+//! [`schema`](super::schema::schema) describes such a type as JSON Schema.
+
+use std::fmt::{self, Display};
+use std::iter::{Enumerate, once};
+use std::slice::Iter;
+
+use serde::de::value::{MapAccessDeserializer, MapDeserializer};
+use serde::de::{
+    self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+
+use super::finding::{Findings, Position};
+use super::forms::Schema;
+use super::suggest;
+use super::tree::{Entry, Node, Scalar, Value};
+use crate::base::values::{self, shown};
+
+/// Reads a file or a part of it. After a fault its values are not to be used: what is at fault has its default.
+pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Findings) -> T {
+    for reported in 0..=MOST_FAULTS {
+        let fault = match T::deserialize(&*root) {
+            Ok(value) => return value,
+            Err(fault) => fault,
+        };
+        let position = fault.position.unwrap_or(root.position);
+        if reported == MOST_FAULTS {
+            findings.fault(position, "", "too many faults: the others are not told");
+            break;
+        }
+        let Some(node) = node_at(root, &fault.steps) else { break };
+        // The key of that struct is at fault, which has been told, and the struct cannot be without it.
+        let is_told = fault.missing.is_some_and(|key| node.has_faulty(key));
+        if !is_told {
+            findings.fault(position, &fault.path, &*fault.message);
+        }
+        match (&mut node.value, fault.missing) {
+            (Value::Map(entries), Some(key)) if !is_told => entries.push(Entry {
+                key: key.to_owned(),
+                position,
+                value: Node {
+                    position,
+                    value: Value::Faulty,
+                },
+            }),
+            (value, _) => *value = Value::Faulty,
+        }
+        if root.value == Value::Faulty {
+            break;
+        }
+    }
+    T::default()
+}
+
+/// The value that the steps lead to, the last one first.
+fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
+    steps.iter().rev().try_fold(root, |node, &step| match &mut node.value {
+        Value::List(items) => items.get_mut(step),
+        Value::Map(entries) => entries.get_mut(step).map(|entry| &mut entry.value),
+        Value::Null | Value::Faulty | Value::Text(_) => None,
+    })
+}
+
+/// The first fault of a value: what [`Deserialize`](serde::Deserialize) of a [`Node`] ends with.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    /// The reason, and the suggestion.
+    pub(crate) message: String,
+    /// The path of what is at fault, from the value that is read.
+    pub(crate) path: String,
+    /// Its place; `None` for the value itself that is read.
+    pub(crate) position: Option<Position>,
+    /// The indices that lead to it, the last one first.
+    steps: Vec<usize>,
+    /// The key that is missing there, if that is the fault.
+    missing: Option<&'static str>,
+}
+
+impl Fault {
+    /// The fault as one of the value that contains it, by the key or item of that index.
+    fn below(mut self, index: usize, step: &str, position: Position) -> Self {
+        let dot = if self.path.is_empty() || self.path.starts_with('[') {
+            ""
+        } else {
+            "."
+        };
+        self.path = format!("{step}{dot}{}", self.path);
+        self.steps.push(index);
+        self.position.get_or_insert(position);
+        self
+    }
+}
+
+impl de::Error for Fault {
+    fn custom<T: Display>(message: T) -> Self {
+        Self {
+            message: message.to_string(),
+            path: String::new(),
+            position: None,
+            steps: Vec::new(),
+            missing: None,
+        }
+    }
+
+    fn missing_field(key: &'static str) -> Self {
+        Self {
+            missing: Some(key),
+            ..Self::custom(format_args!("`{key}` is missing"))
+        }
+    }
+}
+
+impl Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+fn fault(message: impl Display) -> Fault {
+    de::Error::custom(message)
+}
+
+impl Node {
+    fn has_faulty(&self, key: &str) -> bool {
+        let Value::Map(entries) = &self.value else { return false };
+        let is_faulty = |entry: &Entry| entry.key == key && entry.value.value == Value::Faulty;
+        entries.iter().any(is_faulty)
+    }
+
+    fn scalar(&self) -> Result<&Scalar, Fault> {
+        match &self.value {
+            Value::Text(scalar) => Ok(scalar),
+            Value::Null | Value::Faulty | Value::List(_) | Value::Map(_) => Err(self.fault_of_kind("a single value")),
+        }
+    }
+
+    fn fault_of_kind(&self, expected: impl Display) -> Fault {
+        fault(format_args!("expected {expected} (found {})", self.value.kind()))
+    }
+}
+
+/// The reason why a key of a map is at fault, if it is.
+fn fault_of_key(entries: &[Entry], index: usize, entry: &Entry, known: &'static [&'static str]) -> Option<String> {
+    if !known.contains(&&*entry.key) {
+        let names = known.join(", ");
+        return Some(match suggest::key(&entry.key, known).as_str() {
+            "" => format!("unknown key; known here: {names}"),
+            meant => format!("unknown key{meant} Known here: {names}"),
+        });
+    }
+    let first = entries.iter().take(index).find(|other| other.key == entry.key)?;
+    Some(format!("duplicate key; it is on line {} too", first.position.line))
+}
+
+impl<'de> Deserializer<'de> for &'de Node {
+    type Error = Fault;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        required: &'static str,
+        known: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        let Value::Map(entries) = &self.value else {
+            return Err(self.fault_of_kind("a map"));
+        };
+        let sound = entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.value.value != Value::Faulty);
+        for (index, entry) in sound {
+            if let Some(reason) = fault_of_key(entries, index, entry, known) {
+                return Err(fault(reason).below(index, &shown(&entry.key), entry.position));
+            }
+        }
+        let is_given = |key: &str| {
+            entries
+                .iter()
+                .any(|entry| entry.key == key && entry.value.value != Value::Null)
+        };
+        match required_of(required, known).find(|key| !is_given(key)) {
+            Some(key) => Err(de::Error::missing_field(key)),
+            None => visitor.visit_map(Keys::new(entries)),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        if name == ANY_OF {
+            let kind = words.iter().find(|kind| **kind == self.value.kind());
+            let kind = kind.ok_or_else(|| self.fault_of_kind(either(words)))?;
+            return visitor.visit_enum(MapAccessDeserializer::new(MapDeserializer::new(once((*kind, self)))));
+        }
+        let text = &*self.scalar()?.text;
+        if !words.contains(&text) {
+            let quoted: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
+            let meant = suggest::value(text, Schema::Words(words), |meant| words.contains(&meant));
+            return Err(fault(format_args!(
+                "expected {} (found `{}`){meant}",
+                either(&quoted),
+                shown(text)
+            )));
+        }
+        visitor.visit_enum(text.into_deserializer())
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let Scalar { text, is_quoted } = self.scalar()?;
+        let truth = values::read(text, values::boolean).map_err(|reason| {
+            let meant = suggest::value(text, Schema::Boolean, |meant| values::boolean(meant).is_ok());
+            fault(reason + &meant)
+        })?;
+        match is_quoted {
+            // A text to other readers of YAML, such as Helm.
+            true => Err(fault(format_args!(
+                "expected `true` or `false` without quotes (found the text \"{text}\")"
+            ))),
+            false => visitor.visit_bool(truth),
+        }
+    }
+
+    /// Gives the visitor the text of a number. One that is no number, or another one, to other readers of YAML is a fault.
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let Scalar { text, is_quoted } = self.scalar()?;
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number && *is_quoted {
+            let text = shown(text);
+            return Err(fault(format_args!(
+                "expected a number without quotes (found the text \"{text}\")"
+            )));
+        }
+        if is_number && text.len() > 1 && text.starts_with('0') {
+            let text = shown(text);
+            return Err(fault(format_args!(
+                "expected a number without leading zeros: they make it octal in YAML 1.1 (found `{text}`)"
+            )));
+        }
+        visitor.visit_borrowed_str(text)
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_borrowed_str(&self.scalar()?.text)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.value {
+            Value::List(items) => visitor.visit_seq(Items(items.iter().enumerate())),
+            Value::Null | Value::Faulty | Value::Text(_) | Value::Map(_) => Err(self.fault_of_kind("a list")),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match &self.value {
+            Value::Null | Value::Faulty => visitor.visit_unit(),
+            Value::Text(scalar) => visitor.visit_borrowed_str(&scalar.text),
+            Value::List(_) => self.deserialize_seq(visitor),
+            Value::Map(entries) => visitor.visit_map(Keys::new(entries)),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char bytes byte_buf unit unit_struct newtype_struct tuple tuple_struct map
+        identifier ignored_any
+    }
+}
+
+impl<'de> IntoDeserializer<'de, Fault> for &'de Node {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+/// The items of a list that are not at fault. The hint of its size counts the others, too: a list is empty if the file's is.
+struct Items<'de>(Enumerate<Iter<'de, Node>>);
+
+impl<'de> SeqAccess<'de> for Items<'de> {
+    type Error = Fault;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
+        let Some((index, item)) = self.0.find(|(_, item)| item.value != Value::Faulty) else {
+            return Ok(None);
+        };
+        let read = seed.deserialize(item);
+        read.map(Some)
+            .map_err(|fault| fault.below(index, &format!("[{index}]"), item.position))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+}
+
+/// The keys of a map that have a value, which is not at fault.
+struct Keys<'de> {
+    rest: Enumerate<Iter<'de, Entry>>,
+    /// The key whose value is read next.
+    entry: Option<(usize, &'de Entry)>,
+}
+
+impl<'de> Keys<'de> {
+    fn new(entries: &'de [Entry]) -> Self {
+        Self {
+            rest: entries.iter().enumerate(),
+            entry: None,
+        }
+    }
+}
+
+impl<'de> MapAccess<'de> for Keys<'de> {
+    type Error = Fault;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+        let is_given = |(_, entry): &(usize, &Entry)| !matches!(entry.value.value, Value::Null | Value::Faulty);
+        self.entry = self.rest.find(is_given);
+        let key = self.entry.map(|(_, entry)| entry.key.as_str().into_deserializer());
+        key.map(|key| seed.deserialize(key)).transpose()
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
+        let (index, entry) = self.entry.take().ok_or_else(|| fault("a value without a key"))?;
+        let read = seed.deserialize(&entry.value);
+        read.map_err(|fault| fault.below(index, &shown(&entry.key), entry.place_of_value()))
+    }
+}
+
+/// The keys without a default among those that a struct knows, as its name lists them.
+pub(super) fn required_of(name: &'static str, known: &[&'static str]) -> impl Iterator<Item = &'static str> {
+    name.split(", ").filter(|key| known.contains(key))
+}
+
+/// The words as one phrase: `a`, `b` or `c`.
+fn either<T: AsRef<str>>(words: &[T]) -> String {
+    let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, first)) => format!("{} or {last}", first.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The name of an enum that has a variant for each kind of value.
+pub(super) const ANY_OF: &str = "any of";
+/// Each one costs a reading of the whole: 2 ms for the largest file.
+const MOST_FAULTS: usize = 200;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! The place of a value in a file, for the findings that are made after the file was read.
+
+use super::finding::{Findings, Position, Severity};
+use super::tree::{Entry, Node, Value};
+use crate::base::values::shown;
+
+/// One value of the file, with its position and its path.
+#[derive(Clone, Debug)]
+pub(crate) struct Field<'a> {
+    path: String,
+    /// The position of a single value or of an item; otherwise that of the key.
+    position: Position,
+    value: &'a Value,
+    findings: &'a Findings,
+}
+
+impl<'a> Field<'a> {
+    /// The whole file.
+    pub(crate) fn root(node: &'a Node, findings: &'a Findings) -> Self {
+        Self {
+            path: String::new(),
+            position: node.position,
+            value: &node.value,
+            findings,
+        }
+    }
+
+    /// The value of a key below it, such as `tls.client_ca`: where the file has no such key, it has the position of the last
+    /// one that it has.
+    pub(crate) fn at(&self, path: &str) -> Self {
+        path.split('.').fold(self.clone(), |field, name| {
+            let entry = field.entries().iter().find(|entry| entry.key == name);
+            Self {
+                path: match &*field.path {
+                    "" => shown(name),
+                    path => format!("{path}.{}", shown(name)),
+                },
+                position: entry.map_or(field.position, Entry::place_of_value),
+                value: entry.map_or(&Value::Null, |entry| &entry.value.value),
+                findings: field.findings,
+            }
+        })
+    }
+
+    fn entries(&self) -> &'a [Entry] {
+        match self.value {
+            Value::Map(entries) => entries,
+            Value::Null | Value::Faulty | Value::Text(_) | Value::List(_) => &[],
+        }
+    }
+
+    /// The items of a list, without those that are at fault, which are in no list that was read; or the value itself.
+    pub(crate) fn items(&self) -> impl Iterator<Item = Self> {
+        let items = match self.value {
+            Value::List(items) => items.as_slice(),
+            Value::Null | Value::Faulty | Value::Text(_) | Value::Map(_) => &[],
+        };
+        let itself = (self.is_given() && !matches!(self.value, Value::List(_))).then(|| self.clone());
+        let sound = items.iter().enumerate().filter(|(_, item)| item.value != Value::Faulty);
+        let item = move |(index, item): (usize, &'a Node)| Self {
+            path: format!("{}[{index}]", self.path),
+            position: item.position,
+            value: &item.value,
+            findings: self.findings,
+        };
+        sound.map(item).chain(itself)
+    }
+
+    /// Its line in the file; for a list or map with a key, the line of the key.
+    pub(crate) fn line(&self) -> u64 {
+        self.position.line
+    }
+
+    /// Whether the file has it, and without a fault.
+    pub(crate) fn is_given(&self) -> bool {
+        !matches!(self.value, Value::Null | Value::Faulty)
+    }
+
+    /// Whether it is at fault.
+    pub(crate) fn is_faulty(&self) -> bool {
+        *self.value == Value::Faulty
+    }
+
+    /// Whether it or anything in it is at fault.
+    pub(crate) fn has_faults(&self) -> bool {
+        self.value.has_faults()
+    }
+
+    /// Reports a fault of this value: the configuration is refused.
+    pub(crate) fn fault(&self, reason: impl Into<String>) {
+        self.report(Severity::Error, reason);
+    }
+
+    /// Reports that the configuration probably does not do what its author wants. It is accepted.
+    pub(crate) fn warning(&self, reason: impl Into<String>) {
+        self.report(Severity::Warning, reason);
+    }
+
+    /// Reports a fault that `check` refuses the configuration for, and that a process may live with, such as a file that is
+    /// not there yet.
+    pub(crate) fn dispensable_fault(&self, reason: impl Into<String>) {
+        self.report(self.findings.dispensable(), reason);
+    }
+
+    /// Reports what the author of the configuration may want to know. It is accepted.
+    pub(crate) fn note(&self, reason: impl Into<String>) {
+        self.report(Severity::Note, reason);
+    }
+
+    fn report(&self, severity: Severity, reason: impl Into<String>) {
+        self.findings
+            .push(severity, Some(self.position), &self.path, reason.into());
+    }
+}

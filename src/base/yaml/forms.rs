@@ -1,0 +1,237 @@
+//! The forms of single values: how a text is read, and the values of JSON Schema that stand for the same texts.
+//!
+//! A field takes one by `#[serde(deserialize_with = "forms::one::<forms::FilePath, _>")]`; [`forms!`](crate::base::yaml::forms::forms)
+//! declares further ones.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use serde_json::{Value, json};
+
+use super::suggest;
+use crate::base::units::{Rate, Size};
+use crate::base::values::{self, unless};
+
+/// The form of a value that is a text in the file.
+///
+/// The schema accepts every text that the documentation names, and may accept a few that `parse` refuses, such as a
+/// duration of more than a year.
+pub(crate) trait Form {
+    /// The value.
+    type Value;
+    /// The texts, numbers and truth values that `parse` accepts.
+    const SCHEMA: Schema;
+    /// The reason why a list of such values needs one at least, if it does.
+    const AT_LEAST_ONE: Option<&'static str> = None;
+
+    /// Makes a value of a text.
+    ///
+    /// # Errors
+    /// The form that was expected.
+    fn parse(text: &str) -> Result<Self::Value, String>;
+}
+
+/// The values of one setting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Schema {
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number from 1 to this one.
+    Count(u32),
+    /// A whole number from 1 to this one, or the word.
+    CountOr(u32, &'static str),
+    /// A text that is not empty.
+    Text,
+    /// A text with a match of this regular expression (ECMA 262, of which JSON Schema uses a common part).
+    Pattern(&'static str),
+    /// An amount with a unit, or a word in its place, as such a text.
+    Amount(&'static str),
+    /// One of these words.
+    Words(&'static [&'static str]),
+}
+
+impl Schema {
+    /// JSON Schema, draft 7.
+    pub(super) fn json(self) -> Value {
+        match self {
+            Self::Boolean => json!({"type": "boolean"}),
+            Self::Count(maximum) => json!({"type": "integer", "minimum": 1, "maximum": maximum}),
+            Self::CountOr(maximum, word) => json!({"anyOf": [Self::Count(maximum).json(), {"enum": [word]}]}),
+            Self::Text => json!({"type": "string", "minLength": 1}),
+            Self::Pattern(pattern) | Self::Amount(pattern) => json!({"type": "string", "pattern": pattern}),
+            Self::Words(words) => json!({"enum": words}),
+        }
+    }
+}
+
+/// Reads a value of that form.
+pub(crate) fn one<'de, F: Form, D: Deserializer<'de>>(deserializer: D) -> Result<F::Value, D::Error> {
+    Single::<F>(PhantomData).deserialize(deserializer)
+}
+
+/// Reads a value of that form, whose key may be absent.
+pub(crate) fn some<'de, F: Form, D: Deserializer<'de>>(deserializer: D) -> Result<Option<F::Value>, D::Error> {
+    one::<F, D>(deserializer).map(Some)
+}
+
+/// Reads a list of values of that form.
+pub(crate) fn list<'de, F, D, L>(deserializer: D) -> Result<L, D::Error>
+where
+    F: Form,
+    D: Deserializer<'de>,
+    L: FromIterator<F::Value>,
+{
+    let items = deserializer.deserialize_seq(List::<F>(PhantomData))?;
+    Ok(items.into_iter().collect())
+}
+
+/// Reads a list of values of that form, whose key may be absent.
+pub(crate) fn some_list<'de, F, D, L>(deserializer: D) -> Result<Option<L>, D::Error>
+where
+    F: Form,
+    D: Deserializer<'de>,
+    L: FromIterator<F::Value>,
+{
+    list::<F, D, L>(deserializer).map(Some)
+}
+
+/// One value of a form. What it expects is its schema, which the schema of the file is made of.
+struct Single<F>(PhantomData<F>);
+
+impl<'de, F: Form> DeserializeSeed<'de> for Single<F> {
+    type Value = F::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<F::Value, D::Error> {
+        match F::SCHEMA {
+            Schema::Count(_) | Schema::CountOr(..) => deserializer.deserialize_u64(self),
+            Schema::Boolean | Schema::Text | Schema::Pattern(_) | Schema::Amount(_) | Schema::Words(_) => {
+                deserializer.deserialize_str(self)
+            }
+        }
+    }
+}
+
+impl<F: Form> Visitor<'_> for Single<F> {
+    type Value = F::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", F::SCHEMA.json())
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<F::Value, E> {
+        values::read(text, F::parse).map_err(|reason| {
+            let meant = suggest::value(text, F::SCHEMA, |text| F::parse(text).is_ok());
+            E::custom(reason + &meant)
+        })
+    }
+}
+
+struct List<F>(PhantomData<F>);
+
+impl<'de, F: Form> Visitor<'de> for List<F> {
+    type Value = Vec<F::Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        if let (Some(0), Some(reason)) = (items.size_hint(), F::AT_LEAST_ONE) {
+            return Err(A::Error::custom(reason));
+        }
+        let mut values = Vec::new();
+        while let Some(value) = items.next_element_seed(Single::<F>(PhantomData))? {
+            values.push(value);
+        }
+        Ok(values)
+    }
+}
+
+/// Declares forms, one a line: the value, its parser, the values of JSON Schema, and the reason why a list of them needs one
+/// at least, if it does.
+macro_rules! forms {
+    ($($(#[$doc:meta])* $visibility:vis $Name:ident: $Value:ty = $parse:expr, $schema:expr $(, at least one: $reason:expr)?;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        $visibility enum $Name {}
+
+        impl $crate::base::yaml::forms::Form for $Name {
+            type Value = $Value;
+            const SCHEMA: $crate::base::yaml::forms::Schema = $schema;
+            $(const AT_LEAST_ONE: Option<&'static str> = Some($reason);)?
+
+            fn parse(text: &str) -> Result<$Value, String> {
+                $parse(text).map_err(|reason| reason.to_string())
+            }
+        }
+    )*};
+}
+pub(crate) use forms;
+
+/// The units are humantime's up to weeks; the documentation names the short ones.
+macro_rules! duration {
+    ($($word:literal)?) => {
+        Schema::Amount(concat!(
+            "^(", $($word, "|",)?
+            "0|([0-9]+(\\.[0-9]+)? ?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h",
+            "|days?|d|weeks?|wks?|w) ?)+)$"
+        ))
+    };
+}
+
+/// The values of a duration.
+pub(crate) const DURATION: Schema = duration!();
+/// The pattern of IP:port.
+pub(crate) const ADDRESS: Schema = Schema::Pattern("^([0-9.]+|\\[[0-9a-fA-F:.%]+\\]):[0-9]{1,5}$");
+const ANY_COUNT: Schema = Schema::Count(u32::MAX);
+const UNLIMITED_OR_COUNT: Schema = Schema::CountOr(u32::MAX, "unlimited");
+const RATE: Schema = Schema::Amount("^(unlimited|[0-9]*[1-9][0-9]* *(([kKM]?|G|Ki|Mi|Gi)B|[kMG]?bit)/s)$");
+const SIZE: Schema = Schema::Amount("^[0-9]*[1-9][0-9]* *([kKM]?|G|Ki|Mi|Gi)B$");
+
+forms! {
+    /// A whole number of at least 1.
+    pub(crate) Count: NonZeroU32 = values::count, ANY_COUNT;
+    /// A whole number of at least 1; `None` for `unlimited`.
+    pub(crate) CountOrUnlimited: Option<NonZeroU32> = |text| unless("unlimited", text, values::count), UNLIMITED_OR_COUNT;
+    /// A TCP port.
+    pub(crate) Port: u16 = values::port, Schema::Count(u16::MAX as u32);
+    /// A duration of at most a year.
+    pub(crate) AnyDuration: Duration = values::duration, DURATION;
+    /// A duration of more than 0 s.
+    pub(crate) Timeout: Duration = values::timeout, DURATION;
+    /// A duration of more than 0 s; `None` for `off`.
+    pub(crate) TimeoutOrOff: Option<Duration> = |text| unless("off", text, values::timeout), duration!("off");
+    /// A duration of more than 0 s; `None` for `unlimited`.
+    pub(crate) TimeoutOrUnlimited: Option<Duration> = |text| unless("unlimited", text, values::timeout), duration!("unlimited");
+    /// A duration of at most an hour.
+    pub(crate) Brief: Duration = values::brief, DURATION;
+    /// A duration of more than 0 s and at most an hour.
+    pub(crate) BriefTimeout: Duration = values::brief_timeout, DURATION;
+    /// A text that is not empty.
+    pub(crate) AnyText: Box<str> = values::text, Schema::Text;
+    /// The path of a file.
+    pub(crate) FilePath: PathBuf = values::path, Schema::Text;
+    /// A DNS name.
+    pub(crate) Domain: Box<str> = values::domain, Schema::Text;
+    /// An IP address with the length of its prefix.
+    pub(crate) Network: IpNet = values::network, Schema::Pattern("^[0-9a-fA-F:.]+/[0-9]{1,3}$");
+    RateText: Rate = str::parse::<Rate>, RATE;
+    SizeText: Size = str::parse::<Size>, SIZE;
+}
+
+impl<'de> serde::Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        one::<RateText, D>(deserializer)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        one::<SizeText, D>(deserializer)
+    }
+}

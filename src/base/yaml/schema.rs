@@ -1,0 +1,168 @@
+//! The JSON Schema of a type that is read from a file, from its `Deserialize`.
+//!
+//! serde asks a deserializer for the values of a type one by one. Here each is answered by an error that says what was asked
+//! for; the next time, the answer leads to a key, item or alternative of it, whose value is asked for then.
+
+use std::fmt::{self, Display};
+use std::iter::once;
+
+use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
+use serde::de::{self, DeserializeOwned, Deserializer, Expected, IntoDeserializer, Visitor};
+use serde::forward_to_deserialize_any;
+use serde_json::{Map, Value, json};
+
+use super::de::{ANY_OF, required_of};
+
+/// JSON Schema, draft 7.
+pub(crate) fn schema<T: DeserializeOwned>() -> Value {
+    describe::<T>(&mut Vec::new(), false)
+}
+
+/// The schema of the value at a path. `or_null`: whether null stands for the default.
+fn describe<T: DeserializeOwned>(path: &mut Vec<&'static str>, or_null: bool) -> Value {
+    let below = |path: &mut Vec<_>, step, or_null| {
+        path.push(step);
+        let schema = describe::<T>(path, or_null);
+        path.pop();
+        schema
+    };
+    let kind = |kind: &str| if or_null { json!([kind, "null"]) } else { json!(kind) };
+    match T::deserialize(Guide(path)).err() {
+        Some(Question::Single(schema)) if or_null => with_null(schema),
+        Some(Question::Single(schema)) => schema,
+        Some(Question::Items) => json!({"type": kind("array"), "items": below(path, "[]", false)}),
+        Some(Question::Keys(name, keys)) => {
+            let required: Vec<_> = required_of(name, keys).collect();
+            let property = |key: &&'static str| ((*key).to_owned(), below(path, *key, !required.contains(key)));
+            let properties: Map<_, _> = keys.iter().map(property).collect();
+            let mut schema = json!({"type": kind("object"), "additionalProperties": false, "properties": properties});
+            if let Some(object) = schema.as_object_mut().filter(|_| !required.is_empty()) {
+                object.insert("required".to_owned(), json!(required));
+            }
+            schema
+        }
+        Some(Question::AnyOf(kinds)) => {
+            let kinds: Vec<_> = kinds.iter().map(|kind| below(path, *kind, or_null)).collect();
+            json!({"anyOf": kinds})
+        }
+        Some(Question::Other) | None => json!({}),
+    }
+}
+
+/// The schema of a single value, which null may stand for.
+pub(super) fn with_null(mut schema: Value) -> Value {
+    if let Some(kind) = schema.get_mut("type") {
+        *kind = json!([kind, "null"]);
+    } else if let Some(words) = schema.get_mut("enum").and_then(Value::as_array_mut) {
+        words.push(Value::Null);
+    } else if let Some(last) = schema
+        .get_mut("anyOf")
+        .and_then(Value::as_array_mut)
+        .and_then(|all| all.last_mut())
+    {
+        *last = with_null(last.take());
+    }
+    schema
+}
+
+/// What a type asks for at the end of a path.
+#[derive(Debug)]
+enum Question {
+    /// A single value with this schema.
+    Single(Value),
+    /// A list.
+    Items,
+    /// A map with these keys, by the name of its struct.
+    Keys(&'static str, &'static [&'static str]),
+    /// A value of one of these kinds.
+    AnyOf(&'static [&'static str]),
+    /// Nothing that a file has.
+    Other,
+}
+
+impl de::Error for Question {
+    fn custom<T: Display>(_: T) -> Self {
+        Self::Other
+    }
+}
+
+impl Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+impl std::error::Error for Question {}
+
+/// Leads along a path, to its end.
+#[derive(Clone, Copy)]
+struct Guide<'a>(&'a [&'static str]);
+
+impl<'a> Guide<'a> {
+    /// The next step, and the guide from there; at the end of the path, what is asked for.
+    fn next(self, question: impl FnOnce() -> Question) -> Result<(&'static str, Self), Question> {
+        let (step, rest) = self.0.split_first().ok_or_else(question)?;
+        Ok((step, Guide(rest)))
+    }
+}
+
+impl<'de> Deserializer<'de> for Guide<'_> {
+    type Error = Question;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        keys: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Question> {
+        let next = self.next(|| Question::Keys(name, keys))?;
+        visitor.visit_map(MapDeserializer::new(once(next)))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Question> {
+        let next = self.next(|| match name {
+            ANY_OF => Question::AnyOf(words),
+            _ => Question::Single(json!({"enum": words})),
+        })?;
+        visitor.visit_enum(MapAccessDeserializer::new(MapDeserializer::new(once(next))))
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Question> {
+        let (_, item) = self.next(|| Question::Items)?;
+        visitor.visit_seq(SeqDeserializer::new(once(item)))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Question> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Question> {
+        Err(Question::Single(json!({"type": "boolean"})))
+    }
+
+    /// The forms expect their schema.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Question> {
+        let expected = (&visitor as &dyn Expected).to_string();
+        Err(Question::Single(
+            serde_json::from_str(&expected).unwrap_or_else(|_| json!({"type": "string"})),
+        ))
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct newtype_struct tuple
+        tuple_struct map identifier ignored_any
+    }
+}
+
+impl<'de> IntoDeserializer<'de, Question> for Guide<'_> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
