@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ProducesTickets;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{CertificateError, ServerConfig};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use self::files::Contents;
+use self::files::{Caution, Contents};
 pub use self::files::{FileFault, Part};
 pub use self::handshake::{Accepted, Cause, Failed, Peer};
 use self::material::Material;
 pub use self::pair::Expiry;
-use self::serving::Serving;
 pub use self::session::Session;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Options, Settings};
 pub use self::verifier::NextUpdate;
-use self::warnings::{Caution, now};
 use crate::base::follow::{self, Readings, Reloaded, settled};
 pub use crate::net::x509::{Identity, PemFault};
 
@@ -28,12 +29,10 @@ mod handshake;
 mod material;
 mod pair;
 mod revocation;
-mod serving;
 mod session;
 mod settings;
 mod sni;
 mod verifier;
-mod warnings;
 
 /// The TLS of a process. A handshake in progress keeps the certificates it began with; a session needs none.
 #[derive(Debug)]
@@ -50,9 +49,7 @@ struct Known {
     /// Of ports that ask for no certificates. Its keys outlive the certificates: they change every six hours, and the last
     /// ones are valid for as long again.
     ticketer: Arc<dyn ProducesTickets>,
-    expiries: Vec<Expiry>,
-    next_updates: Vec<NextUpdate>,
-    cautions: Vec<Caution>,
+    material: Material,
     /// The remarks that have been returned since the files were loaded.
     remarked: HashSet<String>,
 }
@@ -60,20 +57,14 @@ struct Known {
 impl Settings {
     /// The faults of the files and the remarks about them.
     pub fn judge(&self) -> Judgement {
-        let material = match settled(None, Duration::ZERO, || Contents::read(self)) {
-            Ok((contents, _)) => Material::of(self, &contents),
-            Err(reason) => Err(vec![FileFault::of_the_system(reason)]),
-        };
-        match material {
-            Ok(material) => Judgement {
-                faults: Vec::new(),
-                remarks: true_now(&material.cautions()).cloned().collect(),
-            },
-            Err(faults) => Judgement {
-                faults,
-                remarks: Vec::new(),
-            },
+        let read = settled(None, Duration::ZERO, || Contents::read(self));
+        let read = read.map_err(|reason| vec![FileFault::of_the_system(reason)]);
+        let mut judgement = Judgement::default();
+        match read.and_then(|(contents, _)| Material::of(self, &contents)) {
+            Ok(material) => judgement.remarks = true_now(&material.cautions).cloned().collect(),
+            Err(faults) => judgement.faults = faults,
         }
+        judgement
     }
 }
 
@@ -87,7 +78,7 @@ pub struct Judgement {
 }
 
 fn true_now(cautions: &[Caution]) -> impl Iterator<Item = &FileFault> {
-    let now = now();
+    let now = UnixTime::now().as_secs().try_into().unwrap_or(i64::MAX);
     cautions.iter().filter_map(move |caution| caution.at(now))
 }
 
@@ -103,9 +94,7 @@ impl Tls {
             known: Mutex::new(Known {
                 settings,
                 ticketer,
-                expiries: Vec::new(),
-                next_updates: Vec::new(),
-                cautions: Vec::new(),
+                material: Material::default(),
                 remarked: HashSet::new(),
             }),
             readings: Mutex::default(),
@@ -138,7 +127,10 @@ impl Tls {
         follow::reload(&self.readings, Duration::ZERO, read, |contents| {
             let mut known = self.known();
             let material = Material::of(&known.settings, &contents)?;
-            *self.serving.write() = known.serve(material);
+            let config = material.config(&known.ticketer).map(Arc::new);
+            let verifier = material.verifier.clone();
+            *self.serving.write() = Serving { config, verifier };
+            (known.material, known.remarked) = (material, HashSet::new());
             Ok(())
         })
     }
@@ -150,18 +142,18 @@ impl Tls {
 
     /// The expiry of each certificate that serves.
     pub fn expiries(&self) -> Vec<Expiry> {
-        self.known().expiries.clone()
+        self.known().material.expiries.clone()
     }
 
     /// The nextUpdate of each authority's revocation list.
     pub fn next_updates(&self) -> Vec<NextUpdate> {
-        self.known().next_updates.clone()
+        self.known().material.next_updates.clone()
     }
 
     /// The remarks about the files that have become true since the last call, or since the files were loaded.
     pub fn new_remarks(&self) -> Vec<String> {
-        let Known { cautions, remarked, .. } = &mut *self.known();
-        let remarks = true_now(cautions).map(ToString::to_string);
+        let Known { material, remarked, .. } = &mut *self.known();
+        let remarks = true_now(&material.cautions).map(ToString::to_string);
         remarks.filter(|remark| remarked.insert(remark.clone())).collect()
     }
 
@@ -190,15 +182,26 @@ impl Tls {
     }
 }
 
-impl Known {
-    fn serve(&mut self, material: Material) -> Serving {
-        self.expiries = material.expiries();
-        self.next_updates = material.next_updates();
-        self.cautions = material.cautions();
-        self.remarked.clear();
-        Serving {
-            verifier: material.verifier(),
-            config: material.into_config(&self.ticketer).map(Arc::new),
+/// The configuration of new handshakes.
+#[derive(Clone, Debug, Default)]
+struct Serving {
+    /// `None` without certificates.
+    config: Option<Arc<ServerConfig>>,
+    /// The verifier of client certificates; `None` if clients are not asked for one.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+impl Serving {
+    /// Verifies the certificates of a client as a new handshake would now.
+    fn verify(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        match (&self.verifier, certificates.split_first()) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+            (Some(verifier), None) if verifier.client_auth_mandatory() => Err(rustls::Error::NoCertificatesPresented),
+            (Some(_), None) => Ok(()),
+            (Some(verifier), Some((own, others))) => {
+                verifier.verify_client_cert(own, others, UnixTime::now()).map(drop)
+            }
         }
     }
 }

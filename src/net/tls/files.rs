@@ -1,15 +1,16 @@
-//! The files of the settings: what was read of each, and the faults of each.
+//! The files of the settings: what was read of each, its faults, and the remarks about it.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::settings::{CertificatePaths, Settings};
+use super::settings::Settings;
 use crate::base::file::{self, Bytes};
 use crate::net::x509::LARGEST;
 use crate::net::x509::pem::{Item, first, items};
 
 /// One of the files, by its key in the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// `certificates[n].cert`.
     Certificate(usize),
@@ -55,13 +56,32 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// The bytes of the files, or why they cannot be read.
+/// A remark about a file that is used all the same, such as that a certificate has expired.
+#[derive(Clone, Debug)]
+pub(super) struct Caution {
+    remark: FileFault,
+    /// The time in which it is true, in seconds since 1970.
+    applies: Range<i64>,
+}
+
+impl Caution {
+    pub(super) fn new(remark: FileFault, applies: Range<i64>) -> Self {
+        Self { remark, applies }
+    }
+
+    /// The remark, if it is true at that time.
+    pub(super) fn at(&self, now: i64) -> Option<&FileFault> {
+        self.applies.contains(&now).then_some(&self.remark)
+    }
+}
+
+/// The files as they were read.
 #[derive(Debug, Hash)]
 pub(super) struct Contents {
     /// Certificate and key.
-    pub(super) pairs: Vec<(Bytes, Bytes)>,
-    pub(super) client_ca: Option<Bytes>,
-    pub(super) crl: Option<Bytes>,
+    pub(super) pairs: Vec<(PemFile, PemFile)>,
+    pub(super) client_ca: Option<PemFile>,
+    pub(super) crl: Option<PemFile>,
 }
 
 impl Contents {
@@ -70,49 +90,60 @@ impl Contents {
     /// # Errors
     /// The reason why some file was not read, if it is a shortage of descriptors or memory.
     pub(super) fn read(settings: &Settings) -> Result<Self, String> {
-        let read = |path: &Path| file::read_unless_short(path, LARGEST);
-        let pair = |CertificatePaths { cert, key }: &CertificatePaths| Ok((read(cert)?, read(key)?));
+        let pairs = (0..).zip(&settings.certificates).map(|(index, paths)| {
+            let cert = PemFile::read(Part::Certificate(index), &paths.cert)?;
+            Ok((cert, PemFile::read(Part::Key(index), &paths.key)?))
+        });
+        let read = |part, path: &Option<PathBuf>| path.as_deref().map(|path| PemFile::read(part, path)).transpose();
         Ok(Self {
-            pairs: settings.certificates.iter().map(pair).collect::<Result<_, String>>()?,
-            client_ca: settings.client_ca.as_deref().map(read).transpose()?,
-            crl: settings.crl.as_deref().map(read).transpose()?,
+            pairs: pairs.collect::<Result<_, String>>()?,
+            client_ca: read(Part::ClientCa, &settings.client_ca)?,
+            crl: read(Part::Crl, &settings.crl)?,
         })
     }
 }
 
 /// One of the files, and what was read of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PemFile<'a> {
-    pub(super) part: Part,
-    pub(super) path: &'a Path,
-    pub(super) bytes: &'a Bytes,
+#[derive(Debug, Hash)]
+pub(super) struct PemFile {
+    part: Part,
+    pub(super) path: PathBuf,
+    /// Or why they cannot be read.
+    bytes: Bytes,
 }
 
-impl PemFile<'_> {
-    pub(super) fn fault(self, reason: impl Into<String>) -> FileFault {
+impl PemFile {
+    fn read(part: Part, path: &Path) -> Result<Self, String> {
+        let (bytes, path) = (file::read_unless_short(path, LARGEST)?, path.to_owned());
+        Ok(Self { part, path, bytes })
+    }
+
+    pub(super) fn fault(&self, reason: impl Into<String>) -> FileFault {
         FileFault {
             part: self.part,
-            path: self.path.to_owned(),
+            path: self.path.clone(),
             reason: reason.into(),
         }
     }
 
-    pub(super) fn fault_at(self, line: usize, reason: impl fmt::Display) -> FileFault {
+    pub(super) fn fault_at(&self, line: usize, reason: impl fmt::Display) -> FileFault {
         self.fault(format!("line {line}: {reason}"))
     }
 
     /// All items of one kind in it, each with its line; at least one.
-    pub(super) fn items<T: Item>(self) -> Result<Vec<(usize, T)>, FileFault> {
+    pub(super) fn items<T: Item>(&self) -> Result<Vec<(usize, T)>, FileFault> {
         items(self.bytes()?).map_err(|fault| self.fault(fault.to_string()))
     }
 
     /// The first item of one kind in it.
-    pub(super) fn first<T: Item>(self) -> Result<T, FileFault> {
+    pub(super) fn first<T: Item>(&self) -> Result<T, FileFault> {
         first(self.bytes()?).map_err(|fault| self.fault(fault.to_string()))
     }
 
     fn bytes(&self) -> Result<&[u8], FileFault> {
-        let bytes = self.bytes.as_deref();
-        bytes.map_err(|unread| self.fault(unread))
+        self.bytes.as_deref().map_err(|unread| self.fault(unread))
     }
 }
+
+/// The times in which a remark is true that always is.
+pub(super) const ALWAYS: Range<i64> = i64::MIN..i64::MAX;

@@ -1,7 +1,5 @@
 //! Reads one certificate of the proxy with its chain and its key.
 
-use std::sync::Arc;
-
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -10,8 +8,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
-use super::files::{FileFault, PemFile};
-use super::warnings::{Caution, Place};
+use super::files::{ALWAYS, Caution, FileFault, PemFile};
 use crate::net::x509::names::distinguished;
 
 /// The expiry of a certificate.
@@ -23,110 +20,93 @@ pub struct Expiry {
     pub timestamp: i64,
 }
 
-/// A certificate with its key.
+/// A chain of certificates, and what they say.
 #[derive(Debug)]
-pub(super) struct Pair {
-    pub(super) key: Arc<CertifiedKey>,
-    /// The DNS names of the certificate.
+pub(super) struct Chain {
+    /// Each with its line.
+    certificates: Vec<(usize, CertificateDer<'static>)>,
+    /// The DNS names of the first one.
     pub(super) names: Vec<Box<str>>,
+    /// The earliest end of one of them.
     pub(super) expiry: Expiry,
     pub(super) cautions: Vec<Caution>,
 }
-
-/// A chain as it is in its file: each certificate with its line.
-type Chain = Vec<(usize, CertificateDer<'static>)>;
 
 /// Reads both files.
 ///
 /// # Errors
 /// The faults of both.
-pub(super) fn read(cert: PemFile<'_>, key: PemFile<'_>, provider: &CryptoProvider) -> Result<Pair, Vec<FileFault>> {
-    let chain = cert
-        .items::<CertificateDer<'static>>()
-        .and_then(|chain| Described::new(cert, chain));
-    let (described, private_key) = match (chain, key.first::<PrivateKeyDer<'static>>()) {
-        (Ok(described), Ok(private_key)) => (described, private_key),
-        (described, private_key) => return Err(described.err().into_iter().chain(private_key.err()).collect()),
+pub(super) fn read(
+    cert: &PemFile,
+    key: &PemFile,
+    provider: &CryptoProvider,
+) -> Result<(CertifiedKey, Chain), Vec<FileFault>> {
+    let (chain, private_key) = match (Chain::read(cert), key.first::<PrivateKeyDer<'static>>()) {
+        (Ok(chain), Ok(private_key)) => (chain, private_key),
+        (chain, private_key) => return Err(chain.err().into_iter().chain(private_key.err()).collect()),
     };
-    let Described {
-        chain,
-        names,
-        expires,
-        cautions,
-    } = described;
-    let of = |der: CertificateDer<'static>| CertifiedKey::from_der(vec![der], private_key.clone_key(), provider);
-    let ders: Vec<_> = chain.iter().map(|(_, der)| der.clone()).collect();
-    let mismatch = Error::InconsistentKeys(InconsistentKeys::KeyMismatch);
-    match CertifiedKey::from_der(ders, private_key.clone_key(), provider) {
-        Ok(certified) => Ok(Pair {
-            key: Arc::new(certified),
-            names,
-            expiry: Expiry {
-                certificate: cert.path.display().to_string(),
-                timestamp: expires,
-            },
-            cautions,
-        }),
-        Err(error) if error == mismatch => Err(vec![match chain.iter().find(|(_, der)| of(der.clone()).is_ok()) {
-            Some((line, _)) => {
-                let key = key.path.display();
-                let reason = format!(
-                    "the certificates are in the wrong order: this one, of the key in {key}, must be the first"
-                );
-                cert.fault_at(*line, reason)
-            }
-            None => key.fault(format!(
-                "it is not the key of the certificate in {}",
-                cert.path.display()
-            )),
-        }]),
-        Err(error) => Err(vec![key.fault(format!("it cannot be used: {error}"))]),
+    let certify = |ders| CertifiedKey::from_der(ders, private_key.clone_key(), provider);
+    let mut ders = chain.certificates.iter().map(|(line, der)| (line, der.clone()));
+    let error = match certify(ders.clone().map(|(_, der)| der).collect()) {
+        Ok(certified) => return Ok((certified, chain)),
+        Err(error) => error,
+    };
+    if error != Error::InconsistentKeys(InconsistentKeys::KeyMismatch) {
+        return Err(vec![key.fault(format!("it cannot be used: {error}"))]);
     }
+    let (cert_path, key_path) = (cert.path.display(), key.path.display());
+    Err(vec![match ders.find(|(_, der)| certify(vec![der.clone()]).is_ok()) {
+        Some((line, _)) => cert.fault_at(
+            *line,
+            format!("the certificates are in the wrong order: this one, of the key in {key_path}, must be the first"),
+        ),
+        None => key.fault(format!("it is not the key of the certificate in {cert_path}")),
+    }])
 }
 
-/// A chain, and what its certificates say.
-struct Described {
-    chain: Chain,
-    /// The DNS names of the first certificate.
-    names: Vec<Box<str>>,
-    /// The earliest end of a certificate, in seconds since 1970.
-    expires: i64,
-    cautions: Vec<Caution>,
-}
-
-impl Described {
-    fn new(file: PemFile<'_>, chain: Chain) -> Result<Self, FileFault> {
+impl Chain {
+    fn read(file: &PemFile) -> Result<Self, FileFault> {
+        let certificates = file.items::<CertificateDer<'static>>()?;
         let mut parsed = Vec::new();
-        for (line, der) in &chain {
+        for (line, der) in &certificates {
             let certificate = parse(der).ok_or_else(|| file.fault_at(*line, DAMAGED))?;
             parsed.push((*line, certificate));
         }
-        let own = parsed.first().map(|(line, certificate)| (*line, certificate));
-        let (line, own) = own.ok_or_else(|| file.fault(DAMAGED))?;
+        let (line, own) = parsed.first().ok_or_else(|| file.fault(DAMAGED))?;
         if let Some(bits) = weak_bits(own) {
             let reason = format!("its RSA key has {bits} bits: TLS needs at least {LEAST_BITS}");
-            return Err(file.fault_at(line, reason));
+            return Err(file.fault_at(*line, reason));
         }
-        let names = dns_names(own).ok_or_else(|| file.fault_at(line, DAMAGED))?;
-        let ends = parsed
-            .iter()
-            .map(|(_, certificate)| certificate.validity().not_after.timestamp());
-        let place = Place {
-            part: file.part,
-            path: file.path,
+        let names = dns_names(own).ok_or_else(|| file.fault_at(*line, DAMAGED))?;
+        let ends = parsed.iter().map(|(_, parsed)| parsed.validity().not_after.timestamp());
+        let expiry = Expiry {
+            certificate: file.path.display().to_string(),
+            timestamp: ends.min().unwrap_or(i64::MAX),
         };
-        let dates = parsed
-            .iter()
-            .flat_map(|(line, certificate)| Caution::of_dates(certificate, place, *line));
-        let cautions = dates.chain(misplaced(&parsed, place)).collect();
-        let expires = ends.min().unwrap_or(i64::MAX);
+        let dates = parsed.iter().flat_map(|(line, parsed)| of_dates(parsed, file, *line));
+        let cautions = dates.chain(misplaced(&parsed, file)).collect();
         Ok(Self {
             names,
-            expires,
+            expiry,
             cautions,
-            chain,
+            certificates,
         })
     }
+}
+
+/// The remarks about the dates of one certificate: before its time, and after.
+pub(super) fn of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: usize) -> [Caution; 2] {
+    let name = distinguished(certificate.subject());
+    let validity = certificate.validity();
+    let (begin, end) = (validity.not_before, validity.not_after);
+    let early = format!("the certificate of {name} is not valid yet: it begins on {begin}");
+    let late = format!("the certificate of {name} has expired: it ended on {end}");
+    // It is still valid in its last second (RFC 5280 section 4.1.2.5).
+    let after = end.timestamp().saturating_add(1);
+    [
+        Caution::new(file.fault_at(line, early), i64::MIN..begin.timestamp()),
+        Caution::new(file.fault_at(line, late), after..i64::MAX),
+    ]
 }
 
 /// A certificate in DER.
@@ -144,7 +124,7 @@ pub(super) fn weak_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
 
 /// A remark about the first certificate that has issued none of those before it. Clients by TLS 1.2 may refuse such a
 /// chain (RFC 5246 section 7.4.2), those by TLS 1.3 need not (RFC 8446 section 4.4.2).
-fn misplaced(chain: &[(usize, X509Certificate<'_>)], place: Place<'_>) -> Option<Caution> {
+fn misplaced(chain: &[(usize, X509Certificate<'_>)], file: &PemFile) -> Option<Caution> {
     let has_issued = |(_, earlier): &(usize, X509Certificate<'_>), name: &[u8]| earlier.issuer().as_raw() == name;
     let (_, (line, certificate)) = chain.iter().enumerate().skip(1).find(|(index, (_, certificate))| {
         let mut before = chain.iter().take(*index);
@@ -155,23 +135,15 @@ fn misplaced(chain: &[(usize, X509Certificate<'_>)], place: Place<'_>) -> Option
         "the certificates are in the wrong order: {name} has issued none of those before it. First the own one, then its \
          issuer, then the issuer of that"
     );
-    Some(Caution::always(place, *line, &reason))
+    Some(Caution::new(file.fault_at(*line, reason), ALWAYS))
 }
 
 fn dns_names(certificate: &X509Certificate<'_>) -> Option<Vec<Box<str>>> {
     let names = certificate.subject_alternative_name().ok()?;
     let names = names.iter().flat_map(|extension| &extension.value.general_names);
-    let names = names.filter_map(|name| match name {
-        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase().into()),
-        GeneralName::OtherName(..)
-        | GeneralName::RFC822Name(_)
-        | GeneralName::X400Address(_)
-        | GeneralName::DirectoryName(_)
-        | GeneralName::EDIPartyName(_)
-        | GeneralName::URI(_)
-        | GeneralName::IPAddress(_)
-        | GeneralName::RegisteredID(_)
-        | GeneralName::Invalid(..) => None,
+    let names = names.filter_map(|name| {
+        let GeneralName::DNSName(name) = name else { return None };
+        Some(name.to_ascii_lowercase().into())
     });
     Some(names.collect())
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rustls::ServerConnection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -57,7 +57,7 @@ impl Session {
     pub(super) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let (mut reader, mut writer) = self.split();
         ready!(writer.poll_flush(context))?;
-        if !lock(writer.state).connection.is_handshaking() {
+        if !writer.state.lock().connection.is_handshaking() {
             return Poll::Ready(Ok(true));
         }
         let received = ready!(reader.poll_receive(context));
@@ -66,7 +66,7 @@ impl Session {
             drop(writer.poll_flush(context));
             return Poll::Ready(Err(error));
         }
-        if lock(reader.state).is_at_end() {
+        if reader.state.lock().is_at_end() {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         Poll::Ready(Ok(false))
@@ -190,7 +190,7 @@ impl SessionReader<'_> {
 
     /// The same, into `buffer` as far as it fits.
     fn poll_fetch(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let mut state = lock(self.state);
+        let mut state = self.state.lock();
         if !state.unread.is_empty() {
             let unread = std::mem::take(&mut state.unread);
             return Poll::Ready(state.decrypt(&unread, buffer));
@@ -230,7 +230,7 @@ impl SessionReader<'_> {
 
 impl Reader for SessionReader<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let state = lock(self.state);
+        let state = self.state.lock();
         if state.plaintext > 0 || state.peer_has_ended || !state.unread.is_empty() {
             return Poll::Ready(Ok(()));
         }
@@ -240,7 +240,7 @@ impl Reader for SessionReader<'_> {
 
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
         let read = loop {
-            let mut state = lock(self.state);
+            let mut state = self.state.lock();
             let read = state.read(buffer)?;
             if read > 0 || state.is_at_end() {
                 break read;
@@ -261,7 +261,7 @@ impl Reader for SessionReader<'_> {
 
     /// A close_notify that is not read yet has its FIN behind it.
     async fn ended(&mut self) -> io::Result<()> {
-        if lock(self.state).peer_has_ended {
+        if self.state.lock().peer_has_ended {
             return Ok(());
         }
         self.reader.ended().await
@@ -303,7 +303,7 @@ impl Writer for SessionWriter<'_> {
 
     /// Takes at most 64 KiB, which are encrypted at once: the most that rustls buffers.
     fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let mut state = lock(self.state);
+        let mut state = self.state.lock();
         ready!(self.poll_send(context, &mut state))?;
         let written = state.connection.writer().write_vectored(pieces)?;
         match self.poll_send(context, &mut state) {
@@ -313,13 +313,13 @@ impl Writer for SessionWriter<'_> {
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = lock(self.state);
+        let mut state = self.state.lock();
         self.poll_send(context, &mut state)
     }
 
     /// Sends a close_notify, and the FIN behind it: some clients wait for the one, and some for the other.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = lock(self.state);
+        let mut state = self.state.lock();
         if !std::mem::replace(&mut state.sent_end, true) {
             state.connection.send_close_notify();
         }
@@ -357,10 +357,6 @@ fn or_would_block(written: Poll<io::Result<usize>>) -> io::Result<usize> {
         Poll::Ready(result) => result,
         Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock()
 }
 
 thread_local! {

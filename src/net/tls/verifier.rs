@@ -8,11 +8,10 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 
-use super::files::{FileFault, PemFile};
-use super::pair::{LEAST_BITS, parse, weak_bits};
+use super::files::{ALWAYS, Caution, FileFault, PemFile};
+use super::pair::{LEAST_BITS, of_dates, parse, weak_bits};
 use super::revocation::{Chosen, List, choose};
 use super::settings::{ClientAuth, CrlExpired, Settings};
-use super::warnings::{Caution, Place};
 use crate::net::x509::names::distinguished;
 
 /// The end of a revocation list.
@@ -24,43 +23,27 @@ pub struct NextUpdate {
     pub timestamp: i64,
 }
 
-/// The files of a verifier.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Files<'a> {
-    pub(super) authorities: PemFile<'a>,
-    pub(super) lists: Option<PemFile<'a>>,
-}
-
-/// A verifier, and what is to be known of its files.
-#[derive(Debug)]
-pub(super) struct Made {
-    pub(super) verifier: Arc<dyn ClientCertVerifier>,
-    /// Of each authority that has a list, the earliest one.
-    pub(super) next_updates: Vec<NextUpdate>,
-    pub(super) cautions: Vec<Caution>,
-}
-
-/// Reads the files.
+/// Makes the verifier of the authorities and lists in two files, and remarks on them.
 ///
 /// # Errors
 /// The faults of both.
 pub(super) fn of(
     settings: &Settings,
-    files: Files<'_>,
-    provider: &Arc<CryptoProvider>,
-) -> Result<Made, Vec<FileFault>> {
-    let mut cautions = Vec::new();
-    let roots = roots(files.authorities, &mut cautions);
-    let chosen = files.lists.map_or_else(|| Ok(Chosen::default()), lists);
+    (authorities, list): (&PemFile, Option<&PemFile>),
+    provider: CryptoProvider,
+    cautions: &mut Vec<Caution>,
+) -> Result<(Arc<dyn ClientCertVerifier>, Vec<NextUpdate>), Vec<FileFault>> {
+    let roots = roots(authorities, cautions);
+    let chosen = list.map_or_else(|| Ok(Chosen::default()), lists);
     let (roots, chosen) = match (roots, chosen) {
         (Ok(roots), Ok(chosen)) => (roots, chosen),
         (roots, chosen) => return Err(roots.err().into_iter().flatten().chain(chosen.err()).collect()),
     };
-    if let Some(file) = files.lists {
-        remark(settings.crl_expired, file, &chosen, &mut cautions);
+    if let Some(file) = list {
+        remark(settings.crl_expired, file, &chosen, cautions);
     }
     let ders: Vec<_> = chosen.lists.iter().map(|list| list.der.clone()).collect();
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider))
         .with_crls(ders)
         .only_check_end_entity_revocation();
     let builder = match settings.crl_expired {
@@ -71,36 +54,26 @@ pub(super) fn of(
         ClientAuth::Off | ClientAuth::Optional => builder.allow_unauthenticated(),
         ClientAuth::Required => builder,
     };
-    let unusable = |error| {
-        files
-            .lists
-            .unwrap_or(files.authorities)
-            .fault(format!("it cannot be used: {error}"))
-    };
-    Ok(Made {
-        verifier: builder.build().map_err(|error| vec![unusable(error)])?,
-        next_updates: next_updates(&chosen),
-        cautions,
-    })
+    let verifier = builder.build().map_err(|error| {
+        let file = list.unwrap_or(authorities);
+        vec![file.fault(format!("it cannot be used: {error}"))]
+    })?;
+    Ok((verifier, next_updates(&chosen)))
 }
 
-fn roots(file: PemFile<'_>, cautions: &mut Vec<Caution>) -> Result<RootCertStore, Vec<FileFault>> {
+fn roots(file: &PemFile, cautions: &mut Vec<Caution>) -> Result<RootCertStore, Vec<FileFault>> {
     let mut roots = RootCertStore::empty();
     let mut faults = Vec::new();
-    let place = Place {
-        part: file.part,
-        path: file.path,
-    };
     for (line, der) in file.items::<CertificateDer<'static>>().map_err(|fault| vec![fault])? {
         if let Some(certificate) = parse(&der) {
-            cautions.extend(Caution::of_dates(&certificate, place, line));
+            cautions.extend(of_dates(&certificate, file, line));
             if let Some(bits) = weak_bits(&certificate) {
                 let name = distinguished(certificate.subject());
                 let reason = format!(
                     "the RSA key of {name} has {bits} bits, and TLS needs at least {LEAST_BITS}: no client certificate of it \
                      is accepted"
                 );
-                cautions.push(Caution::always(place, line, &reason));
+                cautions.push(Caution::new(file.fault_at(line, reason), ALWAYS));
             }
         }
         if let Err(error) = roots.add(der) {
@@ -110,7 +83,7 @@ fn roots(file: PemFile<'_>, cautions: &mut Vec<Caution>) -> Result<RootCertStore
     if faults.is_empty() { Ok(roots) } else { Err(faults) }
 }
 
-fn lists(file: PemFile<'_>) -> Result<Chosen, FileFault> {
+fn lists(file: &PemFile) -> Result<Chosen, FileFault> {
     let mut lists = Vec::new();
     for (line, der) in file.items::<CertificateRevocationListDer<'static>>()? {
         lists.push(List::parse(line, der).ok_or_else(|| file.fault_at(line, "the revocation list is damaged"))?);
@@ -118,17 +91,13 @@ fn lists(file: PemFile<'_>) -> Result<Chosen, FileFault> {
     choose(lists).map_err(|(line, reason)| file.fault_at(line, reason))
 }
 
-fn remark(crl_expired: CrlExpired, file: PemFile<'_>, chosen: &Chosen, cautions: &mut Vec<Caution>) {
-    let place = Place {
-        part: file.part,
-        path: file.path,
-    };
+fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &Chosen, cautions: &mut Vec<Caution>) {
     for (list, newer) in &chosen.replaced {
         let reason = format!(
             "the revocation list of {} does not count: the one in line {newer} is newer",
             list.issuer
         );
-        cautions.push(Caution::always(place, list.line, &reason));
+        cautions.push(Caution::new(file.fault_at(list.line, reason), ALWAYS));
     }
     for list in &chosen.lists {
         let Some((time, date)) = &list.next_update else {
@@ -142,7 +111,7 @@ fn remark(crl_expired: CrlExpired, file: PemFile<'_>, chosen: &Chosen, cautions:
             "the revocation list of {} has expired: its nextUpdate was {date}, and {effect}",
             list.issuer
         );
-        cautions.push(Caution::from(*time, place, list.line, &reason));
+        cautions.push(Caution::new(file.fault_at(list.line, reason), *time..i64::MAX));
     }
 }
 

@@ -1,7 +1,6 @@
 //! The identity in a verified client certificate.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use x509_parser::extensions::GeneralName;
@@ -74,23 +73,18 @@ impl Identity {
 }
 
 fn text(name: &GeneralName<'_>) -> Option<Box<str>> {
-    match name {
-        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase().into()),
-        GeneralName::RFC822Name(name) | GeneralName::URI(name) => Some((*name).into()),
-        GeneralName::IPAddress(bytes) => match <[u8; 4]>::try_from(*bytes) {
-            Ok(address) => Some(Ipv4Addr::from(address).to_string().into()),
-            Err(_) => {
-                let address = <[u8; 16]>::try_from(*bytes).ok()?;
-                Some(Ipv6Addr::from(address).to_string().into())
-            }
-        },
-        GeneralName::OtherName(..)
-        | GeneralName::X400Address(_)
-        | GeneralName::DirectoryName(_)
-        | GeneralName::EDIPartyName(_)
-        | GeneralName::RegisteredID(_)
-        | GeneralName::Invalid(..) => None,
+    if let GeneralName::DNSName(name) = name {
+        return Some(name.to_ascii_lowercase().into());
     }
+    if let GeneralName::RFC822Name(name) | GeneralName::URI(name) = name {
+        return Some((*name).into());
+    }
+    let GeneralName::IPAddress(bytes) = *name else {
+        return None;
+    };
+    let address = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let address = address.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    Some(address.ok()?.to_string().into())
 }
 
 #[cfg(test)]

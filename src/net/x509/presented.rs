@@ -1,7 +1,6 @@
 //! What a certificate that a server presents says of itself.
 
-use std::time::SystemTime;
-
+use rustls::pki_types::UnixTime;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use super::names;
@@ -19,13 +18,12 @@ pub(crate) fn is_self_issued(certificate: &[u8]) -> bool {
 
 /// Whether the certificate is valid at that time, and for a TLS server: without extended key usages it is for any purpose
 /// (RFC 5280 section 4.2.1.12).
-pub(crate) fn may_serve(certificate: &[u8], now: SystemTime) -> bool {
+pub(crate) fn may_serve(certificate: &[u8], now: UnixTime) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
         return false;
     };
-    let seconds = now.duration_since(SystemTime::UNIX_EPOCH);
-    let seconds = seconds.ok().and_then(|since| i64::try_from(since.as_secs()).ok());
-    let Some(now) = seconds.and_then(|seconds| ASN1Time::from_timestamp(seconds).ok()) else {
+    let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let Ok(now) = ASN1Time::from_timestamp(seconds) else {
         return false;
     };
     let is_for_servers = match certificate.extended_key_usage() {
