@@ -108,11 +108,7 @@ impl Sources {
     /// The verdict of a source in this process, on behalf of a client; `None` leaves it to the API server.
     async fn verify(&self, credential: &Credential, client: IpAddr) -> Option<Result<Verdict, Unavailable>> {
         match (credential, &self.users, &self.issuers) {
-            (Credential::Basic { user, password }, Some(users), _) => match users.verify(user, password).await {
-                // As long as the password of a user takes: names are no oracle.
-                None => Some(users.refuse(password).await),
-                verdict => verdict,
-            },
+            (Credential::Basic { user, password }, Some(users), _) => Some(users.verify(user, password).await),
             (Credential::Bearer(token), _, Some(issuers)) => issuers.verify(token, client).await,
             (Credential::Basic { .. }, None, _) | (Credential::Bearer(_), _, None) => None,
         }

@@ -77,47 +77,32 @@ impl Users {
 
     /// The first line whose password is guessed fast; `None` without any.
     pub fn weakness(&self) -> Option<UserFault> {
-        let line = self
-            .table
-            .load()
-            .values()
-            .filter(|entry| entry.is_weak())
-            .map(|entry| entry.line)
-            .min();
+        let table = self.table.load();
+        let weak = table.values().filter(|entry| entry.hash.is_weak());
+        let line = weak.map(|entry| entry.line).min();
         let reason =
             "bcrypt with a cost below 10 is guessed fast: make the hashes with `htpasswd -nB -C 10`".to_owned();
         line.is_some().then_some(UserFault { line, reason })
     }
 
-    /// Judges a password. `None`: there is no such user.
+    /// Judges a password. Two are judged at a time.
     ///
-    /// Two are judged at a time.
-    pub async fn verify(&self, user: &str, password: &Secret) -> Option<Result<Verdict, Unavailable>> {
-        let entry = self.entry(user)?;
-        let is_right = match self.hash(&entry, password).await {
-            Ok(is_right) => is_right,
-            Err(unavailable) => return Some(Err(unavailable)),
+    /// That of a name that is no user's is refused after as long as the file's first user's would take. This hides which
+    /// names exist from a client with a clock only as far as all users have the same kind of hash and the same cost, and as
+    /// there is no queue. A file without users hides nothing.
+    pub async fn verify(&self, user: &str, password: &Secret) -> Result<Verdict, Unavailable> {
+        let entry = self.entry(user);
+        let first = || self.table.load().values().next().cloned();
+        let is_right = match entry.clone().or_else(first) {
+            Some(entry) => self.hash(&entry, password).await?,
+            None => false,
         };
         // The line may have been removed or changed meanwhile; groups that were changed count as well.
-        let now = self.entry(user)?;
-        let verdict = match is_right && now.has_hash_of(&entry) {
-            true => Verdict::Proved(Arc::new(now.user(user))),
-            false => Verdict::Refused(WRONG.into()),
-        };
-        Some(Ok(verdict))
-    }
-
-    /// Refuses a password of a name that is no user's, after as long as the file's first user's would take: for callers for
-    /// whom the credential can be nothing else.
-    ///
-    /// This hides which names exist from a client with a clock only as far as all users have the same kind of hash and the
-    /// same cost, and as there is no queue. A file without users hides nothing.
-    pub async fn refuse(&self, password: &Secret) -> Result<Verdict, Unavailable> {
-        let first = self.table.load().values().next().cloned();
-        if let Some(entry) = first {
-            self.hash(&entry, password).await?;
-        }
-        Ok(Verdict::Refused(WRONG.into()))
+        let now = entry.filter(|_| is_right).zip(self.entry(user));
+        Ok(match now.filter(|(entry, now)| now.hash == entry.hash) {
+            Some((_, now)) => Verdict::Proved(Arc::new(now.user(user))),
+            None => Verdict::Refused(WRONG.into()),
+        })
     }
 
     /// Reads the file again, and puts it in force if it has changed and has no fault. It blocks; for 0.1 s, if it has changed.
@@ -154,17 +139,15 @@ impl Users {
     /// Whether the password is that of the entry.
     async fn hash(&self, entry: &Arc<Entry>, password: &Secret) -> Result<bool, Unavailable> {
         let permit = Arc::clone(&self.hashing).acquire_owned().await;
-        let permit = permit.map_err(|error| unavailable("hashing", error.to_string()))?;
+        let permit = permit.map_err(|error| unavailable(&error.to_string()))?;
         let (entry, password) = (Arc::clone(entry), password.clone());
         let hashed = spawn_blocking(move || {
             // For as long as it takes: the client may be gone before.
             let _permit = permit;
-            entry.is_password(password.expose())
+            entry.hash.is_password(password.expose())
         });
-        let hashed = hashed
-            .await
-            .map_err(|error| unavailable("hashing", error.to_string()))?;
-        hashed.map_err(|reason| unavailable("hashing", reason.to_owned()))
+        let hashed = hashed.await.map_err(|error| unavailable(&error.to_string()))?;
+        hashed.map_err(unavailable)
     }
 }
 
@@ -216,9 +199,9 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
     }
 }
 
-fn unavailable(kind: &'static str, message: String) -> Unavailable {
+fn unavailable(message: &str) -> Unavailable {
     Unavailable {
-        kind,
+        kind: "hashing",
         message: message.into(),
     }
 }

@@ -4,7 +4,6 @@
 //! outlives its expiry.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -90,15 +89,10 @@ pub struct Proof {
 impl Proof {
     /// Whether the ticket is for that target. It is the one that is dialled, by whatever name it was asked for.
     pub fn opens(&self, target: &TargetId) -> bool {
-        self.target.as_ref().is_none_or(|own| is_for(own, target))
-    }
-}
-
-/// Whether a ticket's target is this one.
-fn is_for(own: &TicketTarget, target: &TargetId) -> bool {
-    match target.is_static() {
-        true => own.is_static(&target.service),
-        false => own.is_service(&target.service, &target.namespace),
+        self.target.as_ref().is_none_or(|own| match target.is_static() {
+            true => own.is_static(&target.service),
+            false => own.is_service(&target.service, &target.namespace),
+        })
     }
 }
 
@@ -143,11 +137,14 @@ impl Tickets {
         is_late: bool,
         record_wrong: impl FnOnce() -> bool,
     ) -> Result<Verdict, Unavailable> {
+        let unavailable = |message: &str| Unavailable {
+            kind: "tickets",
+            message: message.into(),
+        };
         match self.judge(key, SystemTime::now()) {
-            Judged::Proved(_) | Judged::Unknown if is_late => Err(Unavailable {
-                kind: "tickets",
-                message: "what was taken back may not be known yet".into(),
-            }),
+            Judged::Proved(_) | Judged::Unknown if is_late => {
+                Err(unavailable("what was taken back may not be known yet"))
+            }
             Judged::Proved(proof) => Ok(Verdict::Proved(proof.user)),
             Judged::Expired => Ok(Verdict::Refused(EXPIRED.into())),
             Judged::TooLong => Ok(Verdict::Refused(TOO_LONG.into())),
@@ -155,10 +152,7 @@ impl Tickets {
                 record_wrong();
                 Ok(Verdict::Refused(UNKNOWN.into()))
             }
-            Judged::Unlisted => Err(Unavailable {
-                kind: "tickets",
-                message: "the tickets have not been listed yet".into(),
-            }),
+            Judged::Unlisted => Err(unavailable("the tickets have not been listed yet")),
         }
     }
 
@@ -181,10 +175,8 @@ impl Tickets {
         let mut entries = HashMap::new();
         let mut faults = Vec::new();
         for (name, value) in data {
-            match Key::parse(name)
-                .ok_or(NOT_A_HASH)
-                .and_then(|key| Ok((key, Entry::parse(value)?)))
-            {
+            let key = Key::parse(name).ok_or(NOT_A_HASH);
+            match key.and_then(|key| Ok((key, Entry::parse(value)?))) {
                 Ok((key, entry)) if entries.len() < MOST => drop(entries.insert(key, entry)),
                 Ok(_) => faults.push(TicketFault::new(name, "there are more than 16384 tickets")),
                 Err(reason) => faults.push(TicketFault::new(name, reason)),
@@ -200,7 +192,8 @@ impl Tickets {
 }
 
 /// A fault of an entry. Prints as `e3b0c442…: it has no user`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
 pub struct TicketFault {
     /// The beginning of its key: enough to find it.
     pub key: Box<str>,
@@ -216,14 +209,6 @@ impl TicketFault {
         }
     }
 }
-
-impl fmt::Display for TicketFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.key, self.reason)
-    }
-}
-
-impl std::error::Error for TicketFault {}
 
 /// The answers to a ticket that proves no user.
 pub(super) const UNKNOWN: &str = "the ticket is not known, or was taken back";

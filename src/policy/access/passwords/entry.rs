@@ -8,7 +8,7 @@ use crate::base::user_name::is_name;
 
 /// A user's hash and groups.
 pub(super) struct Entry {
-    hash: Hash,
+    pub(super) hash: Hash,
     groups: Vec<Box<str>>,
     /// The number of its line.
     pub(super) line: usize,
@@ -53,27 +53,9 @@ impl Entry {
         ))
     }
 
-    /// Returns whether the password can be guessed fast.
-    pub(super) fn is_weak(&self) -> bool {
-        self.hash.is_weak()
-    }
-
     /// The user, by this name.
     pub(super) fn user(&self, name: &str) -> User {
         User::claimed(Method::Password, name, self.groups.clone(), None)
-    }
-
-    /// Whether this is the user's password. It blocks.
-    ///
-    /// # Errors
-    /// There is no memory for it.
-    pub(super) fn is_password(&self, password: &str) -> Result<bool, &'static str> {
-        self.hash.is_password(password)
-    }
-
-    /// Whether a password of the other entry is one of this entry.
-    pub(super) fn has_hash_of(&self, other: &Self) -> bool {
-        self.hash == other.hash
     }
 }
 

@@ -101,8 +101,12 @@ fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
         ("a:22", id("static", "a:22"), id("22", "a")),
     ] {
         let target: TicketTarget = text.parse().unwrap();
-        assert!(is_for(&target, &opens) && !is_for(&target, &others), "{text}");
         assert_eq!(target.to_string(), text);
+        let proof = Proof {
+            user: Arc::new(User::claimed(Method::Ticket, "alice", Vec::new(), None)),
+            target: Some(target),
+        };
+        assert!(proof.opens(&opens) && !proof.opens(&others), "{text}");
     }
     for bad in [
         "",
