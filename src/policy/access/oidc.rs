@@ -1,6 +1,5 @@
 //! The users of OIDC issuers: tokens whose signature is verified here, by the keys that their issuer publishes.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -85,7 +84,8 @@ impl Issuers {
 }
 
 /// A fault of an issuer's settings. Prints as `access.oidc[0].jwks: it is no URL`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("access.oidc[{index}].{key}: {reason}")]
 pub struct IssuerFault {
     /// Its position in the list, from 0.
     pub index: usize,
@@ -94,15 +94,6 @@ pub struct IssuerFault {
     /// The reason.
     pub reason: Box<str>,
 }
-
-impl fmt::Display for IssuerFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { index, key, reason } = self;
-        write!(f, "access.oidc[{index}].{key}: {reason}")
-    }
-}
-
-impl std::error::Error for IssuerFault {}
 
 /// Finds the faults of an issuer's settings, each with its key.
 fn judge(issuer: &Issuer) -> Result<Source, (&'static str, Box<str>)> {
@@ -187,9 +178,6 @@ impl Verifier {
         }
     }
 }
-
-/// The largest key set, in bytes.
-const LARGEST: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests;

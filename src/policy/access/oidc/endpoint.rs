@@ -1,8 +1,7 @@
 //! Gets a key set from its URL: one request by HTTP/1.1, without redirects, in bounded time and size.
 
 use std::io;
-use std::net::SocketAddr;
-use std::num::NonZeroU16;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::LARGEST;
+use super::key_set::LARGEST;
 use crate::base::file;
 use crate::base::follow::Reads;
 use crate::base::text::chain;
@@ -27,12 +26,10 @@ use crate::net::x509::{LARGEST as LARGEST_PEM, PemFault};
 /// The URL of a key set.
 #[derive(Debug)]
 pub(super) struct Endpoint {
+    url: Uri,
     is_tls: bool,
     host: Box<str>,
     port: u16,
-    /// As the URL writes it: the field Host.
-    authority: Box<str>,
-    path: Box<str>,
     /// The authorities to trust; `None` is the system's.
     ca: Option<PathBuf>,
 }
@@ -43,39 +40,30 @@ impl Endpoint {
     /// # Errors
     /// The fault of the URL.
     pub(super) fn parse(url: &str, ca: Option<PathBuf>) -> Result<Self, &'static str> {
-        let uri: Uri = url.parse().map_err(|_| "it is no URL")?;
-        let is_tls = match uri.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
+        let url: Uri = url.parse().map_err(|_| "it is no URL")?;
+        let (is_tls, usual) = match url.scheme_str() {
+            Some("https") => (true, 443),
+            Some("http") => (false, 80),
             _ => return Err("it begins with neither https:// nor a path"),
         };
-        let authority = uri.authority().ok_or("it has no host")?;
+        let authority = url.authority().ok_or("it has no host")?;
         if authority.as_str().contains('@') {
             return Err("it has a user name, which is not sent");
         }
-        let port = match authority.as_str().strip_prefix(authority.host()) {
-            Some("") => Some(if is_tls { 443 } else { 80 }),
-            Some(rest) => rest
-                .strip_prefix(':')
-                .and_then(|port| port.parse::<NonZeroU16>().ok())
-                .map(NonZeroU16::get),
-            None => None,
-        };
+        let has_none = authority.as_str() == authority.host();
+        let port = authority.port_u16().or(has_none.then_some(usual));
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        if !is_tls
-            && host != "localhost"
-            && !host
-                .parse()
-                .is_ok_and(|address: std::net::IpAddr| address.is_loopback())
-        {
+        let is_loopback = |address: IpAddr| address.is_loopback();
+        if !is_tls && host != "localhost" && !host.parse().is_ok_and(is_loopback) {
             return Err("http:// is for loopback addresses only: another machine could send other keys");
         }
         Ok(Self {
             is_tls,
             host: host.into(),
-            port: port.ok_or("its port is no number from 1 to 65535")?,
-            authority: authority.as_str().into(),
-            path: uri.path_and_query().map_or("/", |path| path.as_str()).into(),
+            port: port
+                .filter(|port| *port > 0)
+                .ok_or("its port is no number from 1 to 65535")?,
+            url,
             ca,
         })
     }
@@ -111,10 +99,10 @@ impl Endpoint {
         let addresses = addresses.map_err(|error| format!("cannot look up {}: {error}", self.host))?;
         let mut last = format!("{} has no address", self.host);
         for address in addresses.filter(|address| self.is_tls || address.ip().is_loopback()) {
-            match timeout(LONGEST_TRY, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => last = not_reached(address, &error),
-                Err(_) => last = not_reached(address, &io::ErrorKind::TimedOut.into()),
+            let connected = timeout(LONGEST_TRY, TcpStream::connect(address)).await;
+            match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = format!("cannot connect to {address}: {error}"),
             }
         }
         Err(last.into())
@@ -124,26 +112,21 @@ impl Endpoint {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let request = exchange::request(
-            &self.path,
-            &self.authority,
-            "application/jwk-set+json, application/json",
-        );
+        let path = self.url.path_and_query().map_or("/", |path| path.as_str());
+        let host = self.url.authority().map_or("", |authority| authority.as_str());
+        let request = exchange::request(path, host, "application/jwk-set+json, application/json");
         let (response, _running) = exchange::begin(stream, request, Bytes::new()).await?;
         match response.status() {
             StatusCode::OK => Ok(exchange::body(response.into_body(), LARGEST).await?.into()),
-            status if status.is_redirection() => Err(format!(
-                "the answer is {}: redirects are not followed, give the final URL",
-                status.as_u16()
-            )
-            .into()),
-            status => Err(format!("the answer is {}", status.as_u16()).into()),
+            status => {
+                let advice = match status.is_redirection() {
+                    true => ": redirects are not followed, give the final URL",
+                    false => "",
+                };
+                Err(format!("the answer is {}{advice}", status.as_u16()).into())
+            }
         }
     }
-}
-
-fn not_reached(address: SocketAddr, error: &io::Error) -> String {
-    format!("cannot connect to {address}: {error}")
 }
 
 /// The settings of TLS, with the certificates to trust: those of `ca`, or the system's. Never both, so that no public

@@ -208,6 +208,8 @@ const SMALL_ORDER: [&str; 7] = [
     "7f_______________________________________38",
     "7v_______________________________________38",
 ];
+/// The largest set, in bytes.
+pub(super) const LARGEST: usize = 1 << 20;
 /// The keys of the largest set. Issuers publish two or three.
 const MOST: usize = 100;
 /// The keys of one id that are tried: only a set that breaks RFC 7517 section 4.5 has more than one for an algorithm.

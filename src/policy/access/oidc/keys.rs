@@ -11,9 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
-use super::LARGEST;
 use super::endpoint::Endpoint;
-use super::key_set::KeySet;
+use super::key_set::{KeySet, LARGEST};
 use crate::base::file;
 use crate::base::follow::{Reads, fingerprint};
 use crate::policy::access::questions::queue::{Bounds, Queue};
@@ -30,19 +29,12 @@ pub(super) enum Source {
 impl Source {
     /// How often the keys are read.
     pub(super) fn pace(&self) -> Pace {
-        let seconds = Duration::from_secs;
-        match self {
-            Self::File(_) => Pace {
-                good: seconds(10),
-                bad: seconds(10),
-                least: seconds(1),
-            },
-            Self::Endpoint(_) => Pace {
-                good: seconds(600),
-                bad: seconds(30),
-                least: seconds(30),
-            },
-        }
+        let seconds: [u64; 3] = match self {
+            Self::File(_) => [10, 10, 1],
+            Self::Endpoint(_) => [600, 30, 30],
+        };
+        let [good, bad, least] = seconds.map(Duration::from_secs);
+        Pace { good, bad, least }
     }
 
     async fn read(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
@@ -90,46 +82,55 @@ impl State {
     /// The answer for a token that cannot be judged by these keys, since the last attempt failed.
     pub(super) fn unavailable(&self) -> Unavailable {
         let reason = self.failure.as_deref().unwrap_or("they have not been read yet");
-        unavailable(format!("the issuer's keys cannot be had: {reason}"))
+        Unavailable {
+            kind: "oidc_keys",
+            message: format!("the issuer's keys cannot be had: {reason}").into(),
+        }
     }
 }
 
-/// Follows the keys of an issuer until it is dropped.
+/// The keys of an issuer, followed until this is dropped.
 #[derive(Debug)]
 pub(super) struct Keys {
-    state: watch::Receiver<State>,
-    wanted: Arc<Notify>,
+    refresher: Arc<Refresher>,
     /// The tokens that wait for an attempt.
     waiting: Arc<Queue>,
+    _following: Option<AbortOnDropHandle<()>>,
+}
+
+/// The keys, for the task in the background and for tokens.
+#[derive(Debug)]
+struct Refresher {
+    issuer: Box<str>,
+    source: Source,
     pace: Pace,
-    _follower: Option<AbortOnDropHandle<()>>,
+    state: watch::Sender<State>,
+    /// Asks for an attempt.
+    wanted: Notify,
 }
 
 impl Keys {
     /// Begins to follow them. Outside a runtime of tokio there is no following, and no keys are ever known.
     pub(super) fn follow(issuer: &str, source: Source, pace: Pace) -> Self {
-        let (sender, state) = watch::channel(State::default());
-        let wanted = Arc::new(Notify::new());
-        let follower = Follower {
+        let refresher = Arc::new(Refresher {
             issuer: issuer.into(),
             source,
             pace,
-            sender,
-            wanted: Arc::clone(&wanted),
-        };
+            state: watch::Sender::default(),
+            wanted: Notify::new(),
+        });
         let runtime = Handle::try_current().ok();
+        let following = runtime.map(|runtime| runtime.spawn(Arc::clone(&refresher).follow()));
         Self {
-            state,
-            wanted,
+            refresher,
             waiting: Queue::new(MOST_WAITING),
-            pace,
-            _follower: runtime.map(|runtime| AbortOnDropHandle::new(runtime.spawn(follower.run()))),
+            _following: following.map(AbortOnDropHandle::new),
         }
     }
 
     /// The keys in force.
     pub(super) fn current(&self) -> State {
-        self.state.borrow().clone()
+        self.refresher.state.borrow().clone()
     }
 
     /// The keys after one more attempt, since those of `seen` do not have what a token names. All tokens share the attempt;
@@ -138,15 +139,18 @@ impl Keys {
     /// # Errors
     /// The attempt does not end in time, or too many tokens wait for it, of all clients or of this one's network.
     pub(super) async fn renewed(&self, seen: State, client: IpAddr) -> Result<State, Unavailable> {
-        if seen.attempted.is_some_and(|at| at.elapsed() < self.pace.least) {
+        if seen
+            .attempted
+            .is_some_and(|at| at.elapsed() < self.refresher.pace.least)
+        {
             return Ok(seen);
         }
         let _waiting = self.waiting.enter(client).await.ok_or_else(busy)?;
         // Before the first one has ended, it is under way.
         if seen.attempted.is_some() {
-            self.wanted.notify_one();
+            self.refresher.wanted.notify_one();
         }
-        let mut state = self.state.clone();
+        let mut state = self.refresher.state.subscribe();
         let next = state.wait_for(|state| state.attempts > seen.attempts);
         match timeout(LONGEST_WAIT, next).await {
             Ok(Ok(state)) => Ok(state.clone()),
@@ -155,21 +159,12 @@ impl Keys {
     }
 }
 
-/// The task in the background.
-struct Follower {
-    issuer: Box<str>,
-    source: Source,
-    pace: Pace,
-    sender: watch::Sender<State>,
-    wanted: Arc<Notify>,
-}
-
-impl Follower {
-    async fn run(self) {
+impl Refresher {
+    async fn follow(self: Arc<Self>) {
         let reads = Reads::default();
         loop {
             self.take(self.source.read(&reads).await);
-            let pause = match &*self.sender.borrow() {
+            let pause = match &*self.state.borrow() {
                 State { failure: None, .. } => self.pace.good,
                 // As long as there are no keys, no user is known.
                 State { keys: None, .. } => self.pace.bad.min(FIRST),
@@ -184,49 +179,34 @@ impl Follower {
 
     /// Applies the keys that were read, or keeps the current ones. The same reason is logged once.
     fn take(&self, read: Result<Vec<u8>, Box<str>>) {
-        let (issuer, mut state) = (&*self.issuer, self.sender.borrow().clone());
-        match read.and_then(|bytes| state.renew(&bytes)) {
-            Ok(()) => {
-                if let Some(keys) = state
-                    .keys
-                    .as_ref()
-                    .filter(|_| state.fingerprint != self.sender.borrow().fingerprint)
-                {
-                    info!(issuer, keys = keys.len(), "the issuer's keys are loaded");
-                }
-                state.failure = None;
-            }
+        let (issuer, mut state) = (&*self.issuer, self.state.borrow().clone());
+        state.failure = match read.and_then(|bytes| state.renew(issuer, &bytes)) {
+            Ok(()) => None,
             Err(reason) => {
                 match (state.failure.as_ref() == Some(&reason), &state.keys) {
                     (true, _) => {}
                     (false, Some(_)) => warn!(issuer, "{reason}: the issuer's keys stay as they were"),
                     (false, None) => error!(issuer, "{reason}: without the issuer's keys, its users are not known"),
                 }
-                state.failure = Some(reason);
+                Some(reason)
             }
-        }
+        };
         state.attempts += 1;
         state.attempted = Some(Instant::now());
-        self.sender.send_replace(state);
+        self.state.send_replace(state);
     }
 }
 
 impl State {
-    fn renew(&mut self, bytes: &[u8]) -> Result<(), Box<str>> {
+    fn renew(&mut self, issuer: &str, bytes: &[u8]) -> Result<(), Box<str>> {
         let fingerprint = Some(fingerprint(bytes));
         if fingerprint != self.fingerprint {
-            self.keys = Some(Arc::new(KeySet::parse(bytes)?));
-            self.fingerprint = fingerprint;
+            let keys = KeySet::parse(bytes)?;
+            info!(issuer, keys = keys.len(), "the issuer's keys are loaded");
+            (self.keys, self.fingerprint) = (Some(Arc::new(keys)), fingerprint);
         }
         self.confirmed = Some(Instant::now());
         Ok(())
-    }
-}
-
-fn unavailable(message: String) -> Unavailable {
-    Unavailable {
-        kind: "oidc_keys",
-        message: message.into(),
     }
 }
 
