@@ -25,10 +25,11 @@ mod writes;
 
 pub use self::api::follower::Origin;
 pub(crate) use self::api::requests::{encoded, report_cluster};
+pub use self::api::thread::Thread;
 pub use self::options::Options;
 pub use self::pods::PodSearch;
 pub(crate) use self::pods::{Forward, Pod, Pods};
 pub use self::targets::controller::Controller;
-pub use self::users::rbac::RbacWatch;
+pub use self::users::rbac::watch_rbac;
 pub use self::users::reviews::ApiReviewer;
-pub use self::users::tickets::TicketWatch;
+pub use self::users::tickets::watch_tickets;

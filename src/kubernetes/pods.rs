@@ -1,13 +1,12 @@
 //! The pods of a proxy, for the programs of operators: listed by their labels, and a port of each forwarded by the API server,
 //! with the rights of the operator.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as core;
+use kube::Api;
 use kube::api::{ListParams, Portforwarder};
-use kube::{Api, Client};
 use tokio::io::DuplexStream;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
@@ -31,10 +30,9 @@ pub struct PodSearch {
 }
 
 /// The pods that a search is for, and the way to them.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pods {
-    client: Client,
-    namespace: String,
+    api: Api<core::Pod>,
     selector: String,
     port: Option<u16>,
 }
@@ -60,13 +58,12 @@ impl Pods {
             kubeconfig: search.kubeconfig.clone(),
             context: search.context.clone(),
         };
-        let client = requests::connect_as(login, OPERATOR).await?;
-        let namespace = search.namespace.clone();
+        let client = requests::connect(login, OPERATOR).await?;
+        let namespace = search.namespace.as_deref().unwrap_or(client.default_namespace());
         Ok(Self {
-            namespace: namespace.unwrap_or_else(|| client.default_namespace().to_owned()),
+            api: Api::namespaced(client.clone(), namespace),
             selector: search.selector.clone(),
             port: search.port,
-            client,
         })
     }
 
@@ -76,10 +73,7 @@ impl Pods {
     /// The API server does not answer, refuses, or lists more than [`MOST_PODS`] pods.
     pub(crate) async fn list(&self) -> Result<Vec<Pod>, ApiError> {
         let all = ListParams::default().labels(&self.selector);
-        let listed = match timeout(LONGEST_ANSWER, self.api().list(&all)).await {
-            Ok(listed) => listed.map_err(|error| refused(&error))?,
-            Err(_) => return Err(ApiError::new(Failure::Timeout, "no answer in time")),
-        };
+        let listed = answer(self.api.list(&all)).await?;
         let mut pods: Vec<_> = listed.into_iter().filter_map(|pod| read(pod, self.port)).collect();
         if pods.len() > MOST_PODS {
             let reason = format!(
@@ -98,34 +92,20 @@ impl Pods {
     /// # Errors
     /// The API server does not answer, or refuses. That the pod cannot be reached is told by [`Forward::broken`].
     pub(crate) async fn forward(&self, pod: &str, port: u16) -> Result<Forward, ApiError> {
-        let forwarder = match timeout(LONGEST_ANSWER, self.api().portforward(pod, &[port])).await {
-            Ok(Ok(forwarder)) => forwarder,
-            Ok(Err(error)) => return Err(refused(&error)),
-            Err(_) => return Err(ApiError::new(Failure::Timeout, "no answer in time")),
-        };
-        let mut forward = Forward {
+        let mut forwarder = answer(self.api.portforward(pod, &[port])).await?;
+        Ok(Forward {
             port,
+            stream: forwarder.take_stream(port),
             forwarder: Some(forwarder),
-            stream: None,
-        };
-        forward.stream = forward
-            .forwarder
-            .as_mut()
-            .and_then(|forwarder| forwarder.take_stream(port));
-        Ok(forward)
-    }
-
-    fn api(&self) -> Api<core::Pod> {
-        Api::namespaced(self.client.clone(), &self.namespace)
+        })
     }
 }
 
-impl fmt::Debug for Pods {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut pods = f.debug_struct("Pods");
-        pods.field("namespace", &self.namespace)
-            .field("selector", &self.selector)
-            .finish_non_exhaustive()
+/// Waits for an answer of the API server.
+async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
+    match timeout(LONGEST_ANSWER, request).await {
+        Ok(answer) => answer.map_err(|error| refused(&error)),
+        Err(_) => Err(ApiError::new(Failure::Timeout, "no answer in time")),
     }
 }
 
@@ -152,19 +132,15 @@ impl Forward {
 
     /// Completes when the node says that the port cannot be forwarded, with its words.
     pub(crate) async fn broken(&mut self) -> String {
-        let told = self
-            .forwarder
-            .as_mut()
-            .and_then(|forwarder| forwarder.take_error(self.port));
-        let told = match told {
-            Some(told) => told.await,
-            None => None,
-        };
-        match told {
-            Some(told) => told,
-            // The connection has ended without a word: its reader sees that.
-            None => std::future::pending().await,
+        let forwarder = self.forwarder.as_mut();
+        let told = forwarder.and_then(|forwarder| forwarder.take_error(self.port));
+        if let Some(told) = told
+            && let Some(words) = told.await
+        {
+            return words;
         }
+        // The connection has ended without a word: its reader sees that.
+        std::future::pending().await
     }
 }
 
@@ -179,14 +155,6 @@ impl Drop for Forward {
             sleep(LONGEST_END).await;
             forwarder.abort();
         });
-    }
-}
-
-impl fmt::Debug for Forward {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Forward")
-            .field("port", &self.port)
-            .finish_non_exhaustive()
     }
 }
 

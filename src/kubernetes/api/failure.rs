@@ -76,16 +76,10 @@ impl Failure {
 
     /// Whether it is one of the way to the server, so that another client may fare better.
     pub(crate) fn is_of_connection(self) -> bool {
-        match self {
-            Self::Credentials | Self::Connect | Self::Timeout | Self::Silent | Self::Cut => true,
-            Self::Malformed
-            | Self::Unauthorized
-            | Self::Forbidden
-            | Self::Expired
-            | Self::Throttled
-            | Self::Refused
-            | Self::Server => false,
-        }
+        matches!(
+            self,
+            Self::Credentials | Self::Connect | Self::Timeout | Self::Silent | Self::Cut
+        )
     }
 
     /// The failure of a status code; `None` for a success.

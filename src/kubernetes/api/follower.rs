@@ -18,7 +18,7 @@ use super::failure::{ApiError, Failure, backoff, random};
 use super::list_watch::{Listing, WatchEvent};
 use super::outage::{Outage, Refusals};
 use super::reconnecting::Link;
-use super::requests::{self, BodyReader, FOLLOWER, encoded};
+use super::requests::{self, BodyReader, FOLLOWER, LARGEST_LIST, encoded};
 use crate::base::text::excerpt;
 use crate::daemon::vital::supervise;
 use crate::policy::access::{Watch, Watches};
@@ -110,6 +110,9 @@ pub(crate) async fn keep_following<O: Objects + 'static>(
     origin: Origin,
     restarted: impl Fn(),
 ) {
+    for failure in Failure::ALL {
+        origin.metrics.watch_errors.zero([failure.label()]);
+    }
     // One for all of them: a follower that panics at each list is out of step since the first one.
     let watch = origin.watches.add();
     let start = || {
@@ -215,7 +218,7 @@ impl<O: Objects> Follower<O> {
             true => path.to_owned(),
             false => page_path(path, token),
         };
-        let page = async { requests::get(client, &path).await?.read_all().await };
+        let page = async { requests::get(client, &path).await?.read_to(LARGEST_LIST).await };
         page.await.inspect_err(|error| {
             // A server that forgets a list between two of its pages may still send it in one.
             self.lists_whole = error.failure == Failure::Expired;

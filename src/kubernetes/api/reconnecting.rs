@@ -12,11 +12,11 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::failure::{ApiError, Failure};
-use super::requests;
+use super::requests::{self, Login};
 
 /// A way to the API server.
 pub(crate) struct Link {
-    kubeconfig: Option<PathBuf>,
+    login: Login,
     agent: &'static str,
     session: Mutex<Arc<Session>>,
 }
@@ -38,11 +38,13 @@ pub(crate) struct Attempt {
 impl Link {
     /// Returns a link that has sent no request yet. `agent` is the `User-Agent` of its requests, as audit logs show it.
     pub(crate) fn new(kubeconfig: Option<PathBuf>, agent: &'static str) -> Self {
-        let session = Mutex::new(Session::new());
         Self {
-            kubeconfig,
+            login: Login {
+                kubeconfig,
+                context: None,
+            },
             agent,
-            session,
+            session: Mutex::new(Session::new()),
         }
     }
 
@@ -62,10 +64,10 @@ impl Link {
         if let Some(client) = attempt.session.client.get() {
             return Ok(client.clone());
         }
-        let (session, kubeconfig, agent) = (Arc::clone(&attempt.session), self.kubeconfig.clone(), self.agent);
+        let (session, login, agent) = (Arc::clone(&attempt.session), self.login.clone(), self.agent);
         // A task of its own: a program of the kubeconfig that takes longer than a question has time is not in vain.
         let made = tokio::spawn(async move {
-            let made = session.client.get_or_try_init(|| requests::connect(kubeconfig, agent));
+            let made = session.client.get_or_try_init(|| requests::connect(login, agent));
             made.await.cloned()
         });
         made.await

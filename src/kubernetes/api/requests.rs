@@ -1,12 +1,14 @@
 //! Requests to the API server, with a deadline for every wait, and answers that are read while they arrive.
 
 use std::env;
+use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::http::request::Builder;
 use hyper::{Request, Response, Uri};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -24,19 +26,7 @@ use super::failure::{ApiError, Failure};
 ///
 /// # Errors
 /// [`Failure::Credentials`].
-pub(crate) async fn connect(kubeconfig: Option<PathBuf>, agent: &'static str) -> Result<Client, ApiError> {
-    let login = Login {
-        kubeconfig,
-        ..Login::default()
-    };
-    connect_as(login, agent).await
-}
-
-/// The same, as a login of an operator may say.
-///
-/// # Errors
-/// [`Failure::Credentials`].
-pub(crate) async fn connect_as(login: Login, agent: &'static str) -> Result<Client, ApiError> {
+pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client, ApiError> {
     let runtime = Handle::current();
     let late = |_| {
         ApiError::new(
@@ -48,7 +38,8 @@ pub(crate) async fn connect_as(login: Login, agent: &'static str) -> Result<Clie
     // Blocking: it reads files, and may run a program of the kubeconfig that gets a token.
     let client = spawn_blocking(move || {
         let _permit = permit;
-        let mut config = runtime.block_on(configuration(&login))?;
+        let config = runtime.block_on(configuration(&login));
+        let mut config = config.map_err(|error| ApiError::caused(Failure::Credentials, &*error))?;
         config.connect_timeout = Some(LONGEST_CONNECT);
         // The other deadlines are below, and kube's own retries would hide the answer of the server.
         config.read_timeout = None;
@@ -118,21 +109,16 @@ fn without_login(url: &Uri) -> String {
     }
 }
 
-async fn configuration(login: &Login) -> Result<Config, ApiError> {
+async fn configuration(login: &Login) -> Result<Config, Box<dyn Error + Send + Sync>> {
     let options = KubeConfigOptions {
         context: login.context.clone(),
         ..KubeConfigOptions::default()
     };
-    if let Some(path) = &login.kubeconfig {
-        let file = Kubeconfig::read_from(path).map_err(|error| ApiError::caused(Failure::Credentials, &error))?;
-        let config = Config::from_custom_kubeconfig(file, &options).await;
-        return config.map_err(|error| ApiError::caused(Failure::Credentials, &error));
-    }
-    if login.is_of_pod() {
-        return Config::incluster().map_err(|error| ApiError::caused(Failure::Credentials, &error));
-    }
-    let config = Config::from_kubeconfig(&options).await;
-    config.map_err(|error| ApiError::caused(Failure::Credentials, &error))
+    Ok(match &login.kubeconfig {
+        Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?,
+        None if login.is_of_pod() => Config::incluster()?,
+        None => Config::from_kubeconfig(&options).await?,
+    })
 }
 
 /// Gets a path, and returns the body of a successful answer as soon as its head has arrived.
@@ -140,36 +126,27 @@ async fn configuration(login: &Login) -> Result<Config, ApiError> {
 /// # Errors
 /// The answer is no success, or did not arrive in time.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<BodyReader, ApiError> {
-    let request = Request::get(path).header(ACCEPT, JSON).body(Body::empty());
-    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-    send(client, request).await
+    send(client, Request::get(path), Body::empty()).await
 }
 
-/// Posts a JSON object, and returns the body of a successful answer as soon as its head has arrived.
-///
-/// # Errors
-/// The answer is no success, or did not arrive in time.
+/// Posts a JSON object, and answers as [`get`] does.
 pub(crate) async fn post(client: &Client, path: &str, object: Bytes) -> Result<BodyReader, ApiError> {
-    let request = Request::post(path).header(ACCEPT, JSON).header(CONTENT_TYPE, JSON);
-    let request = request.body(Body::from(object));
-    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-    send(client, request).await
+    send(client, Request::post(path).header(CONTENT_TYPE, JSON), object.into()).await
 }
 
-/// Merges a patch (RFC 7396) into an object, and returns the body of a successful answer as soon as its head has arrived.
-///
-/// # Errors
-/// The answer is no success, or did not arrive in time.
+/// Merges a patch (RFC 7396) into an object, and answers as [`get`] does.
 pub(crate) async fn patch(client: &Client, path: &str, patch: Bytes) -> Result<BodyReader, ApiError> {
-    let request = Request::patch(path)
-        .header(ACCEPT, JSON)
-        .header(CONTENT_TYPE, MERGE_PATCH);
-    let request = request.body(Body::from(patch));
-    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-    send(client, request).await
+    send(
+        client,
+        Request::patch(path).header(CONTENT_TYPE, MERGE_PATCH),
+        patch.into(),
+    )
+    .await
 }
 
-async fn send(client: &Client, request: Request<Body>) -> Result<BodyReader, ApiError> {
+async fn send(client: &Client, request: Builder, body: Body) -> Result<BodyReader, ApiError> {
+    let request = request.header(ACCEPT, JSON).body(body);
+    let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
     let response = match timeout(LONGEST_ANSWER, client.send(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => return Err(ApiError::caused(failure_of(&error), &error)),
@@ -217,14 +194,6 @@ pub(crate) struct BodyReader {
 }
 
 impl BodyReader {
-    /// Reads the whole body.
-    ///
-    /// # Errors
-    /// Nothing arrived for 5 s, the body was cut, or it is larger than 64 MiB.
-    pub(crate) async fn read_all(self) -> Result<Vec<u8>, ApiError> {
-        self.read_to(LARGEST_LIST).await
-    }
-
     /// Reads the whole body of at most `largest` bytes.
     ///
     /// # Errors
@@ -299,7 +268,8 @@ pub(crate) const LONGEST_ANSWER: Duration = Duration::from_secs(15);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The objects of one list, by the length of its pages: a server could say without end that there are more.
 pub(crate) const MOST_LISTED: usize = 1_000_000;
-const LARGEST_LIST: usize = 64 << 20;
+/// A page of a list, in bytes.
+pub(crate) const LARGEST_LIST: usize = 64 << 20;
 const LONGEST_LINE: usize = 8 << 20;
 /// All but the unreserved characters.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');

@@ -9,7 +9,7 @@ use crate::daemon::vital;
 
 /// Runs until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Thread {
+pub struct Thread {
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
@@ -22,12 +22,7 @@ impl Thread {
     pub(crate) fn start(name: &str, work: impl Future<Output = ()> + Send + 'static) -> io::Result<Self> {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let run = async move {
-            tokio::select! {
-                () = work => {}
-                () = stopped.cancelled() => {}
-            }
-        };
+        let run = async move { stopped.run_until_cancelled(work).await.unwrap_or_default() };
         let thread = vital::start(name, move || Ok(run))?;
         Ok(Self {
             stop,

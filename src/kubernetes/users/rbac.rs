@@ -13,31 +13,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
-use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::follower::{Event, Objects, Origin, Scope, Subject, keep_following};
 use crate::kubernetes::api::thread::Thread;
 use crate::policy::access::Change;
 use crate::tunnel::metrics::Metrics;
 
-/// Follows roles, bindings and ServiceAccounts on a thread of its own, until it is dropped.
-#[derive(Debug)]
-pub struct RbacWatch {
-    _thread: Thread,
-}
-
-impl RbacWatch {
-    /// Starts to follow, whether the API server answers or not. `changed` is called on the thread for each change, and for
-    /// none that the first lists tell.
-    ///
-    /// # Errors
-    /// The thread or its runtime cannot be started.
-    pub fn start(origin: Origin, changed: impl Fn(Change) + Send + Sync + 'static) -> io::Result<Self> {
-        for failure in Failure::ALL {
-            origin.metrics.watch_errors.zero([failure.label()]);
-        }
-        let thread = Thread::start("rbac", follow(origin, Arc::new(changed)))?;
-        Ok(Self { _thread: thread })
-    }
+/// Follows roles, bindings and ServiceAccounts on a thread, whether the API server answers or not. `changed` is called on it
+/// for each change, and for none that the first lists tell.
+///
+/// # Errors
+/// The thread or its runtime cannot be started.
+pub fn watch_rbac(origin: Origin, changed: impl Fn(Change) + Send + Sync + 'static) -> io::Result<Thread> {
+    Thread::start("rbac", follow(origin, Arc::new(changed)))
 }
 
 /// What is told of each change.

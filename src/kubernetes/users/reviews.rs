@@ -10,13 +10,12 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
-use self::access::{access_question, decision};
-use self::token::{Audiences, token_question, verdict};
+use self::token::Audiences;
 use crate::base::json::Object;
 use crate::base::secret::Secret;
 use crate::kubernetes::api::failure::{ApiError, Failure};
@@ -56,14 +55,15 @@ impl ApiReviewer {
         }
     }
 
-    /// The answer to a question at this path.
-    async fn ask(&self, question: &Question<'_>) -> Result<Zeroizing<Vec<u8>>, Unavailable> {
+    /// The status of the answer to a question.
+    async fn ask<T: DeserializeOwned>(&self, question: Question<'_>, spec: impl Serialize) -> Result<T, Unavailable> {
         if let Some(wait) = self.wait() {
             let reason = format!("it asks for a wait of {} s more", wait.as_secs() + 1);
-            return Err(question.unavailable(&ApiError::new(Failure::Throttled, reason)));
+            return Err(question.unavailable(Failure::Throttled, &reason));
         }
+        let body = question.body(spec);
         let first = self.link.attempt();
-        let mut answer = self.post(&first, question).await;
+        let mut answer = self.post(&first, question, body.clone()).await;
         if self.link.ended(&first, &answer)
             && answer
                 .as_ref()
@@ -72,19 +72,23 @@ impl ApiReviewer {
             // The server may have closed an idle connection at this moment, or the token may have been rotated, and the
             // file of the new one be there. A question changes nothing, so it may come twice.
             let second = self.link.attempt();
-            answer = self.post(&second, question).await;
+            answer = self.post(&second, question, body).await;
             self.link.ended(&second, &answer);
         }
-        answer.map_err(|error| {
-            self.note(question.kind, &error);
-            question.unavailable(&error)
-        })
+        let answer = answer.inspect_err(|error| self.note(question.kind, error));
+        let status = answer.and_then(|body| status(&body, question.kind));
+        status.map_err(|error| question.unavailable(error.failure, &error.reason))
     }
 
-    async fn post(&self, attempt: &Attempt, question: &Question<'_>) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+    async fn post(
+        &self,
+        attempt: &Attempt,
+        question: Question<'_>,
+        body: Bytes,
+    ) -> Result<Zeroizing<Vec<u8>>, ApiError> {
         let answer = async {
             let client = self.link.client(attempt).await?;
-            let body = requests::post(&client, question.path(), question.body.clone()).await?;
+            let body = requests::post(&client, &question.kind.path(), body).await?;
             body.read_to(LARGEST_ANSWER).await
         };
         let answer = timeout_at(question.deadline, answer).await.unwrap_or_else(|_| {
@@ -123,16 +127,16 @@ impl ApiReviewer {
     }
 
     async fn token_verdict(&self, token: &Secret) -> Result<Verdict, Unavailable> {
-        // One for both questions, where there are two.
-        let deadline = Instant::now() + DEADLINE;
+        // One deadline for both questions, where there are two.
+        let question = Question::new(Kind::Token, Some(token));
         let mut refused: Option<Verdict> = None;
         for audience in self.audiences.questions(token) {
-            let question = token_question(token, audience, deadline);
-            let body = self.ask(&question).await?;
-            match verdict(&body, audience, token).map_err(|error| question.unavailable(&error))? {
+            let status = self.ask(question, token::Spec::new(token, audience)).await?;
+            let verdict = token::verdict(status, audience, token);
+            match verdict.map_err(|error| question.unavailable(error.failure, &error.reason))? {
                 Verdict::Refused(sentence) if *sentence == *token::REVOKED && !self.is_settled(Kind::Token) => {
                     let reason = "it has just come back, and may not know each ServiceAccount yet";
-                    return Err(question.unavailable(&ApiError::new(Failure::Server, reason)));
+                    return Err(question.unavailable(Failure::Server, reason));
                 }
                 Verdict::Refused(sentence) => drop(refused.get_or_insert(Verdict::Refused(sentence))),
                 proved @ Verdict::Proved(_) => return Ok(proved),
@@ -142,9 +146,8 @@ impl ApiReviewer {
     }
 
     async fn access_decision(&self, user: &User, action: &Action) -> Result<Decision, Unavailable> {
-        let question = access_question(user, action, Instant::now() + DEADLINE);
-        let body = self.ask(&question).await?;
-        let decision = decision(&body).map_err(|error| question.unavailable(&error))?;
+        let question = Question::new(Kind::Access, None);
+        let decision = access::decision(&self.ask(question, access::spec(user, action)).await?);
         Ok(Decision {
             complete: decision.complete && (decision.allowed || self.is_settled(Kind::Access)),
             ..decision
@@ -186,26 +189,80 @@ enum Kind {
 }
 
 impl Kind {
-    /// Its resource, as a ClusterRole has it.
-    fn resource(self) -> &'static str {
+    /// The name of its objects, of all of them as a path has it, and their API group.
+    fn names(self) -> [&'static str; 3] {
         match self {
-            Self::Token => "tokenreviews.authentication.k8s.io",
-            Self::Access => "subjectaccessreviews.authorization.k8s.io",
+            Self::Token => ["TokenReview", "tokenreviews", "authentication.k8s.io"],
+            Self::Access => ["SubjectAccessReview", "subjectaccessreviews", "authorization.k8s.io"],
         }
     }
 
-    fn unavailable(self, error: &ApiError) -> Unavailable {
-        let (failure, reason, resource) = (error.failure, &error.reason, self.resource());
+    fn version(self) -> String {
+        let [.., group] = self.names();
+        format!("{group}/v1")
+    }
+
+    fn path(self) -> String {
+        let [_, plural, group] = self.names();
+        format!("/apis/{group}/v1/{plural}")
+    }
+}
+
+/// A question, but for what it asks.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    kind: Kind,
+    /// The end of the wait for its answer.
+    deadline: Instant,
+    /// The token that must not be in any message.
+    token: Option<&'a Secret>,
+}
+
+impl<'a> Question<'a> {
+    fn new(kind: Kind, token: Option<&'a Secret>) -> Self {
+        let deadline = Instant::now() + DEADLINE;
+        Self { kind, deadline, token }
+    }
+
+    fn body(self, spec: impl Serialize) -> Bytes {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Asked<T> {
+            api_version: String,
+            kind: &'static str,
+            spec: T,
+        }
+        let [kind, ..] = self.kind.names();
+        let api_version = self.kind.version();
+        // In one piece: a buffer that grows leaves copies behind.
+        let size = self.token.map_or(0, |token| token.expose().len() * 2) + 1024;
+        let mut body = Zeroizing::new(Vec::with_capacity(size));
+        let asked = Asked {
+            api_version,
+            kind,
+            spec,
+        };
+        // Text, and lists and maps of text, always have a form in JSON.
+        serde_json::to_writer(&mut *body, &asked).ok();
+        Bytes::from_owner(body)
+    }
+
+    /// The failure in words. A server, or what stands in front of it, may quote the question in its answer.
+    fn unavailable(self, failure: Failure, reason: &str) -> Unavailable {
+        let reason = self
+            .token
+            .map_or_else(|| reason.to_owned(), |token| token.redacted(reason));
+        let [_, plural, group] = self.kind.names();
         let message = if failure == Failure::Forbidden {
             format!(
-                "the API server lets switchboard create no {resource}: bind its ServiceAccount to the ClusterRole \
+                "the API server lets switchboard create no {plural}.{group}: bind its ServiceAccount to the ClusterRole \
                  system:auth-delegator (kubectl create clusterrolebinding switchboard-auth-delegator \
                  --clusterrole=system:auth-delegator --serviceaccount=NAMESPACE:NAME): {reason}"
             )
         } else if failure == Failure::Unauthorized {
             format!("the API server refuses switchboard's own credentials, also those of the current files: {reason}")
         } else {
-            format!("the API server has not answered a question ({resource}): {reason}")
+            format!("the API server has not answered a question ({plural}.{group}): {reason}")
         };
         Unavailable {
             kind: failure.label(),
@@ -214,39 +271,11 @@ impl Kind {
     }
 }
 
-/// A question as it is sent.
-struct Question<'a> {
-    kind: Kind,
-    body: Bytes,
-    /// The end of the wait for its answer.
-    deadline: Instant,
-    /// The token that must not be in any message.
-    token: Option<&'a Secret>,
-}
-
-impl Question<'_> {
-    fn path(&self) -> &'static str {
-        match self.kind {
-            Kind::Token => "/apis/authentication.k8s.io/v1/tokenreviews",
-            Kind::Access => "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-        }
-    }
-
-    /// The failure in words. A server, or what stands in front of it, may quote the question in its answer.
-    fn unavailable(&self, error: &ApiError) -> Unavailable {
-        let reason = match self.token {
-            Some(token) => token.redacted(&error.reason),
-            None => error.reason.clone(),
-        };
-        self.kind.unavailable(&ApiError::new(error.failure, reason))
-    }
-}
-
 /// Reads the status of an answer.
 ///
 /// # Errors
 /// It is not the answer to a question of that kind.
-fn status<T: DeserializeOwned>(body: &[u8], version: &str, kind: &str) -> Result<T, ApiError> {
+fn status<T: DeserializeOwned>(body: &[u8], kind: Kind) -> Result<T, ApiError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", bound = "T: DeserializeOwned")]
     struct Answer<T> {
@@ -258,8 +287,9 @@ fn status<T: DeserializeOwned>(body: &[u8], version: &str, kind: &str) -> Result
     }
     let read = serde_json::from_slice(body);
     let Object(answer): Object<Answer<T>> = read.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-    if answer.kind != kind || answer.api_version != version {
-        return Err(ApiError::new(Failure::Malformed, format!("the answer is no {kind}")));
+    let [name, ..] = kind.names();
+    if answer.kind != name || answer.api_version != kind.version() {
+        return Err(ApiError::new(Failure::Malformed, format!("the answer is no {name}")));
     }
     Ok(answer.status.0)
 }
@@ -275,3 +305,23 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// An API server answers before it has read each binding and ServiceAccount from its database: a no of that time says
 /// little. It takes a part of a second, and a tunnel whose right has ended meanwhile lives on for no longer than that.
 const SETTLES: Duration = Duration::from_millis(1500);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_question_says_which_kind_of_object_it_is() {
+        for (kind, expected) in [
+            (Kind::Token, ["authentication.k8s.io/v1", "TokenReview"]),
+            (Kind::Access, ["authorization.k8s.io/v1", "SubjectAccessReview"]),
+        ] {
+            let body = Question::new(kind, None).body(json!({"a": "\""}));
+            let asked: Value = serde_json::from_slice(&body).unwrap();
+            let [version, name] = expected;
+            assert_eq!(asked, json!({"apiVersion": version, "kind": name, "spec": {"a": "\""}}));
+        }
+    }
+}

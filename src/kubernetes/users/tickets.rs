@@ -8,39 +8,24 @@ use std::time::Duration;
 use serde::Deserialize;
 use tracing::{info, warn};
 
-use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::follower::{Event, Objects, Origin, Scope, Subject, keep_following};
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::thread::Thread;
-use crate::policy::access::tickets::{TicketFault, Tickets, data_of};
+use crate::policy::access::tickets::{Tickets, data_of};
 use crate::policy::access::{SecretName, TicketOptions};
 use crate::tunnel::metrics::Metrics;
 
-/// Follows tickets on a thread of its own, until it is dropped.
-#[derive(Debug)]
-pub struct TicketWatch {
-    _thread: Thread,
-}
-
-impl TicketWatch {
-    /// Starts to follow, whether the API server answers or not, and keeps `tickets` equal to what there is.
-    ///
-    /// # Errors
-    /// The thread or its runtime cannot be started.
-    pub fn start(origin: Origin, options: &TicketOptions, tickets: Arc<Tickets>) -> io::Result<Self> {
-        for failure in Failure::ALL {
-            origin.metrics.watch_errors.zero([failure.label()]);
-        }
-        let name = options.secret.clone();
-        let work = async move {
-            let metrics = origin.metrics.clone();
-            let secret = || OneSecret::new(&name, Arc::clone(&tickets), metrics.clone());
-            keep_following(subject(&name), secret, origin, || {}).await;
-        };
-        Ok(Self {
-            _thread: Thread::start("tickets", work)?,
-        })
-    }
+/// Follows the Secret of tickets on a thread, whether the API server answers or not, and keeps `tickets` equal to what is in it.
+///
+/// # Errors
+/// The thread or its runtime cannot be started.
+pub fn watch_tickets(origin: Origin, options: &TicketOptions, tickets: Arc<Tickets>) -> io::Result<Thread> {
+    let name = options.secret.clone();
+    Thread::start("tickets", async move {
+        let metrics = origin.metrics.clone();
+        let secret = || OneSecret::new(&name, Arc::clone(&tickets), metrics.clone());
+        keep_following(subject(&name), secret, origin, || {}).await;
+    })
 }
 
 /// One Secret.
@@ -48,14 +33,8 @@ struct OneSecret {
     name: Box<str>,
     tickets: Arc<Tickets>,
     metrics: Metrics,
-    /// The last report.
-    reported: Reported,
-}
-
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Reported {
-    shape: Option<&'static str>,
-    faults: Vec<TicketFault>,
+    /// The sentences of the last report.
+    reported: Vec<String>,
 }
 
 /// The entries of a Secret, or why it is none of tickets.
@@ -67,47 +46,38 @@ impl OneSecret {
             name: name.name.clone(),
             tickets,
             metrics,
-            reported: Reported::default(),
+            reported: Vec::new(),
         }
     }
 
     /// Applies the data, and reports each fault of them once.
     fn replace(&mut self, data: Data) {
-        let reported = match data {
-            Ok(data) => Reported {
-                shape: None,
-                faults: self.tickets.replace(&data),
-            },
-            Err(reason) => Reported {
-                shape: Some(reason),
-                faults: Vec::new(),
-            },
+        let faults = match data {
+            Ok(data) => self
+                .tickets
+                .replace(&data)
+                .into_iter()
+                .map(|fault| fault.to_string())
+                .collect(),
+            Err(reason) => vec![format!(
+                "it cannot be used, and its tickets stay as they were: {reason}"
+            )],
         };
-        if reported == self.reported {
+        if faults == self.reported {
             return;
         }
         let secret = &*self.name;
-        if let Some(reason) = reported.shape {
-            warn!(
-                secret,
-                "the Secret of tickets cannot be used, its tickets stay as they were: {reason}"
-            );
+        for fault in faults.iter().take(MOST_REPORTED) {
+            warn!(secret, "the Secret of tickets has a fault: {fault}");
         }
-        for fault in reported.faults.iter().take(MOST_REPORTED) {
-            warn!(secret, "an entry of the Secret is no ticket: {fault}");
+        if faults.len() > MOST_REPORTED {
+            let more = faults.len() - MOST_REPORTED;
+            warn!(secret, more, "the Secret of tickets has further faults");
         }
-        if let Some(more) = reported
-            .faults
-            .len()
-            .checked_sub(MOST_REPORTED)
-            .filter(|more| *more > 0)
-        {
-            warn!(secret, more, "further entries of the Secret are no tickets");
-        }
-        if reported == Reported::default() {
+        if faults.is_empty() {
             info!(secret, "the Secret of tickets is in order again");
         }
-        self.reported = reported;
+        self.reported = faults;
     }
 }
 
@@ -207,16 +177,16 @@ mod tests {
         odd["data"] = json!([1]);
         for object in [&other, &odd] {
             own.take(Event::Applied(read(&own, object).unwrap())).await;
-            assert!(is_known() && own.reported.shape.is_some(), "{object}");
+            assert!(is_known() && own.reported.len() == 1, "{object}");
             own.take(listed(&own, object)).await;
             assert!(is_known(), "{object}");
         }
         own.take(Event::Applied(read(&own, &secret("own", "x")).unwrap())).await;
         assert!(!is_known());
-        assert_eq!(own.reported.faults.len(), 1);
+        assert!(own.reported[0].starts_with("x: "), "{:?}", own.reported);
         own.take(listed(&own, &good)).await;
         assert!(is_known());
-        assert_eq!(own.reported, Reported::default());
+        assert!(own.reported.is_empty());
         own.take(Event::Deleted(read(&own, &good).unwrap())).await;
         assert!(!is_known());
     }

@@ -57,7 +57,7 @@ impl Waker {
             }
         };
         match self.start(&service.namespace, &workload).await {
-            Ok(Started::Now) => {
+            Ok(true) => {
                 self.metrics.wakes.count(["started"]);
                 info!(%service, %workload, "a request starts the workload of the Service");
                 note(Note::normal(
@@ -66,7 +66,7 @@ impl Waker {
                     &format!("Starting {workload} for a client"),
                 ));
             }
-            Ok(Started::Before) => self.metrics.wakes.count(["running"]),
+            Ok(false) => self.metrics.wakes.count(["running"]),
             Err(error) => {
                 self.writer.wakes().failed(&target);
                 self.metrics.wakes.count(["failed"]);
@@ -81,7 +81,8 @@ impl Waker {
         }
     }
 
-    async fn start(&self, namespace: &str, workload: &Workload) -> Result<Started, ApiError> {
+    /// Starts a workload, and returns whether it did not run before.
+    async fn start(&self, namespace: &str, workload: &Workload) -> Result<bool, ApiError> {
         let Workload { kind, name } = workload;
         let plural = match kind {
             WorkloadKind::StatefulSet => "statefulsets",
@@ -90,25 +91,21 @@ impl Waker {
                 // The controller of Notebooks scales one with this annotation to 0.
                 let resume = json!({"metadata": {"annotations": {"kubeflow-resource-stopped": null}}});
                 self.link.patch(&notebook_path(namespace, name), &resume).await?;
-                return Ok(Started::Now);
+                return Ok(true);
             }
         };
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{plural}/{name}/scale");
         let scale = self.link.get(&path).await?;
-        if scale
-            .pointer("/spec/replicas")
-            .and_then(Value::as_u64)
-            .unwrap_or_default()
-            > 0
-        {
-            return Ok(Started::Before);
+        let replicas = scale.pointer("/spec/replicas").and_then(Value::as_u64);
+        if replicas.is_some_and(|replicas| replicas > 0) {
+            return Ok(false);
         }
         // With the version that was read: what has been scaled up meanwhile must not be scaled down to 1.
         let version = scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
         let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}});
         match self.link.patch(&path, &patch).await {
-            Ok(_) => Ok(Started::Now),
-            Err(error) if error.status == Some(StatusCode::CONFLICT) => Ok(Started::Before),
+            Ok(_) => Ok(true),
+            Err(error) if error.status == Some(StatusCode::CONFLICT) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -117,12 +114,6 @@ impl Waker {
 /// The path of a Notebook.
 pub(crate) fn notebook_path(namespace: &str, name: &str) -> String {
     format!("/apis/kubeflow.org/v1/namespaces/{namespace}/notebooks/{name}")
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Started {
-    Now,
-    Before,
 }
 
 /// Questions to the API server.

@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 use crate::base::follow::{LONGEST, ReadFailure, Reloaded};
 use crate::daemon::threads::run_within;
 use crate::daemon::vital::supervise;
-use crate::kubernetes::{ApiReviewer, Origin, RbacWatch, TicketWatch, report_cluster};
+use crate::kubernetes::{ApiReviewer, Origin, Thread, report_cluster, watch_rbac, watch_tickets};
 use crate::policy::access::passwords::UserFault;
 use crate::policy::access::tickets::Tickets;
 use crate::policy::access::{self, Mode, Reviewer, Sources, TicketOptions, oidc, passwords};
@@ -25,7 +25,7 @@ pub(super) struct Users {
     /// By their options and the kubeconfig.
     tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTickets>,
     /// Dropped with the settings that it follows.
-    watch: Option<RbacWatch>,
+    watch: Option<Thread>,
 }
 
 /// A source with the settings that it was made of. As long as these are the same it goes on: its keys and users are in
@@ -61,7 +61,7 @@ struct UserFile {
 #[derive(Debug)]
 struct ClusterTickets {
     tickets: Arc<Tickets>,
-    _watch: TicketWatch,
+    _watch: Thread,
     _reporting: AbortOnDropHandle<()>,
 }
 
@@ -174,7 +174,7 @@ where
 /// Starts to follow the tickets; `None` without a thread for it, and then no ticket is accepted.
 fn tickets_of(options: &TicketOptions, kubeconfig: Option<PathBuf>, shared: &Arc<Shared>) -> Option<ClusterTickets> {
     let tickets = Arc::new(Tickets::new(options.ttl));
-    let watch = TicketWatch::start(origin(kubeconfig, shared), options, Arc::clone(&tickets));
+    let watch = watch_tickets(origin(kubeconfig, shared), options, Arc::clone(&tickets));
     let watch = watch
         .inspect_err(|error| error!(%error, "cannot follow tickets: none is accepted"))
         .ok()?;
@@ -200,13 +200,13 @@ fn origin(kubeconfig: Option<PathBuf>, shared: &Shared) -> Origin {
 }
 
 /// Follows roles and bindings, if the settings say so.
-fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<RbacWatch> {
+fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<Thread> {
     if !options.kubernetes.as_ref()?.watch_rbac {
         return None;
     }
     let access = Arc::clone(&shared.access);
     let origin = origin(options.kubeconfig.clone(), shared);
-    let watch = RbacWatch::start(origin, move |change| access.changed(&change));
+    let watch = watch_rbac(origin, move |change| access.changed(&change));
     watch
         .inspect_err(
             |error| error!(%error, "cannot follow roles and bindings: rights are asked about again at `recheck`"),

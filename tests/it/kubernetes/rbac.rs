@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use switchboard::kubernetes::{Origin, RbacWatch};
+use switchboard::kubernetes::{Origin, Thread, watch_rbac};
 use switchboard::policy::access::Change;
 use switchboard::tunnel::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -19,7 +19,7 @@ struct Scene {
     api: Api,
     changes: UnboundedReceiver<Change>,
     metrics: Metrics,
-    _watch: RbacWatch,
+    _watch: Thread,
 }
 
 impl Scene {
@@ -39,7 +39,7 @@ impl Scene {
             watches: Arc::default(),
         };
         Self {
-            _watch: RbacWatch::start(origin, told).unwrap(),
+            _watch: watch_rbac(origin, told).unwrap(),
             api,
             changes,
             metrics,

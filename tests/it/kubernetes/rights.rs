@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use switchboard::base::secret::Secret;
-use switchboard::kubernetes::{ApiReviewer, Origin, RbacWatch};
+use switchboard::kubernetes::{ApiReviewer, Origin, Thread, watch_rbac};
 use switchboard::policy::access::{Action, Change, Decision, Kubernetes, Reviewer, User, Verdict};
 use switchboard::tunnel::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -53,7 +53,7 @@ async fn decision(reviewer: &ApiReviewer, ground: &Reviewing, user: &User, name:
 }
 
 /// What is told of changes, from when all kinds are watched: other tests change the cluster as well.
-async fn followed(ground: &Reviewing) -> (RbacWatch, UnboundedReceiver<Change>) {
+async fn followed(ground: &Reviewing) -> (Thread, UnboundedReceiver<Change>) {
     let (sender, mut changes) = unbounded_channel();
     // The receiver is gone when the scenario ends.
     let told = move |change| drop(sender.send(change));
@@ -62,7 +62,7 @@ async fn followed(ground: &Reviewing) -> (RbacWatch, UnboundedReceiver<Change>) 
         metrics: Metrics::new().unwrap(),
         watches: Arc::default(),
     };
-    let watch = RbacWatch::start(origin, told).unwrap();
+    let watch = watch_rbac(origin, told).unwrap();
     let probes: [fn(&str, &str) -> Value; 2] = [
         |here, generation| role(here, "probe", &[generation]),
         |here, generation| role_binding(here, "probe", "probe", generation),

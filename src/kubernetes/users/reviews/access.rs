@@ -1,64 +1,40 @@
 //! The `SubjectAccessReview`: its question, and what its answer comes to.
 
 use serde::Deserialize;
-use serde_json::json;
-use tokio::time::Instant;
+use serde_json::{Value, json};
 
-use super::{Kind, Question, status};
 use crate::base::text::excerpt;
-use crate::kubernetes::api::failure::ApiError;
 use crate::policy::access::{Action, Decision, User};
 
-/// Whether this user may do that, with all that is known of the user.
-pub(super) fn access_question(user: &User, action: &Action, deadline: Instant) -> Question<'static> {
-    let review = json!({
-        "apiVersion": VERSION,
-        "kind": KIND,
-        "spec": {
-            "user": user.name,
-            "uid": user.uid.as_deref().unwrap_or_default(),
-            "groups": user.groups,
-            "extra": user.extra,
-            "resourceAttributes": {
-                "verb": action.verb,
-                "group": action.group,
-                "resource": action.resource,
-                "subresource": action.subresource,
-                "namespace": action.namespace,
-                "name": action.name,
-            },
-        },
-    });
-    Question {
-        kind: Kind::Access,
-        body: review.to_string().into(),
-        deadline,
-        token: None,
-    }
+/// The question whether this user may do that, with all that is known of the user.
+pub(super) fn spec(user: &User, action: &Action) -> Value {
+    json!({
+        "user": user.name,
+        "uid": user.uid.as_deref().unwrap_or_default(),
+        "groups": user.groups,
+        "extra": user.extra,
+        "resourceAttributes": action,
+    })
 }
 
-/// Reads the answer.
-///
-/// # Errors
-/// It is not the answer to such a question.
-pub(super) fn decision(body: &[u8]) -> Result<Decision, ApiError> {
-    let status: Status = status(body, VERSION, KIND)?;
+/// Returns the decision of an answer.
+pub(super) fn decision(status: &Status) -> Decision {
     let reason = match (&*status.reason, &*status.evaluation_error) {
         ("", error) => error,
         (reason, _) => reason,
     };
-    Ok(Decision {
+    Decision {
         // Both at once contradict each other: then it is a no.
         allowed: status.allowed && !status.denied,
         complete: status.evaluation_error.is_empty(),
         reason: excerpt(reason, LONGEST_REASON).into(),
-    })
+    }
 }
 
 /// `allowed` is always there, also where it is false.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+pub(super) struct Status {
     allowed: bool,
     #[serde(default)]
     denied: bool,
@@ -68,8 +44,6 @@ struct Status {
     evaluation_error: String,
 }
 
-const VERSION: &str = "authorization.k8s.io/v1";
-const KIND: &str = "SubjectAccessReview";
 /// Characters of a reason: it names a binding, a role and a subject.
 const LONGEST_REASON: usize = 512;
 
@@ -77,16 +51,20 @@ const LONGEST_REASON: usize = 512;
 mod tests {
     use std::collections::BTreeMap;
 
-    use serde_json::Value;
-
     use super::*;
-    use crate::kubernetes::api::failure::Failure;
+    use crate::kubernetes::api::failure::{ApiError, Failure};
+    use crate::kubernetes::users::reviews::{self, Kind};
     use crate::policy::access::Method;
 
-    fn answer(status: &Value) -> Vec<u8> {
-        json!({"apiVersion": VERSION, "kind": KIND, "status": status})
-            .to_string()
-            .into_bytes()
+    const VERSION: &str = "authorization.k8s.io/v1";
+    const KIND: &str = "SubjectAccessReview";
+
+    fn answer(status: &Value) -> String {
+        json!({"apiVersion": VERSION, "kind": KIND, "status": status}).to_string()
+    }
+
+    fn decision(body: &str) -> Result<Decision, ApiError> {
+        reviews::status(body.as_bytes(), Kind::Access).map(|status| super::decision(&status))
     }
 
     #[test]
@@ -107,19 +85,15 @@ mod tests {
             namespace: "team-a".into(),
             name: "devbox".into(),
         };
-        let asked: Value = serde_json::from_slice(&access_question(&user, &action, Instant::now()).body).unwrap();
         let expected = json!({
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": {
-                "user": "alice", "uid": "u-1", "groups": ["ops", "system:authenticated"],
-                "extra": {"example.com/team": ["a", "b"]},
-                "resourceAttributes": {
-                    "verb": "create", "group": "", "resource": "services", "subresource": "ssh",
-                    "namespace": "team-a", "name": "devbox",
-                },
+            "user": "alice", "uid": "u-1", "groups": ["ops", "system:authenticated"],
+            "extra": {"example.com/team": ["a", "b"]},
+            "resourceAttributes": {
+                "verb": "create", "group": "", "resource": "services", "subresource": "ssh",
+                "namespace": "team-a", "name": "devbox",
             },
         });
-        assert_eq!(asked, expected);
+        assert_eq!(spec(&user, &action), expected);
     }
 
     #[test]
@@ -179,11 +153,7 @@ mod tests {
             json!({"apiVersion": "authorization.k8s.io/v1beta1", "kind": KIND, "status": {"allowed": true}})
                 .to_string(),
         ] {
-            assert_eq!(
-                decision(body.as_bytes()).unwrap_err().failure,
-                Failure::Malformed,
-                "{body}"
-            );
+            assert_eq!(decision(&body).unwrap_err().failure, Failure::Malformed, "{body}");
         }
     }
 }

@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
-use zeroize::Zeroizing;
 
-use super::{Kind, Question, status};
 use crate::base::json::Object;
 use crate::base::secret::Secret;
 use crate::base::text::excerpt;
@@ -54,37 +50,30 @@ impl Audiences {
     }
 }
 
-/// The user that the token proves.
-pub(super) fn token_question<'a>(token: &'a Secret, audience: Audience<'_>, deadline: Instant) -> Question<'a> {
-    let review = Asked {
-        api_version: VERSION,
-        kind: KIND,
-        spec: Spec {
-            token: token.expose(),
-            audiences: match audience {
-                Audience::Named(names) => names,
-                Audience::ServersOwn => &[],
-            },
-        },
-    };
-    // In one piece: a buffer that grows leaves copies behind.
-    let mut body = Zeroizing::new(Vec::with_capacity(token.expose().len() * 2 + 1024));
-    // Text and lists of text always have a form in JSON.
-    serde_json::to_writer(&mut *body, &review).ok();
-    Question {
-        kind: Kind::Token,
-        body: Bytes::from_owner(body),
-        deadline,
-        token: Some(token),
+/// The question which user the token proves.
+#[derive(Serialize)]
+pub(super) struct Spec<'a> {
+    token: &'a str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    audiences: &'a [Box<str>],
+}
+
+impl<'a> Spec<'a> {
+    pub(super) fn new(token: &'a Secret, audience: Audience<'a>) -> Self {
+        let audiences = match audience {
+            Audience::Named(names) => names,
+            Audience::ServersOwn => &[],
+        };
+        let token = token.expose();
+        Self { token, audiences }
     }
 }
 
-/// Reads the answer to the question with these audiences.
+/// Returns the verdict of the answer to the question with these audiences.
 ///
 /// # Errors
-/// It is not the answer to such a question.
-pub(super) fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Result<Verdict, ApiError> {
-    let status: Status = status(body, VERSION, KIND)?;
+/// The server could not judge the token.
+pub(super) fn verdict(status: Status, audience: Audience<'_>, token: &Secret) -> Result<Verdict, ApiError> {
     if !status.authenticated {
         let error = unquoted(&status.error).to_ascii_lowercase();
         if says(&error, &PASSING) {
@@ -169,24 +158,9 @@ fn says(error: &str, words: &[&str]) -> bool {
     words.iter().any(|word| error.contains(word))
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Asked<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    spec: Spec<'a>,
-}
-
-#[derive(Serialize)]
-struct Spec<'a> {
-    token: &'a str,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    audiences: &'a [Box<str>],
-}
-
 /// Go leaves out what is empty or false.
 #[derive(Deserialize)]
-struct Status {
+pub(super) struct Status {
     #[serde(default)]
     authenticated: bool,
     #[serde(default)]
@@ -224,8 +198,6 @@ pub(super) const NOT_VALID: &str = "the token is not valid";
 pub(super) const REVOKED: &str = "the token has been revoked";
 const TOO_LARGE: &str = "the token's user has too many groups, or too much else is said of it";
 
-const VERSION: &str = "authentication.k8s.io/v1";
-const KIND: &str = "TokenReview";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Users are cached, and sent with each question.
@@ -259,6 +231,15 @@ mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use serde_json::{Value, json};
+
+    use crate::kubernetes::users::reviews::{self, Kind};
+
+    const VERSION: &str = "authentication.k8s.io/v1";
+    const KIND: &str = "TokenReview";
+
+    fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Result<Verdict, ApiError> {
+        super::verdict(reviews::status(body, Kind::Token)?, audience, token)
+    }
 
     fn token(claims: &Value) -> Secret {
         let claims = URL_SAFE_NO_PAD.encode(claims.to_string());
@@ -318,10 +299,7 @@ mod tests {
             ),
         ] {
             let token = Secret::from("t.\"k");
-            let question = token_question(&token, audience, Instant::now());
-            let asked: Value = serde_json::from_slice(&question.body).unwrap();
-            let whole = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": expected});
-            assert_eq!(asked, whole);
+            assert_eq!(json!(Spec::new(&token, audience)), expected);
         }
     }
 
