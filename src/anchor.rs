@@ -181,6 +181,7 @@ fn share(options: Options, own: SocketAddr, descriptors: Descriptors) -> Result<
         TotalCaps {
             tunnels: NonZeroU32::new(wanted.saturating_mul(2)),
             unfinished: NonZeroU32::new(2 * MOST_EXCHANGES),
+            ..TotalCaps::default()
         },
         pipes,
     );

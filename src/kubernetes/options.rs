@@ -5,53 +5,76 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde::Deserialize;
 
+use crate::base::values::domain;
+use crate::base::yaml::forms::{self, Schema};
 use crate::policy::allowlist::{self, Suffixes};
 
 /// The Services of a cluster that are on the allowlist, and their names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
+    /// True if the Services are on the allowlist.
+    pub enabled: bool,
     /// The kubeconfig file of the API server; `None` for the pod's service account, or outside a cluster for KUBECONFIG.
     pub kubeconfig: Option<PathBuf>,
     /// The Namespaces whose Services are watched; empty for all.
+    #[serde(deserialize_with = "forms::list::<Namespace, _, _>")]
     pub namespaces: Vec<Box<str>>,
     /// A label selector of Namespaces: only their Services are on the allowlist. `None` for all.
+    #[serde(deserialize_with = "forms::some::<Selector, _>")]
     pub namespace_selector: Option<Box<str>>,
     /// The label selector of Services.
+    #[serde(deserialize_with = "forms::one::<Selector, _>")]
     pub selector: Box<str>,
     /// The prefix of annotation names, with its slash.
+    #[serde(deserialize_with = "forms::one::<AnnotationPrefix, _>")]
     pub annotation_prefix: Box<str>,
     /// The DNS domain of the cluster.
+    #[serde(deserialize_with = "forms::one::<forms::Domain, _>")]
     pub cluster_domain: Box<str>,
     /// Further suffixes of a Service's names, beside those of the cluster domain.
+    #[serde(deserialize_with = "forms::list::<forms::Domain, _, _>")]
     pub public_suffixes: Vec<Box<str>>,
     /// The port that leads to the SSH port of every Service, beside the number of that port.
+    #[serde(deserialize_with = "forms::one::<forms::Port, _>")]
     pub alias_port: u16,
     /// The networks of endpoints; empty for all networks without dangerous addresses.
+    #[serde(deserialize_with = "forms::list::<forms::Network, _, _>")]
     pub allowed_cidrs: Vec<IpNet>,
     /// The longest wait of a client for an endpoint of a Service that has none.
+    #[serde(deserialize_with = "forms::one::<forms::Brief, _>")]
     pub wait_for_ready: Duration,
     /// Whether the tunnels of a Service go on when it leaves the allowlist.
+    #[serde(rename = "on_removal", deserialize_with = "forms::one::<OnRemoval, _>")]
     pub keeps_removed: bool,
     /// Whether the annotation `wake` counts.
+    #[serde(rename = "wake")]
     pub wakes: bool,
     /// How long a workload that was started has for an endpoint.
+    #[serde(deserialize_with = "forms::one::<forms::Brief, _>")]
     pub wake_timeout: Duration,
     /// Whether the annotation `report-activity` counts.
+    #[serde(rename = "report_activity")]
     pub reports_activity: bool,
     /// Whether Events about Services are written.
+    #[serde(rename = "events")]
     pub writes_events: bool,
     /// The file with the last known objects, for a restart.
     pub snapshot_file: Option<PathBuf>,
     /// Whether a port asks clients for certificates, which the annotation `allowed-clients` needs.
+    #[serde(skip)]
     pub knows_clients: bool,
     /// Whether users are proved, which the annotations `allowed-users` and `allowed-groups` need.
+    #[serde(skip)]
     pub knows_users: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
+            enabled: false,
             kubeconfig: None,
             namespaces: Vec::new(),
             namespace_selector: None,
@@ -84,5 +107,49 @@ impl Options {
             wait_for_ready: self.wait_for_ready,
             wake: self.wakes.then_some(self.wake_timeout),
         }
+    }
+}
+
+forms::forms! {
+    Namespace: Box<str> = namespace, Schema::Pattern("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$");
+    Selector: Box<str> = selector,
+        Schema::Pattern("^[-A-Za-z0-9_./=!,()<> \\t\\r\\n]*[A-Za-z0-9][-A-Za-z0-9_./=!,()<> \\t\\r\\n]*$");
+    AnnotationPrefix: Box<str> = annotation_prefix, Schema::Pattern("./$");
+    OnRemoval: bool = keeps_removed, Schema::Words(&["close", "keep"]);
+}
+
+/// The name of a Namespace (RFC 1123).
+fn namespace(text: &str) -> Result<Box<str>, &'static str> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-') {
+        Ok(text.into())
+    } else {
+        Err("expected the name of a Namespace: lower case letters, digits and `-`")
+    }
+}
+
+/// Reads a label selector, whose grammar is the API server's. An empty one would select everything, and so would one that
+/// begins with a NUL, where the API server stops to read.
+fn selector(text: &str) -> Result<Box<str>, &'static str> {
+    let text = text.trim();
+    let is_empty = !text.contains(|character: char| character.is_ascii_alphanumeric());
+    match is_empty || !text.is_ascii() || text.contains('\0') {
+        true => Err("expected a label selector such as `switchboard.dev/expose=true`"),
+        false => Ok(text.into()),
+    }
+}
+
+fn annotation_prefix(text: &str) -> Result<Box<str>, &'static str> {
+    match text.strip_suffix('/').map(domain) {
+        Some(Ok(_)) => Ok(text.into()),
+        _ => Err("expected a DNS name with a slash, such as `switchboard.dev/`"),
+    }
+}
+
+fn keeps_removed(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "close" => Ok(false),
+        "keep" => Ok(true),
+        _ => Err("expected `close` or `keep`"),
     }
 }

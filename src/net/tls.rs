@@ -19,7 +19,7 @@ pub use self::handshake::{Accepted, Cause, Failed, Peer};
 use self::material::Material;
 pub use self::pair::Expiry;
 pub use self::session::Session;
-pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Options, Settings};
+pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Settings};
 pub use self::verifier::NextUpdate;
 use crate::base::follow::{self, Readings, Reloaded, settled};
 pub use crate::net::x509::{Identity, PemFault};
@@ -40,7 +40,8 @@ pub struct Tls {
     serving: RwLock<Serving>,
     known: Mutex<Known>,
     readings: Mutex<Readings>,
-    options: Options,
+    /// The longest handshake.
+    handshake: Duration,
 }
 
 #[derive(Debug)]
@@ -83,11 +84,11 @@ fn true_now(cautions: &[Caution]) -> impl Iterator<Item = &FileFault> {
 }
 
 impl Tls {
-    /// Reads the files for the first time.
+    /// Reads the files for the first time. `handshake`: the longest handshake, from its first byte to its last.
     ///
     /// # Errors
     /// Every fault of them.
-    pub fn new(settings: Settings, options: Options) -> Result<Self, Vec<FileFault>> {
+    pub fn new(settings: Settings, handshake: Duration) -> Result<Self, Vec<FileFault>> {
         let ticketer = Ticketer::new().map_err(|reason| vec![FileFault::of_the_system(reason.to_string())])?;
         let tls = Self {
             serving: RwLock::default(),
@@ -98,7 +99,7 @@ impl Tls {
                 remarked: HashSet::new(),
             }),
             readings: Mutex::default(),
-            options,
+            handshake,
         };
         match tls.reload() {
             Reloaded::Faulty(faults) => Err(faults),
@@ -163,7 +164,7 @@ impl Tls {
     /// Why it failed. The client has been sent an alert if that is possible.
     pub async fn accept(&self, stream: TcpStream, read: Vec<u8>, deadline: Instant) -> Result<Accepted, Failed> {
         let config = self.serving().config;
-        let deadline = deadline.min(Instant::now() + self.options.handshake);
+        let deadline = deadline.min(Instant::now() + self.handshake);
         handshake::accept(stream, read, config, deadline).await
     }
 

@@ -160,9 +160,11 @@ mod tests {
             name: name.parse().unwrap(),
             addresses: vec![address.parse().unwrap()],
             limits: TunnelOverrides::default(),
+            ssh_only: None,
             send_proxy_header: None,
             allowed_clients: None,
-            user_lists: None,
+            allowed_users: None,
+            allowed_groups: None,
         }
     }
 
@@ -340,7 +342,7 @@ mod tests {
         writer.replace(vec![of_cluster.clone()], true);
         assert!(!is_told(), "no target names users");
         for lists in [alice, Some(UserLists::default()), None] {
-            statics[0].user_lists.clone_from(&lists);
+            statics[0].allowed_users = lists.as_ref().map(|lists| lists.users.clone());
             writer.publish(&statics, &Limits::default());
             assert!(is_told());
             writer.publish(&statics, &Limits::default());

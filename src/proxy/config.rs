@@ -1,80 +1,84 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
-//! `load` reads a file into a tree of texts with their positions (`crate::base::yaml`), `schema` has a reader for each section,
-//! `warnings` says what is odd about the whole. Every finding of a file is reported at once, up to a YAML syntax error;
-//! `flags` and `warnings` look at a file without faults only.
+//! `load` reads a file by `crate::base::yaml` into [`Config`], whose sections describe their keys themselves. `rules` finds
+//! what no key is at fault for alone, and `listen` what two ports cannot have together; `warnings` says what is odd about the
+//! whole. Every finding of a file is reported at once, up to a YAML syntax error; `flags` and `warnings` look at a file without
+//! faults only.
 
 mod flags;
+mod listen;
 mod load;
-mod schema;
+mod rules;
 mod warnings;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
+use serde::Deserialize;
+
 pub use crate::base::yaml::finding::{Finding, Position, Report, Severity};
 pub use load::{Loaded, Purpose};
 
-use crate::base::yaml::{finding, form, section, shape};
+use crate::base::yaml::forms;
 use crate::kubernetes;
 use crate::net::tls;
 use crate::policy::access;
 use crate::policy::allowlist::StaticTarget;
-use crate::proxy::connection::Port;
-use crate::proxy::http;
-use crate::tunnel::dial;
+use crate::proxy::connection::{Port, Timeouts};
 use crate::tunnel::drain;
 use crate::tunnel::limits::Limits;
-use crate::tunnel::relay;
-use crate::tunnel::ssh::identification;
 
 /// All settings, checked. `config/switchboard.yaml` documents each with its default.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// The certificates of the proxy, and the ones that it asks of clients.
+    pub tls: tls::Settings,
     /// The public ports; at least one.
+    #[serde(deserialize_with = "listen::ports")]
     pub listen: Vec<Port>,
     /// The address of the admin port.
+    #[serde(deserialize_with = "forms::one::<listen::LocalAddress, _>")]
     pub admin: SocketAddr,
     /// Access control.
     pub access: access::Options,
+    /// The targets.
+    pub allowlist: Allowlist,
+    /// The limits of tunnels, targets, clients and the process.
+    pub limits: Limits,
+    /// Whether both sides of the tunnels to a target that does not say so itself must begin with an SSH identification.
+    pub ssh_only: bool,
+    /// The deadlines of every wait for a peer.
+    pub timeouts: Timeouts,
+    /// The phases of a shutdown.
+    pub drain: drain::Options,
+}
+
+/// The targets.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Allowlist {
+    /// Whether what `ssh_only` and `access` would refuse is reported only.
+    pub report: bool,
     /// The targets of the configuration, each with a name of its own.
+    #[serde(rename = "static")]
     pub targets: Vec<StaticTarget>,
     /// The cluster with further targets, if there is one.
     pub kubernetes: Option<kubernetes::Options>,
-    /// The limits of tunnels, targets, clients and the process.
-    pub limits: Limits,
-    /// The certificates of the proxy, and the ones that it asks of clients.
-    pub tls: tls::Settings,
-    /// The deadline of a TLS handshake.
-    pub handshake: tls::Options,
-    /// The deadline of a request head.
-    pub connect: http::Options,
-    /// The deadlines of a dial.
-    pub dial: dial::Options,
-    /// The deadline of the SSH identification of both sides.
-    pub identification: identification::Options,
-    /// The longest silences of a tunnel.
-    pub relay: relay::Options,
-    /// The phases of a shutdown.
-    pub drain: drain::Options,
 }
 
 /// The settings of the file `{}`: clients at `0.0.0.0:8080`, the admin port at `0.0.0.0:9090`, no targets.
 impl Default for Config {
     fn default() -> Self {
         Self {
+            tls: tls::Settings::default(),
             listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)).into()],
             admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
             access: access::Options::default(),
-            targets: Vec::new(),
-            kubernetes: None,
+            allowlist: Allowlist::default(),
             limits: Limits::default(),
-            tls: tls::Settings::default(),
-            handshake: tls::Options::default(),
-            connect: http::Options::default(),
-            dial: dial::Options::default(),
-            identification: identification::Options::default(),
-            relay: relay::Options::default(),
+            ssh_only: true,
+            timeouts: Timeouts::default(),
             drain: drain::Options::default(),
         }
     }
@@ -91,17 +95,18 @@ impl Config {
         }
         self.admin = by.admin.unwrap_or(self.admin);
         let knows_clients = self.knows_clients();
-        if let Some(cluster) = &mut self.kubernetes {
+        if let Some(cluster) = &mut self.allowlist.kubernetes {
             cluster.knows_clients = knows_clients;
             cluster.knows_users = self.access.mode != access::Mode::Open;
         }
-        let mut indices: HashMap<_, _> = self.targets.iter().map(|target| target.name.clone()).zip(0..).collect();
+        let targets = &mut self.allowlist.targets;
+        let mut indices: HashMap<_, _> = targets.iter().map(|target| target.name.clone()).zip(0..).collect();
         for target in by.allow {
-            let next = self.targets.len();
+            let next = targets.len();
             let index = *indices.entry(target.name.clone()).or_insert(next);
-            match self.targets.get_mut(index) {
+            match targets.get_mut(index) {
                 Some(known) => *known = target,
-                None => self.targets.push(target),
+                None => targets.push(target),
             }
         }
         self
@@ -116,31 +121,20 @@ impl Config {
     pub fn changes_needing_restart(&self, new: &Self) -> Vec<&'static str> {
         // Every field by name: the compiler demands a decision about each new one.
         let Self {
+            tls: _,
             listen,
             admin,
             access: _,
-            targets: _,
-            kubernetes: _,
+            allowlist: _,
             limits: _,
-            tls: _,
-            handshake,
-            connect,
-            dial,
-            identification,
-            relay,
+            ssh_only: _,
+            timeouts,
             drain,
         } = self;
         [
             ("listen", *listen != new.listen),
             ("admin", *admin != new.admin),
-            (
-                "timeouts",
-                *handshake != new.handshake
-                    || *connect != new.connect
-                    || *dial != new.dial
-                    || *identification != new.identification
-                    || *relay != new.relay,
-            ),
+            ("timeouts", *timeouts != new.timeouts),
             ("drain", *drain != new.drain),
         ]
         .into_iter()
@@ -150,11 +144,9 @@ impl Config {
 
     /// The number of its static targets that are absent from `new`.
     pub fn targets_lost_in(&self, new: &Self) -> usize {
-        let stay: HashSet<_> = new.targets.iter().map(|target| &target.name).collect();
-        self.targets
-            .iter()
-            .filter(|target| !stay.contains(&target.name))
-            .count()
+        let stay: HashSet<_> = new.allowlist.targets.iter().map(|target| &target.name).collect();
+        let targets = self.allowlist.targets.iter();
+        targets.filter(|target| !stay.contains(&target.name)).count()
     }
 }
 

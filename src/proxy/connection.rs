@@ -16,7 +16,7 @@ use self::authorize::{Authorized, authorize};
 use self::established::{Holdings, Reached, Tunnel};
 use self::negotiate::{Negotiated, negotiate};
 use self::pending::Pending;
-pub use self::shared::{Port, Shared};
+pub use self::shared::{Port, Shared, Timeouts};
 use crate::base::cold::cold;
 use crate::net::tls::Session;
 use crate::net::transport::Transport;
@@ -205,8 +205,8 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
         ..
     } = pending;
     let timeouts = QueueTimeouts {
-        longest: shared.dial.dial,
-        without_success: shared.dial.dial_try,
+        longest: shared.timeouts.dial,
+        without_success: shared.timeouts.dial_try,
     };
     if shared.allowlist.wake(target, addresses.source.ip()) == Woken::Limited {
         shared.metrics.wakes.count(["limited"]);
@@ -214,7 +214,8 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
     let permit = target.begin_dial(timeouts).await?;
     let endpoints = shared.allowlist.dialable(target).await?;
     let start = Instant::now();
-    let dial = dial::dial(&endpoints.addresses, target.next_address(), &shared.dial);
+    let options = shared.timeouts.of_dial();
+    let dial = dial::dial(&endpoints.addresses, target.next_address(), &options);
     let dialled = target.while_allowed(dial).await;
     record.dialled(start.elapsed(), &endpoints, dialled.as_ref());
     let mut upstream = dialled?;

@@ -1,6 +1,6 @@
 //! One CONNECT and its answer, by HTTP/1 or HTTP/2: the 200 and the refusals are written here, and only here.
 
-use std::time::Duration;
+use serde::Deserialize;
 
 use crate::net::transport::Transport;
 
@@ -13,23 +13,9 @@ mod program;
 pub use self::exchange::{Asked, CredentialPolicy, Exchange};
 pub use self::program::Program;
 
-/// The timeout of a request head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// From the accept to the end of the head.
-    pub head: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            head: Duration::from_secs(10),
-        }
-    }
-}
-
 /// How refusals of a port are told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Refusals {
     /// By status, reason phrase and body.
     #[default]

@@ -197,8 +197,8 @@ impl Started {
         let mut capacity = Capacity::raise(self.config.listen.len())?;
         let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity)?;
         let (config, shared) = (self.config, Arc::new(shared));
-        writer.publish(&config.targets, &config.limits);
-        if config.kubernetes.is_some() {
+        writer.publish(&config.allowlist.targets, &config.limits);
+        if config.allowlist.kubernetes.is_some() {
             writer.await_services();
         } else {
             shared.metrics.allowlist_synced();
@@ -249,7 +249,7 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
     metrics.tls_expiries(&tls.expiries());
     metrics.tls_next_updates(&tls.next_updates());
     let limits = &config.limits;
-    let caps = capacity.fitting(limits.caps.total, &metrics);
+    let caps = capacity.fitting(limits.total, &metrics);
     let shared = Shared {
         access: Access::open(&metrics),
         allowlist,
@@ -260,16 +260,13 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
         resources: Resources::new(capacity.pipes),
         clients: LimitOwners::new(limits.of_clients()),
         users: LimitOwners::new(limits.of_users()),
-        connect_rate: ConnectRate::new(limits.caps.client),
+        connect_rate: ConnectRate::new(limits.client),
         unfinished: Unfinished::new(caps.unfinished),
         tunnels: Arc::new(Slots::new(caps.tunnels)),
-        total: Budgets::new(limits.total, limits.tunnel.burst),
+        total: Budgets::new(limits.total.rates(), limits.tunnel.burst),
         ids: Ids::default(),
         tls,
-        connect: config.connect,
-        dial: config.dial,
-        identification: config.identification,
-        relay: config.relay,
+        timeouts: config.timeouts,
     };
     Ok((shared, conductor, writer))
 }
@@ -279,7 +276,7 @@ fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<
     let start = |options: &kubernetes::Options| {
         Controller::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
     };
-    let services = config.kubernetes.as_ref().map(start).transpose();
+    let services = config.allowlist.kubernetes.as_ref().map(start).transpose();
     services.map_err(StartError::Services)
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -15,20 +16,26 @@ use tracing::{info, warn};
 use self::tunnels::Counts;
 pub use self::tunnels::{Open, State};
 use crate::base::cold::cold;
+use crate::base::yaml::forms;
 
 mod tunnels;
 
 /// The longest times of the phases of a drain, which takes at most `delay + timeout + spread`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// The time for a load balancer to notice: not ready, but still accepting.
+    #[serde(deserialize_with = "forms::one::<forms::AnyDuration, _>")]
     pub delay: Duration,
     /// The time for tunnels to end by themselves after that.
+    #[serde(deserialize_with = "forms::one::<forms::AnyDuration, _>")]
     pub timeout: Duration,
     /// The time over which closing the rest is spread, idle tunnels first.
+    #[serde(deserialize_with = "forms::one::<forms::AnyDuration, _>")]
     pub spread: Duration,
     /// The time over which closing resumable tunnels is spread, from the moment on at which the ports are closed. Never
     /// longer than `timeout + spread`.
+    #[serde(deserialize_with = "forms::one::<forms::AnyDuration, _>")]
     pub resumable_spread: Duration,
 }
 

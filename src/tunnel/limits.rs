@@ -3,7 +3,9 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use self::caps::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
+use serde::Deserialize;
+
+pub use self::caps::{ClientCaps, TargetCaps, TotalCaps, UserCaps};
 
 pub mod bucket;
 pub mod budget;
@@ -17,10 +19,12 @@ pub mod throttle;
 pub mod unfinished;
 
 pub use crate::base::units::{Rate, Size, UnitError};
+use crate::base::yaml::forms;
 use crate::tunnel::direction::Both;
 
 /// The limits of one tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TunnelLimits {
     /// The rate from the target to the client.
     pub download: Rate,
@@ -29,6 +33,7 @@ pub struct TunnelLimits {
     /// The bytes that a direction may move at once after it was idle, whatever its rate.
     pub burst: Size,
     /// The longest life of a tunnel; `None` is unlimited.
+    #[serde(deserialize_with = "forms::one::<forms::TimeoutOrUnlimited, _>")]
     pub lifetime: Option<Duration>,
 }
 
@@ -57,7 +62,8 @@ impl Default for TunnelLimits {
 }
 
 /// The limits that a target sets for its own tunnels; `None` leaves the default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TunnelOverrides {
     /// See [`TunnelLimits::download`].
     pub download: Option<Rate>,
@@ -66,9 +72,8 @@ pub struct TunnelOverrides {
     /// See [`TunnelLimits::burst`].
     pub burst: Option<Size>,
     /// See [`TunnelLimits::lifetime`].
+    #[serde(deserialize_with = "forms::some::<forms::TimeoutOrUnlimited, _>")]
     pub lifetime: Option<Option<Duration>>,
-    /// See [`TargetLimits::ssh_only`].
-    pub ssh_only: Option<bool>,
 }
 
 /// The rates that many tunnels share: those of a target, of a client, or of the process.
@@ -92,9 +97,7 @@ pub struct OwnerLimits {
 pub struct TargetLimits {
     /// The limits of each of its tunnels.
     pub tunnel: TunnelLimits,
-    /// The rates of all of its tunnels together.
-    pub shared: SharedLimits,
-    /// The most tunnels and dials at once.
+    /// The rates of all of its tunnels together, and the most tunnels and dials at once.
     pub caps: TargetCaps,
     /// Whether no further tunnel may be opened.
     pub is_closed: bool,
@@ -111,7 +114,6 @@ impl Default for TargetLimits {
     fn default() -> Self {
         Self {
             tunnel: TunnelLimits::default(),
-            shared: SharedLimits::default(),
             caps: TargetCaps::default(),
             is_closed: false,
             idle: None,
@@ -132,7 +134,8 @@ impl From<TunnelLimits> for TargetLimits {
 }
 
 /// The most that the annotations of a Service may ask for. The configuration itself is not bound by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Ceiling {
     /// The highest rate from the target to the client.
     pub download: Rate,
@@ -142,37 +145,27 @@ pub struct Ceiling {
     pub ssh_only: bool,
 }
 
-/// Unlimited.
-impl Default for Ceiling {
-    fn default() -> Self {
-        Self {
-            download: Rate::UNLIMITED,
-            upload: Rate::UNLIMITED,
-            ssh_only: false,
-        }
-    }
-}
-
 /// All limits of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// The limits of each tunnel, unless its target overrides them.
     pub tunnel: TunnelLimits,
-    /// The rates of all tunnels of one target together.
-    pub target: SharedLimits,
-    /// The rates of all tunnels of one client together.
-    pub client: SharedLimits,
-    /// The rates of all tunnels of one user together.
-    pub user: SharedLimits,
-    /// The rates of all tunnels together.
-    pub total: SharedLimits,
+    /// The limits of all tunnels of one target together.
+    pub target: TargetCaps,
+    /// The limits of all tunnels of one client together.
+    pub client: ClientCaps,
+    /// The limits of all tunnels of one user together.
+    pub user: UserCaps,
+    /// The limits of all tunnels together.
+    pub total: TotalCaps,
     /// The most that the annotations of a Service may ask for.
     pub ceiling: Ceiling,
-    /// The most tunnels, connections and dials.
-    pub caps: Caps,
     /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
+    #[serde(skip)]
     pub ssh_only: bool,
     /// Whether `ssh_only` refuses nothing, and tunnels that it would refuse are reported (`allowlist.report`).
+    #[serde(skip)]
     pub reports: bool,
 }
 
@@ -181,12 +174,11 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             tunnel: TunnelLimits::default(),
-            target: SharedLimits::default(),
-            client: SharedLimits::default(),
-            user: SharedLimits::default(),
-            total: SharedLimits::default(),
+            target: TargetCaps::default(),
+            client: ClientCaps::default(),
+            user: UserCaps::default(),
+            total: TotalCaps::default(),
             ceiling: Ceiling::default(),
-            caps: Caps::default(),
             ssh_only: true,
             reports: false,
         }
@@ -194,13 +186,12 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits of a target with these overrides.
-    pub fn of_target(&self, tunnel: &TunnelOverrides) -> TargetLimits {
+    /// The limits of a target with these overrides. `ssh_only`: what it says of that itself.
+    pub fn of_target(&self, tunnel: &TunnelOverrides, ssh_only: Option<bool>) -> TargetLimits {
         TargetLimits {
             tunnel: self.tunnel.overridden(tunnel),
-            shared: self.target,
-            caps: self.caps.target,
-            ssh_only: tunnel.ssh_only.unwrap_or(self.ssh_only),
+            caps: self.target,
+            ssh_only: ssh_only.unwrap_or(self.ssh_only),
             reports: self.reports,
             ..TargetLimits::default()
         }
@@ -208,20 +199,26 @@ impl Limits {
 
     /// The limits of each client.
     pub fn of_clients(&self) -> OwnerLimits {
+        let ClientCaps { download, upload, .. } = self.client;
         OwnerLimits {
-            rates: self.client,
+            rates: Both { upload, download },
             burst: self.tunnel.burst,
-            tunnels: self.caps.client.tunnels,
-            unfinished: self.caps.client.unfinished,
+            tunnels: self.client.tunnels,
+            unfinished: self.client.unfinished,
         }
     }
 
     /// The limits of each user. Its unfinished connections are those of its clients.
     pub fn of_users(&self) -> OwnerLimits {
+        let UserCaps {
+            download,
+            upload,
+            tunnels,
+        } = self.user;
         OwnerLimits {
-            rates: self.user,
+            rates: Both { upload, download },
             burst: self.tunnel.burst,
-            tunnels: self.caps.user.tunnels,
+            tunnels,
             unfinished: None,
         }
     }
@@ -245,11 +242,8 @@ mod tests {
                 ssh_only: process,
                 ..Limits::default()
             };
-            let overrides = TunnelOverrides {
-                ssh_only: target,
-                ..TunnelOverrides::default()
-            };
-            assert_eq!(limits.of_target(&overrides).ssh_only, expected, "{process} {target:?}");
+            let of_target = limits.of_target(&TunnelOverrides::default(), target);
+            assert_eq!(of_target.ssh_only, expected, "{process} {target:?}");
         }
         assert!(Limits::default().ssh_only && TargetLimits::default().ssh_only);
     }

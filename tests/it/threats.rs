@@ -21,7 +21,7 @@ use socket2::{Domain, Socket, Type};
 use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::Access;
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
-use switchboard::proxy::connection::{self, Port, Shared};
+use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::facts::Ids;
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::record::AccessLog;
@@ -140,17 +140,14 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
         resources: Resources::new(4),
         clients: LimitOwners::new(limits.of_clients()),
         users: LimitOwners::new(limits.of_users()),
-        connect_rate: ConnectRate::new(limits.caps.client),
+        connect_rate: ConnectRate::new(limits.client),
         unfinished: Unfinished::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.
         tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),
-        total: Budgets::new(limits.total, burst),
+        total: Budgets::new(limits.total.rates(), burst),
         ids: Ids::default(),
-        tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
-        connect: switchboard::proxy::http::Options::default(),
-        dial: switchboard::tunnel::dial::Options::default(),
-        identification: switchboard::tunnel::ssh::identification::Options::default(),
-        relay: switchboard::tunnel::relay::Options::default(),
+        tls: Tls::new(tls::Settings::default(), Timeouts::default().tls_handshake).unwrap(),
+        timeouts: Timeouts::default(),
     };
     (Arc::new(shared), conductor)
 }

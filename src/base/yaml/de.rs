@@ -10,15 +10,16 @@
 //!   Null is the same as no key, so keys need a default (`#[serde(default)]`), or are `Option`s.
 //! - serde tells of one missing key only. A struct whose keys have no default names them, `#[serde(rename = "name, proxy")]`:
 //!   then all that are missing are told of at once.
-//! - A word is an enum with `#[serde(rename_all = "lowercase")]`, true or false is a `bool`.
-//! - Any other single value has a form of [`forms`](super::forms): `#[serde(deserialize_with = "forms::one::<forms::FilePath, _>")]`,
+//! - A word is an enum with `#[serde(rename_all = "lowercase")]`, true or false is a `bool`; a `String`, `Box<str>` or `PathBuf`
+//!   may not be empty.
+//! - Any other single value has a form of [`forms`](super::forms): `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`,
 //!   `some` for an `Option`, `list` and `some_list` for lists. Rates and sizes are types of their own.
 //! - A value of several kinds is an enum `#[serde(rename = "any of")]` with a newtype variant for each: `#[serde(rename = "a list")]`,
 //!   `"a map"` or `"a single value"`.
 //!
 //! [`schema`](super::schema::schema) describes such a type as JSON Schema.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::iter::{Enumerate, once};
 use std::slice::Iter;
 
@@ -36,22 +37,27 @@ use crate::base::values::{self, shown};
 
 /// Reads a file or a part of it. After a fault its values are not to be used: what is at fault has its default.
 pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Findings) -> T {
-    for reported in 0..=MOST_FAULTS {
+    let most = findings.faults() + MOST_FAULTS;
+    while root.value != Value::Faulty {
         let fault = match T::deserialize(&*root) {
             Ok(value) => return value,
             Err(fault) => fault,
         };
         let position = fault.position.unwrap_or(root.position);
-        if reported == MOST_FAULTS {
+        if findings.faults() == most {
             findings.fault(position, "", "too many faults: the others are not told");
             break;
         }
-        let Some(node) = node_at(root, &fault.steps) else { break };
+        let node = node_at(root, &fault.steps);
         // The key of that struct is at fault, which has been told, and the struct cannot be without it.
-        let is_told = fault.missing.is_some_and(|key| node.has_faulty(key));
+        let is_told = fault
+            .missing
+            .zip(node.as_ref())
+            .is_some_and(|(key, node)| node.has_faulty(key));
         if !is_told {
             findings.fault(position, &fault.path, &*fault.message);
         }
+        let Some(node) = node else { break };
         match (&mut node.value, fault.missing) {
             (Value::Map(entries), Some(key)) if !is_told => entries.push(Entry {
                 key: key.to_owned(),
@@ -62,9 +68,6 @@ pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Fi
                 },
             }),
             (value, _) => *value = Value::Faulty,
-        }
-        if root.value == Value::Faulty {
-            break;
         }
     }
     T::default()
@@ -80,7 +83,8 @@ fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
 }
 
 /// The first fault of a value: what [`Deserialize`](serde::Deserialize) of a [`Node`] ends with.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub(crate) struct Fault {
     /// The reason, and the suggestion.
     pub(crate) message: String,
@@ -127,14 +131,6 @@ impl de::Error for Fault {
         }
     }
 }
-
-impl Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Fault {}
 
 fn fault(message: impl Display) -> Fault {
     de::Error::custom(message)
@@ -266,8 +262,10 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor.visit_borrowed_str(&self.scalar()?.text)
     }
 
+    /// Gives the visitor a text that is not empty. Forms ask for any text.
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        self.deserialize_str(visitor)
+        let text = values::read(&self.scalar()?.text, values::text).map_err(fault)?;
+        visitor.visit_str(&text)
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
@@ -374,7 +372,7 @@ fn either<T: AsRef<str>>(words: &[T]) -> String {
 
 /// The name of an enum that has a variant for each kind of value.
 pub(super) const ANY_OF: &str = "any of";
-/// Each one costs a reading of the whole: 2 ms for the largest file.
+/// Each costs a reading of the whole, or two: 2 ms for the largest file.
 const MOST_FAULTS: usize = 200;
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl<'a> Field<'a> {
             Value::List(items) => items.as_slice(),
             Value::Null | Value::Faulty | Value::Text(_) | Value::Map(_) => &[],
         };
-        let itself = (self.is_given() && !matches!(self.value, Value::List(_))).then(|| self.clone());
+        let itself = matches!(self.value, Value::Text(_) | Value::Map(_)).then(|| self.clone());
         let sound = items.iter().enumerate().filter(|(_, item)| item.value != Value::Faulty);
         let item = move |(index, item): (usize, &'a Node)| Self {
             path: format!("{}[{index}]", self.path),
@@ -71,9 +71,9 @@ impl<'a> Field<'a> {
         self.position.line
     }
 
-    /// Whether the file has it, and without a fault.
+    /// Whether the file has it, be it at fault.
     pub(crate) fn is_given(&self) -> bool {
-        !matches!(self.value, Value::Null | Value::Faulty)
+        *self.value != Value::Null
     }
 
     /// Whether it is at fault.
@@ -84,6 +84,11 @@ impl<'a> Field<'a> {
     /// Whether it or anything in it is at fault.
     pub(crate) fn has_faults(&self) -> bool {
         self.value.has_faults()
+    }
+
+    /// The number of faults in the file so far; warnings and notes do not count.
+    pub(crate) fn faults(&self) -> usize {
+        self.findings.faults()
     }
 
     /// Reports a fault of this value: the configuration is refused.

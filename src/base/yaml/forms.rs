@@ -1,6 +1,6 @@
 //! The forms of single values: how a text is read, and the values of JSON Schema that stand for the same texts.
 //!
-//! A field takes one by `#[serde(deserialize_with = "forms::one::<forms::FilePath, _>")]`; [`forms!`](crate::base::yaml::forms::forms)
+//! A field takes one by `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`; [`forms!`](crate::base::yaml::forms::forms)
 //! declares further ones.
 
 use std::fmt;

@@ -3,7 +3,7 @@
 //! serde asks a deserializer for the values of a type one by one. Here each is answered by an error that says what was asked
 //! for; the next time, the answer leads to a key, item or alternative of it, whose value is asked for then.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::iter::once;
 
 use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
@@ -12,6 +12,7 @@ use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value, json};
 
 use super::de::{ANY_OF, required_of};
+use super::forms::Schema;
 
 /// JSON Schema, draft 7.
 pub(crate) fn schema<T: DeserializeOwned>() -> Value {
@@ -66,7 +67,8 @@ pub(super) fn with_null(mut schema: Value) -> Value {
 }
 
 /// What a type asks for at the end of a path.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{self:?}")]
 enum Question {
     /// A single value with this schema.
     Single(Value),
@@ -85,14 +87,6 @@ impl de::Error for Question {
         Self::Other
     }
 }
-
-impl Display for Question {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl std::error::Error for Question {}
 
 /// Leads along a path, to its end.
 #[derive(Clone, Copy)]
@@ -149,7 +143,7 @@ impl<'de> Deserializer<'de> for Guide<'_> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Question> {
         let expected = (&visitor as &dyn Expected).to_string();
         Err(Question::Single(
-            serde_json::from_str(&expected).unwrap_or_else(|_| json!({"type": "string"})),
+            serde_json::from_str(&expected).unwrap_or_else(|_| Schema::Text.json()),
         ))
     }
 

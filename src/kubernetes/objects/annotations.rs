@@ -189,9 +189,8 @@ pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
                 .map_or(default.burst, |burst| burst.min(largest_burst(limits))),
             lifetime: default.lifetime,
         },
-        shared: limits.target,
         // The operator's number of tunnels is a bound and no default: an annotation can only lower it.
-        caps: limits.caps.target.lowered(asked.max_tunnels.and_then(NonZeroU32::new)),
+        caps: limits.target.lowered(asked.max_tunnels.and_then(NonZeroU32::new)),
         is_closed: asked.max_tunnels == Some(0),
         idle: asked.idle_timeout.map(|idle| match idle {
             IdleTimeout::Off => None,

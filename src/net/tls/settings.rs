@@ -3,8 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Deserialize;
+
+use crate::base::yaml::forms;
+
 /// Whether a public port speaks TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// It does not.
     #[default]
@@ -16,7 +21,8 @@ pub enum Mode {
 }
 
 /// Whether clients present certificates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
     /// They are not asked for one.
     #[default]
@@ -28,7 +34,8 @@ pub enum ClientAuth {
 }
 
 /// Whether client certificates count whose revocation list is past its nextUpdate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CrlExpired {
     /// They are refused: the list does not say what was revoked since.
     #[default]
@@ -38,7 +45,8 @@ pub enum CrlExpired {
 }
 
 /// The paths of a certificate and its key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename = "cert, key", deny_unknown_fields)]
 pub struct CertificatePaths {
     /// PEM: the certificate first, the intermediate ones behind it.
     pub cert: PathBuf,
@@ -47,7 +55,8 @@ pub struct CertificatePaths {
 }
 
 /// The certificates of the process, and what it demands of client certificates.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Chosen by the name in the ClientHello. The first one serves all other names.
     pub certificates: Vec<CertificatePaths>,
@@ -60,6 +69,7 @@ pub struct Settings {
     /// Whether a list counts that is past its nextUpdate.
     pub crl_expired: CrlExpired,
     /// The interval at which the files are read again.
+    #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub poll: Duration,
 }
 
@@ -72,21 +82,6 @@ impl Default for Settings {
             crl: None,
             crl_expired: CrlExpired::default(),
             poll: Duration::from_secs(10),
-        }
-    }
-}
-
-/// The deadline of a handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// From its first byte to its last.
-    pub handshake: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            handshake: Duration::from_secs(5),
         }
     }
 }

@@ -16,6 +16,8 @@ use tempfile::TempDir;
 
 use super::*;
 
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
 mod reload;
 
 /// A directory with an authority, and files for settings.
@@ -134,7 +136,7 @@ impl Files {
 
 /// How a client with these certificates fares now.
 fn verdict(settings: &Settings, certificates: &[CertificateDer<'static>]) -> Result<(), Cause> {
-    let tls = Tls::new(settings.clone(), Options::default()).unwrap();
+    let tls = Tls::new(settings.clone(), HANDSHAKE).unwrap();
     let verified = tls.serving().verify(certificates);
     verified.map_err(|error| Cause::of_tls(&error))
 }
@@ -184,7 +186,7 @@ fn a_list_past_its_next_update_refuses_its_clients_unless_it_is_accepted() {
         ),
     ] {
         assert_eq!(files.said(&settings), (vec![], vec![format!("{begin}{effect}")]));
-        let tls = Tls::new(settings, Options::default()).unwrap();
+        let tls = Tls::new(settings, HANDSHAKE).unwrap();
         assert_eq!(tls.new_remarks().len(), 1);
         assert_eq!(tls.new_remarks(), Vec::<String>::new(), "once");
         let update = NextUpdate {

@@ -47,7 +47,11 @@ impl<'a> Rights<'a> {
             resource: check.resource.clone(),
             subresource: check.subresource.clone(),
             namespace: id.namespace.clone(),
-            name: if check.named { id.service.clone() } else { "".into() },
+            name: if check.is_of_the_service() {
+                id.service.clone()
+            } else {
+                "".into()
+            },
         })
     }
 

@@ -1,10 +1,18 @@
 //! The settings of the section `access`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::Uri;
+use serde::{Deserialize, Deserializer};
+
+use crate::base::values;
+use crate::base::yaml::forms::{self, DURATION, Schema};
+
 /// The settings of access control.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Whether it is asked, and whether the answer counts.
     pub mode: Mode,
@@ -15,12 +23,14 @@ pub struct Options {
     /// Whether a tunnel outlives the credential that opened it.
     pub at_expiry: AtExpiry,
     /// The kubeconfig of all that reads a cluster here; `None` is that of the pod or the user.
+    #[serde(skip)]
     pub kubeconfig: Option<PathBuf>,
     /// The API server as authenticator and authorizer.
     pub kubernetes: Option<Kubernetes>,
     /// The OIDC issuers whose tokens are verified here.
     pub oidc: Vec<Issuer>,
     /// The file of users and password hashes.
+    #[serde(deserialize_with = "users")]
     pub users: Option<PathBuf>,
     /// Short tickets in place of tokens.
     pub tickets: Option<TicketOptions>,
@@ -34,7 +44,8 @@ impl Options {
 }
 
 /// Whether the question is asked at all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// No: every client reaches every target of the allowlist. Credentials are not looked at.
     #[default]
@@ -46,7 +57,8 @@ pub enum Mode {
 }
 
 /// What becomes of credentials outside TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Cleartext {
     /// They are refused, but for those of clients at a loopback address.
     #[default]
@@ -56,7 +68,8 @@ pub enum Cleartext {
 }
 
 /// What happens to a tunnel when the credential that opened it expires.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AtExpiry {
     /// It goes on: the credential proved the user when it was opened.
     #[default]
@@ -66,25 +79,36 @@ pub enum AtExpiry {
 }
 
 /// The API server as authenticator and authorizer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Kubernetes {
+    /// True if it is asked.
+    pub enabled: bool,
+    /// The kubeconfig file of the API server.
+    pub kubeconfig: Option<PathBuf>,
     /// The audiences of which a token must have one; empty text is the API server's own.
+    #[serde(deserialize_with = "forms::list::<Audience, _, _>")]
     pub audiences: Vec<Box<str>>,
     /// Whether a client certificate proves a user: its common name, with its organizations as groups.
     pub certificates: bool,
     /// What a user must be allowed to do.
+    #[serde(deserialize_with = "check")]
     pub check: Check,
     /// How often each user with tunnels to a target is asked about again.
+    #[serde(deserialize_with = "forms::one::<Recheck, _>")]
     pub recheck: Duration,
     /// Whether a changed role or binding asks again at once.
     pub watch_rbac: bool,
     /// How long a yes counts for new tunnels while the API server does not answer.
+    #[serde(deserialize_with = "forms::one::<Stale, _>")]
     pub stale: Duration,
 }
 
 impl Default for Kubernetes {
     fn default() -> Self {
         Self {
+            enabled: false,
+            kubeconfig: None,
             audiences: vec!["switchboard".into()],
             certificates: true,
             check: Check::default(),
@@ -96,18 +120,21 @@ impl Default for Kubernetes {
 }
 
 /// The right that opens a target. See [`Action`](super::Action).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename = "verb, resource", deny_unknown_fields)]
 pub struct Check {
     /// The verb.
+    #[serde(deserialize_with = "forms::one::<CheckPart, _>")]
     pub verb: Box<str>,
     /// The API group; empty for the core group.
+    #[serde(default, deserialize_with = "forms::one::<CheckPartOrNone, _>")]
     pub group: Box<str>,
     /// The resource.
+    #[serde(deserialize_with = "forms::one::<CheckPart, _>")]
     pub resource: Box<str>,
     /// The subresource; it may be empty.
+    #[serde(default, deserialize_with = "forms::one::<CheckPartOrNone, _>")]
     pub subresource: Box<str>,
-    /// Whether it is asked of the Service by its name, and not of all objects of the namespace.
-    pub named: bool,
 }
 
 /// `create services/ssh`, of the Service by its name.
@@ -118,7 +145,6 @@ impl Default for Check {
             group: "".into(),
             resource: "services".into(),
             subresource: "ssh".into(),
-            named: true,
         }
     }
 }
@@ -129,24 +155,34 @@ impl Check {
         Self {
             resource: "pods".into(),
             subresource: "portforward".into(),
-            named: false,
             ..Self::default()
         }
+    }
+
+    /// Returns whether it is asked of the Service by its name, and not of all objects of the namespace: no pod has the name of
+    /// its Service.
+    pub fn is_of_the_service(&self) -> bool {
+        &*self.resource != "pods"
     }
 }
 
 /// An OIDC issuer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename = "issuer, audiences, jwks", deny_unknown_fields)]
 pub struct Issuer {
     /// The claim `iss`.
     pub issuer: Box<str>,
     /// The audiences of which the claim `aud` must hold one; at least one.
+    #[serde(deserialize_with = "forms::list::<IssuerAudience, _, _>")]
     pub audiences: Vec<Box<str>>,
-    /// The claim that is the user's name.
+    /// The claim that is the user's name; by default `sub`, which every token has, and no other user of the issuer ever gets
+    /// (OpenID Connect Core 1.0, section 2).
+    #[serde(default = "subject")]
     pub username: Box<str>,
     /// The claim that lists the groups, if there is one.
     pub groups: Option<Box<str>>,
     /// Where its keys are.
+    #[serde(deserialize_with = "forms::one::<KeySet, _>")]
     pub jwks: Jwks,
     /// The authorities that sign the server's certificate; `None` trusts the system's.
     pub ca: Option<PathBuf>,
@@ -162,11 +198,16 @@ pub enum Jwks {
 }
 
 /// Short tickets in place of tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TicketOptions {
+    /// True if they are accepted.
+    pub enabled: bool,
     /// The longest life of a ticket.
+    #[serde(deserialize_with = "forms::one::<TicketLife, _>")]
     pub ttl: Duration,
     /// The Secret with the tickets that operators make.
+    #[serde(deserialize_with = "forms::one::<TicketSecret, _>")]
     pub secret: SecretName,
 }
 
@@ -182,6 +223,7 @@ pub struct SecretName {
 impl Default for TicketOptions {
     fn default() -> Self {
         Self {
+            enabled: false,
             ttl: Duration::from_hours(12),
             secret: SecretName {
                 namespace: None,
@@ -190,3 +232,128 @@ impl Default for TicketOptions {
         }
     }
 }
+
+forms::forms! {
+    Audience: Box<str> = |text: &str| Ok::<_, &str>(text.into()), Schema::Pattern(""),
+        at least one: "at least one audience is needed; `\"\"` is the API server's own";
+    IssuerAudience: Box<str> = values::text, Schema::Text,
+        at least one: "at least one audience is needed: a token for another service proves no user here";
+    KnownCheck: Check = known_check, Schema::Words(&["ssh", "port-forward"]);
+    CheckPart: Box<str> = part, Schema::Pattern("^[a-z][-a-z0-9.]*$");
+    CheckPartOrNone: Box<str> = |text: &str| if text.is_empty() { Ok(Box::default()) } else { part(text) },
+        Schema::Pattern("^([a-z][-a-z0-9.]*)?$");
+    Recheck: Duration = |text| within_a_day(text, FREQUENT, ["must be at least 10s: answers count for that long", LOST]), DURATION;
+    Stale: Duration = |text| within_a_day(text, Duration::ZERO, ["", LOST]), DURATION;
+    KeySet: Jwks = key_set, Schema::Text;
+    TicketLife: Duration = |text| within_a_day(text, SHORTEST, ["must be at least 10m", "must be at most 1d"]), DURATION;
+    TicketSecret: SecretName = secret, Schema::Pattern("^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$");
+}
+
+/// Reads a word, or a map with the parts of the right.
+fn check<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Check, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename = "any of")]
+    enum WordOrRight {
+        #[serde(rename = "a single value", deserialize_with = "forms::one::<KnownCheck, _>")]
+        Word(Check),
+        #[serde(rename = "a map")]
+        Right(Check),
+    }
+    let (WordOrRight::Word(check) | WordOrRight::Right(check)) = WordOrRight::deserialize(deserializer)?;
+    Ok(check)
+}
+
+/// Reads the map with the path of the file.
+fn users<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename = "file", deny_unknown_fields)]
+    struct Users {
+        file: PathBuf,
+    }
+    Users::deserialize(deserializer).map(|users| Some(users.file))
+}
+
+fn subject() -> Box<str> {
+    "sub".into()
+}
+
+fn known_check(text: &str) -> Result<Check, &'static str> {
+    match text {
+        "ssh" => Ok(Check::default()),
+        "port-forward" => Ok(Check::port_forward()),
+        _ => Err("expected `ssh`, `port-forward`, or a map with `verb`, `group`, `resource` and `subresource`"),
+    }
+}
+
+/// A verb, a group, a resource or a subresource, as a rule of a Role has it.
+fn part(text: &str) -> Result<Box<str>, &'static str> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    match text {
+        "*" => Err("a question is about one thing: `*` is for the rule of a Role"),
+        text if text.contains('/') => Err("expected one part: what follows the `/` is the `subresource`"),
+        text if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.bytes().all(is_inner) => {
+            Ok(text.into())
+        }
+        _ => Err("expected lower case letters, digits, `-` and `.`, such as `services`"),
+    }
+}
+
+/// A duration of at most a day. `reasons`: why it may not be shorter, and not longer.
+fn within_a_day(text: &str, least: Duration, reasons: [&'static str; 2]) -> Result<Duration, &'static str> {
+    match values::duration(text)? {
+        short if short < least => Err(reasons[0]),
+        long if long > Duration::from_hours(24) => Err(reasons[1]),
+        duration => Ok(duration),
+    }
+}
+
+/// `NAME` or `NAMESPACE/NAME`, each as the API server accepts it (RFC 1123).
+fn secret(text: &str) -> Result<SecretName, &'static str> {
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, text),
+    };
+    let is_name = |name: &str, longest: usize, has_dots: bool| {
+        let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let is_inner = |byte: u8| is_end(byte) || byte == b'-' || (has_dots && byte == b'.');
+        let ends = [name.bytes().next(), name.bytes().next_back()];
+        name.len() <= longest && name.bytes().all(is_inner) && ends.into_iter().all(|end| end.is_some_and(is_end))
+    };
+    if !is_name(name, 253, true) || !namespace.is_none_or(|namespace| is_name(namespace, 63, false)) {
+        return Err("expected the name of a Secret, or NAMESPACE/NAME, in lower case letters, digits, `-` and `.`");
+    }
+    Ok(SecretName {
+        namespace: namespace.map(Box::from),
+        name: name.into(),
+    })
+}
+
+/// A path or a URL. A key set that crosses the network in clear can be replaced on the way.
+fn key_set(text: &str) -> Result<Jwks, &'static str> {
+    if text.is_empty() {
+        return Err("expected the path of a file, or an `https://` URL");
+    }
+    if !text.contains("://") {
+        return Ok(Jwks::File(text.into()));
+    }
+    let uri: Uri = text.parse().map_err(|_| NOT_A_URL)?;
+    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+    let host = authority.ok_or(NOT_A_URL)?.host();
+    match uri.scheme_str() {
+        Some("https") => Ok(Jwks::Url(text.into())),
+        Some("http") if host == "localhost" || is_loopback(host) => Ok(Jwks::Url(text.into())),
+        Some("http") => Err("the keys would cross the network in clear: `http://` is for loopback addresses only"),
+        _ => Err(NOT_A_URL),
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse();
+    address.is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+const NOT_A_URL: &str = "expected the path of a file, or a URL such as `https://id.example.com/keys`";
+/// Ten times what clocks may differ by.
+const SHORTEST: Duration = Duration::from_mins(10);
+const FREQUENT: Duration = Duration::from_secs(10);
+const LOST: &str = "must be at most 1d: a user keeps a lost right for that long";

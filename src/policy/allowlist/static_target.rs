@@ -3,26 +3,80 @@
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use serde::Deserialize;
+
 use super::target::{ClientNames, UserLists};
 use crate::base::authority::{Authority, AuthorityError};
+use crate::base::values::{self, unless};
+use crate::base::yaml::forms::{self, Schema};
 use crate::tunnel::limits::TunnelOverrides;
 use crate::tunnel::proxy_header;
 
 /// A target of the configuration or of a flag.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename = "name, addresses", deny_unknown_fields)]
 pub struct StaticTarget {
     /// The authority that clients ask for.
+    #[serde(deserialize_with = "forms::one::<Name, _>")]
     pub name: Authority,
     /// Its addresses; at least one.
+    #[serde(deserialize_with = "forms::list::<Address, _, _>")]
     pub addresses: Vec<SocketAddr>,
     /// The limits that it sets itself.
+    #[serde(default)]
     pub limits: TunnelOverrides,
+    /// Whether both sides of its tunnels must begin with an SSH identification; `None` leaves the default.
+    pub ssh_only: Option<bool>,
     /// The version of the PROXY header that a tunnel to it begins with, if any.
+    #[serde(
+        default,
+        rename = "send_proxy_protocol",
+        deserialize_with = "forms::one::<SentHeader, _>"
+    )]
     pub send_proxy_header: Option<proxy_header::Version>,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
+    #[serde(default, deserialize_with = "forms::some_list::<ClientName, _, _>")]
     pub allowed_clients: Option<ClientNames>,
-    /// The users that may reach it; `None` leaves the decision to the API server, which knows no static target.
-    pub user_lists: Option<UserLists>,
+    /// The users that may reach it. Without this and `allowed_groups` the API server decides, which knows no static target.
+    #[serde(default, deserialize_with = "forms::some_list::<UserName, _, _>")]
+    pub allowed_users: Option<Box<[Box<str>]>>,
+    /// The groups that may reach it.
+    #[serde(default, deserialize_with = "forms::some_list::<UserName, _, _>")]
+    pub allowed_groups: Option<Box<[Box<str>]>>,
+}
+
+impl StaticTarget {
+    /// The users and groups that may reach it; `None` leaves the decision to the API server.
+    pub fn user_lists(&self) -> Option<UserLists> {
+        let lists = (self.allowed_users.clone(), self.allowed_groups.clone());
+        (lists != (None, None)).then(|| UserLists {
+            users: lists.0.unwrap_or_default(),
+            groups: lists.1.unwrap_or_default(),
+        })
+    }
+}
+
+forms::forms! {
+    Name: Authority = name, Schema::Pattern(":[0-9]{1,5}$");
+    Address: SocketAddr = address_of_file, forms::ADDRESS, at least one: "at least one address is needed";
+    SentHeader: Option<proxy_header::Version> = |text| unless("off", text, str::parse), Schema::Words(&["off", "v1", "v2"]);
+    ClientName: Box<str> = values::client_name, Schema::Text,
+        at least one: "at least one name is needed; without the key every client is allowed";
+    UserName: Box<str> = values::user_name, Schema::Text,
+        at least one: "at least one name is needed; without both keys the API server is asked";
+}
+
+fn name(text: &str) -> Result<Authority, String> {
+    text.parse()
+        .map_err(|error| format!("expected the host:port that clients ask for: {error}"))
+}
+
+fn address_of_file(text: &str) -> Result<SocketAddr, &'static str> {
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err("port 0 cannot be dialled"),
+        Ok(address) => Ok(address),
+        Err(_) => Err("names are not resolved: give IP:port"),
+    }
 }
 
 /// Parses `NAME:PORT=ADDR[,ADDR…]`, such as `devbox.local:22=127.0.0.1:2222`.
@@ -36,9 +90,11 @@ impl FromStr for StaticTarget {
             name: name.parse().map_err(StaticTargetError::Name)?,
             addresses: addresses?,
             limits: TunnelOverrides::default(),
+            ssh_only: None,
             send_proxy_header: None,
             allowed_clients: None,
-            user_lists: None,
+            allowed_users: None,
+            allowed_groups: None,
         })
     }
 }

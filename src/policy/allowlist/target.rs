@@ -205,7 +205,7 @@ impl Target {
 
     /// The rates of all of its tunnels together.
     pub fn shared(&self) -> &Budgets {
-        let make = |limits: &TargetLimits| Box::new(Budgets::new(limits.shared, limits.tunnel.burst));
+        let make = |limits: &TargetLimits| Box::new(Budgets::new(limits.caps.rates(), limits.tunnel.burst));
         self.made::<Box<Budgets>>(&self.shared, make)
     }
 
@@ -386,7 +386,7 @@ impl Target {
     fn set_made(&self) {
         let limits = self.limits.load();
         if let Some(shared) = self.shared.get() {
-            shared.set(limits.shared, limits.tunnel.burst);
+            shared.set(limits.caps.rates(), limits.tunnel.burst);
         }
         if let Some(tunnels) = self.tunnels.get() {
             tunnels.set(limits.caps.tunnels);
@@ -438,6 +438,7 @@ mod tests {
             caps: TargetCaps {
                 tunnels: NonZeroU32::new(2),
                 dials: NonZeroU32::new(1),
+                ..TargetCaps::default()
             },
             ..TargetLimits::default()
         };

@@ -87,7 +87,7 @@ impl Writer {
                 namespace: STATIC.into(),
                 service: target.name.to_string().into(),
             };
-            let limits = state.share(limits.of_target(&target.limits));
+            let limits = state.share(limits.of_target(&target.limits, target.ssh_only));
             let endpoints = Endpoints {
                 proxy_header: target.send_proxy_header,
                 ..Endpoints::from(target.addresses.clone())
@@ -100,7 +100,7 @@ impl Writer {
                 None => Arc::new(Target::new(Arc::new(id.clone()), endpoints, limits)),
             };
             published.set_allowed_clients(target.allowed_clients.as_ref());
-            has_other_users |= published.set_user_lists(target.user_lists.as_ref());
+            has_other_users |= published.set_user_lists(target.user_lists().as_ref());
             statics.insert(target.name.clone(), Arc::clone(&published));
             known.insert(id, published);
         }

@@ -1,8 +1,8 @@
 //! The faults of flags and environment variables together with the file that they override.
 
-use super::finding::Findings;
-use super::schema::listen::{admin_fault, taken};
+use super::listen::{admin_fault, taken};
 use super::{Config, Overrides};
+use crate::base::yaml::finding::Findings;
 
 /// Adds the faults of `by`. `config`: the file's settings, overridden by `by`.
 pub(super) fn check(by: &Overrides, config: &Config, findings: &Findings) {
@@ -35,7 +35,12 @@ fn ports(config: &Config, fault: impl Fn(String)) {
 
 /// A flag cannot ask for TLS, without which no client has a certificate.
 fn clients(config: &Config, fault: impl Fn(String)) {
-    if let Some(target) = config.targets.iter().find(|target| target.allowed_clients.is_some()) {
+    if let Some(target) = config
+        .allowlist
+        .targets
+        .iter()
+        .find(|target| target.allowed_clients.is_some())
+    {
         fault(format!(
             "no client has a certificate at these ports: `allowed_clients` of {} needs a port with `tls`, which only the \
              file can have",

@@ -3,12 +3,12 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::finding::{Findings, Report, Severity};
-use super::section::Field;
-use super::shape::Shape;
-use super::{Config, Overrides, flags, schema, warnings};
+use super::{Config, Overrides, flags, rules, warnings};
 use crate::base::file;
-use crate::base::yaml;
+use crate::base::yaml::field::Field;
+use crate::base::yaml::finding::{Findings, Report, Severity};
+use crate::base::yaml::schema::schema;
+use crate::base::yaml::{self, de};
 
 /// What a configuration is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +72,10 @@ impl Config {
 
     /// The format of the file as JSON Schema, draft 7: its keys, and the values of each.
     ///
-    /// It is made by the readers of the file. A file that it refuses has faults; a file that it accepts may have faults
-    /// that only the readers know, such as two ports with one address.
+    /// It is made of what the file is read by. A file that it refuses has faults; a file that it accepts may have faults
+    /// that only the rules know, such as two ports with one address.
     pub fn schema() -> serde_json::Value {
-        let (findings, shape) = (Findings::default(), Shape::default());
-        Field::any(shape.clone(), &findings).section(schema::config);
-        let mut schema = shape.json(false);
+        let mut schema = schema::<Self>();
         if let Some(object) = schema.as_object_mut() {
             object.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
             object.insert("title".to_owned(), "switchboard.yaml".into());
@@ -91,16 +89,17 @@ fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> R
         Purpose::Serve => Severity::Warning,
         Purpose::Check => Severity::Error,
     });
-    let tree = yaml::tree(bytes, &findings);
-    let config = tree.as_ref().and_then(|tree| {
-        let top = Field::root(tree, &findings);
-        let config = top.section(schema::config)?.overridden(by.clone());
+    let config = yaml::tree(bytes, &findings).map(|mut tree| {
+        let mut config: Config = de::read(&mut tree, &findings);
+        let top = Field::root(&tree, &findings);
+        rules::judge(&mut config, &top);
+        let config = config.overridden(by.clone());
         // After a fault a value is its default, and a warning about that would be wrong.
         if findings.faults() == 0 {
             flags::check(by, &config, &findings);
             warnings::add(&config, &top);
         }
-        Some(config)
+        config
     });
     let (config, report) = findings.finish(file, config.unwrap_or_default())?;
     Ok(Loaded { config, report })

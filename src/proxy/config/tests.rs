@@ -12,8 +12,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
-use crate::policy::allowlist::UserLists;
-use crate::tunnel::limits::{Rate, Size, TunnelOverrides};
+use crate::proxy::http;
+use crate::tunnel::limits::{
+    Ceiling, ClientCaps, Rate, Size, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides, UserCaps,
+};
 use crate::tunnel::proxy_header;
 
 /// The documentation of every key.
@@ -133,6 +135,7 @@ fn the_documented_file_holds_every_key() {
 /// The cluster of [`FULL`].
 fn cluster() -> kubernetes::Options {
     kubernetes::Options {
+        enabled: true,
         kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
         namespaces: vec!["team-a".into(), "team-b".into()],
         namespace_selector: Some("ssh in (yes, maybe)".into()),
@@ -154,49 +157,43 @@ fn cluster() -> kubernetes::Options {
     }
 }
 
-/// The caps of [`FULL`].
-fn caps() -> crate::tunnel::limits::Caps {
-    use crate::tunnel::limits::{Caps, ClientCaps, TargetCaps, TotalCaps, UserCaps};
-    Caps {
-        total: TotalCaps {
-            tunnels: None,
-            unfinished: NonZeroU32::new(1000),
+/// The limits of [`FULL`].
+fn limits() -> Limits {
+    let mbit = Rate::per_second(10_000_000).unwrap();
+    Limits {
+        tunnel: TunnelLimits {
+            download: Rate::per_second(50 << 20).unwrap(),
+            upload: Rate::UNLIMITED,
+            burst: Size::bytes(2 << 20).unwrap(),
+            lifetime: Some(Duration::from_secs(2 * 24 * 3600)),
+        },
+        target: TargetCaps {
+            tunnels: NonZeroU32::new(20),
+            dials: None,
+            ..TargetCaps::default()
         },
         client: ClientCaps {
             tunnels: NonZeroU32::new(8),
             unfinished: NonZeroU32::new(4),
             connects_per_second: NonZeroU32::new(2),
             connects_burst: NonZeroU32::new(9).unwrap(),
+            ..ClientCaps::default()
         },
         user: UserCaps {
             tunnels: NonZeroU32::new(3),
-        },
-        target: TargetCaps {
-            tunnels: NonZeroU32::new(20),
-            dials: None,
-        },
-    }
-}
-
-/// The limits of [`FULL`].
-fn limits() -> Limits {
-    Limits {
-        tunnel: crate::tunnel::limits::TunnelLimits {
-            download: Rate::per_second(50 << 20).unwrap(),
-            upload: Rate::UNLIMITED,
-            burst: Size::bytes(2 << 20).unwrap(),
-            lifetime: Some(Duration::from_secs(2 * 24 * 3600)),
-        },
-        user: crate::tunnel::limits::SharedLimits {
             download: Rate::per_second(1 << 20).unwrap(),
-            upload: Rate::UNLIMITED,
+            ..UserCaps::default()
         },
-        ceiling: crate::tunnel::limits::Ceiling {
+        total: TotalCaps {
+            tunnels: None,
+            unfinished: NonZeroU32::new(1000),
+            ..TotalCaps::default()
+        },
+        ceiling: Ceiling {
             download: Rate::per_second(1 << 30).unwrap(),
-            upload: Rate::per_second(10_000_000).unwrap(),
+            upload: mbit,
             ssh_only: true,
         },
-        caps: caps(),
         ssh_only: false,
         ..Limits::default()
     }
@@ -209,7 +206,6 @@ fn targets() -> Vec<StaticTarget> {
         upload: Rate::per_second(10_000_000),
         burst: Size::bytes(64 << 10),
         lifetime: Some(Some(Duration::from_secs(12 * 3600))),
-        ssh_only: None,
     };
     let mut targets = vec![
         target("devbox.local:22", "127.0.0.1:2222,[fd00::1]:22"),
@@ -219,12 +215,10 @@ fn targets() -> Vec<StaticTarget> {
     targets[0].limits = slow;
     targets[1].limits = slow;
     targets[2].limits.lifetime = Some(None);
-    targets[2].limits.ssh_only = Some(true);
+    targets[2].ssh_only = Some(true);
     targets[2].send_proxy_header = Some(proxy_header::Version::V2);
-    targets[2].user_lists = Some(UserLists {
-        users: ["alice@example.com"].map(Into::into).into(),
-        groups: ["cn=ops,dc=example"].map(Into::into).into(),
-    });
+    targets[2].allowed_users = Some(["alice@example.com"].map(Into::into).into());
+    targets[2].allowed_groups = Some(["cn=ops,dc=example"].map(Into::into).into());
     targets
 }
 
@@ -241,25 +235,20 @@ fn every_key_is_read() {
         listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
         admin: "127.0.0.1:1090".parse().unwrap(),
         access: access::everything(),
-        targets: targets(),
-        kubernetes: Some(cluster()),
+        allowlist: Allowlist {
+            report: false,
+            targets: targets(),
+            kubernetes: Some(cluster()),
+        },
         limits: limits(),
+        ssh_only: false,
         tls: tls::Settings::default(),
-        handshake: tls::Options {
-            handshake: Duration::from_secs(2),
-        },
-        connect: http::Options {
+        timeouts: Timeouts {
             head: Duration::from_millis(250),
-        },
-        dial: dial::Options {
+            tls_handshake: Duration::from_secs(2),
             dial_try: Duration::from_secs(1),
             dial: Duration::from_secs(90),
-            ..dial::Options::default()
-        },
-        identification: identification::Options {
             identification: Duration::from_secs(2),
-        },
-        relay: relay::Options {
             idle: Some(Duration::from_secs(5400)),
             half_closed: Duration::from_secs(10),
         },
@@ -334,29 +323,15 @@ fn access_targets_and_tunnel_limits_change_without_a_restart() {
     assert_eq!(default.changes_needing_restart(&full), all);
     let live = Config {
         access: full.access.clone(),
-        targets: full.targets.clone(),
+        allowlist: full.allowlist.clone(),
         limits: full.limits,
+        ssh_only: full.ssh_only,
         ..default.clone()
     };
     assert!(default.changes_needing_restart(&live).is_empty());
-    for timeouts in [
-        Config {
-            connect: full.connect,
-            ..default.clone()
-        },
-        Config {
-            dial: full.dial,
-            ..default.clone()
-        },
-        Config {
-            identification: full.identification,
-            ..default.clone()
-        },
-        Config {
-            relay: full.relay,
-            ..default.clone()
-        },
-    ] {
-        assert_eq!(default.changes_needing_restart(&timeouts), ["timeouts"]);
-    }
+    let timeouts = Config {
+        timeouts: full.timeouts,
+        ..default.clone()
+    };
+    assert_eq!(default.changes_needing_restart(&timeouts), ["timeouts"]);
 }

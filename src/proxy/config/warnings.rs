@@ -3,7 +3,7 @@
 mod access;
 
 use super::Config;
-use super::section::Field;
+use crate::base::yaml::field::Field;
 use crate::net::tls::{ClientAuth, Mode};
 use crate::proxy::connection::Port;
 use crate::tunnel::proxy_header::Policy;
@@ -18,7 +18,7 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
 
 /// Settings with which no client gets a tunnel.
 fn locked_out(config: &Config, top: &Field<'_>) {
-    if config.targets.is_empty() && config.kubernetes.is_none() {
+    if config.allowlist.targets.is_empty() && config.allowlist.kubernetes.is_none() {
         top.at("allowlist").warning(
             "there is no target, so every request is refused with 403: add one to `allowlist.static`, or set \
              `allowlist.kubernetes.enabled`",

@@ -110,7 +110,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
     pub(super) async fn run(&mut self, shared: &Shared) {
         let Ended { close, is_told } = self.carry(shared).await;
         if is_reported(&self.target) {
-            self.record.finish_watch(shared.identification.identification);
+            self.record.finish_watch(shared.timeouts.identification);
         }
         self.record.closed(close, is_told);
     }
@@ -118,8 +118,8 @@ impl<'a, D: Transport> Tunnel<'a, D> {
     /// Without names for the parts of the tunnel: an idle tunnel would keep each of them.
     async fn carry(&mut self, shared: &Shared) -> Ended {
         let options = relay::Options {
-            idle: self.target.idle(shared.relay.idle),
-            ..shared.relay
+            idle: self.target.idle(shared.timeouts.idle),
+            half_closed: shared.timeouts.half_closed,
         };
         let holds_back = self.target.ssh_only() && !self.target.reports();
         if is_reported(&self.target) {
@@ -226,7 +226,7 @@ fn unidentified_end<'a, D>(
     End {
         reason: close.reason,
         said: ends.early.as_ref().map_or(&[], |early| &early.download),
-        deadline: shared.identification.identification,
+        deadline: shared.timeouts.identification,
         operator: record.tunnel().closing().unwrap_or_default(),
     }
 }
@@ -270,7 +270,7 @@ async fn identify<D: Transport>(
     };
     let exchanged = tokio::select! {
         biased;
-        exchanged = identification::exchange(ends, &record.tunnel().meter, &shared.identification, identified) => exchanged,
+        exchanged = identification::exchange(ends, &record.tunnel().meter, shared.timeouts.identification, identified) => exchanged,
         close = ending => Err(close),
     };
     exchanged.map_err(|close| Unidentified {

@@ -128,7 +128,7 @@ impl<'a> Pending<'a> {
 
     /// When the request has to be complete.
     pub(super) fn deadline(&self) -> Instant {
-        self.age.since + self.shared.connect.head
+        self.age.since + self.shared.timeouts.head
     }
 
     /// Sends a refusal, accounts for it, and gives the client time to read it.
@@ -194,7 +194,7 @@ impl<'a> Pending<'a> {
         };
         let membership = self.join(age, standing);
         tokio::select! {
-            () = sleep_until(age.since + self.shared.connect.head) => Refusal::HeadTimeout,
+            () = sleep_until(age.since + self.shared.timeouts.head) => Refusal::HeadTimeout,
             () = membership.evicted() => evicted,
             () = self.shared.drain.stopped(age.number) => Refusal::Draining,
         }

@@ -2,12 +2,16 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use serde::Deserialize;
+
+use crate::base::yaml::forms;
 use crate::net::listener;
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Allowlist;
-use crate::proxy::http::{self, Refusals};
+use crate::proxy::http::Refusals;
 use crate::proxy::open_tunnels::facts::Ids;
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::record::{AccessLog, Telemetry};
@@ -18,8 +22,7 @@ use crate::tunnel::limits::owners::LimitOwners;
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::Unfinished;
 use crate::tunnel::metrics::Metrics;
-use crate::tunnel::relay::{self, Resources};
-use crate::tunnel::ssh::identification;
+use crate::tunnel::relay::Resources;
 use crate::tunnel::{dial, proxy_header};
 
 /// What all tunnels of a process share.
@@ -55,14 +58,8 @@ pub struct Shared {
     pub ids: Ids,
     /// The certificates, and what is asked of clients that speak TLS.
     pub tls: Tls,
-    /// The timeout of a request head.
-    pub connect: http::Options,
-    /// The timeouts of a dial.
-    pub dial: dial::Options,
-    /// The timeout of the SSH identifications.
-    pub identification: identification::Options,
-    /// The timeouts of a relay.
-    pub relay: relay::Options,
+    /// The deadlines of every wait for a peer.
+    pub timeouts: Timeouts,
 }
 
 impl Shared {
@@ -72,6 +69,58 @@ impl Shared {
             metrics: &self.metrics,
             access_log: &self.access_log,
             registry: &self.registry,
+        }
+    }
+}
+
+/// The deadlines of every wait for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Timeouts {
+    /// From the accept to the end of the request head.
+    #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
+    pub head: Duration,
+    /// From the first byte of a TLS handshake to its last.
+    #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
+    pub tls_handshake: Duration,
+    /// A dial at one address.
+    #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
+    pub dial_try: Duration,
+    /// A dial at all addresses together.
+    #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
+    pub dial: Duration,
+    /// From the 200 until both sides have sent their SSH identification.
+    #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
+    pub identification: Duration,
+    /// Without a byte either way; `None` is for ever, as SSH sessions sleep for days.
+    #[serde(deserialize_with = "forms::one::<forms::TimeoutOrOff, _>")]
+    pub idle: Option<Duration>,
+    /// The same once one side has finished.
+    #[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]
+    pub half_closed: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            head: Duration::from_secs(10),
+            tls_handshake: Duration::from_secs(5),
+            dial_try: Duration::from_secs(3),
+            dial: Duration::from_secs(10),
+            identification: Duration::from_secs(12),
+            idle: None,
+            half_closed: Duration::from_secs(300),
+        }
+    }
+}
+
+impl Timeouts {
+    /// The longest that a dial may take.
+    pub(super) fn of_dial(&self) -> dial::Options {
+        dial::Options {
+            dial_try: self.dial_try,
+            dial: self.dial,
+            ..dial::Options::default()
         }
     }
 }

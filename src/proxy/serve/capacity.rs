@@ -95,6 +95,7 @@ mod tests {
         let caps = |tunnels, unfinished| TotalCaps {
             tunnels: NonZeroU32::new(tunnels),
             unfinished: NonZeroU32::new(unfinished),
+            ..default
         };
         let fitting = caps(500, 200);
         for (configured, asks) in [

@@ -67,7 +67,7 @@ pub(super) async fn first(load: LoadConfig) -> Result<Started, StartError> {
         let Loaded { config, report } = load()?;
         log(&report);
         let config = Box::new(config);
-        let tls = Tls::new(config.tls.clone(), config.handshake).map_err(StartError::Tls)?;
+        let tls = Tls::new(config.tls.clone(), config.timeouts.tls_handshake).map_err(StartError::Tls)?;
         let load = Arc::new(load);
         Ok(Started { load, config, tls })
     };
@@ -109,23 +109,22 @@ impl Reload {
                 // Before the targets: a new one is not open for a moment to clients without a right, and lists that no
                 // longer count end no tunnel.
                 self.users.apply(&new, shared);
-                self.writer.publish(&new.targets, &new.limits);
+                self.writer.publish(&new.allowlist.targets, &new.limits);
                 shared.clients.set(new.limits.of_clients());
                 shared.users.set(new.limits.of_users());
-                shared.connect_rate.set(new.limits.caps.client);
-                let caps = self.capacity.fitting(new.limits.caps.total, metrics);
+                shared.connect_rate.set(new.limits.client);
+                let caps = self.capacity.fitting(new.limits.total, metrics);
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
-                shared.total.set(new.limits.total, new.limits.tunnel.burst);
+                shared.total.set(new.limits.total.rates(), new.limits.tunnel.burst);
                 shared.tls.configure(new.tls.clone());
-                self.follow(new.kubernetes.as_ref(), &new.limits, metrics);
-                self.config.targets = new.targets;
+                self.follow(new.allowlist.kubernetes.as_ref(), &new.limits, metrics);
+                self.config.allowlist = new.allowlist;
                 self.config.limits = new.limits;
-                self.config.kubernetes = new.kubernetes;
                 self.config.tls = new.tls;
                 self.config.access = new.access;
                 Some(Applied {
-                    targets: self.config.targets.len(),
+                    targets: self.config.allowlist.targets.len(),
                     removed,
                 })
             }

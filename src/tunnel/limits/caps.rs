@@ -1,50 +1,81 @@
-//! Caps: the most tunnels, connections and dials at once, which take descriptors and memory. `None` is unlimited.
-//! Rates are in `limits.rs`.
+//! Caps: the rates that several tunnels share, and the most tunnels, connections and dials at once, which take descriptors
+//! and memory. `None` is unlimited.
 
 use std::num::NonZeroU32;
 
-/// All caps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Caps {
-    /// The caps of the process.
-    pub total: TotalCaps,
-    /// The caps of each client.
-    pub client: ClientCaps,
-    /// The caps of each user that is known.
-    pub user: UserCaps,
-    /// The caps of each target.
-    pub target: TargetCaps,
-}
+use serde::Deserialize;
 
-/// The caps of the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use super::SharedLimits;
+use crate::base::units::Rate;
+use crate::base::yaml::forms;
+
+/// The limits of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TotalCaps {
+    /// The rate from the targets to the clients.
+    pub download: Rate,
+    /// The rate from the clients to the targets.
+    pub upload: Rate,
     /// The most tunnels, those that are still dialled included.
+    #[serde(
+        rename = "max_tunnels",
+        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
+    )]
     pub tunnels: Option<NonZeroU32>,
     /// The most unfinished connections: those whose request is not complete.
+    #[serde(
+        rename = "max_unfinished",
+        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
+    )]
     pub unfinished: Option<NonZeroU32>,
+}
+
+impl TotalCaps {
+    /// The rates of all tunnels together.
+    pub fn rates(&self) -> SharedLimits {
+        let Self { download, upload, .. } = *self;
+        SharedLimits { upload, download }
+    }
 }
 
 /// 100,000 tunnels, and 4,096 unfinished connections: the length of the kernel's accept queue (net.core.somaxconn).
 impl Default for TotalCaps {
     fn default() -> Self {
         Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
             tunnels: NonZeroU32::new(100_000),
             unfinished: NonZeroU32::new(4096),
         }
     }
 }
 
-/// The caps of one client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The limits of one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct ClientCaps {
+    /// The rate from the targets to the client.
+    pub download: Rate,
+    /// The rate from the client to the targets.
+    pub upload: Rate,
     /// The most tunnels, those that are still dialled included.
+    #[serde(
+        rename = "max_tunnels",
+        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
+    )]
     pub tunnels: Option<NonZeroU32>,
     /// The most unfinished connections: those whose request is not complete.
+    #[serde(
+        rename = "max_unfinished",
+        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
+    )]
     pub unfinished: Option<NonZeroU32>,
     /// The most new connections a second in the long run.
+    #[serde(deserialize_with = "forms::one::<forms::CountOrUnlimited, _>")]
     pub connects_per_second: Option<NonZeroU32>,
     /// The most new connections at once after a pause.
+    #[serde(deserialize_with = "forms::one::<forms::Count, _>")]
     pub connects_burst: NonZeroU32,
 }
 
@@ -53,6 +84,8 @@ pub struct ClientCaps {
 impl Default for ClientCaps {
     fn default() -> Self {
         Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
             tunnels: NonZeroU32::new(256),
             unfinished: NonZeroU32::new(256),
             connects_per_second: NonZeroU32::new(50),
@@ -61,10 +94,19 @@ impl Default for ClientCaps {
     }
 }
 
-/// The caps of one user that is known, wherever that user connects from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The limits of one user that is known, wherever that user connects from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct UserCaps {
+    /// The rate from the targets to the user.
+    pub download: Rate,
+    /// The rate from the user to the targets.
+    pub upload: Rate,
     /// The most tunnels, those that are still dialled included.
+    #[serde(
+        rename = "max_tunnels",
+        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
+    )]
     pub tunnels: Option<NonZeroU32>,
 }
 
@@ -72,21 +114,39 @@ pub struct UserCaps {
 impl Default for UserCaps {
     fn default() -> Self {
         Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
             tunnels: NonZeroU32::new(64),
         }
     }
 }
 
-/// The caps of one target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The limits of one target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TargetCaps {
+    /// The rate from the target to the clients.
+    pub download: Rate,
+    /// The rate from the clients to the target.
+    pub upload: Rate,
     /// The most tunnels, those that are still dialled included.
+    #[serde(
+        rename = "max_tunnels",
+        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
+    )]
     pub tunnels: Option<NonZeroU32>,
     /// The most dials in progress, the wait for an endpoint included.
+    #[serde(rename = "max_dials", deserialize_with = "forms::one::<forms::CountOrUnlimited, _>")]
     pub dials: Option<NonZeroU32>,
 }
 
 impl TargetCaps {
+    /// The rates of all tunnels of the target together.
+    pub fn rates(&self) -> SharedLimits {
+        let Self { download, upload, .. } = *self;
+        SharedLimits { upload, download }
+    }
+
     /// These caps, with the number of tunnels that a target asks for if that is lower.
     pub fn lowered(self, asked: Option<NonZeroU32>) -> Self {
         let tunnels = match (self.tunnels, asked) {
@@ -101,6 +161,8 @@ impl TargetCaps {
 impl Default for TargetCaps {
     fn default() -> Self {
         Self {
+            download: Rate::UNLIMITED,
+            upload: Rate::UNLIMITED,
             tunnels: None,
             dials: NonZeroU32::new(100),
         }

@@ -90,6 +90,7 @@ impl Descriptors {
         TotalCaps {
             tunnels: Some(tunnels),
             unfinished: Some(unfinished),
+            ..caps
         }
     }
 }
@@ -132,7 +133,9 @@ mod tests {
         for most in [LEAST, 192, 256, 512, 1024, 4096, 65_536, 1 << 20] {
             let descriptors = Descriptors::of(Some(most)).unwrap();
             let pipes = descriptors.pipes(128);
-            let TotalCaps { tunnels, unfinished } = descriptors.fitting(TotalCaps::default(), pipes);
+            let TotalCaps {
+                tunnels, unfinished, ..
+            } = descriptors.fitting(TotalCaps::default(), pipes);
             let (tunnels, unfinished) = (u64::from(tunnels.unwrap().get()), u64::from(unfinished.unwrap().get()));
             let admin = u64::from(descriptors.admin_connections().get());
             let taken = 2 * tunnels + unfinished + 2 * pipes as u64 + admin;
@@ -187,6 +190,7 @@ mod tests {
         let any = TotalCaps {
             tunnels: None,
             unfinished: None,
+            ..TotalCaps::default()
         };
         assert_eq!(unlimited.fitting(any, 128), any);
     }

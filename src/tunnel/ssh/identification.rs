@@ -25,22 +25,8 @@ use crate::tunnel::relay::{Early, Failure, Transports};
 
 pub use super::software::Software;
 
-/// The deadline of the exchange.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// From the 200 until both sides have sent their identification.
-    pub identification: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            identification: Duration::from_secs(12),
-        }
-    }
-}
-
-/// Passes on the identification of each side, and calls `identified` with it. Either may come first.
+/// Passes on the identification of each side, and calls `identified` with it. Either may come first. `deadline`: the time
+/// for both.
 ///
 /// The bytes behind it become early data in `transports`. A side that finishes before its identification ends the
 /// tunnel: it does not speak SSH, and the other side's bytes are not for it.
@@ -50,7 +36,7 @@ impl Default for Options {
 pub async fn exchange<D: Transport>(
     transports: &mut Transports<D>,
     meter: &Meter,
-    options: &Options,
+    deadline: Duration,
     identified: impl Fn(Side, Line<'_>) + Sync,
 ) -> Result<(), Close> {
     let (from_client, to_client) = transports.downstream.split();
@@ -69,7 +55,7 @@ pub async fn exchange<D: Transport>(
             close = download.run(meter, &progress, target_says) => Err(close),
         }
     };
-    let result = timeout(options.identification, both).await;
+    let result = timeout(deadline, both).await;
     let result = result.unwrap_or(Err(Close {
         by: if download.passed { Side::Client } else { Side::Target },
         reason: Reason::NotSsh,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use switchboard::policy::access::{Change, Mode};
-use switchboard::policy::allowlist::{StaticTarget, UserLists};
+use switchboard::policy::allowlist::StaticTarget;
 use switchboard::tunnel::limits::{Limits, OwnerLimits};
 use switchboard::tunnel::outcome::Refusal;
 use tokio::io::AsyncReadExt;
@@ -110,10 +110,7 @@ async fn a_service_that_goes_between_the_review_and_the_answer_is_not_dialled() 
 fn name(world: &mut World, users: &[&str]) {
     let address = world.target.local_addr().unwrap();
     let mut own: StaticTarget = format!("box.local:22={address}").parse().unwrap();
-    own.user_lists = Some(UserLists {
-        users: users.iter().map(|user| Box::from(*user)).collect(),
-        groups: [].into(),
-    });
+    own.allowed_users = Some(users.iter().map(|user| Box::from(*user)).collect());
     let limits = Limits {
         ssh_only: false,
         ..Limits::default()

@@ -13,7 +13,7 @@ use switchboard::policy::access::{
     User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Writer};
-use switchboard::proxy::connection::{self, Port, Shared};
+use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::facts::Ids;
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::record::AccessLog;
@@ -167,16 +167,13 @@ impl World {
             resources: Resources::new(4),
             clients: LimitOwners::new(limits.of_clients()),
             users: LimitOwners::new(limits.of_users()),
-            connect_rate: ConnectRate::new(limits.caps.client),
+            connect_rate: ConnectRate::new(limits.client),
             unfinished: Unfinished::new(None),
             tunnels: Arc::new(Slots::new(None)),
-            total: Budgets::new(limits.total, burst),
+            total: Budgets::new(limits.total.rates(), burst),
             ids: Ids::default(),
-            tls: Tls::new(tls::Settings::default(), tls::Options::default()).unwrap(),
-            connect: switchboard::proxy::http::Options::default(),
-            dial: switchboard::tunnel::dial::Options::default(),
-            identification: switchboard::tunnel::ssh::identification::Options::default(),
-            relay: switchboard::tunnel::relay::Options::default(),
+            tls: Tls::new(tls::Settings::default(), Timeouts::default().tls_handshake).unwrap(),
+            timeouts: Timeouts::default(),
         };
         let checking = Arc::clone(&shared.access);
         let checks = tokio::spawn(async move { checking.keep_checking().await });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use switchboard::net::tls::{CertificatePaths, Options, Session, Settings, Tls};
+use switchboard::net::tls::{CertificatePaths, Session, Settings, Tls};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
@@ -56,7 +56,7 @@ fn ends() -> (TlsConnector, Tls) {
         certificates: vec![CertificatePaths { cert, key }],
         ..Settings::default()
     };
-    let tls = Tls::new(settings, Options::default()).unwrap();
+    let tls = Tls::new(settings, Duration::from_secs(5)).unwrap();
     let mut roots = RootCertStore::empty();
     roots.add(issued.cert.der().clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

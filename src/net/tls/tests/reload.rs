@@ -12,7 +12,7 @@ fn a_read_of_other_settings_that_ends_after_a_change_of_them_changes_nothing() {
     let (files, others) = (Files::new(), Files::new());
     let [first, second] = [2020, 2021].map(|from| files.issue(5, from, 2090));
     let before = files.with_pair(&first.pem, &first.key);
-    let tls = Tls::new(before.clone(), Options::default()).unwrap();
+    let tls = Tls::new(before.clone(), HANDSHAKE).unwrap();
     // It is read by the settings before, and ends after those that come then have been applied.
     let read = || {
         let contents = Contents::read(&before);
@@ -52,7 +52,7 @@ fn a_pair_that_is_swapped_between_the_reads_of_its_files_is_no_faulty_one() {
         }],
         ..Settings::default()
     };
-    let tls = Tls::new(settings, Options::default()).unwrap();
+    let tls = Tls::new(settings, HANDSHAKE).unwrap();
     let (sender, results) = mpsc::channel();
     let swapping = Arc::new(());
     let is_over = Arc::downgrade(&swapping);

@@ -15,6 +15,8 @@ pub(super) fn everything() -> crate::policy::access::Options {
         at_expiry: AtExpiry::Close,
         kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
         kubernetes: Some(Kubernetes {
+            enabled: true,
+            kubeconfig: None,
             audiences: vec!["ssh".into(), "".into()],
             certificates: false,
             check: Check {
@@ -22,7 +24,6 @@ pub(super) fn everything() -> crate::policy::access::Options {
                 group: "ssh.example.com".into(),
                 resource: "hosts".into(),
                 subresource: "login".into(),
-                named: true,
             },
             recheck: Duration::from_secs(10),
             watch_rbac: false,
@@ -48,6 +49,7 @@ pub(super) fn everything() -> crate::policy::access::Options {
         ],
         users: Some("/etc/switchboard/users".into()),
         tickets: Some(TicketOptions {
+            enabled: true,
             ttl: Duration::from_hours(4),
             secret: SecretName {
                 namespace: Some("ssh".into()),
@@ -125,7 +127,7 @@ const FAULTS: &[(&str, &str)] = &[
     ),
     (
         "kubernetes: {check: [ssh]}",
-        "1:23: error: access.kubernetes.check: expected a single value (found a list)",
+        "1:23: error: access.kubernetes.check: expected a single value or a map (found a list)",
     ),
     (
         "kubernetes: {check: {verb: create, resource: services/ssh}}",
@@ -429,12 +431,14 @@ fn lists_of_users_are_checked() {
             "{report}"
         );
     }
-    let lists = target("allowed_groups: [ops]").unwrap().targets[0]
-        .user_lists
-        .clone()
+    let lists = target("allowed_groups: [ops]").unwrap().allowlist.targets[0]
+        .user_lists()
         .unwrap();
     assert_eq!((lists.users.len(), &*lists.groups[0]), (0, "ops"));
-    assert_eq!(target("ssh_only: true").unwrap().targets[0].user_lists, None);
+    assert_eq!(
+        target("ssh_only: true").unwrap().allowlist.targets[0].user_lists(),
+        None
+    );
 }
 
 #[test]

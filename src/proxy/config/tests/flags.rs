@@ -16,6 +16,7 @@ fn flags_override_the_file() {
     assert_eq!(config.listen[0].listener.address, "127.0.0.1:1".parse().unwrap());
     assert_eq!(config.admin, "127.0.0.1:2".parse().unwrap());
     let targets: Vec<String> = config
+        .allowlist
         .targets
         .iter()
         .map(|target| format!("{}={}", target.name, target.addresses[0]))

@@ -1,4 +1,4 @@
-//! The JSON Schema of the file, against the readers that it is made by.
+//! The JSON Schema of the file, against what reads it.
 
 use serde_json::Value;
 

@@ -118,11 +118,11 @@ fn ports_of_flags_have_no_tls_so_that_no_client_has_a_certificate() {
     let mut file = Config::default();
     file.listen[0].tls = tls::Mode::Required;
     file.tls.client_auth = tls::ClientAuth::Required;
-    file.kubernetes = Some(kubernetes::Options {
+    file.allowlist.kubernetes = Some(kubernetes::Options {
         knows_clients: true,
         ..kubernetes::Options::default()
     });
-    let knows_clients = |by: Overrides| file.clone().overridden(by).kubernetes.unwrap().knows_clients;
+    let knows_clients = |by: Overrides| file.clone().overridden(by).allowlist.kubernetes.unwrap().knows_clients;
     assert!(knows_clients(Overrides::default()));
     assert!(!knows_clients(flags(&["127.0.0.1:1"], &[])));
 }

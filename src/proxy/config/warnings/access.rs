@@ -1,12 +1,12 @@
 //! The warnings and notes about access: settings without effect, and targets that no user reaches.
 
+use crate::base::yaml::field::Field;
 use crate::net::tls;
 use crate::policy::access::{Cleartext, Mode};
 use crate::proxy::config::Config;
-use crate::proxy::config::schema::access::proves_users;
-use crate::proxy::config::section::Field;
+use crate::proxy::config::rules::proves_users;
 use crate::proxy::connection::Port;
-use crate::tunnel::limits::{SharedLimits, UserCaps};
+use crate::tunnel::limits::UserCaps;
 
 /// Adds the findings.
 pub(super) fn add(config: &Config, top: &Field<'_>) {
@@ -32,7 +32,11 @@ fn without_effect(config: &Config, top: &Field<'_>) {
              `enforce`",
         );
     }
-    let named = config.targets.iter().filter(|target| target.user_lists.is_some());
+    let named = config
+        .allowlist
+        .targets
+        .iter()
+        .filter(|target| target.user_lists().is_some());
     if let Some(names) = some(named.map(|target| &target.name)) {
         top.at("allowlist.static").warning(format!(
             "`allowed_users` and `allowed_groups` of {names} have no effect: `access.mode` is `open`"
@@ -42,7 +46,7 @@ fn without_effect(config: &Config, top: &Field<'_>) {
 }
 
 fn limits_without_effect(config: &Config, top: &Field<'_>) {
-    if config.limits.user != SharedLimits::default() || config.limits.caps.user != UserCaps::default() {
+    if config.limits.user != UserCaps::default() {
         top.at("limits.user")
             .note("no effect: users have limits of their own with `access.mode: enforce`");
     }
@@ -50,14 +54,18 @@ fn limits_without_effect(config: &Config, top: &Field<'_>) {
 
 /// Targets that no user may reach.
 fn unreachable(config: &Config, top: &Field<'_>) {
-    let unnamed = config.targets.iter().filter(|target| target.user_lists.is_none());
+    let unnamed = config
+        .allowlist
+        .targets
+        .iter()
+        .filter(|target| target.user_lists().is_none());
     if let Some(names) = some(unnamed.map(|target| &target.name)) {
         top.at("allowlist.static").warning(format!(
             "no user may reach {names}: the API server knows no static target, so it needs `allowed_users` or \
              `allowed_groups`"
         ));
     }
-    if config.kubernetes.is_some() && config.access.kubernetes.is_none() {
+    if config.allowlist.kubernetes.is_some() && config.access.kubernetes.is_none() {
         top.at("access.kubernetes").warning(
             "not enabled, so no API server is asked: users reach only the Services whose annotations allowed-users or \
              allowed-groups name them",

@@ -1,4 +1,6 @@
 use super::*;
+/// As configured by default.
+const DEADLINE: Duration = Duration::from_secs(12);
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -117,7 +119,7 @@ async fn exchanged(
         let software = Software::of(line.software).to_string();
         said.lock().unwrap().push((side, software));
     };
-    let result = exchange(&mut ends, &meter, &Options::default(), identified).await;
+    let result = exchange(&mut ends, &meter, DEADLINE, identified).await;
     let mut heard = [Vec::new(), Vec::new()];
     ends.downstream.shutdown().await.ok();
     ends.upstream.shutdown().await.ok();
@@ -176,15 +178,13 @@ async fn a_side_that_finishes_before_its_identification_ends_the_tunnel() {
 
 #[tokio::test]
 async fn a_silent_side_ends_the_tunnel_at_the_deadline() {
-    let options = Options {
-        identification: Duration::from_millis(50),
-    };
+    let deadline = Duration::from_millis(50);
     for by in [Side::Client, Side::Target] {
         let (mut client, mut target, mut ends) = ends().await;
         let other = if by == Side::Client { &mut target } else { &mut client };
         other.write_all(b"SSH-2.0-x\r\n").await.unwrap();
         let meter = Meter::new(Arc::default());
-        let result = exchange(&mut ends, &meter, &options, |_, _| ()).await;
+        let result = exchange(&mut ends, &meter, deadline, |_, _| ()).await;
         let reason = Reason::NotSsh;
         assert_eq!(result, Err(Close { by, reason }));
     }
@@ -202,12 +202,11 @@ async fn a_reset_ends_the_exchange_even_after_the_identification_of_its_side() {
         resets.write_all(b"SSH-2.0-x\r\n").await.unwrap();
         crate::net::socket::reset_on_drop(&resets);
         let meter = Meter::new(Arc::default());
-        let options = Options::default();
         let script = async {
             other.read_exact(&mut [0; 11]).await.unwrap();
             drop(resets);
         };
-        let (result, ()) = tokio::join!(exchange(&mut ends, &meter, &options, |_, _| ()), script);
+        let (result, ()) = tokio::join!(exchange(&mut ends, &meter, DEADLINE, |_, _| ()), script);
         let reason = Reason::Reset;
         assert_eq!(result, Err(Close { by, reason }));
     }
@@ -224,10 +223,8 @@ async fn heard_by_a_silent_client(target_says: &[u8]) -> (Vec<u8>, Close) {
     let (mut client, mut target, mut ends) = ends().await;
     target.write_all(target_says).await.unwrap();
     let meter = Meter::new(Arc::default());
-    let options = Options {
-        identification: Duration::from_millis(100),
-    };
-    let close = exchange(&mut ends, &meter, &options, |_, _| ()).await.unwrap_err();
+    let deadline = Duration::from_millis(100);
+    let close = exchange(&mut ends, &meter, deadline, |_, _| ()).await.unwrap_err();
     let mut heard = Vec::new();
     ends.downstream.shutdown().await.ok();
     client.read_to_end(&mut heard).await.unwrap();
@@ -240,7 +237,6 @@ async fn an_announcement_passes_before_the_identification_and_the_client_may_wai
     let (mut client, mut target, mut ends) = ends().await;
     let line = announcement();
     let meter = Meter::new(Arc::default());
-    let options = Options::default();
     let script = async {
         // In two pieces: of half a line nothing passes.
         let (start, end) = line.as_bytes().split_at(60);
@@ -260,7 +256,7 @@ async fn an_announcement_passes_before_the_identification_and_the_client_may_wai
             .unwrap();
         client.read_exact(&mut [0; 30]).await.unwrap();
     };
-    let (result, ()) = tokio::join!(exchange(&mut ends, &meter, &options, |_, _| ()), script);
+    let (result, ()) = tokio::join!(exchange(&mut ends, &meter, DEADLINE, |_, _| ()), script);
     assert_eq!(result, Ok(()));
     let early = ends.early.unwrap();
     assert_eq!((early.upload, early.download), (b"proof".to_vec(), b"frames".to_vec()));
@@ -325,7 +321,7 @@ async fn an_announcement_counts_for_the_bytes_in_front_of_the_identification() {
         target.write_all(filled(length).as_bytes()).await.unwrap();
         client.write_all(b"SSH-2.0-a\r\n").await.unwrap();
         let meter = Meter::new(Arc::default());
-        let result = exchange(&mut ends, &meter, &Options::default(), |_, _| ()).await;
+        let result = exchange(&mut ends, &meter, DEADLINE, |_, _| ()).await;
         assert_eq!(result.is_ok(), passes, "{result:?}");
         let heard = if passes { length } else { line.len() };
         assert_eq!(meter.bytes(Direction::Download), heard as u64);
@@ -337,7 +333,7 @@ async fn a_client_cannot_announce() {
     let (mut client, _target, mut ends) = ends().await;
     client.write_all(announcement().as_bytes()).await.unwrap();
     let meter = Meter::new(Arc::default());
-    let result = exchange(&mut ends, &meter, &Options::default(), |_, _| ()).await;
+    let result = exchange(&mut ends, &meter, DEADLINE, |_, _| ()).await;
     let (by, reason) = (Side::Client, Reason::NotSsh);
     assert_eq!(result, Err(Close { by, reason }));
     assert_eq!(meter.bytes(Direction::Upload), 0);

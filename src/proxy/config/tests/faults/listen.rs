@@ -34,7 +34,7 @@ fn addresses_to_listen_on_are_checked() {
         ("listen: []", "line 1: listen: at least one address is needed"),
         (
             "listen:\n  -\n",
-            "line 2: listen[0]: expected a single value (found nothing)",
+            "line 2: listen[0]: expected a single value or a map (found nothing)",
         ),
         ("listen: {}", "line 1: listen: `address` is missing"),
         (

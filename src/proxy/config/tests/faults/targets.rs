@@ -49,9 +49,13 @@ fn the_settings_of_a_cluster_are_checked_even_if_it_is_disabled() {
         assert_eq!(faults(&text), format!("line 1: allowlist.kubernetes.{reason}"));
     }
     let off = Config::parse("allowlist: {kubernetes: {enabled: false, alias_port: 23}}").unwrap();
-    assert_eq!(off.kubernetes, None);
+    assert_eq!(off.allowlist.kubernetes, None);
     let on = Config::parse("allowlist: {kubernetes: {enabled: true}}").unwrap();
-    assert_eq!(on.kubernetes, Some(kubernetes::Options::default()));
+    let default = kubernetes::Options {
+        enabled: true,
+        ..kubernetes::Options::default()
+    };
+    assert_eq!(on.allowlist.kubernetes, Some(default));
 }
 
 #[test]
@@ -64,9 +68,9 @@ fn allowed_clients_without_client_certificates_are_a_fault_beside_all_others() {
         format!(
             "line 5: allowlist.static[0].allowed_clients: {no_client}\n\
              line 7: allowlist.static[1].addresses[0]: names are not resolved: give IP:port (found `b`)\n\
-             line 8: allowlist.static[1].allowed_clients: {no_client}\n\
              line 8: allowlist.static[1].allowed_clients: at least one name is needed; without the key every \
-             client is allowed"
+             client is allowed\n\
+             line 8: allowlist.static[1].allowed_clients: {no_client}"
         )
     );
     // With a fault in `tls` it is not known whether clients have certificates.

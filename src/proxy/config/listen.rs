@@ -1,0 +1,188 @@
+//! The keys `listen` and `admin`: the ports, and the protocols of each.
+
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer};
+
+use super::Config;
+use crate::base::yaml::field::Field;
+use crate::base::yaml::forms::{self, Schema};
+use crate::net::listen_conflicts::collide;
+use crate::net::listener;
+use crate::net::tls::Mode;
+use crate::proxy::connection::Port;
+use crate::proxy::http::Refusals;
+use crate::tunnel::proxy_header::Policy;
+
+/// Reads one port or a list of ports. Each is an address, or a map with the key `address`.
+pub(super) fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Port>, D::Error> {
+    Ok(match Ports::deserialize(deserializer)? {
+        Ports::List(ports) => ports.into_iter().map(Port::from).collect(),
+        Ports::Address(address) => vec![address.into()],
+        Ports::Keys(keys) => vec![AnyPort::Keys(keys).into()],
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "any of")]
+enum Ports {
+    #[serde(rename = "a list")]
+    List(Vec<AnyPort>),
+    #[serde(rename = "a single value", deserialize_with = "forms::one::<LocalAddress, _>")]
+    Address(SocketAddr),
+    #[serde(rename = "a map")]
+    Keys(PortKeys),
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "any of")]
+enum AnyPort {
+    #[serde(rename = "a single value", deserialize_with = "forms::one::<LocalAddress, _>")]
+    Address(SocketAddr),
+    #[serde(rename = "a map")]
+    Keys(PortKeys),
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "address", deny_unknown_fields)]
+struct PortKeys {
+    #[serde(deserialize_with = "forms::one::<LocalAddress, _>")]
+    address: SocketAddr,
+    #[serde(default)]
+    tls: Mode,
+    /// True if a header is required.
+    #[serde(default, deserialize_with = "forms::one::<ProxyProtocol, _>")]
+    proxy_protocol: bool,
+    #[serde(default, deserialize_with = "forms::list::<forms::Network, _, _>")]
+    trusted_proxies: Box<[IpNet]>,
+    #[serde(default)]
+    reuse_port: bool,
+    #[serde(default)]
+    refusals: Refusals,
+}
+
+impl From<AnyPort> for Port {
+    fn from(port: AnyPort) -> Self {
+        match port {
+            AnyPort::Address(address) => address.into(),
+            AnyPort::Keys(keys) => Self {
+                listener: listener::Options {
+                    reuse_port: keys.reuse_port,
+                    ..keys.address.into()
+                },
+                proxy_header: match keys.proxy_protocol {
+                    true => Policy::Required {
+                        trusted: keys.trusted_proxies,
+                    },
+                    false => Policy::Off,
+                },
+                tls: keys.tls,
+                refusals: keys.refusals,
+            },
+        }
+    }
+}
+
+forms::forms! {
+    pub(super) LocalAddress: SocketAddr = local_address, forms::ADDRESS;
+    ProxyProtocol: bool = is_required, Schema::Words(&["off", "required"]);
+}
+
+fn local_address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "expected IP:port such as `0.0.0.0:8080` or `[::]:8080`")
+}
+
+fn is_required(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "off" => Ok(false),
+        "required" => Ok(true),
+        "optional" => Err("must be `off` or `required`: where the header is optional, a client can forge it"),
+        _ => Err("expected `off` or `required`"),
+    }
+}
+
+/// Reports the faults of ports that each key alone does not have. `has_certificates`: whether there are certificates for a
+/// port that speaks TLS.
+pub(super) fn judge(config: &Config, top: &Field<'_>, has_certificates: bool) {
+    let listen = top.at("listen");
+    if config.listen.is_empty() && !listen.has_faults() {
+        listen.fault("at least one address is needed");
+    }
+    let places: Vec<_> = listen.items().collect();
+    let mut before = Vec::new();
+    for (port, place) in config.listen.iter().zip(&places) {
+        if port.tls != Mode::Off && !has_certificates {
+            place.at("tls").fault("needs `tls.certificates`");
+        }
+        proxy_header(port, place);
+        let address = Some(place.at("address")).filter(Field::is_given);
+        conflicts(port, address.unwrap_or_else(|| place.clone()), &mut before);
+    }
+}
+
+/// `proxy_protocol` and `trusted_proxies` need each other.
+fn proxy_header(port: &Port, place: &Field<'_>) {
+    let (mode, list) = (place.at("proxy_protocol"), place.at("trusted_proxies"));
+    if mode.has_faults() || list.has_faults() {
+        return;
+    }
+    match &port.proxy_header {
+        Policy::Required { trusted } if trusted.is_empty() => {
+            mode.fault("needs `trusted_proxies`: without it any client could claim any address");
+        }
+        Policy::Off if list.items().next().is_some() => {
+            list.fault("has no effect without `proxy_protocol: required`");
+        }
+        Policy::Required { .. } | Policy::Off => {}
+    }
+}
+
+/// Two ports cannot have one address. `before`: the ports of the list before this one, and the line of each.
+fn conflicts<'a>(port: &'a Port, place: Field<'_>, before: &mut Vec<(&'a Port, u64)>) {
+    let address = port.listener.address;
+    for (other, line) in before
+        .iter()
+        .filter(|(other, _)| other.listener.overlaps(&port.listener))
+    {
+        place.fault(match other.listener.address {
+            same if same == address => format!("{address} is on line {line} too"),
+            other => format!("{} on line {line}", taken(address, other)),
+        });
+    }
+    before.push((port, place.line()));
+}
+
+/// Reports an admin port that cannot be beside the public ones.
+pub(super) fn judge_admin(config: &Config, top: &Field<'_>) {
+    let (listen, admin) = (top.at("listen"), top.at("admin"));
+    if !admin.is_faulty()
+        && !listen.is_faulty()
+        && let Some(reason) = admin_fault(config.admin, &config.listen)
+    {
+        let place = if admin.is_given() { admin } else { listen };
+        place.fault(reason);
+    }
+}
+
+/// The reason why the admin port cannot be at that address beside these public ports.
+pub(super) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
+    let addresses = || listen.iter().map(|port| port.listener.address);
+    // Not `overlaps`: the clients of one number are either all those of the admin port, or none is.
+    let other = addresses().find(|address| collide(*address, admin))?;
+    Some(match other {
+        same if same == admin => format!("`listen` and `admin` are both {admin}"),
+        other => format!("{} of `listen`", taken(admin, other)),
+    })
+}
+
+/// The reason why two sockets cannot have these addresses.
+pub(super) fn taken(address: SocketAddr, by: SocketAddr) -> String {
+    let is_any_ipv6 = |address: SocketAddr| address.is_ipv6() && address.ip().is_unspecified();
+    let hint = match address.is_ipv4() != by.is_ipv4() && (is_any_ipv6(address) || is_any_ipv6(by)) {
+        true => " (`[::]` takes IPv4, too)",
+        false => "",
+    };
+    format!("{address}{hint} is taken by {by}")
+}

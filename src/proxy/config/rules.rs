@@ -1,0 +1,212 @@
+//! The faults that no key has alone: what several keys say together, and the files that they name.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::{Config, listen};
+use crate::base::file;
+use crate::base::yaml::field::Field;
+use crate::kubernetes::files;
+use crate::net::tls::{ClientAuth, Judgement, Part, Settings};
+use crate::policy::access::passwords::Users;
+use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
+use crate::policy::allowlist::StaticTarget;
+
+/// Reports the faults, and completes the settings by what other sections say. `top`: the file, for the places.
+pub(super) fn judge(config: &mut Config, top: &Field<'_>) {
+    let faults = top.faults();
+    let tls = top.at("tls");
+    client_auth(&config.tls, &tls);
+    let has_certificates = !config.tls.certificates.is_empty() || tls.at("certificates").has_faults();
+    listen::judge(config, top, has_certificates);
+    // After a fault in these sections it is not known whether the ports are meant to ask for certificates.
+    let is_unsure = top.faults() > faults || tls.has_faults() || top.at("listen").has_faults();
+    let knows_clients = is_unsure || config.knows_clients();
+    files_of_tls(&config.tls, &tls);
+    listen::judge_admin(config, top);
+    certificates(&config.access, top, knows_clients);
+    clusters(config, top);
+    users(&config.access, &top.at("access"));
+    issuers(&config.access.oidc, &top.at("access.oidc"));
+    targets(&config.allowlist.targets, &top.at("allowlist.static"), knows_clients);
+    dials(config, &top.at("timeouts"));
+    if config.allowlist.report && config.access.mode == Mode::Enforce {
+        // Neither key may undo what the other one says.
+        top.at("allowlist.report")
+            .fault("what `access.mode: enforce` refuses is not served: set `access.mode: report`, or this to false");
+    }
+    config.limits.ssh_only = config.ssh_only;
+    config.limits.reports = config.allowlist.report;
+}
+
+fn client_auth(settings: &Settings, tls: &Field<'_>) {
+    let (client_ca, crl) = (tls.at("client_ca"), tls.at("crl"));
+    match settings.client_auth {
+        ClientAuth::Off if tls.at("client_auth").is_faulty() => {}
+        ClientAuth::Off => {
+            if let Some(file) = [client_ca, crl].into_iter().find(Field::is_given) {
+                file.fault("has no effect without `client_auth`");
+            }
+        }
+        ClientAuth::Optional | ClientAuth::Required if client_ca.is_given() => {}
+        ClientAuth::Optional | ClientAuth::Required => {
+            tls.fault("`client_auth` needs `client_ca`: the authorities that issue client certificates");
+        }
+    }
+}
+
+/// Judges the files of TLS, whatever else is a fault: a missing file hides no other fault, and is hidden by none.
+fn files_of_tls(settings: &Settings, tls: &Field<'_>) {
+    let mut judged = settings.clone();
+    if tls.at("client_auth").is_faulty() {
+        // They are meant to be used.
+        judged.client_auth = ClientAuth::Optional;
+    }
+    let pair = |index, key| {
+        let pair = tls.at("certificates").items().nth(index);
+        pair.map_or_else(|| tls.clone(), |pair| pair.at(key))
+    };
+    let place = |part| match part {
+        Part::Certificate(index) => pair(index, "cert"),
+        Part::Key(index) => pair(index, "key"),
+        Part::ClientCa => tls.at("client_ca"),
+        Part::Crl => tls.at("crl"),
+        Part::None => tls.clone(),
+    };
+    let Judgement { faults, remarks } = judged.judge();
+    for fault in faults {
+        place(fault.part).fault(fault.to_string());
+    }
+    for remark in remarks {
+        place(remark.part).warning(remark.to_string());
+    }
+}
+
+fn certificates(access: &access::Options, top: &Field<'_>, knows_clients: bool) {
+    let field = top.at("access.kubernetes.certificates");
+    let is_wanted = access.kubernetes.as_ref().is_some_and(|options| options.certificates);
+    if is_wanted && field.is_given() && !field.is_faulty() && !knows_clients {
+        field.note("has no effect: no client has a certificate without `tls.client_auth` and a port with `tls`");
+    }
+}
+
+/// What reads a cluster is off unless it is enabled. All of `access` reads one cluster, which may be that of the allowlist.
+fn clusters(config: &mut Config, top: &Field<'_>) {
+    let (access, services) = (&mut config.access, &mut config.allowlist.kubernetes);
+    let own = access.kubernetes.as_mut().and_then(|options| options.kubeconfig.take());
+    access.kubernetes.take_if(|options| !options.enabled);
+    access.tickets.take_if(|options| !options.enabled);
+    let is_shared = access.reads_cluster() && own.is_none();
+    let of_services = services.as_ref().and_then(|options| options.kubeconfig.clone());
+    services.take_if(|options| !options.enabled);
+    for (key, path, is_used) in [
+        ("access.kubernetes.kubeconfig", &own, access.reads_cluster()),
+        (
+            "allowlist.kubernetes.kubeconfig",
+            &of_services,
+            services.is_some() || is_shared,
+        ),
+    ] {
+        let fault = path.as_deref().and_then(|path| match is_used {
+            true => files::kubeconfig_fault(path),
+            // Its author believes that it is used.
+            false => Some("nothing that is enabled reads this cluster".to_owned()),
+        });
+        if let Some(reason) = fault {
+            top.at(key).dispensable_fault(reason);
+        }
+    }
+    let snapshot = services.as_ref().and_then(|options| options.snapshot_file.as_deref());
+    if let Some(reason) = snapshot.and_then(files::snapshot_fault) {
+        top.at("allowlist.kubernetes.snapshot_file").dispensable_fault(reason);
+    }
+    access.kubeconfig = if is_shared { of_services } else { own };
+}
+
+fn users(options: &access::Options, access: &Field<'_>) {
+    let mode = access.at("mode");
+    // A fault in a way to prove users is one thing to mend, and not two.
+    if options.mode != Mode::Open && !proves_users(options) && !access.has_faults() {
+        mode.fault("no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`");
+    }
+    let Some(path) = &options.users else { return };
+    let field = access.at("users.file");
+    let users = Users::open(path);
+    if let Some(weakness) = users.as_ref().ok().and_then(Users::weakness) {
+        field.warning(format!("{}: {weakness}", path.display()));
+    }
+    for fault in users.err().unwrap_or_default() {
+        field.dispensable_fault(format!("{}: {fault}", path.display()));
+    }
+}
+
+/// Whether there is a way to prove a user.
+pub(super) fn proves_users(options: &access::Options) -> bool {
+    options.kubernetes.is_some() || !options.oidc.is_empty() || options.users.is_some() || options.tickets.is_some()
+}
+
+fn issuers(issuers: &[Issuer], list: &Field<'_>) {
+    let mut lines = HashMap::new();
+    for (issuer, entry) in issuers.iter().zip(list.items()) {
+        let field = entry.at("issuer");
+        // Two entries for one `iss` would be ambiguous.
+        if let Some(line) = lines.insert(&issuer.issuer, field.line()) {
+            field.fault(format!(
+                "the same issuer is on line {line} too: add its audiences there"
+            ));
+        }
+        match (&issuer.jwks, &issuer.ca) {
+            (Jwks::File(path), ca) => {
+                if ca.is_some() {
+                    entry.at("ca").fault("has no effect with a `jwks` that is a file");
+                }
+                if let Err(reason) = keys_of(path) {
+                    entry
+                        .at("jwks")
+                        .dispensable_fault(format!("{}: {reason}", path.display()));
+                }
+            }
+            (Jwks::Url(_), Some(ca)) => {
+                if let Err(reason) = oidc::check_authorities(ca) {
+                    entry.at("ca").dispensable_fault(reason);
+                }
+            }
+            (Jwks::Url(_), None) => {}
+        }
+    }
+}
+
+fn keys_of(path: &Path) -> Result<usize, Box<str>> {
+    let bytes = file::read(path, LARGEST).map_err(|error| format!("cannot be read: {error}"))?;
+    oidc::check_keys(&bytes)
+}
+
+fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
+    let mut lines = HashMap::new();
+    for (target, entry) in targets.iter().zip(list.items()) {
+        let (name, field) = (&target.name, entry.at("name"));
+        // A name of two targets would be ambiguous.
+        if let Some(line) = lines.insert(name, field.line()) {
+            field.fault(format!("{name} is on line {line} too"));
+        }
+        let clients = entry.at("allowed_clients");
+        if clients.is_given() && !knows_clients {
+            clients
+                .fault("no client has a certificate: `allowed_clients` needs `tls.client_auth` and a port with `tls`");
+        }
+    }
+}
+
+fn dials(config: &Config, timeouts: &Field<'_>) {
+    let (one, all) = (timeouts.at("dial_try"), timeouts.at("dial"));
+    let (dial_try, dial) = (config.timeouts.dial_try, config.timeouts.dial);
+    if dial_try > dial && !one.is_faulty() && !all.is_faulty() {
+        let place = if one.is_given() { one } else { all };
+        place.fault(format!(
+            "one try ({dial_try:?}) may not take longer than the whole dial ({dial:?})"
+        ));
+    }
+}
+
+/// In bytes: as much as the process reads.
+const LARGEST: u64 = 1 << 20;
