@@ -171,12 +171,17 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
     // Only after authorization: the form of a refusal would tell whether the target is an SSH server.
     pending.leads_to_ssh = target.ssh_only() && !target.reports();
     let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
-    let owner = match &grant {
-        Some(grant) => pending.shared.users.get(OwnerName::User(grant.user_name().into())),
-        None => pending.client()?,
+    let (owner, full) = match &grant {
+        Some(grant) => {
+            let name = OwnerName::User(grant.user_name().into());
+            (pending.shared.users.get(name), Refusal::UserFull)
+        }
+        None => (pending.client()?, Refusal::ClientFull),
     };
+    let of_owner = owner.tunnels.take();
+    let of_owner = of_owner.ok_or_else(|| Denial::of_limit(full, owner.tunnels.most()))?;
     let holdings = Box::new(Holdings {
-        _slots: [of_process, owner.take_slot()?, target.enter()?],
+        _slots: [of_process, of_owner, target.enter()?],
         owner,
         grant,
         refusals: pending.refusals,

@@ -8,9 +8,8 @@ use parking_lot::Mutex;
 
 use super::OwnerLimits;
 use super::budget::Budgets;
-use super::slots::{Slot, Slots};
+use super::slots::Slots;
 use super::unfinished::Unfinished;
-use crate::tunnel::outcome::{Denial, Refusal};
 
 /// The clients that have connections, or the users that have tunnels.
 #[derive(Debug)]
@@ -38,7 +37,8 @@ pub struct LimitOwner {
     pub budgets: Budgets,
     /// Its connections without an answer.
     pub unfinished: Unfinished,
-    tunnels: Arc<Slots>,
+    /// A slot for each of its tunnels.
+    pub tunnels: Arc<Slots>,
     name: OwnerName,
     state: Arc<Mutex<State>>,
 }
@@ -80,22 +80,6 @@ impl LimitOwners {
             owner.unfinished.set(limits.unfinished);
             owner.tunnels.set(limits.tunnels);
         }
-    }
-}
-
-impl LimitOwner {
-    /// Takes one of its slots for tunnels.
-    ///
-    /// # Errors
-    /// [`Refusal::ClientFull`] or [`Refusal::UserFull`]: none is free.
-    pub fn take_slot(&self) -> Result<Slot, Denial> {
-        let full = match self.name {
-            OwnerName::Client(_) => Refusal::ClientFull,
-            OwnerName::User(_) => Refusal::UserFull,
-        };
-        self.tunnels
-            .take()
-            .ok_or_else(|| Denial::of_limit(full, self.tunnels.most()))
     }
 }
 
@@ -167,13 +151,11 @@ mod tests {
         };
         owners.set(limits);
         let new = [client(&owners, "192.0.2.2"), user(&owners, "bob")];
-        for ([client, user], refusals) in [held, new].map(|both| (both, [Refusal::ClientFull, Refusal::UserFull])) {
-            for (owner, refusal) in [client, user].into_iter().zip(refusals) {
-                assert_eq!(owner.budgets.download.rate(), limits.rates.download);
-                assert_eq!(owner.budgets.upload.rate(), limits.rates.upload);
-                let _slot = owner.take_slot().unwrap();
-                assert_eq!(owner.take_slot().unwrap_err().refusal, refusal);
-            }
+        for owner in held.into_iter().chain(new) {
+            assert_eq!(owner.budgets.download.rate(), limits.rates.download);
+            assert_eq!(owner.budgets.upload.rate(), limits.rates.upload);
+            let _slot = owner.tunnels.take().unwrap();
+            assert!(owner.tunnels.take().is_none());
         }
     }
 }
