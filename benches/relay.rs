@@ -28,16 +28,17 @@ use switchboard::tunnel::direction::Both;
 use switchboard::tunnel::limits::bucket::Limit;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::relay::meter::{Meter, Totals};
-use switchboard::tunnel::relay::{Engine, Options, Resources, Terms, Transports, relay};
+use switchboard::tunnel::relay::{Options, Resources, Terms, Transports, relay};
 use thread_time::{ThreadTime, used};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
-const ENGINES: [(&str, Engine); 3] = [
-    ("copy", Engine::Copy),
-    ("splice", Engine::Splice),
-    ("adaptive", Engine::Adaptive),
+const ENGINES: [(&str, fn() -> Resources); 3] = [
+    ("copy", || Resources::new(0)),
+    ("splice", || Resources::splicing_all(PIPES)),
+    ("adaptive", || Resources::new(PIPES)),
 ];
+const PIPES: usize = 128;
 /// What one iteration moves each way that it moves anything, over all tunnels.
 const BULK: u64 = 64 << 20;
 /// How many messages go there and back in one iteration, and how large they are.
@@ -93,7 +94,7 @@ fn pair() -> (TcpStream, TcpStream) {
     (peer, ours)
 }
 
-fn run(engine: Engine, load: Load, iterations: u64) -> Figures {
+fn run(engine: fn() -> Resources, load: Load, iterations: u64) -> Figures {
     let (peers, ends): (Vec<_>, Vec<_>) = (0..load.tunnels())
         .map(|_| {
             let ((client, downstream), (target, upstream)) = (pair(), pair());
@@ -185,10 +186,10 @@ fn answer(mut stream: &TcpStream) {
 }
 
 /// Relays all tunnels to their ends in this thread, and says what processor time that took.
-fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
+fn relay_all(engine: fn() -> Resources, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let resources = Arc::new(Resources::new(128));
+        let resources = Arc::new(engine());
         let limit = Arc::new(Limit::new(Rate::UNLIMITED, Size::bytes(1 << 20).unwrap()));
         let start = used();
         let mut tunnels = JoinSet::new();
@@ -204,7 +205,6 @@ fn relay_all(engine: Engine, ends: Vec<(TcpStream, TcpStream)>) -> Duration {
                     limits: Both::from_fn(|_| (&*limit).into()),
                     meter: &Meter::new(Arc::new(Totals::default())),
                     resources: &resources,
-                    engine,
                     options: &Options::default(),
                     last_look: None,
                     tunnel: None,

@@ -19,7 +19,7 @@ use switchboard::tunnel::limits::throttle::Throttle;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::outcome::Close;
 use switchboard::tunnel::relay::meter::{Meter, Totals};
-use switchboard::tunnel::relay::{Engine, Options, Resources, Terms, Transports, relay};
+use switchboard::tunnel::relay::{Options, Resources, Terms, Transports, relay};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -127,7 +127,6 @@ async fn relayed(rate: &str) -> Accuracy {
         },
         meter: &meter,
         resources: &resources,
-        engine: Engine::Adaptive,
         options: &options,
         last_look: None,
         tunnel: None,

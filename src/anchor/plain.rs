@@ -15,7 +15,7 @@ use crate::tunnel::limits::bucket::Limit;
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, Reason, Side};
 use crate::tunnel::relay::meter::Meter;
-use crate::tunnel::relay::{self, Early, Engine, Terms, Transports, relay};
+use crate::tunnel::relay::{self, Early, Terms, Transports, relay};
 
 /// A plain client whose target is reached.
 #[derive(Debug)]
@@ -59,7 +59,6 @@ impl Plain {
             limits: Both::from_fn(|_| (&unlimited).into()),
             meter: &meter,
             resources: &shared.resources,
-            engine: Engine::Adaptive,
             options: &options,
             last_look: None,
             tunnel: None,

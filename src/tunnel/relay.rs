@@ -15,7 +15,7 @@ use self::half_close::{LONGEST_SILENCE, LeftBehind, silence};
 pub use self::pump::Failure;
 use self::pump::Pump;
 use self::strategy::Strategy;
-pub use self::terms::{Bounds, Early, Engine, LastLook, Options, Resources, Terms, Transports};
+pub use self::terms::{Bounds, Early, LastLook, Options, Resources, Terms, Transports};
 use crate::base::cold::cold;
 use crate::net::transport::{Cancelled, Reader, Transport, Writer};
 use crate::tunnel::direction::Direction;
@@ -141,7 +141,7 @@ pub async fn until_end<D: Transport>(
         writer: to_client,
         beginning: Beginning::of(Direction::Download, None, inspector),
     };
-    let strategy = |direction| Strategy::new(direction, D::BULK, terms.engine);
+    let strategy = |direction| Strategy::new(direction, D::BULK, terms.resources.hot);
     let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(early_upload);
     let mut download = Pump::new(down, strategy(Direction::Download), terms).beginning_with(early_download);
     let close = tokio::select! {

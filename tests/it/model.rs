@@ -13,14 +13,13 @@ mod tls;
 use std::env;
 use std::time::Duration;
 
-use crate::harness::loopback::{Rig, SETUPS, Setup};
+use crate::harness::loopback::{Rig, SETUPS, Setup, Splices};
 use http2::Resets;
 use proptest::prelude::*;
 use schedule::{Role, Schedule, Step, schedule};
 use socket2::SockRef;
 use stage::{Direct, Disagreement, pair, perform};
 use switchboard::tunnel::outcome::{Close, Reason, Side};
-use switchboard::tunnel::relay::Engine;
 use tls::Protocol;
 use tokio::runtime::Builder;
 
@@ -45,12 +44,12 @@ impl Downstream {
         Self::Http2OverTls,
     ];
 
-    /// The kernel cannot move what is encrypted or framed: splicing engines fall back.
+    /// The kernel cannot move what is encrypted or framed: relays that splice fall back.
     fn setups(self) -> &'static [Setup] {
         match self {
             Self::Plain => &SETUPS,
-            Self::Tls | Self::Http2(Resets::Stream) => &[(Engine::Adaptive, 4), (Engine::Splice, 4)],
-            Self::Http2(Resets::Connection) | Self::Http2OverTls => &[(Engine::Adaptive, 4)],
+            Self::Tls | Self::Http2(Resets::Stream) => &[(Splices::Bulk, 4), (Splices::All, 4)],
+            Self::Http2(Resets::Connection) | Self::Http2OverTls => &[(Splices::Bulk, 4)],
         }
     }
 }

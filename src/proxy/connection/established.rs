@@ -26,7 +26,7 @@ use crate::tunnel::drain::{self, Open};
 use crate::tunnel::limits::owners::LimitOwner;
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, Reason, Side};
-use crate::tunnel::relay::{self, Bounds, Early, Ends, Engine, Terms, Transports, until_end};
+use crate::tunnel::relay::{self, Bounds, Early, Ends, Terms, Transports, until_end};
 use crate::tunnel::ssh::identification::{self, Line, Software};
 use std::time::Duration;
 
@@ -131,7 +131,6 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             }),
             meter: &self.record.tunnel().meter,
             resources: &shared.resources,
-            engine: Engine::Adaptive,
             options: &options,
             last_look: Some(&self.record),
             tunnel: Some(&self.record.tunnel().open),

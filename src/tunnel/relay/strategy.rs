@@ -1,6 +1,5 @@
 //! Decides how one direction of a relay moves its next bytes.
 
-use super::terms::Engine;
 use super::{copy, splice};
 use crate::net::transport::Bulk;
 use crate::tunnel::direction::Direction;
@@ -32,7 +31,8 @@ impl Step {
 pub(super) struct Strategy {
     direction: Direction,
     bulk: Bulk,
-    engine: Engine,
+    /// The heat of bulk.
+    hot: u8,
     /// Goes up with every large read and down with every small one.
     heat: u8,
     receiver_is_slow: bool,
@@ -40,11 +40,11 @@ pub(super) struct Strategy {
 
 impl Strategy {
     /// The strategy of a direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
-    pub(super) fn new(direction: Direction, bulk: Bulk, engine: Engine) -> Self {
+    pub(super) fn new(direction: Direction, bulk: Bulk, hot: u8) -> Self {
         Self {
             direction,
             bulk,
-            engine,
+            hot,
             heat: 0,
             receiver_is_slow: false,
         }
@@ -56,12 +56,10 @@ impl Strategy {
 
     /// How the next bytes are to be moved.
     pub(super) fn next(&self) -> Step {
-        let is_hot = self.heat >= HOT;
+        let is_hot = self.heat >= self.hot;
         match (self.bulk, self.direction) {
-            (Bulk::Splice, _) if self.engine.splices(is_hot) && self.receiver_is_slow => {
-                Step::Splice(splice::MOST_IF_SLOW)
-            }
-            (Bulk::Splice, _) if self.engine.splices(is_hot) => Step::Splice(splice::MOST),
+            (Bulk::Splice, _) if is_hot && self.receiver_is_slow => Step::Splice(splice::MOST_IF_SLOW),
+            (Bulk::Splice, _) if is_hot => Step::Splice(splice::MOST),
             (Bulk::Pieces, _) if is_hot && !self.receiver_is_slow => Step::LargeCopy(copy::MOST_LARGE),
             (Bulk::Lend, Direction::Download) => Step::Lend(copy::MOST_LENT),
             (Bulk::Splice | Bulk::Pieces, _) | (Bulk::Lend, Direction::Upload) => Step::Copy(copy::MOST),
@@ -88,21 +86,10 @@ impl Strategy {
     }
 }
 
-impl Engine {
-    /// Whether bytes between two sockets are spliced.
-    fn splices(self, is_hot: bool) -> bool {
-        match self {
-            Self::Adaptive => is_hot,
-            Self::Copy => false,
-            Self::Splice => true,
-        }
-    }
-}
-
 /// A read of so many bytes is bulk.
 const LARGE_READ: usize = 16 * 1024;
 /// So many more large reads than small ones make a direction hot.
-const HOT: u8 = 2;
+pub(super) const HOT: u8 = 2;
 /// The most heat that is kept: so many small reads less one cool a direction that was hot for long.
 const HOTTEST: u8 = 4;
 
@@ -112,7 +99,7 @@ mod tests {
 
     /// The strategy after so many large reads.
     fn after(large_reads: usize, direction: Direction, bulk: Bulk) -> Strategy {
-        let mut strategy = Strategy::new(direction, bulk, Engine::Adaptive);
+        let mut strategy = Strategy::new(direction, bulk, HOT);
         for _ in 0..large_reads {
             strategy.has_read(LARGE_READ);
         }
@@ -179,13 +166,11 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_may_splice_always_or_never() {
-        for (engine, splices) in [(Engine::Copy, false), (Engine::Splice, true)] {
-            let mut strategy = Strategy::new(Direction::Upload, Bulk::Splice, engine);
-            for _ in 0..5 {
-                assert_eq!(matches!(strategy.next(), Step::Splice(_)), splices);
-                strategy.has_read(LARGE_READ);
-            }
+    fn a_direction_may_be_hot_from_the_first_byte_on() {
+        let mut strategy = Strategy::new(Direction::Upload, Bulk::Splice, 0);
+        for read in [LARGE_READ, 1, 1, 1, 1, 1] {
+            assert!(matches!(strategy.next(), Step::Splice(_)));
+            strategy.has_read(read);
         }
     }
 }

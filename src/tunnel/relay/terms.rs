@@ -10,6 +10,7 @@ use super::cooperative_yield::Yielder;
 use super::first_bytes::Inspect;
 use super::meter::Meter;
 use super::splice::PipePool;
+use super::strategy::HOT;
 use crate::tunnel::direction::Both;
 use crate::tunnel::drain::Open;
 use crate::tunnel::limits::bucket::{Limit, OwnRate};
@@ -94,8 +95,6 @@ pub struct Terms<'a> {
     pub meter: &'a Meter,
     /// Pipes and memory that all relays share.
     pub resources: &'a Resources,
-    /// Mechanism between two sockets.
-    pub engine: Engine,
     /// The longest silences.
     pub options: &'a Options,
     /// Told when a side has ended, while both sockets are still there.
@@ -104,7 +103,8 @@ pub struct Terms<'a> {
     /// the session in it has a half-close of its own, and an end of which the tunnel's says nothing.
     pub tunnel: Option<&'a Open>,
     /// Whether the beginning of the upload is to say whether it is resumable. The bytes behind that cost no more: a
-    /// direction begins with copies through memory in any case. What an engine that always splices moves is not looked at.
+    /// direction begins with copies through memory in any case. What is [spliced from the first byte
+    /// on](Resources::splicing_all) is not looked at.
     pub is_inspected: bool,
 }
 
@@ -127,17 +127,6 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// The mechanism that moves bytes between two sockets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// Copies small messages and splices bulk: each is the cheaper one there.
-    Adaptive,
-    /// Always copies, through a buffer.
-    Copy,
-    /// Always splices, through a pipe, if the pool has one.
-    Splice,
-}
-
 /// What all relays of a runtime share.
 #[derive(Debug)]
 pub struct Resources {
@@ -145,6 +134,8 @@ pub struct Resources {
     /// One slot for each large piece that is in flight: what its receiver has not taken of it stays in memory.
     pub(super) large_pieces: Arc<Slots>,
     pub(super) yielder: Yielder,
+    /// The heat from which on a direction moves bulk.
+    pub(super) hot: u8,
 }
 
 impl Resources {
@@ -154,6 +145,15 @@ impl Resources {
             pipes: PipePool::new(pipes),
             large_pieces: Arc::new(Slots::exactly(MOST_LARGE_PIECES)),
             yielder: Yielder::default(),
+            hot: HOT,
+        }
+    }
+
+    /// The same for relays that splice from the first byte on, as tests and benches want it.
+    pub fn splicing_all(pipes: usize) -> Self {
+        Self {
+            hot: 0,
+            ..Self::new(pipes)
         }
     }
 

@@ -15,20 +15,26 @@ use switchboard::tunnel::limits::bucket::Limit;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::outcome::Close;
 use switchboard::tunnel::relay::meter::{Meter, Totals};
-use switchboard::tunnel::relay::{Early, Engine, Options, Resources, Terms, Transports, relay};
+use switchboard::tunnel::relay::{Early, Options, Resources, Terms, Transports, relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// An engine, and its number of pipes.
-pub(crate) type Setup = (Engine, usize);
+/// The bytes that a relay splices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Splices {
+    Bulk,
+    All,
+}
 
-/// Every engine, and those that want pipes without any as well.
-pub(crate) const SETUPS: [Setup; 5] = [
-    (Engine::Copy, 4),
-    (Engine::Splice, 4),
-    (Engine::Splice, 0),
-    (Engine::Adaptive, 4),
-    (Engine::Adaptive, 0),
+/// What is spliced, and the number of pipes: without any, all is copied.
+pub(crate) type Setup = (Splices, usize);
+
+/// Each way to move bytes.
+pub(crate) const SETUPS: [Setup; 4] = [
+    (Splices::All, 4),
+    (Splices::All, 0),
+    (Splices::Bulk, 4),
+    (Splices::Bulk, 0),
 ];
 
 /// All that one relay runs under.
@@ -39,14 +45,14 @@ pub(crate) struct Rig {
     pub(crate) meter: Meter,
     pub(crate) totals: Arc<Totals>,
     pub(crate) resources: Resources,
-    pub(crate) engine: Engine,
+    pub(crate) setup: Setup,
     pub(crate) options: Options,
     /// The tunnel, if it is resumable.
     pub(crate) resumable: Option<Open>,
 }
 
 impl Rig {
-    pub(crate) fn new((engine, pipes): Setup) -> Self {
+    pub(crate) fn new(setup: Setup) -> Self {
         let unlimited = || Limit::new(Rate::UNLIMITED, Size::bytes(1 << 20).unwrap());
         let totals = Arc::new(Totals::default());
         Self {
@@ -54,8 +60,11 @@ impl Rig {
             download: unlimited(),
             meter: Meter::new(Arc::clone(&totals)),
             totals,
-            resources: Resources::new(pipes),
-            engine,
+            resources: match setup {
+                (Splices::Bulk, pipes) => Resources::new(pipes),
+                (Splices::All, pipes) => Resources::splicing_all(pipes),
+            },
+            setup,
             options: Options::default(),
             resumable: None,
         }
@@ -89,7 +98,6 @@ impl Rig {
             },
             meter: &self.meter,
             resources: &self.resources,
-            engine: self.engine,
             options: &self.options,
             last_look: None,
             tunnel: self.resumable.as_ref(),

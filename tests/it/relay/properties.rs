@@ -6,10 +6,9 @@ use std::future::pending;
 use proptest::prelude::*;
 use switchboard::tunnel::direction::Direction;
 use switchboard::tunnel::outcome::{Reason, Side};
-use switchboard::tunnel::relay::Engine;
 
 use super::{block_on, reset_by};
-use crate::harness::loopback::{Part, Rig, SETUPS, Wires, play, play_and_reset};
+use crate::harness::loopback::{Part, Rig, SETUPS, Splices, Wires, play, play_and_reset};
 use crate::harness::seccomp::{Call, ERRORS, refusing};
 
 fn part() -> impl Strategy<Value = Part> {
@@ -105,11 +104,11 @@ proptest! {
         error in proptest::sample::select(ERRORS.to_vec()),
     ) {
         for call in [Call::Splice, Call::SpliceBelow(below), Call::SpliceBelow(1 << 20), Call::Pipe2] {
-            for engine in [Engine::Splice, Engine::Adaptive] {
-                let rig = Rig::new((engine, 4));
+            for splices in [Splices::All, Splices::Bulk] {
+                let rig = Rig::new((splices, 4));
                 refusing(call, error, || follows(&course, &rig))?;
                 // By the first byte, or by the end of the stream.
-                if engine == Engine::Splice && matches!(call, Call::Splice | Call::Pipe2) {
+                if splices == Splices::All && matches!(call, Call::Splice | Call::Pipe2) {
                     prop_assert!(!rig.resources.splices());
                 }
             }

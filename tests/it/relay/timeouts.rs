@@ -95,7 +95,7 @@ async fn when_the_proxy_ends_a_tunnel_all_that_was_read_is_written() {
             received.len() as u64,
             rig.meter.bytes(Direction::Upload),
             "{:?}",
-            rig.engine
+            rig.setup
         );
         assert_eq!(rig.resources.pipes_in_use(), 0);
     })
