@@ -24,7 +24,7 @@ use self::sessions::Sessions;
 pub use self::shared::Options;
 use self::shared::{Connection, LONGEST_STOP, Shared};
 use crate::daemon::admin::{self, Handlers, Progress, Routes};
-use crate::daemon::logging::LogLinesDropped;
+use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
 use crate::net::listener;
 use crate::protocol::resume::keys::{CryptoError, OwnKey};
@@ -91,7 +91,7 @@ impl Anchor {
     ///
     /// # Errors
     /// A port cannot be bound, or the system has no random bytes.
-    pub fn start(options: Options, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
+    pub fn start(options: Options, logs: Logs) -> Result<Self, StartError> {
         let descriptors = Descriptors::raise()?;
         let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
         let own = listener.local_addr().unwrap_or(options.listen);
@@ -99,12 +99,12 @@ impl Anchor {
             Destination::Address(to) if leads_to(to, own) => return Err(StartError::OwnTarget(to)),
             Destination::Address(_) | Destination::Name(_) => {}
         }
-        let shared = Arc::new(share(options, own, descriptors)?);
+        let shared = Arc::new(share(options, own, descriptors, logs)?);
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
         let listening = readiness.require("listener");
         let handlers = |shared: &Arc<Shared>| Handlers {
             readiness: readiness.clone(),
-            scrape: scrape(Arc::clone(shared), log_lines_dropped),
+            scrape: scrape(Arc::clone(shared)),
             progress: progress(Arc::clone(shared)),
             drain_request: drain_request.clone(),
         };
@@ -172,7 +172,7 @@ fn bind<T>(address: SocketAddr, bind: impl FnOnce(SocketAddr) -> io::Result<T>) 
     bind(address).map_err(|source| StartError::Bind { address, source })
 }
 
-fn share(options: Options, own: SocketAddr, descriptors: Descriptors) -> Result<Shared, StartError> {
+fn share(options: Options, own: SocketAddr, descriptors: Descriptors, logs: Logs) -> Result<Shared, StartError> {
     let pipes = descriptors.pipes(MOST_PIPES);
     // A session and a plain connection take two descriptors each, as a tunnel does. A connection in the exchange takes
     // two as well, once the target's first bytes are awaited.
@@ -206,7 +206,7 @@ fn share(options: Options, own: SocketAddr, descriptors: Descriptors) -> Result<
         plain_bytes: Arc::default(),
         resources: Resources::new(pipes),
         metrics,
-        lines: Lines::default(),
+        lines: Lines::new(logs),
         numbers: AtomicU64::new(0),
         options,
         stopping: CancellationToken::new(),
@@ -215,7 +215,7 @@ fn share(options: Options, own: SocketAddr, descriptors: Descriptors) -> Result<
 }
 
 /// The page `/metrics`. Gauges of state that others keep are set at the scrape.
-fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn() -> String + Send + Sync> {
+fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;
         let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -227,7 +227,9 @@ fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn
         metrics.plain.set(shared.plain.taken().into());
         metrics.plain_bytes(&shared.plain_bytes);
         metrics.lines_left_out.set(as_gauge(shared.lines.left_out()));
-        metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
+        metrics
+            .log_lines_dropped
+            .set(as_gauge(shared.lines.logs.lines_dropped()));
         metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
     })
 }

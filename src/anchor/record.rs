@@ -5,21 +5,32 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::daemon::logging::access_line::ACCESS;
+use crate::daemon::logging::Logs;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::relay::meter::Meter;
 
 /// The access lines of the process, no more than [`MOST_LINES`] in a second.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
+    /// Where they are written.
+    pub(super) logs: Logs,
     second: Mutex<Option<(Instant, u32)>>,
     left_out: AtomicUsize,
 }
 
 impl Lines {
+    /// The access lines of a process with these logs.
+    pub(super) fn new(logs: Logs) -> Self {
+        Self {
+            logs,
+            ..Self::default()
+        }
+    }
+
     /// The lines that were left out.
     pub(super) fn left_out(&self) -> usize {
         self.left_out.load(Ordering::Relaxed)
@@ -127,24 +138,23 @@ impl Record {
         if !lines.admits(now) {
             return;
         }
-        info!(
-            target: ACCESS,
-            kind = self.kind,
-            number = self.number,
-            client.address = %self.first.ip(),
-            client.port = self.first.port(),
-            client.last_address = %self.last.ip(),
-            client.last_port = self.last.port(),
-            upstream.address = %self.target,
-            reason = closing.reason,
-            bytes_sent = closing.sent,
-            bytes_received = closing.received,
-            duration_ms = millis(now.duration_since(self.began)),
-            attachments = self.attachments,
-            gaps = self.gaps,
-            longest_gap_ms = millis(self.longest_gap),
-            total_gap_ms = millis(self.total_gap),
-        );
+        lines.logs.write_access(&json!({
+            "kind": self.kind,
+            "number": self.number,
+            "client.address": self.first.ip(),
+            "client.port": self.first.port(),
+            "client.last_address": self.last.ip(),
+            "client.last_port": self.last.port(),
+            "upstream.address": self.target,
+            "reason": closing.reason,
+            "bytes_sent": closing.sent,
+            "bytes_received": closing.received,
+            "duration_ms": millis(now.duration_since(self.began)),
+            "attachments": self.attachments,
+            "gaps": self.gaps,
+            "longest_gap_ms": millis(self.longest_gap),
+            "total_gap_ms": millis(self.total_gap),
+        }));
     }
 
     fn end_gap(&mut self, now: Instant) {

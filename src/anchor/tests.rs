@@ -55,7 +55,7 @@ async fn said(client: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
-    let shared = share(options(), LOOPBACK, Descriptors::raise().unwrap()).unwrap();
+    let shared = share(options(), LOOPBACK, Descriptors::raise().unwrap(), Logs::default()).unwrap();
     let keys = Keys::decoy().unwrap();
     let opened = shared.sessions.open(keys.clone()).unwrap();
     let claim = Claim {
@@ -115,7 +115,7 @@ struct Stage {
 }
 
 async fn begun(rest: Vec<u8>) -> Stage {
-    let shared = Arc::new(share(options(), LOOPBACK, Descriptors::raise().unwrap()).unwrap());
+    let shared = Arc::new(share(options(), LOOPBACK, Descriptors::raise().unwrap(), Logs::default()).unwrap());
     let [client, stream] = pair().await;
     let [server, upstream] = pair().await;
     let keys = Keys::decoy().unwrap();
@@ -256,7 +256,13 @@ fn beside_target() -> (Arc<Shared>, std::net::TcpListener, mpsc::Sender<()>) {
     let target = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     target.set_nonblocking(true).unwrap();
     let to = Destination::Address(target.local_addr().unwrap());
-    let shared = share(Options { to, ..options() }, LOOPBACK, Descriptors::raise().unwrap()).unwrap();
+    let shared = share(
+        Options { to, ..options() },
+        LOOPBACK,
+        Descriptors::raise().unwrap(),
+        Logs::default(),
+    )
+    .unwrap();
     let (still, end) = mpsc::channel();
     // The clock waits for this task, which ends with the test.
     tokio::task::spawn_blocking(move || end.recv().ok());

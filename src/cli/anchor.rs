@@ -75,12 +75,11 @@ pub(crate) fn anchor(options: Anchor) -> ExitCode {
 
 fn serve(options: Anchor) -> anyhow::Result<()> {
     let (runtime, logging) = start(&options.log, ProcessSize::ANCHOR)?;
-    let dropped = logging.dropped.clone();
     runtime.block_on(async {
         let stopped = stopped().context("cannot listen for signals")?;
         // A terminal that is closed is no reason to end sessions: a handler that does nothing.
         let _hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
-        let anchor = anchor::Anchor::start(options.into(), Box::new(move || dropped.lines()))?;
+        let anchor = anchor::Anchor::start(options.into(), logging.logs.clone())?;
         // On a worker thread, as its connections are: in the main thread it would accept faster than they begin.
         tokio::spawn(anchor.run(stopped)).await.context("the anchor has failed")
     })?;

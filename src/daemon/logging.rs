@@ -1,26 +1,26 @@
 //! Logging: access lines to stdout as JSON, messages to stderr as text or JSON, and no wait for a slow reader of either.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tracing::Level;
+use serde::Serialize;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 /// Why a filter is malformed.
 pub use tracing_subscriber::filter::ParseError;
-use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, filter_fn};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use tracing_subscriber::fmt;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::access_line::ACCESS;
-use self::json_line::JsonLine;
-use self::writer::{BatchWriter, Lost};
+use self::writer::BatchWriter;
 use super::threads::run_within;
 
-pub(crate) mod access_line;
-mod json_line;
 mod writer;
 
 /// The form of messages.
@@ -47,8 +47,8 @@ pub enum StartError {
 /// The running writers. Its drop writes the queued lines.
 #[derive(Debug)]
 pub struct Logging {
-    /// The count of lines dropped because a reader did not keep up, or because they could not be written.
-    pub dropped: Dropped,
+    /// The logs that they write.
+    pub logs: Logs,
     writers: Option<[WorkerGuard; 2]>,
 }
 
@@ -61,20 +61,64 @@ impl Drop for Logging {
     }
 }
 
-/// The count of lines that both writers have dropped.
-#[derive(Clone, Debug)]
-pub struct Dropped([(ErrorCounter, Lost); 2]);
+/// The access log of a process, and the count of the lines that both logs have lost. The default one drops each line.
+#[derive(Clone, Debug, Default)]
+pub struct Logs {
+    access: Option<NonBlocking>,
+    queues: Vec<ErrorCounter>,
+    unwritten: Arc<AtomicUsize>,
+}
 
-impl Dropped {
-    /// The lines dropped so far.
-    pub fn lines(&self) -> usize {
-        let of_one = |(queue, lost): &(ErrorCounter, Lost)| queue.dropped_lines() + lost.lines();
-        self.0.iter().map(of_one).sum()
+impl Logs {
+    /// Queues an access line: a JSON object of the time, the level and these members.
+    ///
+    /// Not by tracing, whose filters and spans do not concern access lines: it would pass each member to several writers.
+    pub(crate) fn write_access(&self, members: &impl Serialize) {
+        let Some(mut queue) = self.access.clone() else {
+            return;
+        };
+        let mut timestamp = String::with_capacity(TIMESTAMP_BYTES);
+        // Writing to memory does not fail, and neither does the queue: it counts what it drops.
+        SystemTime.format_time(&mut Writer::new(&mut timestamp)).ok();
+        let mut line = Vec::with_capacity(LINE_BYTES);
+        let stamped = Stamped {
+            timestamp: &timestamp,
+            level: "INFO",
+            members,
+        };
+        if serde_json::to_writer(&mut line, &stamped).is_ok() {
+            line.push(b'\n');
+            queue.write_all(&line).ok();
+        }
+    }
+
+    /// Returns how many lines were dropped so far because a reader did not keep up, or because they could not be written.
+    pub fn lines_dropped(&self) -> usize {
+        let queues = self.queues.iter().map(ErrorCounter::dropped_lines);
+        queues.sum::<usize>() + self.unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Starts the writer of one log. Not by `io::stdout`, which keeps what it could not write, and says that it has written
+    /// to a descriptor which is closed.
+    fn open(&mut self, name: &'static str, to: &impl AsFd, queued: usize) -> io::Result<(NonBlocking, WorkerGuard)> {
+        let to = File::from(to.as_fd().try_clone_to_owned()?);
+        let (queue, guard) = NonBlockingBuilder::default()
+            .lossy(true)
+            .buffered_lines_limit(queued)
+            .finish(BatchWriter::new(name, to, Arc::clone(&self.unwritten)));
+        self.queues.push(queue.error_counter());
+        Ok((queue, guard))
     }
 }
 
-/// The count of log lines dropped so far.
-pub type LogLinesDropped = Box<dyn Fn() -> usize + Send + Sync>;
+/// The members of every access line, in front of its own.
+#[derive(Serialize)]
+struct Stamped<'a, M> {
+    timestamp: &'a str,
+    level: &'static str,
+    #[serde(flatten)]
+    members: &'a M,
+}
 
 /// Starts logging for the process. `filter` selects messages, such as `warn` or `debug,h2=warn`, where a level without
 /// a name is that of switchboard; other crates are silent unless it names them. It does not apply to access lines.
@@ -86,26 +130,26 @@ pub type LogLinesDropped = Box<dyn Fn() -> usize + Send + Sync>;
 /// The filter is malformed, or a descriptor is lacking.
 pub fn start(filter: &str, format: Format, queued: usize) -> Result<Logging, StartError> {
     let filter = EnvFilter::try_new(directives(filter))?;
-    let (access, access_writer, access_dropped) = writer("access lines", &io::stdout(), queued)?;
-    let (messages, messages_writer, messages_dropped) = writer("messages", &io::stderr(), queued)?;
-    let is_access = filter_fn(|event| event.target() == ACCESS);
-    let access = fmt::layer()
-        // Without a field "target": it would clash with "target.namespace" where a log store makes objects of dotted names.
-        .event_format(JsonLine)
-        .with_writer(access)
-        .with_filter(filter_fn(|event| {
-            event.target() == ACCESS && *event.level() <= Level::INFO
-        }));
+    let mut logs = Logs::default();
+    let (access, access_writer) = logs.open("access lines", &io::stdout(), queued)?;
+    let (messages, messages_writer) = logs.open("messages", &io::stderr(), queued)?;
+    logs.access = Some(access);
     let text = fmt::layer().with_writer(messages);
     let messages = match format {
         Format::Text => text.boxed(),
-        // As above: collectors put both streams of a container into one index.
-        Format::Json => text.event_format(JsonLine).boxed(),
+        Format::Json => text
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            // It would clash with "target.namespace" where a log store makes objects of dotted names: collectors put both
+            // streams of a container into one index.
+            .with_target(false)
+            .boxed(),
     };
-    let messages = messages.with_filter(filter.and(is_access.not()));
-    tracing_subscriber::registry().with(access).with(messages).init();
+    tracing_subscriber::registry().with(messages.with_filter(filter)).init();
     Ok(Logging {
-        dropped: Dropped([access_dropped, messages_dropped]),
+        logs,
         writers: Some([access_writer, messages_writer]),
     })
 }
@@ -124,26 +168,13 @@ fn directives(filter: &str) -> String {
     directives
 }
 
-/// Not by `io::stdout`, which keeps what it could not write, and says that it has written to a descriptor which is closed.
-fn writer(
-    name: &'static str,
-    to: &impl AsFd,
-    queued: usize,
-) -> io::Result<(NonBlocking, WorkerGuard, (ErrorCounter, Lost))> {
-    let to = File::from(to.as_fd().try_clone_to_owned()?);
-    let writer = BatchWriter::new(name, to);
-    let lost = writer.lost();
-    let (queue, guard) = NonBlockingBuilder::default()
-        .lossy(true)
-        .buffered_lines_limit(queued)
-        .finish(writer);
-    let dropped = (queue.error_counter(), lost);
-    Ok((queue, guard, dropped))
-}
-
 const DEFAULT: &str = "switchboard=info";
 /// The drop of the guards takes 2.2 s at most where it does not print.
 const LONGEST_FLUSH: Duration = Duration::from_secs(3);
+/// Such as `2026-01-02T03:04:05.678901Z`.
+const TIMESTAMP_BYTES: usize = 27;
+/// Most lines are shorter. A larger piece of memory would not come from a thread's own stock of glibc.
+const LINE_BYTES: usize = 1024;
 
 #[cfg(test)]
 mod tests {

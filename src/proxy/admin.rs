@@ -10,7 +10,6 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::admin::{Handlers, Progress, Routes, caller};
-use crate::daemon::logging::LogLinesDropped;
 use crate::daemon::readiness::Readiness;
 use crate::proxy::connection::Shared;
 
@@ -23,15 +22,10 @@ mod tunnels;
 mod view;
 
 /// The pages of the probes, and the API of operators. A POST to `/drain` cancels `drain_request`.
-pub(crate) fn routes(
-    shared: &Arc<Shared>,
-    readiness: &Readiness,
-    drain_request: &CancellationToken,
-    log_lines_dropped: LogLinesDropped,
-) -> Routes {
+pub(crate) fn routes(shared: &Arc<Shared>, readiness: &Readiness, drain_request: &CancellationToken) -> Routes {
     let handlers = Handlers {
         readiness: readiness.clone(),
-        scrape: scrape(Arc::clone(shared), log_lines_dropped),
+        scrape: scrape(Arc::clone(shared)),
         progress: progress(Arc::clone(shared)),
         drain_request: drain_request.clone(),
     };
@@ -62,7 +56,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
 }
 
 /// The page `/metrics`. Gauges of state that others keep are set at the scrape.
-fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn() -> String + Send + Sync> {
+fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;
         metrics.pipes_in_use.set(as_gauge(shared.resources.pipes_in_use()));
@@ -74,7 +68,8 @@ fn scrape(shared: Arc<Shared>, log_lines_dropped: LogLinesDropped) -> Box<dyn Fn
             .allowlist_name_conflicts
             .set(as_gauge(shared.allowlist.conflicts()));
         shared.access.count();
-        metrics.log_lines_dropped.set(as_gauge(log_lines_dropped()));
+        let dropped = shared.access_log.logs.lines_dropped();
+        metrics.log_lines_dropped.set(as_gauge(dropped));
         metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
     })
 }

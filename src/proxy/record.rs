@@ -1,33 +1,32 @@
 //! Accounts for one connection: gauges while it is open, and one counter, one histogram and one line at its end.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
-use self::established::Established;
-pub use self::established::TunnelRecord;
 pub use self::line::Answered;
-use self::line::{Line, Moment};
-pub use self::reports::Watch;
+use self::line::{Line, millis};
 use super::open_tunnels::events::{Event, Refused};
-use super::open_tunnels::facts::{Facts, Id, WOULD_BE_REFUSED};
+use super::open_tunnels::facts::{Facts, Id, Seen, WOULD_BE_REFUSED};
 use super::open_tunnels::open_tunnel::OpenTunnel;
-use super::open_tunnels::registry::Registry;
+use super::open_tunnels::registry::{Registration, Registry};
 use crate::base::text::excerpt;
 use crate::net::tls::{self, Identity, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
 use crate::tunnel::dial::Upstream;
+use crate::tunnel::direction::Direction;
 use crate::tunnel::drain::Open;
-use crate::tunnel::metrics::Metrics;
-use crate::tunnel::outcome::{Denial, Outcome, Refusal};
+use crate::tunnel::metrics::{Metrics, TargetSeries};
+use crate::tunnel::outcome::{Close, Denial, Outcome, Reason, Refusal, Side};
+use crate::tunnel::relay::{Inspect, LastLook};
+use crate::tunnel::ssh::identification::{self, NotSsh, Software};
 
 mod access_log;
-mod established;
 mod line;
-mod reports;
 
 /// The metrics and the access log, which account for connections.
 #[derive(Clone, Copy, Debug)]
@@ -140,12 +139,21 @@ impl<'a> Record<'a> {
         self.observe_answer(None);
         let series = Arc::clone(target.series(self.telemetry.metrics));
         let tunnel = Arc::new(OpenTunnel::new(self.facts.take(), &series, open));
-        TunnelRecord::begin(Box::new(Established {
+        series.tunnels_active.inc();
+        let held = Box::new(Established {
             telemetry: self.telemetry,
             registration: self.telemetry.registry.enter(tunnel),
             series,
             _connection: self.connection.take(),
-        }))
+        });
+        let record = TunnelRecord {
+            held,
+            close: None,
+            is_told: false,
+        };
+        let line = Line::of(&record.tunnel().facts, "open", None);
+        self.telemetry.access_log.write(&line);
+        record
     }
 
     fn observe_answer(&self, refused: Option<Outcome>) {
@@ -158,7 +166,8 @@ impl<'a> Record<'a> {
         if std::mem::replace(&mut self.accounted, true) {
             return;
         }
-        let outcome = Outcome::Refused(self.refusal.unwrap_or(Refusal::Internal));
+        let refusal = self.refusal.unwrap_or(Refusal::Internal);
+        let outcome = Outcome::Refused(refusal);
         self.observe_answer(Some(outcome));
         if self.answered == Answered::Ssh {
             self.telemetry.metrics.answers_in_band.inc();
@@ -166,16 +175,147 @@ impl<'a> Record<'a> {
         self.telemetry.registry.refusals.count(outcome.reason());
         let refused = || Event::Refused(Arc::new(Refused::of(&self.facts, outcome)));
         self.telemetry.registry.events.tell(refused);
-        self.telemetry.access_log.write(&Line {
-            answered: self.answered,
-            ..Line::of(&self.facts, Moment::Refuse, Some(outcome))
-        });
+        let Telemetry { access_log, .. } = self.telemetry;
+        access_log.refused(&self.facts, refusal, self.answered);
     }
 }
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         self.account();
+    }
+}
+
+/// The account of an established tunnel; its drop ends it.
+#[derive(Debug)]
+pub struct TunnelRecord<'a> {
+    /// Boxed: an idle tunnel would keep it in its future.
+    held: Box<Established<'a>>,
+    close: Option<Close>,
+    /// Whether the client was told the end in band.
+    is_told: bool,
+}
+
+/// What an established tunnel is accounted for with.
+#[derive(Debug)]
+struct Established<'a> {
+    telemetry: Telemetry<'a>,
+    registration: Registration<'a>,
+    series: Arc<TargetSeries>,
+    /// `None` for a request on an HTTP/2 connection, which has a record of its own.
+    _connection: Option<Connection<'a>>,
+}
+
+impl TunnelRecord<'_> {
+    /// The tunnel as operators see it.
+    pub fn tunnel(&self) -> &OpenTunnel {
+        self.held.registration.tunnel()
+    }
+
+    /// The end of the tunnel, which the client may have been told in band.
+    pub fn closed(&mut self, close: Close, is_told: bool) {
+        self.close = Some(close);
+        self.is_told = is_told;
+    }
+
+    /// The SSH software of one side, from its identification.
+    pub fn identified(&self, side: Side, software: Software) {
+        self.tunnel().facts.seen.identified(side, software);
+    }
+
+    /// Returns an observer that records whether `ssh_only` would have refused the tunnel.
+    pub fn watch(&self) -> Watch {
+        Watch {
+            seen: Arc::clone(&self.tunnel().facts.seen),
+            metrics: self.held.telemetry.metrics.clone(),
+        }
+    }
+
+    /// Notes, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
+    /// was silent for `longest`: `ssh_only` would not have waited longer.
+    pub fn finish_watch(&self, longest: Duration) {
+        let is_late = self.tunnel().start.established.elapsed() >= longest;
+        for direction in Direction::ALL {
+            let side = direction.sender();
+            let has_identified = self.tunnel().facts.seen.software(side).is_some();
+            if !has_identified && (is_late || self.tunnel().meter.bytes(direction) > 0) {
+                self.watch().refuses(side);
+            }
+        }
+    }
+
+    /// The tunnel's id.
+    pub fn id(&self) -> Id {
+        self.tunnel().facts.id
+    }
+}
+
+impl LastLook for TunnelRecord<'_> {
+    fn look(&self) {
+        self.tunnel().look_at_end(&self.held.telemetry.registry.sock_diag);
+    }
+}
+
+impl Drop for TunnelRecord<'_> {
+    fn drop(&mut self) {
+        let (tunnel, telemetry) = (self.tunnel(), self.held.telemetry);
+        let metrics = telemetry.metrics;
+        let close = self.close.unwrap_or(Close {
+            by: Side::Proxy,
+            reason: Reason::Panic,
+        });
+        self.held.registration.closed(close);
+        let outcome = Outcome::Closed(close);
+        metrics.closed(outcome);
+        metrics
+            .tunnel_duration
+            .observe(tunnel.start.established.elapsed().as_secs_f64());
+        self.held.series.tunnels_active.dec();
+        if self.is_told {
+            metrics.answers_in_band.inc();
+        }
+        let [client, target] = tunnel.trips().map(Option::unwrap_or_default);
+        telemetry.access_log.write(&Line {
+            answered: if self.is_told { Answered::Ssh } else { Answered::Http },
+            bytes_sent: tunnel.meter.bytes(Direction::Download),
+            bytes_received: tunnel.meter.bytes(Direction::Upload),
+            client_rtt_ms: millis(client.rtt),
+            client_retransmits: client.retransmits,
+            target_rtt_ms: millis(target.rtt),
+            target_retransmits: target.retransmits,
+            operator: tunnel.closing().unwrap_or_default(),
+            is_resumable: tunnel.open.is_resumable(),
+            ..Line::of(&tunnel.facts, "close", Some(outcome))
+        });
+    }
+}
+
+/// Looks at the first bytes of both sides of a tunnel with `allowlist.report`: counts and notes the first side that does not
+/// begin as SSH does.
+#[derive(Debug)]
+pub struct Watch {
+    seen: Arc<Seen>,
+    metrics: Metrics,
+}
+
+impl Watch {
+    /// Counts and notes that side, unless the tunnel has one already.
+    fn refuses(&self, side: Side) {
+        if self.seen.not_ssh.set(side).is_ok() {
+            self.metrics.reported_refusals.count(["ssh_only"]);
+        }
+    }
+}
+
+impl Inspect for Watch {
+    fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
+        let side = direction.sender();
+        match identification::read(beginning, side) {
+            Ok(None) => return ControlFlow::Continue(()),
+            Ok(Some(line)) => self.seen.identified(side, Software::of(line.software)),
+            Err(NotSsh) => self.refuses(side),
+        }
+        ControlFlow::Break(())
     }
 }
 
@@ -202,12 +342,3 @@ impl Drop for Connection<'_> {
 
 /// Characters of the log field `authorization.reason`: the API server's names the binding and the role.
 const LONGEST_REASON: usize = 512;
-
-/// Milliseconds, to the microsecond.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "an f64 counts microseconds exactly for 285 years"
-)]
-fn millis(duration: Duration) -> f64 {
-    duration.as_micros() as f64 / 1e3
-}

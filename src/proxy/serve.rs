@@ -21,7 +21,7 @@ use self::reload::{Reload, keep_reloading};
 use self::users::Users;
 use crate::base::follow::ReadFailure;
 use crate::daemon::admin as admin_port;
-use crate::daemon::logging::LogLinesDropped;
+use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
 use crate::kubernetes::{self, Controller};
 use crate::net::tls::{self, Tls};
@@ -107,8 +107,8 @@ impl App {
     ///
     /// # Errors
     /// A fault of the configuration, a file that is not read within 10 s, or a port that cannot be bound.
-    pub async fn start(load: LoadConfig, log_lines_dropped: LogLinesDropped) -> Result<Self, StartError> {
-        reload::first(load).await?.bind(log_lines_dropped)
+    pub async fn start(load: LoadConfig, logs: Logs) -> Result<Self, StartError> {
+        reload::first(load).await?.bind(logs)
     }
 
     /// The bound addresses of the public ports, with the port numbers that the kernel chose.
@@ -193,9 +193,9 @@ struct Started {
 
 impl Started {
     /// Binds every port.
-    fn bind(self, log_lines_dropped: LogLinesDropped) -> Result<App, StartError> {
+    fn bind(self, logs: Logs) -> Result<App, StartError> {
         let mut capacity = Capacity::raise(self.config.listen.len())?;
-        let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity)?;
+        let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity, logs)?;
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.allowlist.targets, &config.limits);
         if config.allowlist.kubernetes.is_some() {
@@ -208,7 +208,7 @@ impl Started {
         let allowlist_ready = readiness.require("allowlist");
         let public = Ports::bind(&config.listen)?;
         let drain_request = CancellationToken::new();
-        let routes = crate::proxy::admin::routes(&shared, &readiness, &drain_request, log_lines_dropped);
+        let routes = crate::proxy::admin::routes(&shared, &readiness, &drain_request);
         let address = config.admin;
         let admin = admin_port::start(address, routes, capacity.admin_connections());
         let admin = admin.map_err(|source| BindError { address, source })?;
@@ -242,7 +242,12 @@ impl Started {
 }
 
 /// What the tunnels of the process share, as configured, and what changes it: the drain and the allowlist.
-fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, Conductor, Writer), StartError> {
+fn share(
+    config: &Config,
+    tls: Tls,
+    capacity: &mut Capacity,
+    logs: Logs,
+) -> Result<(Shared, Conductor, Writer), StartError> {
     let metrics = Metrics::new()?;
     let (conductor, drain) = Conductor::new();
     let (writer, allowlist) = Writer::new();
@@ -254,7 +259,7 @@ fn share(config: &Config, tls: Tls, capacity: &mut Capacity) -> Result<(Shared, 
         access: Access::open(&metrics),
         allowlist,
         metrics,
-        access_log: AccessLog::default(),
+        access_log: AccessLog::new(logs),
         registry: Registry::default(),
         drain,
         resources: Resources::new(capacity.pipes),

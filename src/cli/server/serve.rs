@@ -31,11 +31,10 @@ pub(crate) struct Serve {
 /// Serves until the end of a drain.
 pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     let (runtime, logging) = start(&options.log, ProcessSize::SERVE)?;
-    let dropped = logging.dropped.clone();
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
         let stopped = stopped().context("cannot listen for signals")?;
-        let start = Box::pin(App::start(load_config(options), Box::new(move || dropped.lines())));
+        let start = Box::pin(App::start(load_config(options), logging.logs.clone()));
         tokio::select! {
             app = start => anyhow::Ok(Box::pin(app?.run(commands)).await),
             // While the configuration is read, which may take until a mount answers. Nothing is served yet.

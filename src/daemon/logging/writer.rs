@@ -22,54 +22,43 @@ pub(super) struct BatchWriter<W> {
     to: W,
     batch: Vec<u8>,
     last_report: Option<Instant>,
-    lost: Lost,
-}
-
-/// The count of lines that could not be written.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Lost(Arc<AtomicUsize>);
-
-impl Lost {
-    pub(super) fn lines(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
+    /// The count of lines that could not be written.
+    lost: Arc<AtomicUsize>,
 }
 
 impl<W: Write> BatchWriter<W> {
-    pub(super) fn new(name: &'static str, to: W) -> Self {
+    pub(super) fn new(name: &'static str, to: W, lost: Arc<AtomicUsize>) -> Self {
         Self {
             name,
             to,
             batch: Vec::with_capacity(BATCH_BYTES),
             last_report: None,
-            lost: Lost::default(),
+            lost,
         }
-    }
-
-    pub(super) fn lost(&self) -> Lost {
-        self.lost.clone()
     }
 
     /// Writes the batch. Its lines are gone afterwards, written or lost.
     fn write_batch(&mut self) {
-        let mut written = 0;
-        if let Err(error) = write_all(&mut self.to, &self.batch, &mut written) {
-            let rest = self.batch.iter().skip(written);
-            let lost = rest.filter(|byte| **byte == b'\n').count();
-            self.lost.0.fetch_add(lost, Ordering::Relaxed);
-            self.report(&error);
+        let mut rest = self.batch.as_slice();
+        while !rest.is_empty() {
+            match self.to.write(rest) {
+                Ok(count) if count > 0 => rest = rest.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Another process may have made the open file, which it shares, non-blocking.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
+                failed => {
+                    let lost = rest.iter().filter(|byte| **byte == b'\n').count();
+                    self.lost.fetch_add(lost, Ordering::Relaxed);
+                    if self.last_report.is_none_or(|last| last.elapsed() > BETWEEN_REPORTS) {
+                        self.last_report = Some(Instant::now());
+                        let error = failed.err().unwrap_or(ErrorKind::WriteZero.into());
+                        error!(%error, "{} cannot be written: {REPORT}", self.name);
+                    }
+                    break;
+                }
+            }
         }
         self.batch.clear();
-    }
-
-    fn report(&mut self, error: &io::Error) {
-        if self.last_report.is_none_or(|last| last.elapsed() > BETWEEN_REPORTS) {
-            self.last_report = Some(Instant::now());
-            error!(
-                %error,
-                "{} cannot be written: they are lost, and counted in switchboard_log_lines_dropped", self.name
-            );
-        }
     }
 }
 
@@ -91,21 +80,7 @@ impl<W: Write> Write for BatchWriter<W> {
     }
 }
 
-/// As [`Write::write_all`], with the number of bytes that were written before an error.
-fn write_all(to: &mut impl Write, bytes: &[u8], written: &mut usize) -> io::Result<()> {
-    while let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) {
-        match to.write(rest) {
-            Ok(0) => return Err(ErrorKind::WriteZero.into()),
-            Ok(count) => *written += count,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // Another process may have made the open file, which it shares, non-blocking.
-            Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
+const REPORT: &str = "they are lost, and counted in switchboard_log_lines_dropped";
 const BATCH_BYTES: usize = 64 * 1024;
 /// The queue holds the lines of 10 ms at 1.6 million tunnels a second.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -146,38 +121,34 @@ mod tests {
 
     #[test]
     fn lines_that_are_not_written_whole_are_counted_and_later_ones_are_written() {
-        let mut writer = BatchWriter::new(
-            "lines",
-            Disk {
-                bytes: Vec::new(),
-                space: 8,
-            },
-        );
+        let disk = Disk {
+            bytes: Vec::new(),
+            space: 8,
+        };
+        let mut writer = BatchWriter::new("lines", disk, Arc::default());
         log(&mut writer, &["one\n", "two\n", "three\n"]);
-        assert_eq!(writer.lost().lines(), 1);
+        assert_eq!(writer.lost.load(Ordering::Relaxed), 1);
         log(&mut writer, &["four\n"]);
-        assert_eq!(writer.lost().lines(), 2);
+        assert_eq!(writer.lost.load(Ordering::Relaxed), 2);
         writer.to.space = 10;
         log(&mut writer, &["five\n"]);
-        assert_eq!(writer.lost().lines(), 3);
+        assert_eq!(writer.lost.load(Ordering::Relaxed), 3);
         writer.to.space = 100;
         log(&mut writer, &["six\n", "seven\n"]);
-        assert_eq!(writer.lost().lines(), 3);
+        assert_eq!(writer.lost.load(Ordering::Relaxed), 3);
         assert_eq!(writer.to.bytes, b"one\ntwo\nfisix\nseven\n");
     }
 
     #[test]
     fn more_than_a_batch_is_written_in_order() {
-        let mut writer = BatchWriter::new(
-            "lines",
-            Disk {
-                bytes: Vec::new(),
-                space: usize::MAX,
-            },
-        );
+        let disk = Disk {
+            bytes: Vec::new(),
+            space: usize::MAX,
+        };
+        let mut writer = BatchWriter::new("lines", disk, Arc::default());
         let lines: Vec<String> = (0..20_000).map(|number| format!("{number}\n")).collect();
         log(&mut writer, &lines.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(writer.to.bytes == lines.concat().as_bytes());
-        assert_eq!(writer.lost().lines(), 0);
+        assert_eq!(writer.lost.load(Ordering::Relaxed), 0);
     }
 }

@@ -237,7 +237,7 @@ impl Judged {
 }
 
 /// The round trip of a connection, and what was sent again on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trip {
     /// The smoothed round-trip time.
     pub rtt: Duration,

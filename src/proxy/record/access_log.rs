@@ -8,7 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-use super::line::Line;
+use super::line::{Answered, Line};
+use crate::daemon::logging::Logs;
+use crate::proxy::open_tunnels::facts::Facts;
 use crate::tunnel::limits::owners::network;
 use crate::tunnel::outcome::{Outcome, Refusal};
 
@@ -19,6 +21,8 @@ use crate::tunnel::outcome::{Outcome, Refusal};
 /// than the connect rate of their client allows.
 #[derive(Debug, Default)]
 pub struct AccessLog {
+    /// Where the lines are written.
+    pub(crate) logs: Logs,
     seconds: Mutex<ThisSecond>,
     /// The log ends: every later refusal has its line at once.
     is_closed: AtomicBool,
@@ -48,14 +52,30 @@ struct Share {
 }
 
 impl AccessLog {
-    /// Writes the line, or counts it for a later one.
+    /// The access log that is written to these logs.
+    pub(crate) fn new(logs: Logs) -> Self {
+        Self {
+            logs,
+            seconds: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Writes the line of a tunnel.
     pub(super) fn write(&self, line: &Line<'_>) {
-        let is_admitted = match (line.outcome, line.addresses) {
-            (Some(Outcome::Refused(refusal)), Some(addresses)) => self.admits(addresses, refusal, line.claimed),
-            (Some(Outcome::Refused(_)), None) | (Some(Outcome::Closed(_)) | None, _) => true,
-        };
-        if is_admitted {
-            line.write();
+        self.logs.write_access(line);
+    }
+
+    /// Writes the line of a refusal, or counts it for a later one. A load balancer's port probes would drown the rest.
+    pub(super) fn refused(&self, facts: &Facts, refusal: Refusal, answered: Answered) {
+        let addresses = [facts.client.ip(), facts.peer.ip()];
+        let claimed = facts.claimed.as_deref().unwrap_or_default();
+        if refusal != Refusal::NoRequest && self.admits(addresses, refusal, claimed) {
+            let outcome = Some(Outcome::Refused(refusal));
+            self.write(&Line {
+                answered,
+                ..Line::of(facts, "refuse", outcome)
+            });
         }
     }
 
@@ -124,7 +144,7 @@ impl AccessLog {
         second.written = u32::try_from(due.len()).unwrap_or(u32::MAX);
         drop(second);
         for (first, refusal, count, claimed) in &due {
-            Line::of_several(*first, *refusal, *count, claimed).write();
+            self.write(&Line::of_several(*first, *refusal, *count, claimed));
         }
     }
 }

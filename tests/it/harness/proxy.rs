@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use switchboard::daemon::logging::Logs;
 use switchboard::proxy::config::{Loaded, Overrides, Purpose, Report};
 use switchboard::proxy::serve::{App, Command};
 use switchboard::tunnel::drain::Drained;
@@ -45,7 +46,7 @@ impl Proxy {
             loaded();
             read
         });
-        let app = runtime.block_on(App::start(source, Box::new(|| 0))).unwrap();
+        let app = runtime.block_on(App::start(source, Logs::default())).unwrap();
         let (commands, received) = mpsc::channel(1);
         let proxy = Self {
             public: app.public_addresses()[0],
