@@ -20,7 +20,7 @@ pub mod ticket;
 use self::credentials::Cleartext;
 use self::dial::deadline::Deadline;
 
-pub use self::connect::session::{Clocks, Remarks, SessionError, Settings};
+pub use self::connect::session::{Remarks, SessionError, Settings};
 pub use self::dial::deadline::Step;
 pub use self::dial::forward::{ForwardProxy, ForwardProxyFault};
 pub use self::dial::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};

@@ -3,10 +3,6 @@
 //!
 //! `unix` and `windows` have the same names with the same meaning. No other file of the client is compiled by system.
 
-#[cfg(target_os = "linux")]
-mod changes;
-#[cfg(not(target_os = "linux"))]
-mod no_changes;
 #[cfg(not(target_os = "linux"))]
 mod no_pipes;
 #[cfg(target_os = "linux")]
@@ -16,10 +12,6 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
-#[cfg(target_os = "linux")]
-pub(crate) use self::changes::Changes;
-#[cfg(not(target_os = "linux"))]
-pub(crate) use self::no_changes::Changes;
 #[cfg(not(target_os = "linux"))]
 pub(crate) use self::no_pipes::{PipeInput, PipeOutput};
 #[cfg(target_os = "linux")]
@@ -30,17 +22,7 @@ use self::unix as system;
 use self::windows as system;
 
 pub(crate) use self::system::{
-    Group, IS_WINDOWS, Signals, awake, create_private, give_up_after, has_no_reader, has_room, is_shortage,
-    is_suspended, is_the_users, keep_owner, killed_by, make_private_folder, open_regular, shell, take_stdout,
-    with_sleep,
+    Group, IS_WINDOWS, Signals, create_private, give_up_after, has_no_reader, has_room, is_shortage, is_suspended,
+    is_the_users, keep_owner, killed_by, make_private_folder, open_regular, shell, take_stdout,
 };
 pub use self::system::{home, outlive_the_limit_of_a_file};
-
-/// What a signal, or the end of a console, asks a client for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// To end in order: the terminal, or ssh, has gone.
-    Hangup,
-    /// To end now.
-    End,
-}

@@ -1,6 +1,5 @@
 //! The way to the proxy: addresses, TLS, the request and its answer.
 
-mod connection;
 pub(crate) mod deadline;
 pub(crate) mod dialing;
 pub(crate) mod forward;

@@ -102,7 +102,7 @@ impl PipeOutput {
 
     /// Whether its reader has closed it.
     pub(crate) fn has_no_reader(&self) -> bool {
-        super::has_no_reader(&self.pipe)
+        super::unix::has_no_reader(&self.pipe)
     }
 
     fn wrote(&mut self, bytes: usize) {

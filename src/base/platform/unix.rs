@@ -18,8 +18,6 @@ use rustix::process::{Pid, Signal as ProcessSignal, getegid, geteuid, kill_proce
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Asked;
-
 /// The user's home.
 pub fn home() -> Option<PathBuf> {
     env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
@@ -117,13 +115,14 @@ impl Signals {
         }
     }
 
-    /// Completes with the next signal.
-    pub(crate) async fn next(&mut self) -> Asked {
+    /// Completes with the next signal. Returns whether it asks the client to end in order, as the terminal or ssh has gone: or
+    /// else to end now.
+    pub(crate) async fn is_hangup(&mut self) -> bool {
         tokio::select! {
             biased;
-            () = next(&mut self.terminations) => Asked::End,
-            () = next(&mut self.interrupts) => Asked::End,
-            () = next(&mut self.hangups) => Asked::Hangup,
+            () = next(&mut self.terminations) => false,
+            () = next(&mut self.interrupts) => false,
+            () = next(&mut self.hangups) => true,
         }
     }
 }
@@ -209,40 +208,6 @@ pub(crate) fn is_suspended(id: u32) -> bool {
     };
     let behind_name = line.rsplit_once(") ").map(|(_, rest)| rest);
     behind_name.is_some_and(|rest| rest.starts_with('T'))
-}
-
-/// The time during which the host was awake (clock_gettime(2)).
-#[cfg(target_os = "linux")]
-pub(crate) fn awake() -> Duration {
-    duration(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
-}
-
-/// The time with that in which the host was asleep.
-#[cfg(target_os = "linux")]
-pub(crate) fn with_sleep() -> Duration {
-    duration(rustix::time::clock_gettime(rustix::time::ClockId::Boottime))
-}
-
-#[cfg(target_os = "linux")]
-fn duration(time: Timespec) -> Duration {
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
-    Duration::new(seconds, nanoseconds)
-}
-
-/// The time during which the host was awake, since this was asked first: `Instant` is CLOCK_UPTIME_RAW there.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn awake() -> Duration {
-    static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    FIRST.get_or_init(std::time::Instant::now).elapsed()
-}
-
-/// The time with that in which the host was asleep, by the calendar: a clock that is set forward looks like a sleep, and
-/// costs a probe of the connection.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn with_sleep() -> Duration {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.unwrap_or_default()
 }
 
 /// Opens a regular file. On Linux it is found with O_PATH, which neither waits nor acts on a device (open(2)), and what was

@@ -12,8 +12,6 @@ use filedescriptor::{FileDescriptor, StdioDescriptor};
 use tokio::process::{Child, Command};
 use tokio::signal::windows::{CtrlBreak, CtrlC, CtrlClose, ctrl_break, ctrl_c, ctrl_close};
 
-use super::Asked;
-
 /// The user's home.
 pub fn home() -> Option<PathBuf> {
     folder("USERPROFILE")
@@ -93,36 +91,21 @@ impl Signals {
         }
     }
 
-    /// Completes with the next event.
-    pub(crate) async fn next(&mut self) -> Asked {
-        let Self {
-            interrupts,
-            breaks,
-            closes,
-        } = self;
-        let interrupted = async {
-            match interrupts {
-                Some(events) => _ = events.recv().await,
-                None => pending().await,
-            }
-        };
-        let broken = async {
-            match breaks {
-                Some(events) => _ = events.recv().await,
-                None => pending().await,
-            }
-        };
-        let closed = async {
-            match closes {
-                Some(events) => _ = events.recv().await,
-                None => pending().await,
-            }
-        };
+    /// Completes with the next event. Returns whether it asks the client to end in order, as the console has gone: or else to
+    /// end now.
+    pub(crate) async fn is_hangup(&mut self) -> bool {
         tokio::select! {
-            () = interrupted => Asked::End,
-            () = broken => Asked::End,
-            () = closed => Asked::Hangup,
+            () = next(self.interrupts.as_mut().map(CtrlC::recv)) => false,
+            () = next(self.breaks.as_mut().map(CtrlBreak::recv)) => false,
+            () = next(self.closes.as_mut().map(CtrlClose::recv)) => true,
         }
+    }
+}
+
+async fn next(event: Option<impl Future<Output = Option<()>>>) {
+    match event {
+        Some(event) => _ = event.await,
+        None => pending().await,
     }
 }
 
@@ -161,17 +144,6 @@ pub(crate) fn killed_by(_status: ExitStatus) -> Option<i32> {
 /// No terminal suspends a process.
 pub(crate) fn is_suspended(_id: u32) -> bool {
     false
-}
-
-/// The clocks that have safe calls here go on during a sleep. It is not noticed as one: the watch of the path finds what it
-/// has done to the connection.
-pub(crate) fn awake() -> Duration {
-    Duration::ZERO
-}
-
-/// As [`awake`].
-pub(crate) fn with_sleep() -> Duration {
-    Duration::ZERO
 }
 
 /// Opens a regular file.

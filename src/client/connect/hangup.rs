@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::base::platform::{Asked, Signals};
+use crate::base::platform::Signals;
 use crate::client::ClientError;
 
 /// What a signal has asked for. Later ones are stronger.
@@ -56,10 +56,7 @@ where
     let leaving = tokio::select! {
         biased;
         ended = &mut tunnel => return Some(ended),
-        asked = signals.next() => match asked {
-            Asked::End => Leaving::Now,
-            Asked::Hangup => Leaving::Soon,
-        },
+        is_hangup = signals.is_hangup() => if is_hangup { Leaving::Soon } else { Leaving::Now },
     };
     ask.send_replace(leaving);
     match timeout(LONGEST_FAREWELL, tunnel).await {

@@ -1,6 +1,6 @@
 //! A session of ssh with an anchor, over one tunnel after the other.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -8,11 +8,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::backoff::Backoff;
 use self::error::Retry;
 use self::report::Report;
-use self::sleep_detector::Sleeps;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::{notice, relay};
-use crate::client::dial::dialing::{Another, Dialing};
+use crate::client::dial::dialing::Dialing;
 use crate::client::dial::transport::Stream;
 use crate::client::{ClientError, Local, Options};
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
@@ -26,12 +25,10 @@ mod error;
 mod exchange;
 mod reconnect;
 mod report;
-mod sleep_detector;
 
 pub use self::error::SessionError;
 pub(in crate::client) use self::exchange::{Found, find};
 pub use self::report::Remarks;
-pub use self::sleep_detector::Clocks;
 
 /// The settings of a session.
 #[derive(Clone, Debug)]
@@ -40,12 +37,10 @@ pub struct Settings {
     pub window: u32,
     /// The times by which the path is watched.
     pub timing: Timing,
-    /// The time for which a connection may be silent, while an answer is awaited, before others are begun beside it.
-    pub patience: Duration,
     /// The time for which the session waits for a connection.
     pub grace: Duration,
-    /// Clocks by which a sleep of the host is noticed.
-    pub clocks: Clocks,
+    /// The calendar's time, by which a sleep of the host is noticed.
+    pub clock: fn() -> SystemTime,
     /// The messages to the user about a connection that is lost for a while.
     pub remarks: Remarks,
 }
@@ -56,9 +51,8 @@ impl Default for Settings {
         Self {
             window,
             timing,
-            patience: PATIENCE,
             grace: GRACE,
-            clocks: Clocks::default(),
+            clock: SystemTime::now,
             remarks: Remarks::default(),
         }
     }
@@ -86,14 +80,14 @@ pub(in crate::client) struct Session<'a, R, W> {
     is_leaving: bool,
     /// The error to report once the anchor knows that the session is over.
     error: Option<ClientError>,
-    sleeps: Sleeps,
+    clock: fn() -> SystemTime,
+    /// When there was a look at the session last, by `clock`.
+    looked_at: SystemTime,
     dialing: Dialing,
     report: Report,
     backoff: Backoff,
     /// The offset up to which the anchor has received, as of the last resume.
     delivered: u64,
-    /// How long a connection may be silent before others are begun beside it.
-    patience: Duration,
     deadlines: Deadlines,
 }
 
@@ -132,12 +126,12 @@ where
             hung_up: None,
             is_leaving: false,
             error: None,
-            sleeps: Sleeps::new(settings.clocks),
+            clock: settings.clock,
+            looked_at: (settings.clock)(),
             dialing: Dialing::default(),
             report: Report::new(settings.remarks.clone(), options.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
-            patience: settings.patience,
             deadlines: Deadlines {
                 look: Instant::now(),
                 confirmation: None,
@@ -148,7 +142,6 @@ where
 
     /// Begins at an anchor that was found.
     async fn begin(&mut self, stream: Stream, opening: Box<Opening>) -> Result<Left, ClientError> {
-        self.dialing.watch();
         self.deadlines.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
         let link = self.driver.attach_early(stream, opening);
         self.carry(link).await
@@ -258,16 +251,7 @@ where
     /// Moves bytes until there is something to decide, and decides it. An error: the session goes on over another
     /// connection, unless the error is final.
     async fn step(&mut self, link: Option<&mut Link<Stream>>) -> Result<Option<Left>, ClientError> {
-        let is_linked = link.is_some();
-        let silent_at = self.silent_at().filter(|_| is_linked);
-        let is_silent = silent_at.is_some_and(|at| at <= Instant::now());
-        if is_linked && !is_silent {
-            self.dialing.keep();
-        }
-        let wake = silent_at
-            .filter(|_| !is_silent)
-            .map_or(self.wake(), |at| at.min(self.wake()));
-        let beside = is_silent.then(Backoff::pace_beside);
+        let (is_linked, wake) = (link.is_some(), self.wake());
         let mut program = Program {
             source: &mut self.local.stdin,
             sink: &mut self.local.stdout,
@@ -284,12 +268,7 @@ where
                 self.asked(leaving);
                 return Ok(None);
             }
-            another = self.dialing.another(beside) => match another {
-                Another::Path => return Err(self.leave_path(SessionError::Moved)),
-                // Something has come in the same moment.
-                Another::Connection if self.silent_at() != silent_at => return Ok(None),
-                Another::Connection => return Err(self.leave_path(SessionError::Silent)),
-            },
+            () = self.dialing.moved() => return Err(self.leave_path(SessionError::Moved)),
             () = sleep_until(wake) => return self.look(is_linked),
         };
         match event {
@@ -312,12 +291,6 @@ where
             }
         }
         Ok(None)
-    }
-
-    /// When the connection has been silent for so long that others are begun beside it.
-    fn silent_at(&self) -> Option<Instant> {
-        let since = self.driver.session().unanswered_since()?;
-        Some(Instant::from_std(since) + self.patience)
     }
 
     fn wake(&self) -> Instant {
@@ -368,7 +341,13 @@ where
             };
             return Err(error.into());
         }
-        if self.sleeps.has_slept() {
+        // No timer has run while the host was asleep, and its connections may be dead.
+        let (clock, looked_at) = ((self.clock)(), self.looked_at);
+        self.looked_at = clock;
+        if clock
+            .duration_since(looked_at)
+            .is_ok_and(|since| since > LINKED_LOOK + LONGEST_NAP)
+        {
             return Err(self.leave_path(SessionError::Slept));
         }
         Ok(None)
@@ -400,8 +379,6 @@ where
     }
 }
 
-/// A shorter cut is over by the means of TCP: docs/resume.md has the reasons.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// As long as an anchor keeps a session: 24 hours.
 const GRACE: Duration = Duration::from_secs(24 * 3600);
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
@@ -414,5 +391,7 @@ const LONGEST_LOGOUT: Duration = Duration::from_millis(500);
 const LINKED_LOOK: Duration = Duration::from_secs(1);
 /// Between two looks while there is none.
 const DETACHED_LOOK: Duration = Duration::from_millis(250);
+/// A look that is late by no more is no sleep: no connection notices it, and a process may wait for a processor.
+const LONGEST_NAP: Duration = Duration::from_secs(5);
 /// A connection that has lasted so long was a good one.
 const SHORTEST_SERVICE: Duration = Duration::from_secs(10);

@@ -1,320 +1,182 @@
-//! The TCP connections to the proxy, one after the other: what is known of the way from the one before, and when another
-//! way leads there.
-//!
-//! A session that has lost its connection does not wait for the kernel, which repeats a SYN that was lost after 1, 3 and 7
-//! seconds (`tcp_syn_retries` in tcp(7)): another connection begins while the earlier ones wait, as in RFC 8305, and the
-//! first that is answered is used. Only that one carries a request.
+//! The TCP connections to the proxy, one after the other, and the path that they take through the network.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::connection::{connect_in_order, connect_one, lookup};
-use crate::base::platform::Changes;
+use crate::base::platform;
 use crate::client::{ClientError, Deadline, ProxyUrl, Step};
+use crate::net::keepalive::Keepalive;
 
 /// How the proxy is reached.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Dialing {
     /// The step of an attempt that was begun last.
     pub(in crate::client) step: Step,
+    /// The time for the next connection, if it is to carry a session again. `None`: it is the first one.
+    again: Option<Duration>,
     /// The addresses that the proxy's name had last.
     addresses: Vec<SocketAddr>,
-    /// The time between two connections of one attempt. `None`: one connection, and each address in its turn.
-    pace: Option<Duration>,
-    watch: Option<Watch>,
-    beside: Option<Beside>,
-}
-
-/// Another path to the proxy than that of the connection in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::client) enum Another {
-    /// The network of this host has changed.
-    Path,
-    /// A connection that was begun beside the one in use is answered: the next attempt has it.
-    Connection,
-}
-
-/// The connections that are begun beside one that is silent. None of them carries a byte before it is used.
-#[derive(Debug, Default)]
-struct Beside {
-    rounds: Rounds,
-    /// When the next one begins. `None`: now.
-    next: Option<Instant>,
-    answered: Option<TcpStream>,
+    /// The lookup that has no answer yet.
+    lookup: JoinSet<io::Result<Vec<SocketAddr>>>,
+    /// The path of the last connection.
+    path: Option<Path>,
 }
 
 impl Dialing {
-    /// Watches the network of this host from now on.
-    pub(in crate::client) fn watch(&mut self) {
-        // Where the kernel or a sandbox does not offer it, a change is noticed by silence and pauses.
-        self.watch = Watch::open(self.addresses.first().copied()).ok();
+    /// Makes the next connection one that carries a session again, for which there is so much time.
+    pub(in crate::client) fn set_again(&mut self, timeout: Duration) {
+        self.again = Some(timeout);
     }
 
-    /// Sets the time between two rounds of the next attempt.
-    pub(in crate::client) fn set_pace(&mut self, pace: Duration) {
-        self.pace = Some(pace);
-    }
-
-    /// Completes when another path leads to the proxy than before. It may be dropped at any time.
+    /// Completes when the path to the proxy is another one than that of the last connection. It may be dropped at any time.
     pub(in crate::client) async fn moved(&mut self) {
-        moved(&mut self.watch).await;
+        moved(&mut self.path).await;
     }
 
-    /// The same for a connection in use. If that is silent, others are begun beside it, one in so much time (`pace`), and it
-    /// completes as well when one of them is answered. It may be dropped at any time.
-    pub(in crate::client) async fn another(&mut self, pace: Option<Duration>) -> Another {
-        let Self {
-            addresses,
-            watch,
-            beside,
-            ..
-        } = self;
-        let answered = async {
-            match pace {
-                Some(pace) => beside.get_or_insert_default().answered(addresses, pace).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = moved(watch) => Another::Path,
-            () = answered => Another::Connection,
-        }
-    }
-
-    /// The connection in use is silent no more: those beside it are closed.
-    pub(in crate::client) fn keep(&mut self) {
-        self.beside = None;
-    }
-
-    /// A connection to the proxy, and the time for what follows on it.
+    /// Returns a connection to the proxy, and the time for what follows on it.
     pub(in crate::client) async fn connect(
         &mut self,
         proxy: &ProxyUrl,
         deadline: Deadline,
     ) -> Result<(TcpStream, Deadline), ClientError> {
-        let (stream, deadline) = match self.pace {
-            None => (self.connect_once(proxy, deadline).await?, deadline),
-            Some(pace) => {
-                let stream = self.connect_again(proxy, deadline, pace).await?;
-                (stream, Deadline::after(deadline.timeout.min(LONGEST_SET_UP)))
+        let is_first = self.again.is_none();
+        let stream = loop {
+            let until = self.again.map_or(deadline, Deadline::after);
+            self.step = Step::Lookup;
+            self.look_up(proxy, until).await?;
+            self.step = Step::Connect;
+            tokio::select! {
+                stream = until.bound(Step::Connect, first_of(&self.addresses)) => break stream?,
+                // The resolver may be another one, too.
+                () = moved(&mut self.path), if !is_first => self.lookup = JoinSet::new(),
             }
         };
-        if let (Some(watch), Ok(peer)) = (&mut self.watch, stream.peer_addr()) {
-            watch.peer = Some(peer);
-            watch.source = source(peer);
-        }
+        self.path = stream.peer_addr().ok().map(Path::new);
+        let deadline = match is_first {
+            true => deadline,
+            false => Deadline::after(deadline.timeout.min(LONGEST_SET_UP)),
+        };
         Ok((stream, deadline))
     }
 
-    async fn connect_once(&mut self, proxy: &ProxyUrl, deadline: Deadline) -> Result<TcpStream, ClientError> {
-        self.step = Step::Lookup;
-        self.addresses = deadline.bound(Step::Lookup, lookup(proxy)).await?;
-        self.step = Step::Connect;
-        let connected = connect_in_order(&self.addresses, deadline).await;
-        connected.map_err(|error| error.unwrap_or_else(|| no_address(proxy)))
-    }
-
-    /// Begins rounds of connections until one of them is answered, or all have failed. Where the lookup has
-    /// no answer within HEAD_START, the addresses of the last lookup are used.
-    async fn connect_again(
-        &mut self,
-        proxy: &ProxyUrl,
-        deadline: Deadline,
-        pace: Duration,
-    ) -> Result<TcpStream, ClientError> {
-        if let Some(stream) = self.beside.take().and_then(|beside| beside.answered) {
-            return Ok(stream);
+    /// Looks the addresses of the proxy's name up. Where there are some from before, they serve until a resolver has answered
+    /// that takes longer than [`HEAD_START`], as it may without a path.
+    async fn look_up(&mut self, proxy: &ProxyUrl, deadline: Deadline) -> Result<(), ClientError> {
+        let has_some = !self.addresses.is_empty();
+        let longest = if has_some { HEAD_START } else { deadline.remaining() };
+        if self.lookup.is_empty() {
+            let (host, port) = (proxy.host().to_owned(), proxy.port());
+            self.lookup
+                .spawn(async move { Ok(lookup_host((host, port)).await?.collect()) });
         }
-        let mut in_flight = InFlight::default();
-        in_flight.look_up(proxy);
-        let mut next = Instant::now() + HEAD_START;
-        loop {
-            let is_due = tokio::select! {
-                () = sleep_until(next) => true,
-                Some(found) = in_flight.lookups.join_next() => match joined(found) {
-                    Ok(found) if found.is_empty() => false,
-                    Ok(found) => {
-                        let is_known = found.iter().all(|address| self.addresses.contains(address));
-                        self.addresses = found;
-                        !is_known || in_flight.rounds.is_empty()
-                    }
-                    Err(error) => {
-                        in_flight.error = Some(error);
-                        in_flight.rounds.is_empty()
-                    }
-                },
-                Some(ended) = in_flight.rounds.join_next() => match ended {
-                    Ok(Ok(stream)) => return Ok(stream),
-                    Ok(Err(error)) => {
-                        in_flight.error = error.or(in_flight.error);
-                        false
-                    }
-                    // A task that was not run to its end.
-                    Err(_) => false,
-                },
-                () = self.moved() => true,
-                () = sleep_until(deadline.at) => return Err(in_flight.error.unwrap_or_else(|| no_answer(deadline))),
-            };
-            if is_due {
-                begin_round(&mut in_flight.rounds, &self.addresses);
+        let source = match timeout(longest, self.lookup.join_next()).await {
+            Ok(Some(Ok(Ok(found)))) if !found.is_empty() => {
+                self.addresses = found;
+                // The one that has answered before.
+                let last = self.path.as_ref().map(|path| path.peer);
+                self.addresses.sort_by_key(|address| Some(*address) != last);
+                return Ok(());
             }
-            if in_flight.lookups.is_empty() && in_flight.rounds.is_empty() {
-                return Err(in_flight.error.unwrap_or_else(|| no_address(proxy)));
+            Ok(_) | Err(_) if has_some => return Ok(()),
+            Ok(Some(Ok(Err(error)))) => error,
+            Ok(_) => io::Error::other("the name has no address"),
+            Err(_) => {
+                return Err(ClientError::Deadline {
+                    step: Step::Lookup,
+                    timeout: deadline.timeout,
+                });
             }
-            if next <= Instant::now() {
-                in_flight.look_up(proxy);
-            }
-            if is_due {
-                next = Instant::now() + pace;
-            }
-        }
+        };
+        Err(ClientError::Lookup {
+            proxy: proxy.host().to_owned(),
+            source,
+        })
     }
 }
 
-impl Beside {
-    async fn answered(&mut self, addresses: &[SocketAddr], pace: Duration) {
-        while self.answered.is_none() {
-            let now = Instant::now();
-            let next = match self.next {
-                Some(next) if next > now => next,
-                _ => {
-                    begin_round(&mut self.rounds, addresses);
-                    *self.next.insert(now + pace)
-                }
-            };
-            tokio::select! {
-                () = sleep_until(next) => {}
-                Some(ended) = self.rounds.join_next() => {
-                    if let Ok(Ok(stream)) = ended {
-                        self.answered = Some(stream);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Connections that are not answered.
-type Rounds = JoinSet<Result<TcpStream, Option<ClientError>>>;
-
-/// What one attempt has begun and is not answered.
-#[derive(Default)]
-struct InFlight {
-    lookups: JoinSet<Result<Vec<SocketAddr>, ClientError>>,
-    rounds: Rounds,
-    error: Option<ClientError>,
-}
-
-impl InFlight {
-    fn look_up(&mut self, proxy: &ProxyUrl) {
-        if self.lookups.len() < MOST_LOOKUPS {
-            let proxy = proxy.clone();
-            self.lookups.spawn(async move { lookup(&proxy).await });
-        }
-    }
-}
-
-fn begin_round(rounds: &mut Rounds, addresses: &[SocketAddr]) {
-    if rounds.len() < MOST_ROUNDS && !addresses.is_empty() {
-        rounds.spawn(round(addresses.to_vec()));
-    }
-}
-
-/// Connects to the first address that answers. Each has a head start, in their order. The error is that of the last one, or
-/// `None` without addresses.
-async fn round(addresses: Vec<SocketAddr>) -> Result<TcpStream, Option<ClientError>> {
-    let mut pending = JoinSet::new();
-    let mut addresses = addresses.into_iter().take(MOST_ADDRESSES).peekable();
-    let mut next = Instant::now();
-    let mut error = None;
-    while addresses.peek().is_some() || !pending.is_empty() {
-        tokio::select! {
-            () = sleep_until(next), if addresses.peek().is_some() => {}
-            Some(ended) = pending.join_next() => match joined(ended) {
-                Ok(stream) => return Ok(stream),
-                Err(failed) => error = Some(failed),
-            },
-        }
-        if let Some(address) = addresses.next() {
-            next = Instant::now() + HEAD_START;
-            pending.spawn(async move {
-                let connected = connect_one(address, LONGEST_ROUND).await;
+/// Connects to the first address that answers. Each has a head start, in their order (RFC 8305 section 5). The error is
+/// that of the last one.
+async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
+    let mut connecting = JoinSet::new();
+    let mut addresses = addresses.iter().copied().take(MOST_ADDRESSES);
+    let mut error = ClientError::NoAnswer;
+    loop {
+        let next = addresses.next();
+        if let Some(address) = next {
+            connecting.spawn(async move {
+                let connected = connect_to(address).await;
                 connected.map_err(|source| ClientError::Connect { address, source })
             });
         }
-    }
-    Err(error)
-}
-
-/// The result of a task, which may have failed to run.
-fn joined<T>(ended: Result<Result<T, ClientError>, JoinError>) -> Result<T, ClientError> {
-    ended.unwrap_or_else(|error| Err(ClientError::Runtime(io::Error::other(error))))
-}
-
-fn no_address(proxy: &ProxyUrl) -> ClientError {
-    ClientError::Lookup {
-        proxy: proxy.host().to_owned(),
-        source: io::Error::other("the name has no address"),
+        tokio::select! {
+            Some(ended) = connecting.join_next() => match ended {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(failed)) => error = failed,
+                Err(failed) => error = ClientError::Runtime(io::Error::other(failed)),
+            },
+            () = sleep(HEAD_START), if next.is_some() => {}
+            else => return Err(error),
+        }
     }
 }
 
-fn no_answer(deadline: Deadline) -> ClientError {
-    ClientError::Deadline {
-        step: Step::Connect,
-        timeout: deadline.timeout,
-    }
-}
-
-async fn moved(watch: &mut Option<Watch>) {
-    match watch {
-        Some(watch) => watch.moved().await,
-        None => std::future::pending().await,
-    }
+async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
+    stream.set_nodelay(true)?;
+    // After its first bytes a session without an anchor has no other clock: ssh's keepalives are off. Bytes that no peer
+    // acknowledges would keep a dead path for about 15 minutes (tcp(7), tcp_retries2).
+    Keepalive::CLIENT.turn_on(&stream)?;
+    platform::give_up_after(&stream, Keepalive::CLIENT.longest())?;
+    Ok(stream)
 }
 
 /// The path to the proxy: the address of this host that a connection there would have.
 #[derive(Debug)]
-struct Watch {
-    changes: Changes,
-    peer: Option<SocketAddr>,
+struct Path {
+    peer: SocketAddr,
+    /// `None` where there is no path.
     source: Option<IpAddr>,
-    /// The earliest time at which the path is looked at again.
+    /// When it is looked at again.
     next: Instant,
 }
 
-impl Watch {
-    fn open(peer: Option<SocketAddr>) -> io::Result<Self> {
-        Ok(Self {
-            changes: Changes::open()?,
+impl Path {
+    fn new(peer: SocketAddr) -> Self {
+        Self {
             peer,
-            source: peer.and_then(source),
-            next: Instant::now(),
-        })
+            source: source(peer),
+            next: Instant::now() + BETWEEN_LOOKS,
+        }
     }
 
-    async fn moved(&mut self) {
-        loop {
-            sleep_until(self.next).await;
-            self.changes.next().await;
-            self.next = Instant::now() + BETWEEN_LOOKS;
-            let now = self.peer.and_then(source);
-            let is_another = now != self.source;
-            self.source = now;
-            // Without any path an attempt is in vain, and the old connection may still recover.
-            if is_another && now.is_some() {
-                self.next = Instant::now() + BETWEEN_MOVES;
-                return;
-            }
+    /// Returns whether there is a path, and it is not the one of the last call.
+    fn has_moved(&mut self, source: Option<IpAddr>) -> bool {
+        let before = std::mem::replace(&mut self.source, source);
+        // Without any path an attempt is in vain, and the old connection may still recover.
+        source.is_some() && source != before
+    }
+}
+
+async fn moved(path: &mut Option<Path>) {
+    let Some(path) = path else {
+        return std::future::pending().await;
+    };
+    loop {
+        sleep_until(path.next).await;
+        path.next = Instant::now() + BETWEEN_LOOKS;
+        if path.has_moved(source(path.peer)) {
+            return;
         }
     }
 }
 
-/// The address of this host from which the kernel reaches that one. No packet is sent (connect(2) of a datagram socket).
+/// The address of this host from which the system reaches that one. No packet is sent (connect(2) of a datagram socket).
 fn source(peer: SocketAddr) -> Option<IpAddr> {
     let any = match peer {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -325,41 +187,37 @@ fn source(peer: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|local| local.ip())
 }
 
-/// Rounds at a time: at a pace of 0.7 s they cover a round trip of 6 s.
-const MOST_ROUNDS: usize = 8;
-/// The time of one connection of a round.
-const LONGEST_ROUND: Duration = Duration::from_secs(6);
-/// Addresses of a round.
-const MOST_ADDRESSES: usize = 6;
-/// The time in front of the next address (RFC 8305 section 5).
+/// The addresses of one attempt.
+const MOST_ADDRESSES: usize = 16;
+/// The time before the next address (RFC 8305 section 5), and that of a resolver before the addresses of the last lookup.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// Lookups at a time: each may hold a thread for as long as the resolver waits.
-const MOST_LOOKUPS: usize = 3;
 /// The time for TLS and the answer on a connection that carries a session again: the proxy has its target, or the session
 /// is over.
 const LONGEST_SET_UP: Duration = Duration::from_secs(10);
-/// Between two looks at a network that changes without end.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-/// Between two attempts because of such changes.
-const BETWEEN_MOVES: Duration = Duration::from_secs(1);
+/// Between two looks at the path. No system but Linux has a safe call that tells of a change.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    use socket2::{Domain, Socket, Type};
+    use socket2::{Domain, SockRef, Socket, Type};
 
-    fn dialing(addresses: Vec<SocketAddr>) -> Dialing {
+    fn dialing(addresses: Vec<SocketAddr>, again: Option<Duration>) -> Dialing {
         Dialing {
             addresses,
-            pace: Some(Duration::from_millis(20)),
+            again,
             ..Dialing::default()
         }
     }
 
     fn patient() -> Deadline {
         Deadline::after(Duration::from_secs(120))
+    }
+
+    fn proxy_at(address: SocketAddr) -> ProxyUrl {
+        format!("http://{address}").parse().unwrap()
     }
 
     /// A listener whose kernel answers no SYN until its queue is emptied.
@@ -384,112 +242,112 @@ mod tests {
         table.contains(&listener)
     }
 
-    /// The connections to that port that wait for an answer to their SYN (state 02 of proc_pid_net(5)).
-    fn unanswered(to: SocketAddr) -> usize {
-        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        let peer = format!("0100007F:{:04X} 02", to.port());
-        table.lines().filter(|line| line.contains(&peer)).count()
+    /// A port that refuses: a socket has it that does not listen.
+    fn refusing() -> (Socket, SocketAddr) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        (socket, address)
     }
 
     #[tokio::test]
-    async fn a_syn_that_is_lost_is_followed_by_others_up_to_a_bound_and_one_connection_is_used() {
+    async fn an_attempt_to_go_on_ends_soon_though_no_syn_is_answered_and_the_next_one_is() {
         let (listener, _queued, address) = full();
-        let mut dialing = dialing(vec![address]);
-        let proxy: ProxyUrl = format!("http://{address}").parse().unwrap();
-        tokio::select! {
-            _ = dialing.connect(&proxy, patient()) => panic!("its queue is full"),
-            () = async {
-                while unanswered(address) < MOST_ROUNDS {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
+        let mut again = dialing(vec![address], Some(Duration::from_millis(50)));
+        let error = again.connect(&proxy_at(address), patient()).await.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                ClientError::Deadline {
+                    step: Step::Connect,
+                    ..
                 }
-                // Several paces later there are no more, and fewer only where a round's time is over.
-                for _ in 0..10 {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                    let unanswered = unanswered(address);
-                    assert!(unanswered <= MOST_ROUNDS, "{unanswered}");
-                }
-            } => {}
-        }
-        // What was begun is given up with the attempt.
-        while unanswered(address) > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        listener.set_nonblocking(true).unwrap();
-        let answering = async {
-            // Again and again: a SYN that the kernel has sent once more may have had the first answer.
-            loop {
-                listener.accept().ok();
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let (stream, deadline) = tokio::select! {
-            connected = dialing.connect(&proxy, patient()) => connected.unwrap(),
-            () = answering => unreachable!("it is endless"),
-        };
+            ),
+            "{error}"
+        );
+        listener.accept().unwrap();
+        again.set_again(Duration::from_secs(120));
+        let (stream, deadline) = again.connect(&proxy_at(address), patient()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), address);
         assert_eq!(deadline.timeout, LONGEST_SET_UP);
     }
 
     #[tokio::test]
-    async fn a_connection_beside_a_silent_one_is_that_of_the_next_attempt() {
-        let (listener, _queued, address) = full();
-        let mut dialing = dialing(vec![address]);
-        let proxy: ProxyUrl = format!("http://{address}").parse().unwrap();
-        let pace = Some(Duration::from_millis(20));
-        // Asked for again and again, as by a session that has to look at other things meanwhile.
-        while unanswered(address) < 3 {
-            tokio::time::timeout(Duration::from_millis(5), dialing.another(pace))
-                .await
-                .unwrap_err();
-        }
-        dialing.keep();
-        while unanswered(address) > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let accepted = listener.accept().unwrap();
-        assert_eq!(dialing.another(pace).await, Another::Connection);
-        let (stream, _) = dialing.connect(&proxy, patient()).await.unwrap();
-        // Those before it are not given up by the kernel at once: they may have been answered, too.
-        let is_ours = |accepted: std::net::TcpStream| accepted.peer_addr().unwrap() == stream.local_addr().unwrap();
-        drop(accepted);
-        while !is_ours(listener.accept().unwrap().0) {}
-    }
-
-    #[tokio::test]
-    async fn an_address_that_does_not_answer_holds_no_other_up() {
+    async fn an_address_that_does_not_answer_holds_no_other_up_and_one_that_refuses_even_less() {
         let (_listener, _queued, dead) = full();
+        let (_refusing, closed) = refusing();
         let open = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = open.local_addr().unwrap();
-        let stream = round(vec![dead, address]).await.unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), address);
-        assert!(round(Vec::new()).await.unwrap_err().is_none());
+        for before in [dead, closed] {
+            let stream = first_of(&[before, address]).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), address);
+            assert!(stream.nodelay().unwrap());
+            let socket = SockRef::from(&stream);
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(30));
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(60)));
+        }
     }
 
     #[tokio::test]
     async fn the_last_addresses_serve_where_the_name_cannot_be_looked_up() {
         let open = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut known = dialing(vec![open.local_addr().unwrap()]);
+        let again = Some(Duration::from_secs(120));
+        let mut known = dialing(vec![open.local_addr().unwrap()], again);
         let proxy: ProxyUrl = "http://nowhere.invalid:1".parse().unwrap();
         let (stream, _) = known.connect(&proxy, patient()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open.local_addr().unwrap());
-        let error = dialing(Vec::new()).connect(&proxy, patient()).await.unwrap_err();
+        // Nor is a resolver waited for that hangs.
+        known.lookup = JoinSet::new();
+        known.lookup.spawn(std::future::pending());
+        known.connect(&proxy, patient()).await.unwrap();
+        let error = dialing(Vec::new(), again).connect(&proxy, patient()).await.unwrap_err();
         assert!(matches!(error, ClientError::Lookup { .. }), "{error}");
     }
 
     #[tokio::test]
     async fn a_port_that_refuses_ends_the_attempt_at_once() {
-        // Its port is taken by a socket that does not listen.
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        let address = socket.local_addr().unwrap().as_socket().unwrap();
-        let proxy: ProxyUrl = format!("http://{address}").parse().unwrap();
-        let error = dialing(vec![address]).connect(&proxy, patient()).await.unwrap_err();
-        assert!(matches!(error, ClientError::Connect { .. }), "{error}");
+        let (_refusing, address) = refusing();
+        for again in [None, Some(Duration::from_secs(120))] {
+            let mut dialing = dialing(vec![address], again);
+            let error = dialing.connect(&proxy_at(address), patient()).await.unwrap_err();
+            assert!(
+                matches!(error, ClientError::Connect { address: of, .. } if of == address),
+                "{error}"
+            );
+        }
     }
 
     #[test]
     fn the_path_to_an_address_is_the_address_that_a_connection_there_has() {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 9));
         assert_eq!(source(loopback), Some(loopback.ip()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_path_has_moved_when_it_is_another_one_or_there_is_one_again() {
+        let [here, there] = [1, 2].map(|last| Some(IpAddr::from([10, 0, 0, last])));
+        let mut path = Path::new(SocketAddr::from(([127, 0, 0, 1], 9)));
+        path.source = here;
+        for (source, expected) in [
+            (here, false),
+            (there, true),
+            (there, false),
+            (None, false),
+            (None, false),
+            (there, true),
+            (None, false),
+            (here, true),
+        ] {
+            assert_eq!(path.has_moved(source), expected, "{source:?}");
+        }
+        // The path to this host is over its loopback, which is found within two looks.
+        let begun = Instant::now();
+        let mut dialing = Dialing {
+            path: Some(path),
+            ..Dialing::default()
+        };
+        dialing.moved().await;
+        assert!(begun.elapsed() <= BETWEEN_LOOKS);
+        assert!(timeout(10 * BETWEEN_LOOKS, dialing.moved()).await.is_err());
     }
 }

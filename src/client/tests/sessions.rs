@@ -3,6 +3,7 @@
 use super::*;
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use crate::protocol::resume::Timing;
 use crate::protocol::resume::reason::{End, Going};

@@ -18,7 +18,7 @@ impl Default for Timing {
         Self {
             quiet: Duration::from_secs(10),
             unacknowledged: Duration::from_secs(2),
-            answer: Duration::from_secs(5),
+            answer: Duration::from_secs(4),
         }
     }
 }
@@ -77,11 +77,6 @@ impl Liveness {
 
     pub(super) fn is_dead(&self, now: Instant) -> bool {
         self.dead_at().is_some_and(|at| at <= now)
-    }
-
-    /// The time since which an answer is awaited, and nothing has come.
-    pub(super) fn awaiting(&self) -> Option<Instant> {
-        self.awaiting
     }
 
     /// When to look again.

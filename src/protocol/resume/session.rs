@@ -25,8 +25,6 @@ pub struct Session {
     outgoing: Outgoing,
     incoming: Incoming,
     link: Option<Link>,
-    /// Since when an answer was awaited on the connection before, if it was dropped without one.
-    unanswered: Option<Instant>,
     attachments: u64,
     timing: Timing,
     /// The end that this side has decided on.
@@ -44,7 +42,6 @@ impl Session {
             outgoing: Outgoing::new(window),
             incoming: Incoming::new(window),
             link: None,
-            unanswered: None,
             attachments: 0,
             timing: options.timing,
             ending: None,
@@ -140,7 +137,6 @@ impl Session {
     pub fn attach(&mut self, received: u64, now: Instant) -> Attachment {
         self.attachments += 1;
         self.link = Some(Link::new(self.timing, now));
-        self.unanswered = None;
         self.incoming.resume(now);
         self.outgoing.carry_all();
         if self.ended.is_none()
@@ -160,7 +156,6 @@ impl Session {
     /// The connection is gone, unless another one has displaced it.
     pub fn detach(&mut self, attachment: Attachment) {
         if self.attachment() == Some(attachment) {
-            self.unanswered = self.unanswered_since();
             self.link = None;
             self.outgoing.carry_all();
         }
@@ -325,15 +320,6 @@ impl Session {
     pub fn deadline(&self) -> Option<Instant> {
         let link = self.link.as_ref().filter(|link| !link.has_sent_last)?;
         self.incoming.due().into_iter().chain(link.liveness.deadline()).min()
-    }
-
-    /// Since when nothing has come from the connection, although an answer is awaited. Without a connection: since when nothing
-    /// had come from the last one.
-    pub fn unanswered_since(&self) -> Option<Instant> {
-        match &self.link {
-            Some(link) => link.liveness.awaiting(),
-            None => self.unanswered,
-        }
     }
 
     /// When the connection is dead if it takes nothing more: what is due cannot be [transmitted](Self::transmit).

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use crate::kubernetes::lab::{self, Lab};
 use crate::openssh::clients::ours;
@@ -132,10 +134,77 @@ fn an_idle_session_takes_another_path_as_soon_as_the_kernel_does() {
     });
 }
 
+/// A way in which the path to the proxy is lost, and is there again.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// The user's link is down, and up again with the same address.
+    Link,
+    /// The user's link is down, and another one with another address is up.
+    Address,
+    /// Nothing arrives from the proxy any more, and no link tells.
+    Silence,
+}
+
+fn a_session_goes_on_within_two_seconds_of_there_being_a_path() {
+    lab::run_with_sshd(async |lab| {
+        let way = Uplinks::start(lab);
+        let mut shell = Shell::start(way.command("ssh"));
+        let (mut delays, mut plain, mut second) = (Vec::new(), Duration::ZERO, false);
+        for number in 0..CUTS {
+            let begun = Instant::now();
+            shell.echo(&format!("before-{number}"));
+            plain = plain.max(begun.elapsed());
+            let cut = [Cut::Link, Cut::Address, Cut::Silence][number % 3];
+            let (link, gateway, far, own) = match second {
+                true => ("uplink", "10.8.1.1", "second", "10.8.1.2"),
+                false => ("proxy", "10.8.0.1", "pods", "10.8.0.2"),
+            };
+            match cut {
+                Cut::Link | Cut::Address => way.lab.ip_beside_proxy(&format!("link set {link} down")),
+                Cut::Silence => way.lab.ip(&format!(
+                    "neighbour replace {own} lladdr 02:00:00:00:00:99 dev {far} nud permanent"
+                )),
+            }
+            shell.type_in(&format!("after-{number}"));
+            // Outages of 0.2 to 8 s, in an order that has all of them with each kind of cut.
+            let outage = Duration::from_millis(200 + 7_800 * (number as u64 * 19 % CUTS as u64) / CUTS as u64);
+            sleep(outage);
+            let back = Instant::now();
+            match cut {
+                Cut::Link => way
+                    .lab
+                    .ip_beside_proxy(&format!("link set {link} up\nroute replace {PROXY} via {gateway}")),
+                Cut::Address => {
+                    second = !second;
+                    way.take(second);
+                }
+                Cut::Silence => way.lab.ip(&format!("neighbour delete {own} dev {far}")),
+            }
+            shell.expect(&format!("after-{number}"));
+            delays.push((back.elapsed(), cut, outage));
+        }
+        shell.log_out();
+        delays.sort_unstable_by_key(|(delay, ..)| *delay);
+        let (median, longest) = (delays[CUTS / 2].0, delays[CUTS - 1].0);
+        let last = &delays[CUTS - 8..];
+        println!(
+            "figure: a session goes on {median:?} (p50), {longest:?} (p99) after there is a path, plainly {plain:?}: {last:?}"
+        );
+        assert!(longest <= Duration::from_secs(2) + plain, "{last:?}");
+    });
+}
+
 /// The proxy's address, which no link has.
 const PROXY: &str = "10.8.2.1";
 /// Changes of the uplink during a copy.
 const CHANGES: usize = 4;
+/// So many that the longest delay is the 99th percentile.
+const CUTS: usize = 50;
+
+tests_in! {
+    measured:
+    a_session_goes_on_within_two_seconds_of_there_being_a_path,
+}
 
 tests_in! {
     slow:

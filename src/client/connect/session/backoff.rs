@@ -15,6 +15,8 @@ use crate::client::ClientError;
 pub(super) struct Backoff {
     /// When the first attempt was made.
     began: Option<Instant>,
+    /// When the last one was made, or was answered.
+    last: Option<Instant>,
     attempts: usize,
     /// How many pauses of [`GROWING`] there were.
     grown: usize,
@@ -25,8 +27,9 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The pause in front of the next attempt. There is none in front of the first one.
-    pub(super) fn pause(&mut self) -> Duration {
+    /// Returns the time of the next attempt: now for the first one. A pause counts from the begin of the attempt before, or
+    /// from its answer.
+    pub(super) fn next(&mut self) -> Instant {
         let is_steady = self.is_young() && !self.is_answered;
         let pause = match FIRST.get(self.attempts) {
             Some(&pause) => pause,
@@ -37,22 +40,30 @@ impl Backoff {
             }
         };
         self.attempts += 1;
-        varied(pause).max(varied(std::mem::take(&mut self.least)))
+        let (pause, now) = (
+            varied(pause).max(varied(std::mem::take(&mut self.least))),
+            Instant::now(),
+        );
+        let next = now.max(self.last.map_or(now, |last| last + pause));
+        self.last = Some(next);
+        next
     }
 
-    /// The time between two connections that one attempt begins while none of them has an answer.
-    pub(super) fn pace(&mut self) -> Duration {
-        varied(if self.is_young() { STEADY } else { LONGEST })
-    }
-
-    /// The time between two connections that are begun beside a silent one.
-    pub(super) fn pace_beside() -> Duration {
-        varied(STEADY)
+    /// Returns the time for the connection of this attempt. The kernel repeats a SYN after a second: the next attempt comes
+    /// before the kernel would wait for longer. A path with a round trip that is longer still has every fourth attempt.
+    pub(super) fn timeout(&self) -> Duration {
+        match self.attempts % 4 {
+            0 => 2 * SHORTEST_ATTEMPT,
+            _ => SHORTEST_ATTEMPT,
+        }
     }
 
     /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request.
     pub(super) fn heed(&mut self, error: &ClientError) {
         self.is_answered = error.retry() != Retry::Soon;
+        if self.is_answered {
+            self.last = Some(Instant::now());
+        }
         if let ClientError::Refused {
             retry_after: Some(after),
             ..
@@ -62,7 +73,7 @@ impl Backoff {
         }
     }
 
-    /// Begins anew.
+    /// Begins from the start.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -82,9 +93,11 @@ fn varied(pause: Duration) -> Duration {
 }
 
 const FIRST: [Duration; 3] = [Duration::ZERO, Duration::from_millis(200), Duration::from_millis(500)];
-/// At most 0.88 s: with it a session goes on within a second and a round trip.
+/// At most 0.88 s.
 const STEADY: Duration = Duration::from_millis(700);
-/// Behind so much time without a path it may be away for longer.
+/// The time for a connection.
+const SHORTEST_ATTEMPT: Duration = Duration::from_secs(2);
+/// After so much time without a path it may be away for longer.
 const LONGEST_STEADY: Duration = Duration::from_secs(5 * 60);
 const GROWING: [Duration; 4] = [
     Duration::from_secs(1),
@@ -105,9 +118,17 @@ mod tests {
     fn expect(pause: Duration, expected: u128) {
         let pause = pause.as_millis();
         assert!(
-            (expected * 3 / 4..=expected * 5 / 4).contains(&pause),
+            // The clock of the tests is one of milliseconds.
+            ((expected * 3 / 4).saturating_sub(1)..=expected * 5 / 4).contains(&pause),
             "{pause} for {expected}"
         );
+    }
+
+    /// The pause before the next attempt, which then begins.
+    async fn pause(backoff: &mut Backoff) -> Duration {
+        let (begun, next) = (Instant::now(), backoff.next());
+        tokio::time::sleep_until(next).await;
+        next - begun
     }
 
     fn refused(retry_after: Option<u64>) -> ClientError {
@@ -124,52 +145,71 @@ mod tests {
         let mut backoff = Backoff::default();
         let began = Instant::now();
         for expected in [0, 200, 500] {
-            let pause = backoff.pause();
-            expect(pause, expected);
-            tokio::time::advance(pause).await;
+            expect(pause(&mut backoff).await, expected);
             backoff.heed(&ClientError::NoAnswer);
         }
         while began.elapsed() < LONGEST_STEADY {
-            let pause = backoff.pause();
+            let pause = pause(&mut backoff).await;
             expect(pause, 700);
             assert!(pause < Duration::from_secs(1));
-            expect(backoff.pace(), 700);
-            tokio::time::advance(pause).await;
         }
         for expected in [1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
-            expect(backoff.pause(), expected);
-            expect(backoff.pace(), 10_000);
+            expect(pause(&mut backoff).await, expected);
         }
         backoff.reset();
-        assert_eq!(backoff.pause(), Duration::ZERO);
-        expect(backoff.pace(), 700);
+        assert_eq!(pause(&mut backoff).await, Duration::ZERO);
     }
 
-    #[test]
-    fn a_proxy_that_answers_is_asked_less_and_less_often() {
+    #[tokio::test(start_paused = true)]
+    async fn without_a_path_a_syn_goes_out_every_second() {
+        let mut backoff = Backoff::default();
+        let mut attempts = Vec::new();
+        let begun = Instant::now();
+        while begun.elapsed() < LONGEST_STEADY {
+            pause(&mut backoff).await;
+            // The first SYN, and those that the kernel repeats after 1 and 3 s.
+            for syn in [0, 1, 3].map(Duration::from_secs) {
+                attempts.extend((syn < backoff.timeout()).then(|| Instant::now() + syn));
+            }
+            tokio::time::advance(backoff.timeout()).await;
+            backoff.heed(&ClientError::NoAnswer);
+        }
+        let longest = attempts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        let rare = attempts
+            .windows(2)
+            .filter(|pair| pair[1] - pair[0] > Duration::from_millis(1_001))
+            .count();
+        assert_eq!(longest, Duration::from_secs(2));
+        assert!(rare * 8 <= attempts.len(), "{rare} of {}", attempts.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_that_answers_is_asked_less_and_less_often() {
         let mut backoff = Backoff::default();
         for expected in [0, 200, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
-            expect(backoff.pause(), expected);
+            expect(pause(&mut backoff).await, expected);
+            // The pause begins with its answer.
+            tokio::time::advance(Duration::from_secs(3)).await;
             backoff.heed(&refused(None));
         }
         // Its place is empty.
         backoff.heed(&ClientError::NoAnswer);
-        expect(backoff.pause(), 700);
+        expect(pause(&mut backoff).await, 700);
     }
 
-    #[test]
-    fn a_proxy_that_asks_for_time_has_it_up_to_some_seconds() {
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_that_asks_for_time_has_it_up_to_some_seconds() {
         let mut backoff = Backoff::default();
-        for (asked, pause) in [(2, 2_000), (30, 4_000), (u64::MAX, 4_000)] {
+        for (asked, expected) in [(2, 2_000), (30, 4_000), (u64::MAX, 4_000)] {
             backoff.heed(&refused(Some(asked)));
-            expect(backoff.pause(), pause);
+            expect(pause(&mut backoff).await, expected);
             backoff.reset();
-            assert_eq!(backoff.pause(), Duration::ZERO);
+            assert_eq!(pause(&mut backoff).await, Duration::ZERO);
         }
         // One that goes on asking is asked less and less often, as any other.
         for expected in [4_000, 4_000, 4_000, 4_000, 4_000, 8_000, 10_000] {
             backoff.heed(&refused(Some(30)));
-            expect(backoff.pause(), expected);
+            expect(pause(&mut backoff).await, expected);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The way from a connection that is lost to the next one: the pause, and the attempt.
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::error::SessionError;
 use super::{Left, Session};
@@ -20,9 +20,9 @@ where
             return left;
         }
         let options = self.options;
-        // The attempt watches the network itself: a change must not end it.
+        // The attempt looks at the path itself: a change must not end it.
         let mut dialing = std::mem::take(&mut self.dialing);
-        dialing.set_pace(self.backoff.pace());
+        dialing.set_again(self.backoff.timeout());
         let opened = self.beside(Box::pin(attempt::open(options, login, &mut dialing))).await;
         self.dialing = dialing;
         let (stream, early) = match opened {
@@ -35,7 +35,7 @@ where
 
     /// Waits for the next attempt, unless it is due at once: the host has slept or is in another network, or ssh leaves.
     async fn pause(&mut self) -> Result<(), Result<Left, ClientError>> {
-        let until = Instant::now() + self.backoff.pause();
+        let until = self.backoff.next();
         let was_leaving = self.is_leaving;
         while self.is_leaving == was_leaving {
             let step = tokio::select! {

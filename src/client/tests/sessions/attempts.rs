@@ -25,24 +25,6 @@ async fn a_path_that_falls_silent_is_left_for_another() {
 }
 
 #[tokio::test]
-async fn a_silent_path_is_left_as_soon_as_another_connection_is_answered() {
-    let mut rig = Rig::new().await;
-    let mut options = rig.options(rig.proxy.http());
-    let settings = options.session.as_mut().unwrap();
-    // So long that a wait for it would fail the test.
-    settings.timing.answer = Duration::from_secs(3600);
-    settings.patience = Duration::from_millis(50);
-    let mut session = Session::start(options);
-    let (path, mut beside) = rig.begun(&mut session).await;
-    path.fall_silent();
-    session.stdin.write_all(b"into the void").await.unwrap();
-    let _second = rig.path().await;
-    expect(&mut beside.sshd, b"into the void").await;
-    talk(&mut session, &mut beside, b"again").await;
-    log_out(session, beside).await;
-}
-
-#[tokio::test]
 async fn a_path_that_is_to_be_closed_is_left_at_once() {
     let mut rig = Rig::new().await;
     let mut session = rig.start();
@@ -61,10 +43,8 @@ async fn a_sleep_of_the_host_is_followed_by_another_connection_at_once() {
     static ASLEEP: AtomicU64 = AtomicU64::new(0);
     let mut rig = Rig::new().await;
     let mut options = rig.options(rig.proxy.http());
-    options.session.as_mut().unwrap().clocks = Clocks {
-        awake: || Duration::from_secs(1_000),
-        whole: || Duration::from_secs(1_000 + ASLEEP.load(Ordering::Relaxed)),
-    };
+    options.session.as_mut().unwrap().clock =
+        || SystemTime::now() + Duration::from_secs(ASLEEP.load(Ordering::Relaxed));
     let mut session = Session::start(options);
     let (_first, mut beside) = rig.begun(&mut session).await;
     ASLEEP.store(3_600, Ordering::Relaxed);
