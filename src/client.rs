@@ -23,7 +23,7 @@ use self::dial::deadline::Deadline;
 pub use self::connect::session::{Remarks, SessionError, Settings};
 pub use self::dial::deadline::Step;
 pub use self::dial::forward::{ForwardProxy, ForwardProxyFault};
-pub use self::dial::tls::{CaError, CertificateFault, Identity, IdentityError, Trust};
+pub use self::dial::tls::{CaError, Identity, IdentityError, Trust};
 pub use crate::base::yaml::finding::Report;
 
 pub use self::dial::url::{ProxyUrl, ProxyUrlError, Scheme};
@@ -196,11 +196,8 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The proxy's certificate is not one to trust.
-    #[error("the proxy is not trusted")]
-    ProxyCertificate(#[source] CertificateFault),
-    /// The peer has answered the TLS handshake with an HTTP response.
-    #[error("the proxy speaks plain HTTP at this port: use http://")]
-    PlainHttp,
+    #[error("the proxy is not trusted: {0}")]
+    ProxyCertificate(String),
     /// The way through the HTTP proxy of the user's own network is not open.
     #[error("{forward} in the environment does not lead to the proxy at {proxy} (--no-env-proxy goes without it)")]
     Forward {
@@ -213,7 +210,7 @@ pub enum ClientError {
         source: Box<Self>,
     },
     /// The TLS handshake failed otherwise, as with a peer that does not speak TLS.
-    #[error("the TLS handshake with the proxy failed")]
+    #[error("the TLS handshake with the proxy failed: is the port one of TLS?")]
     Tls(#[source] io::Error),
     /// The time is over.
     #[error("{step} took longer than {timeout:?}")]

@@ -13,6 +13,7 @@ pub mod sock_diag;
 pub(crate) mod socket;
 #[cfg(feature = "server")]
 pub mod tls;
+#[cfg(feature = "server")]
 pub(crate) mod tls_records;
 #[cfg(feature = "anchor")]
 pub mod transport;

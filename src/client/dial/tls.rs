@@ -4,15 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{AlertDescription, ClientConfig, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use self::truncation::TruncationDetector;
-pub use self::verifier::CertificateFault;
 use self::verifier::Verifier;
 use super::transport::Stream;
 use crate::base::file;
@@ -21,7 +18,6 @@ use crate::client::ClientError;
 use crate::net::x509::pem::{first, items};
 use crate::net::x509::{LARGEST, PemFault};
 
-mod truncation;
 mod verifier;
 
 /// The certificates that the client trusts, and its own.
@@ -75,7 +71,6 @@ impl KeyPair {
 pub(in crate::client) struct Connector {
     tls: TlsConnector,
     name: ServerName<'static>,
-    fault: Arc<Mutex<Option<CertificateFault>>>,
 }
 
 impl Connector {
@@ -111,32 +106,35 @@ impl Connector {
             false => ClientError::TlsSetup(fault),
         })?;
         config.alpn_protocols = vec![HTTP1.to_vec()];
-        let fault = verifier.fault();
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
             name,
-            fault,
         })
     }
 
     /// Runs the client's half of the handshake.
-    pub(in crate::client) async fn handshake(
-        self,
-        stream: Stream,
-    ) -> Result<TlsStream<TruncationDetector>, ClientError> {
-        let connecting = self.tls.connect(self.name, TruncationDetector::from(stream));
-        connecting.into_fallible().await.map_err(|(error, stream)| {
-            if let Some(fault) = self.fault.lock().take() {
-                return ClientError::ProxyCertificate(fault);
-            }
-            match stream.first() {
-                first if first.starts_with(b"HTTP/") => ClientError::PlainHttp,
-                first if first.starts_with(b"SSH-") => ClientError::NotHttp,
-                _ => explain(error, ClientError::Tls),
-            }
+    pub(in crate::client) async fn handshake(self, stream: Stream) -> Result<TlsStream<Stream>, ClientError> {
+        let connected = self.tls.connect(self.name, stream).await;
+        connected.map_err(|error| match distrust(&error) {
+            Some(reason) => ClientError::ProxyCertificate(reason),
+            None => explain(error, ClientError::Tls),
         })
     }
+}
+
+/// What is wrong with the certificate of the proxy, if that is the error.
+fn distrust(error: &io::Error) -> Option<String> {
+    let rustls::Error::InvalidCertificate(reason) = error.get_ref()?.downcast_ref()? else {
+        return None;
+    };
+    Some(match reason {
+        CertificateError::Other(reason) => reason.to_string(),
+        CertificateError::NotValidForNameContext { .. } => {
+            format!("{reason} (--server-name sets the name that it must have)")
+        }
+        reason => reason.to_string(),
+    })
 }
 
 /// The settings of a client that trusts these certificates and shows that one.

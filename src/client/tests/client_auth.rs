@@ -177,7 +177,12 @@ async fn the_server_name_takes_the_place_of_the_urls_host() {
     let session = Session::start(named(&proxy, "other.example.com"));
     let stream = proxy.accept().await;
     assert!(within(server.acceptor.accept(stream)).await.is_err());
-    assert!(session.failure().await.contains("not for other.example.com"));
+    assert!(
+        session
+            .failure()
+            .await
+            .contains("not valid for name \"other.example.com\"")
+    );
 
     let line = Session::start(named(&proxy, "no name")).failure().await;
     assert!(

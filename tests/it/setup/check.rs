@@ -131,7 +131,7 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
             &["--ca", &ca],
             "ssh.a",
             none,
-            ["TLS", "the proxy speaks plain HTTP at this port: use http://"],
+            ["TLS", "is the port one of TLS?"],
         ),
         (
             &https,
@@ -145,7 +145,10 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
             &misnamed,
             "ssh.a",
             none,
-            ["TLS", "not for other.example (--server-name"],
+            [
+                "TLS",
+                "not valid for name \"other.example\"; certificate is only valid for ",
+            ],
         ),
         (
             &certified,
@@ -159,10 +162,7 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
             &["--ca", &ca],
             "ssh.a",
             none,
-            [
-                "TLS",
-                "is not HTTP: are the scheme, the address and the port of its URL right?",
-            ],
+            ["TLS", "is the port one of TLS?"],
         ),
         (&to_plain, &[], "ssh.a", none, ["proxy", ""]),
         (&admin, &[], "ssh.a", none, ["proxy", "this is not a CONNECT proxy"]),

@@ -160,7 +160,6 @@ impl ClientError {
             | Self::Credentials(_)
             | Self::Refused { .. }
             | Self::ProxyCertificate(_)
-            | Self::PlainHttp
             | Self::LongAnswer
             | Self::EndlessAnswer
             | Self::NotHttp => Retry::WithPauses,

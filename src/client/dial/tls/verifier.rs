@@ -1,56 +1,32 @@
-//! Which certificate of a proxy is accepted, and what is wrong with one that is not.
+//! Which certificate of a proxy is accepted.
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use parking_lot::Mutex;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme};
 
-use crate::net::x509::{Identity, presented};
+use crate::net::x509::presented;
 
-/// What is wrong with the certificate of a proxy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CertificateFault {
-    /// The certificates of `--ca`, or the system's, do not lead to it.
-    #[error(
-        "its certificate is signed by {issuer:?}, which {}",
-        if *is_system {
-            "this machine does not trust: give --ca FILE with the certificate of that authority"
-        } else {
-            "is not among the certificates of --ca"
-        }
-    )]
-    Authority {
-        /// The distinguished name of the authority.
-        issuer: String,
-        /// Whether the system's certificates were asked.
-        is_system: bool,
-    },
-    /// It is for another host.
-    #[error(
-        "its certificate is for {}, not for {asked} (--server-name sets the name that it must have)",
-        if names.is_empty() { "no name" } else { names.as_str() }
-    )]
-    Name {
-        /// The names in it.
-        names: String,
-        /// The name that it should have.
-        asked: String,
-    },
-    /// It has expired.
-    #[error("its certificate expired at {0}")]
-    Expired(Timestamp),
-    /// It is in the file of `--ca`, and says that it is for other purposes.
-    #[error("its certificate is in the file of --ca, but is not one for TLS servers")]
-    Purpose,
-    /// It is not valid yet.
-    #[error("its certificate is valid from {0} on: is the clock of this machine right?")]
-    NotYet(Timestamp),
+/// The certificates of `--ca`, or the system's, do not lead to that of the proxy: most often a proxy of the company's network
+/// has answered in its place.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its certificate is signed by {issuer:?}, which {}",
+    if *is_system {
+        "this machine does not trust: give --ca FILE with the certificate of that authority"
+    } else {
+        "is not among the certificates of --ca"
+    }
+)]
+struct UnknownAuthority {
+    /// The distinguished name of the authority.
+    issuer: String,
+    /// True if the system's certificates were asked.
+    is_system: bool,
 }
 
 /// Verifies the certificate of a proxy as webpki does. One that is itself in the file of `--ca` needs no authority:
@@ -60,7 +36,6 @@ pub(super) struct Verifier {
     verifier: Arc<WebPkiServerVerifier>,
     /// The certificates of `--ca`; `None` trusts the system's.
     listed: Option<Vec<CertificateDer<'static>>>,
-    fault: Arc<Mutex<Option<CertificateFault>>>,
 }
 
 impl Verifier {
@@ -75,16 +50,7 @@ impl Verifier {
     ) -> Result<Self, Error> {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
         let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self {
-            verifier,
-            listed,
-            fault: Arc::default(),
-        })
-    }
-
-    /// Where the fault of the last certificate is found.
-    pub(super) fn fault(&self) -> Arc<Mutex<Option<CertificateFault>>> {
-        Arc::clone(&self.fault)
+        Ok(Self { verifier, listed })
     }
 
     /// Whether it is itself in the file, valid, and for servers. Its name is another question.
@@ -97,40 +63,24 @@ impl Verifier {
         listed.any(|own| own == certificate)
     }
 
-    fn explain(&self, error: &Error, certificates: [&CertificateDer<'_>; 2], name: &ServerName<'_>) {
-        let [own, last] = certificates;
-        let Error::InvalidCertificate(error) = error else {
-            return;
-        };
-        let time = |time: &UnixTime| {
-            i64::try_from(time.as_secs())
-                .ok()
-                .and_then(|s| Timestamp::from_second(s).ok())
-        };
-        #[expect(
-            clippy::wildcard_enum_match_arm,
-            reason = "the words of rustls say as much as there is to say"
-        )]
-        let fault = match error {
-            CertificateError::Other(_) if self.is_in_file(own) => Some(CertificateFault::Purpose),
+    /// Returns the error with the name of the authority that is missing, if one is.
+    fn explain(&self, error: Error, [own, last]: [&CertificateDer<'_>; 2]) -> Error {
+        let is_unknown = match &error {
+            Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
             // A certificate that is an authority, and not one of a server: only its presence in the file would help.
-            CertificateError::Other(_) if !presented::is_self_issued(own) => None,
-            CertificateError::UnknownIssuer | CertificateError::Other(_) => {
-                presented::issuer(last).map(|issuer| CertificateFault::Authority {
-                    issuer,
-                    is_system: self.listed.is_none(),
-                })
+            Error::InvalidCertificate(CertificateError::Other(_)) => {
+                presented::is_self_issued(own) && !self.is_in_file(own)
             }
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Identity::of(own)
-                .map(|identity| CertificateFault::Name {
-                    names: identity.alternative_names.join(", "),
-                    asked: name.to_str().into_owned(),
-                }),
-            CertificateError::ExpiredContext { not_after, .. } => time(not_after).map(CertificateFault::Expired),
-            CertificateError::NotValidYetContext { not_before, .. } => time(not_before).map(CertificateFault::NotYet),
-            _ => None,
+            _ => false,
         };
-        *self.fault.lock() = fault;
+        match presented::issuer(last).filter(|_| is_unknown) {
+            Some(issuer) => {
+                let is_system = self.listed.is_none();
+                let unknown = UnknownAuthority { issuer, is_system };
+                CertificateError::Other(OtherError(Arc::new(unknown))).into()
+            }
+            None => error,
+        }
     }
 }
 
@@ -152,10 +102,8 @@ impl ServerCertVerifier for Verifier {
                 .map(|()| ServerCertVerified::assertion()),
             verified => verified,
         };
-        verified.inspect_err(|error| {
-            let last = intermediates.last().unwrap_or(end_entity);
-            self.explain(error, [end_entity, last], server_name);
-        })
+        let last = intermediates.last().unwrap_or(end_entity);
+        verified.map_err(|error| self.explain(error, [end_entity, last]))
     }
 
     fn verify_tls12_signature(
