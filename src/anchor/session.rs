@@ -3,7 +3,6 @@
 use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use super::memory::Share;
 use super::record::{Closing, Record};
 use super::sessions::{Account, Opened, Resumption};
 use super::shared::{Connection, LONGEST_STOP, Shared};
-use super::target::{self, CloseMode, Dialled, Target};
+use super::target::{Dialled, Target};
 use crate::base::cold::cold;
 use crate::net::socket;
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
@@ -45,17 +44,11 @@ pub(super) struct Begun {
 pub(super) struct Carried {
     opened: Opened,
     keys: Keys,
-    driver: Driver,
-    link: Option<Link<TcpStream>>,
-    target: Target,
-    window: u32,
-    share: Share,
+    moving: Moving,
     /// When the newest of its connections was accepted.
     newest: Instant,
     /// Since when there is no connection.
     detached: Option<Instant>,
-    /// Since when the session is over for one of both sides.
-    ending: Option<Instant>,
     /// Since when the process ends.
     stopping: Option<Instant>,
     /// The last words on a connection that was displaced: no more than one at a time.
@@ -95,14 +88,16 @@ impl Carried {
         let mut carried = Self {
             opened,
             keys: new.keys,
-            driver: Driver::new(Session::new(options), Side::Anchor),
-            link: None,
-            target: target::open(dialled, shared.metrics.session_bytes()),
-            window,
-            share: Share::of(shared.sessions.memory()),
+            moving: Moving {
+                driver: Driver::new(Session::new(options), Side::Anchor),
+                link: None,
+                target: Target::new(dialled, shared.metrics.session_bytes()),
+                window,
+                share: Share::of(shared.sessions.memory()),
+                ending: None,
+            },
             newest: connection.since,
             detached: None,
-            ending: None,
             stopping: None,
             displaced: None,
             shared: Arc::clone(shared),
@@ -135,11 +130,11 @@ impl Carried {
                 }
                 Turn::Event(Event::Over(end)) => break end,
                 Turn::Event(Event::SourceFailed(_) | Event::SinkFailed(_)) => {
-                    self.driver.session_mut().end(End::Reset);
+                    self.moving.driver.session_mut().end(End::Reset);
                     self.begin_ending();
                 }
                 Turn::Event(Event::Unlinked(unlinked)) => {
-                    if let (Unlinked::Silent, Some(link)) = (unlinked, &self.link) {
+                    if let (Unlinked::Silent, Some(link)) = (unlinked, &self.moving.link) {
                         // A FIN would stand behind what the proxy has no room for, which would keep the tunnel's slot. All
                         // that was not acknowledged is sent again.
                         socket::reset_on_drop(&link.stream);
@@ -156,8 +151,8 @@ impl Carried {
                 Turn::Evicted => self.abort(End::Memory),
                 // A key exchange that has ended in the same turn has moved the deadline.
                 Turn::TimedOut if self.deadline().is_none_or(|deadline| deadline > Instant::now()) => {}
-                Turn::TimedOut if self.ending.is_none() => self.abort(End::Expired),
-                Turn::Stopping if self.link.is_some() => {
+                Turn::TimedOut if self.moving.ending.is_none() => self.abort(End::Expired),
+                Turn::Stopping if self.moving.link.is_some() => {
                     self.stopping = Some(Instant::now());
                     self.abort(End::Stopping);
                 }
@@ -175,26 +170,8 @@ impl Carried {
         let deadline = self.deadline();
         let is_stopping = self.stopping.is_some();
         let Self {
-            opened,
-            driver,
-            link,
-            target,
-            window,
-            share,
-            ending,
-            shared,
-            ..
+            opened, moving, shared, ..
         } = self;
-        let mut moving = Moving {
-            driver,
-            link,
-            target,
-            window,
-            share,
-            is_ending: ending.is_some(),
-            account: &opened.account,
-            shared,
-        };
         tokio::select! {
             biased;
             () = shared.stopping.cancelled(), if !is_stopping => Turn::Stopping,
@@ -204,7 +181,7 @@ impl Carried {
             },
             () = opened.account.evicted() => Turn::Evicted,
             () = until(deadline) => Turn::TimedOut,
-            turn = poll_fn(|context| moving.poll(context)) => turn,
+            turn = poll_fn(|context| moving.poll(context, &opened.account, shared)) => turn,
         }
     }
 
@@ -213,13 +190,13 @@ impl Carried {
         if let Some(since) = self.stopping {
             return Some(since + LONGEST_STOP);
         }
-        if let Some(since) = self.ending {
+        if let Some(since) = self.moving.ending {
             return Some(since + LONGEST_END);
         }
         let detached = self.detached?;
         let longest = match self.opened.account.login_timeout(detached) {
             Some(timeout) => timeout,
-            None if self.driver.session().is_confirmed() => Duration::MAX,
+            None if self.moving.driver.session().is_confirmed() => Duration::MAX,
             None => LONGEST_UNCONFIRMED,
         };
         // On overflow there is no deadline.
@@ -244,7 +221,7 @@ impl Carried {
             received,
             rest: &rest,
         };
-        self.link = Some(self.driver.attach(stream, exchanged));
+        self.moving.link = Some(self.moving.driver.attach(stream, exchanged));
         self.detached = None;
         self.opened.account.set_detached(None);
         self.shared.metrics.attachments.inc();
@@ -254,7 +231,7 @@ impl Carried {
         let claim = Claim {
             nonces,
             id: self.opened.id,
-            received: self.driver.session().received(),
+            received: self.moving.driver.session().received(),
         };
         attached(&self.keys, &claim).encode(&mut before);
         before
@@ -262,8 +239,8 @@ impl Carried {
 
     /// Tells the client on the connection that has carried the session so far that another one does now.
     fn displace(&mut self) {
-        let rest = self.driver.detach();
-        let Some((link, mut rest)) = self.link.take().zip(rest) else {
+        let rest = self.moving.driver.detach();
+        let Some((link, mut rest)) = self.moving.link.take().zip(rest) else {
             return;
         };
         Frame::Going(Going::Displaced).encode(&mut rest);
@@ -275,56 +252,51 @@ impl Carried {
     /// The connection is lost.
     fn on_detached(&mut self) {
         let now = Instant::now();
-        self.link = None;
+        self.moving.link = None;
         self.detached = Some(now);
         self.opened.account.set_detached(Some(now));
     }
 
     /// Ends the session at once.
     fn abort(&mut self, end: End) {
-        self.driver.session_mut().abort(end);
+        self.moving.driver.session_mut().abort(end);
         self.begin_ending();
     }
 
     /// One of both sides has ended the session. If the client ended it, its bytes are still passed on; else the target is
     /// cut off.
     fn begin_ending(&mut self) {
-        if self.ending.is_some() {
+        if self.moving.ending.is_some() {
             return;
         }
-        self.ending = Some(Instant::now());
+        self.moving.ending = Some(Instant::now());
         self.opened.account.set_ended();
-        if self.driver.session().ended().is_none() {
-            self.close_target(CloseMode::CutOff);
+        if self.moving.driver.session().ended().is_none() {
+            self.close_target(false);
         }
     }
 
     /// Closes the connection to the target, in a task of its own, as that may take a second.
-    fn close_target(&mut self, mode: CloseMode) {
-        if let Some(leaving) = target::take(&mut self.target) {
-            self.shared.tasks.spawn(leaving.close(mode));
+    fn close_target(&mut self, is_orderly: bool) {
+        if let Some(close) = self.moving.target.close(is_orderly) {
+            self.shared.tasks.spawn(close);
         }
     }
 
     async fn finish(mut self, end: End, record: Record) {
         // What this side has decided on is the reason, whatever the answer says.
-        let end = self.driver.session().ending().unwrap_or(end);
-        let is_orderly = end == End::Done;
-        self.close_target(if is_orderly {
-            CloseMode::Orderly
-        } else {
-            CloseMode::CutOff
-        });
-        let streams = Arc::clone(self.target.source.streams());
+        let end = self.moving.driver.session().ending().unwrap_or(end);
+        self.close_target(end == End::Done);
         let Self {
-            opened, link, shared, ..
+            opened, moving, shared, ..
         } = self;
+        let Moving { link, target, .. } = moving;
         opened.close(&shared.tasks);
         shared.metrics.session_ends.count([end.label()]);
         let closing = Closing {
             reason: end.label(),
-            sent: streams.sent.load(Ordering::Relaxed),
-            received: streams.received.load(Ordering::Relaxed),
+            sent: target.sent,
+            received: target.received,
         };
         record.close(closing, &shared.lines);
         if let Some(link) = link {
@@ -334,49 +306,47 @@ impl Carried {
 }
 
 /// What moves the bytes of a session.
-struct Moving<'a> {
-    driver: &'a mut Driver,
-    link: &'a mut Option<Link<TcpStream>>,
-    target: &'a mut Target,
-    window: &'a mut u32,
-    share: &'a mut Share,
-    is_ending: bool,
-    account: &'a Account,
-    shared: &'a Shared,
+#[derive(Debug)]
+struct Moving {
+    driver: Driver,
+    link: Option<Link<TcpStream>>,
+    target: Target,
+    window: u32,
+    share: Share,
+    /// Since when the session is over for one of both sides.
+    ending: Option<Instant>,
 }
 
-impl Moving<'_> {
-    /// Moves bytes with the window that the memory of all sessions allows, and accounts for what is kept behind that.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Turn> {
-        let sessions = &self.shared.sessions;
-        let window = sessions.memory().window(*self.window, self.shared.options.window);
-        if window != *self.window {
-            *self.window = window;
+impl Moving {
+    /// Moves bytes with the window that the memory of all sessions allows, and accounts for what is kept after that.
+    fn poll(&mut self, context: &mut Context<'_>, account: &Account, shared: &Shared) -> Poll<Turn> {
+        let sessions = &shared.sessions;
+        let window = sessions.memory().window(self.window, shared.options.window);
+        if window != self.window {
+            self.window = window;
             let now = Instant::now().into_std();
             self.driver.session_mut().set_window(window, now);
         }
-        let polled = {
-            // Nothing is lost when it is dropped, and made anew at the next poll.
-            let run = pin!(self.driver.run(self.link.as_mut(), self.target));
-            run.poll(context)
-        };
-        let streams = self.target.source.streams();
-        if streams.has_just_ended.swap(false, Ordering::Relaxed) {
-            self.account.set_target_gone();
+        // Nothing is lost when it is dropped, and made again at the next poll.
+        let polled = pin!(self.driver.run(self.link.as_mut(), &mut self.target)).poll(context);
+        if std::mem::take(&mut self.target.has_just_ended) {
+            account.set_target_gone();
         }
-        if streams.has_just_exchanged_keys.swap(false, Ordering::Relaxed) {
-            self.account.set_keys_exchanged();
+        if std::mem::take(&mut self.target.has_just_exchanged_keys) {
+            account.set_keys_exchanged();
         }
         let memory = self.driver.memory();
         if self.share.set(memory) {
-            self.account.set_memory(memory);
+            account.set_memory(memory);
             if sessions.memory().is_short() {
                 sessions.relieve();
             }
         }
         match polled {
             Poll::Ready(event) => Poll::Ready(Turn::Event(event)),
-            Poll::Pending if !self.is_ending && self.driver.session().ending().is_some() => Poll::Ready(Turn::Ending),
+            Poll::Pending if self.ending.is_none() && self.driver.session().ending().is_some() => {
+                Poll::Ready(Turn::Ending)
+            }
             Poll::Pending => Poll::Pending,
         }
     }

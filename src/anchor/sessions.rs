@@ -1,5 +1,6 @@
 //! The sessions of the anchor: finds the task of one for a connection that resumes it, and the one that has to go.
 
+use std::cmp::Reverse;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -257,27 +258,17 @@ impl Sessions {
     /// the one that keeps most. One at a time, as it takes a moment until its memory is free.
     pub(super) fn relieve(&self) {
         let registry = self.registry.lock();
-        let mut chosen: Option<(&Arc<Account>, State)> = None;
-        for (_, handle) in registry.iter() {
-            let state = *handle.account.state.lock();
-            if state.is_evicted && !state.is_ended {
-                return;
-            }
-            let is_better = match chosen {
-                _ if state.is_ended => false,
-                None => true,
-                Some((_, other)) => match (state.detached, other.detached) {
-                    (Some(since), Some(other)) => since < other,
-                    (Some(_), None) => true,
-                    (None, Some(_)) => false,
-                    (None, None) => state.memory > other.memory,
-                },
-            };
-            if is_better {
-                chosen = Some((&handle.account, state));
-            }
+        let alive = || {
+            let all = registry
+                .iter()
+                .map(|(_, handle)| (&handle.account, *handle.account.state.lock()));
+            all.filter(|(_, state)| !state.is_ended)
+        };
+        if alive().any(|(_, state)| state.is_evicted) {
+            return;
         }
-        if let Some((account, _)) = chosen {
+        let rank = |(_, state): &(_, State)| (state.detached.is_none(), state.detached, Reverse(state.memory));
+        if let Some((account, _)) = alive().min_by_key(rank) {
             account.state.lock().is_evicted = true;
             account.eviction.notify_one();
         }

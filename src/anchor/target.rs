@@ -3,54 +3,14 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, ReadHalf, WriteHalf, split};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::key_exchange::KeyExchange;
 use super::metrics::SessionBytes;
 use crate::net::socket;
-use crate::protocol::resume::driver::Program;
-
-/// The target as the program of a session.
-pub(super) type Target = Program<Source, Sink>;
-
-/// What the target sends. An error is a reset.
-#[derive(Debug)]
-pub(super) struct Source {
-    half: Option<ReadHalf<TcpStream>>,
-    /// What it has sent before the session began.
-    early: Vec<u8>,
-    key_exchange: KeyExchange,
-    shared: Arc<Streams>,
-}
-
-/// What is sent to the target. It takes all bytes, also those of a target that is gone: [`Source`] says that it is.
-#[derive(Debug)]
-pub(super) struct Sink {
-    half: Option<WriteHalf<TcpStream>>,
-    shared: Arc<Streams>,
-}
-
-/// What both streams of a target have in common.
-#[derive(Debug)]
-pub(super) struct Streams {
-    bytes: SessionBytes,
-    /// From the target.
-    pub(super) sent: AtomicU64,
-    /// To the target.
-    pub(super) received: AtomicU64,
-    has_reset: AtomicBool,
-    /// The client's end of stream has been passed on.
-    has_finished: AtomicBool,
-    /// The target's end of stream has been read, and was not noted yet.
-    pub(super) has_just_ended: AtomicBool,
-    /// SSH's key exchange has ended, and that was not noted yet.
-    pub(super) has_just_exchanged_keys: AtomicBool,
-}
 
 /// The connection to the target, as the exchange has made it.
 #[derive(Debug)]
@@ -60,104 +20,94 @@ pub(super) struct Dialled {
     pub(super) stream: TcpStream,
     /// What was read from it.
     pub(super) early: Vec<u8>,
-    /// The read that came behind that has failed.
+    /// The read that came after that has failed.
     pub(super) has_reset: bool,
 }
 
-/// The target as the program of a session. From now on a drop resets it, unless its end is orderly: it must not look
-/// complete to the target when this process panics.
-pub(super) fn open(dialled: Dialled, bytes: SessionBytes) -> Target {
-    let Dialled {
-        stream,
-        early,
-        has_reset,
-        address: _,
-    } = dialled;
-    socket::reset_on_drop(&stream);
-    let shared = Arc::new(Streams {
-        bytes,
-        sent: AtomicU64::new(0),
-        received: AtomicU64::new(0),
-        has_reset: AtomicBool::new(has_reset),
-        has_finished: AtomicBool::new(false),
-        has_just_ended: AtomicBool::new(false),
-        has_just_exchanged_keys: AtomicBool::new(false),
-    });
-    let (read, write) = split(stream);
-    Program {
-        source: Source {
-            half: Some(read),
-            early,
-            key_exchange: KeyExchange::default(),
-            shared: Arc::clone(&shared),
-        },
-        sink: Sink {
-            half: Some(write),
-            shared,
-        },
-    }
-}
-
-/// The way to end the connection to a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseMode {
-    /// Both streams have ended.
-    Orderly,
-    /// The client's stream may not be complete, and must not look like it.
-    CutOff,
-}
-
-/// Takes the connection out of its streams, if it is still there. They are empty from now on.
-pub(super) fn take(target: &mut Target) -> Option<Leaving> {
-    let (read, write) = target.source.half.take().zip(target.sink.half.take())?;
-    target.source.early = Vec::new();
-    Some(Leaving {
-        stream: read.unsplit(write),
-        has_finished: target.sink.shared.has_finished.load(Ordering::Relaxed),
-    })
-}
-
-/// The connection to a target that is to be closed.
+/// The target as the program of a session. An error of a read is a reset. It takes all bytes, also when it is gone: the reads
+/// say that it is.
 #[derive(Debug)]
-pub(super) struct Leaving {
-    stream: TcpStream,
+pub(super) struct Target {
+    /// `None` once it is closed.
+    stream: Option<TcpStream>,
+    /// What it has sent before the session began.
+    early: Vec<u8>,
+    key_exchange: KeyExchange,
+    bytes: SessionBytes,
+    /// From the target.
+    pub(super) sent: u64,
+    /// To the target.
+    pub(super) received: u64,
+    has_reset: bool,
+    /// The client's end of stream has been passed on.
     has_finished: bool,
+    /// The target's end of stream has been read, and was not noted yet.
+    pub(super) has_just_ended: bool,
+    /// SSH's key exchange has ended, and that was not noted yet.
+    pub(super) has_just_exchanged_keys: bool,
 }
 
-impl Leaving {
-    /// Closes it, within bounds of time.
-    pub(super) async fn close(self, mode: CloseMode) {
-        match mode {
-            CloseMode::Orderly => {
-                socket::finish_on_drop(&self.stream);
-                socket::close_gently(&self.stream).await;
-            }
-            // All that the client has sent was passed on: there is nothing to hide.
-            CloseMode::CutOff if self.has_finished => {
-                socket::finish_on_drop(&self.stream);
-                socket::close_gently(&self.stream).await;
-            }
-            CloseMode::CutOff => socket::cut_off(&self.stream).await,
+impl Target {
+    /// From now on a drop resets the connection, unless its end is orderly: it must not look complete to the target when
+    /// this process panics.
+    pub(super) fn new(dialled: Dialled, bytes: SessionBytes) -> Self {
+        socket::reset_on_drop(&dialled.stream);
+        Self {
+            stream: Some(dialled.stream),
+            early: dialled.early,
+            key_exchange: KeyExchange::default(),
+            bytes,
+            sent: 0,
+            received: 0,
+            has_reset: dialled.has_reset,
+            has_finished: false,
+            has_just_ended: false,
+            has_just_exchanged_keys: false,
         }
     }
-}
 
-impl Source {
-    /// What is known of both streams.
-    pub(super) fn streams(&self) -> &Arc<Streams> {
-        &self.shared
+    /// Returns the close of the connection, within bounds of time; `None` if it was returned before. `is_orderly`: both
+    /// streams have ended. Otherwise the client's may not be complete, and must not look like it.
+    pub(super) fn close(&mut self, is_orderly: bool) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let stream = self.stream.take()?;
+        self.early = Vec::new();
+        // Where all that the client has sent was passed on, there is nothing to hide.
+        let is_gentle = is_orderly || self.has_finished;
+        Some(async move {
+            if is_gentle {
+                socket::finish_on_drop(&stream);
+                socket::close_gently(&stream).await;
+            } else {
+                socket::cut_off(&stream).await;
+            }
+        })
     }
 
     fn note_sent(&mut self, bytes: &[u8]) {
-        self.shared.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.shared.bytes.download.inc_by(bytes.len() as u64);
-        if self.key_exchange.completes_with(bytes) {
-            self.shared.has_just_exchanged_keys.store(true, Ordering::Relaxed);
+        self.sent += bytes.len() as u64;
+        self.bytes.download.inc_by(bytes.len() as u64);
+        self.has_just_exchanged_keys |= self.key_exchange.completes_with(bytes);
+    }
+
+    /// Counts what was written. Returns how much of `all` is done with.
+    fn wrote(&mut self, written: io::Result<usize>, all: usize) -> usize {
+        match written {
+            Ok(count) => {
+                self.received += count as u64;
+                self.bytes.upload.inc_by(count as u64);
+                count
+            }
+            // EPIPE is not the error of a reset, but of a target that had ended its stream before, in order: what comes then
+            // is of no use to it, and the client learns of the end by that of the other stream.
+            Err(error) => {
+                self.has_reset |= error.kind() != io::ErrorKind::BrokenPipe;
+                all
+            }
         }
     }
 }
 
-impl AsyncRead for Source {
+impl AsyncRead for Target {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -166,65 +116,33 @@ impl AsyncRead for Source {
         let this = &mut *self;
         if !this.early.is_empty() {
             let count = this.early.len().min(buffer.remaining());
-            let early: Vec<u8> = this.early.drain(..count).collect();
+            let rest = this.early.split_off(count);
+            let early = std::mem::replace(&mut this.early, rest);
             buffer.put_slice(&early);
-            if this.early.is_empty() {
-                this.early = Vec::new();
-            }
             this.note_sent(&early);
             return Poll::Ready(Ok(()));
         }
-        let Some(half) = &mut this.half else {
+        let Some(stream) = &mut this.stream else {
             return Poll::Pending;
         };
         let before = buffer.filled().len();
-        let result = ready!(Pin::new(half).poll_read(context, buffer));
-        match result {
-            Ok(()) if buffer.filled().len() > before => {
-                this.note_sent(buffer.filled().get(before..).unwrap_or_default())
-            }
+        ready!(Pin::new(stream).poll_read(context, buffer))?;
+        match buffer.filled().get(before..).unwrap_or_default() {
             // A write has taken the error of the socket, and the read says that this was the end.
-            Ok(()) if this.shared.has_reset.load(Ordering::Relaxed) => {
-                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-            }
-            Ok(()) => this.shared.has_just_ended.store(true, Ordering::Relaxed),
-            Err(error) => return Poll::Ready(Err(error)),
+            [] if this.has_reset => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            [] => this.has_just_ended = true,
+            sent => this.note_sent(sent),
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl Sink {
-    /// Counts what was written. Returns how much of `all` is done with.
-    fn wrote(&mut self, written: io::Result<usize>, all: usize) -> usize {
-        match written {
-            Ok(count) => {
-                self.shared.received.fetch_add(count as u64, Ordering::Relaxed);
-                self.shared.bytes.upload.inc_by(count as u64);
-                count
-            }
-            Err(error) => {
-                self.failed(&error);
-                all
-            }
-        }
-    }
-
-    /// Notes the error of a write. EPIPE is not that of a reset, but of a target that had ended its stream before, in order:
-    /// what comes then is of no use to it, and the client learns of the end by that of the other stream.
-    fn failed(&mut self, error: &io::Error) {
-        if error.kind() != io::ErrorKind::BrokenPipe {
-            self.shared.has_reset.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-impl AsyncWrite for Sink {
+impl AsyncWrite for Target {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Some(half) = &mut self.half else {
+        let Some(stream) = &mut self.stream else {
             return Poll::Ready(Ok(bytes.len()));
         };
-        let written = ready!(Pin::new(half).poll_write(context, bytes));
+        let written = ready!(Pin::new(stream).poll_write(context, bytes));
         Poll::Ready(Ok(self.wrote(written, bytes.len())))
     }
 
@@ -234,10 +152,10 @@ impl AsyncWrite for Sink {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let all = pieces.iter().map(|piece| piece.len()).sum();
-        let Some(half) = &mut self.half else {
+        let Some(stream) = &mut self.stream else {
             return Poll::Ready(Ok(all));
         };
-        let written = ready!(Pin::new(half).poll_write_vectored(context, pieces));
+        let written = ready!(Pin::new(stream).poll_write_vectored(context, pieces));
         Poll::Ready(Ok(self.wrote(written, all)))
     }
 
@@ -252,11 +170,11 @@ impl AsyncWrite for Sink {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(half) = &mut self.half {
-            match ready!(Pin::new(half).poll_shutdown(context)) {
+        if let Some(stream) = &mut self.stream {
+            match ready!(Pin::new(stream).poll_shutdown(context)) {
                 // Without an end of stream a target may wait for ever: its session must not.
                 Err(error) if socket::is_refusal_of_an_end(&error) => return Poll::Ready(Err(error)),
-                Ok(()) | Err(_) => self.shared.has_finished.store(true, Ordering::Relaxed),
+                Ok(()) | Err(_) => self.has_finished = true,
             }
         }
         Poll::Ready(Ok(()))

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, join};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
@@ -14,7 +14,7 @@ use super::{notice, relay};
 use crate::client::dial::dialing::Dialing;
 use crate::client::dial::transport::Stream;
 use crate::client::{ClientError, Local, Options};
-use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side};
 use crate::protocol::resume::exchange::opening::{Opening, Secrets};
 use crate::protocol::resume::reason::End;
 use crate::protocol::resume::session;
@@ -252,10 +252,7 @@ where
     /// connection, unless the error is final.
     async fn step(&mut self, link: Option<&mut Link<Stream>>) -> Result<Option<Left>, ClientError> {
         let (is_linked, wake) = (link.is_some(), self.wake());
-        let mut program = Program {
-            source: &mut self.local.stdin,
-            sink: &mut self.local.stdout,
-        };
+        let mut program = join(&mut self.local.stdin, &mut self.local.stdout);
         let asked = if self.hung_up.is_some() {
             Leaving::Now
         } else {

@@ -5,28 +5,22 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::writer::Writer;
-use super::exchange::opening::Opening;
-use super::reason::End;
+use super::exchange::opening::{Failure, Opening, Secrets};
+use super::reason::{End, Going};
 use super::session::outbox::Outbox;
 use super::session::{Attachment, LinkState, Session};
 
-mod event;
 mod receive;
-mod streams;
 mod writer;
-
-pub use self::event::{Event, Unlinked};
-pub use self::streams::{Exchanged, Link, Program};
-use std::mem::MaybeUninit;
-use tokio::io::ReadBuf;
 
 /// Whether a step has moved something. An event returns at once.
 macro_rules! moved {
@@ -46,6 +40,58 @@ pub enum Side {
     Client,
     /// Beside sshd.
     Anchor,
+}
+
+/// A connection that carries the session.
+#[derive(Debug)]
+pub struct Link<S> {
+    /// Its stream.
+    pub stream: S,
+    /// Its number.
+    pub attachment: Attachment,
+}
+
+/// What the exchange of a connection has led to.
+#[derive(Debug, Default)]
+pub struct Exchanged<'a> {
+    /// What is sent in front of the first frame: this side's answer. What it claims has to be the session's
+    /// [`received`](Session::received) of the same step.
+    pub answer: Vec<u8>,
+    /// The offset that the other side expects.
+    pub received: u64,
+    /// The first frames of the other side, behind the exchange.
+    pub rest: &'a [u8],
+}
+
+/// What the caller has to decide on.
+#[derive(Debug)]
+pub enum Event {
+    /// The connection carries the session no more, and is detached. It is to be dropped.
+    Unlinked(Unlinked),
+    /// The anchor has answered the hello of a new session: it can be resumed from now on.
+    Confirmed(Secrets),
+    /// The program's bytes cannot be read. The session goes on until the caller ends it.
+    SourceFailed(io::Error),
+    /// The program takes no more bytes. The session goes on until the caller ends it.
+    SinkFailed(io::Error),
+    /// Both sides have said that the session is over, and all that was received has been passed on. The end is that of
+    /// the other side, or [`End::Malformed`] if the other side broke the protocol.
+    Over(End),
+}
+
+/// Why a connection carries a session no more.
+#[derive(Debug)]
+pub enum Unlinked {
+    /// The other side has closed it.
+    Closed,
+    /// It has failed.
+    Failed(io::Error),
+    /// Nothing came for too long.
+    Silent,
+    /// The other side drops it.
+    Going(Going),
+    /// The exchange of a new session has failed.
+    Refused(Failure),
 }
 
 /// One side of a session with what is under way between its streams.
@@ -146,11 +192,13 @@ impl Driver {
     /// to its window, and passes on what it has received.
     ///
     /// It may be dropped at any time and called again: no byte is lost.
-    pub async fn run<S, R, W>(&mut self, mut link: Option<&mut Link<S>>, program: &mut Program<R, W>) -> Event
+    ///
+    /// The program is ssh by stdin and stdout, or sshd by a TCP connection: what is read of it goes into the session, and its
+    /// end is the end of that stream; the session's bytes are written to it, and it is shut down at their end.
+    pub async fn run<S, P>(&mut self, mut link: Option<&mut Link<S>>, program: &mut P) -> Event
     where
         S: AsyncRead + AsyncWrite + Unpin,
-        R: AsyncRead + Unpin,
-        W: AsyncWrite + Unpin,
+        P: AsyncRead + AsyncWrite + Unpin,
     {
         loop {
             let event = poll_fn(|context| self.poll(context, link.as_deref_mut(), program)).await;
@@ -161,16 +209,10 @@ impl Driver {
         }
     }
 
-    fn poll<S, R, W>(
-        &mut self,
-        context: &mut Context<'_>,
-        mut link: Option<&mut Link<S>>,
-        program: &mut Program<R, W>,
-    ) -> Poll<Event>
+    fn poll<S, P>(&mut self, context: &mut Context<'_>, mut link: Option<&mut Link<S>>, program: &mut P) -> Poll<Event>
     where
         S: AsyncRead + AsyncWrite + Unpin,
-        R: AsyncRead + Unpin,
-        W: AsyncWrite + Unpin,
+        P: AsyncRead + AsyncWrite + Unpin,
     {
         // Tokio's cooperative budget ends this loop.
         loop {
@@ -179,14 +221,14 @@ impl Driver {
                 .filter(|link| self.session.attachment() == Some(link.attachment));
             let mut has_moved = false;
             if let Some(link) = &mut link {
-                has_moved |= moved!(self.poll_receive(context, link, &mut program.sink));
+                has_moved |= moved!(self.poll_receive(context, link, program));
                 // At once: the other side closes the connection next, and a read or a write would only say that.
                 if let Some(event) = self.detach_if_peer_leaves(link.attachment) {
                     return Poll::Ready(event);
                 }
             }
-            has_moved |= moved!(self.poll_sink(context, &mut program.sink));
-            has_moved |= moved!(self.poll_source(context, &mut program.source));
+            has_moved |= moved!(self.poll_sink(context, program));
+            has_moved |= moved!(self.poll_source(context, program));
             if self.side == Side::Client && self.session.is_complete() {
                 self.session.end(End::Done);
             }
@@ -279,7 +321,10 @@ impl Driver {
     where
         S: AsyncWrite + Unpin,
     {
-        let result = ready!(self.writer.poll(context, link, &mut self.session));
+        let result = ready!(
+            self.writer
+                .poll(context, (&mut link.stream, link.attachment), &mut self.session)
+        );
         Poll::Ready(result.map_err(|error| {
             self.detach();
             Event::Unlinked(Unlinked::Failed(error))

@@ -117,11 +117,7 @@ impl OwnKey {
     /// # Errors
     /// The anchor's key is not one.
     pub fn agree_as_client(&self, anchor: PublicKey, nonces: Nonces) -> Result<Keys, CryptoError> {
-        let sides = Publics {
-            client: self.public,
-            anchor,
-        };
-        self.agree(anchor, sides, nonces)
+        self.agree(anchor, [self.public, anchor], nonces)
     }
 
     /// The keys of a new session, on the side of its anchor.
@@ -129,40 +125,28 @@ impl OwnKey {
     /// # Errors
     /// The client's key is not one.
     pub fn agree_as_anchor(&self, client: PublicKey, nonces: Nonces) -> Result<Keys, CryptoError> {
-        let sides = Publics {
-            client,
-            anchor: self.public,
-        };
-        self.agree(client, sides, nonces)
+        self.agree(client, [client, self.public], nonces)
     }
 
-    fn agree(&self, peer: PublicKey, sides: Publics, nonces: Nonces) -> Result<Keys, CryptoError> {
+    fn agree(&self, peer: PublicKey, sides: [PublicKey; 2], nonces: Nonces) -> Result<Keys, CryptoError> {
         let peer = UnparsedPublicKey::new(&X25519, peer.0);
         agreement::agree(&self.private, peer, CryptoError, |secret| {
             let salt = [nonces.anchor.0, nonces.client.0].concat();
             let extracted = Salt::new(HKDF_SHA256, &salt).extract(secret);
             Ok(Keys {
-                client: sides.expand(&extracted, CLIENT_KEY)?,
-                anchor: sides.expand(&extracted, ANCHOR_KEY)?,
+                client: expand(&extracted, CLIENT_KEY, sides)?,
+                anchor: expand(&extracted, ANCHOR_KEY, sides)?,
             })
         })
     }
 }
 
-#[derive(Clone, Copy)]
-struct Publics {
-    client: PublicKey,
-    anchor: PublicKey,
-}
-
-impl Publics {
-    fn expand(&self, extracted: &Prk, label: &[u8]) -> Result<[u8; 32], CryptoError> {
-        let mut key = [0; 32];
-        let info = [label, &self.client.0, &self.anchor.0];
-        let expanded = extracted.expand(&info, HKDF_SHA256).map_err(|_| CryptoError)?;
-        expanded.fill(&mut key).map_err(|_| CryptoError)?;
-        Ok(key)
-    }
+fn expand(extracted: &Prk, label: &[u8], [client, anchor]: [PublicKey; 2]) -> Result<[u8; 32], CryptoError> {
+    let mut key = [0; 32];
+    let info = [label, &client.0, &anchor.0];
+    let expanded = extracted.expand(&info, HKDF_SHA256).map_err(|_| CryptoError)?;
+    expanded.fill(&mut key).map_err(|_| CryptoError)?;
+    Ok(key)
 }
 
 /// The random bytes of both sides for one connection.

@@ -64,11 +64,6 @@ impl<S> Registry<S> {
         }
     }
 
-    /// The session, and nothing else, by its id.
-    pub fn session(&mut self, id: SessionId) -> Option<&mut S> {
-        self.sessions.get_mut(&id).map(|entry| &mut entry.session)
-    }
-
     /// All sessions.
     pub fn iter(&self) -> impl Iterator<Item = (SessionId, &S)> {
         self.sessions.iter().map(|(id, entry)| (*id, &entry.session))

@@ -4,10 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use switchboard::protocol::resume::Options;
-use switchboard::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use switchboard::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side};
 use switchboard::protocol::resume::exchange::opening::{Attached, Failure, Opening, Secrets, Step};
 use switchboard::protocol::resume::session::Session;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -19,20 +19,19 @@ pub(crate) struct Client {
     pub(crate) driver: Driver,
     pub(crate) secrets: Secrets,
     pub(crate) link: Option<Link<TcpStream>>,
-    program: Program<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>,
+    program: DuplexStream,
 }
 
 impl Client {
     /// Begins a session. The second value is the other end of its stdin and stdout.
     pub(crate) async fn begin(anchor: SocketAddr) -> Result<(Self, DuplexStream), Failure> {
         let (stream, attached) = exchange(anchor, Opening::begin()).await?;
-        let (near, user) = duplex(64 * 1024);
-        let (source, sink) = split(near);
+        let (program, user) = duplex(64 * 1024);
         let mut client = Self {
             driver: Driver::new(Session::new(Options::default()), Side::Client),
             secrets: attached.secrets.clone(),
             link: None,
-            program: Program { source, sink },
+            program,
         };
         client.attach(stream, &attached);
         Ok((client, user))

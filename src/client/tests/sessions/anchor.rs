@@ -2,14 +2,13 @@
 
 use super::*;
 
-use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Program, Side};
+use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side};
 use crate::protocol::resume::exchange::welcome::{self, Step, Welcome};
 use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::keys::{Claim, Keys, Nonces, OwnKey, SessionId};
 use crate::protocol::resume::reason::{End, Going};
 use crate::protocol::resume::registry::Registry;
 use crate::protocol::resume::session;
-use tokio::io::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 pub(in crate::client::tests) type Wire = Box<dyn dial::transport::Transport>;
@@ -123,12 +122,11 @@ impl Anchor {
         let (orders, receiver) = mpsc::unbounded_channel();
         let id = self.sessions.lock().open(keys.clone(), orders.clone()).unwrap();
         let (program, sshd) = tokio::io::duplex(10_000);
-        let (source, sink) = tokio::io::split(program);
         orders.send(Order::Carry(Box::new(first))).unwrap_or_default();
         let carrying = Carrying {
             keys,
             id,
-            program: Program { source, sink },
+            program,
             orders: receiver,
         };
         let ended = tokio::spawn(carrying.run());
@@ -139,7 +137,7 @@ impl Anchor {
 struct Carrying {
     keys: Keys,
     id: SessionId,
-    program: Program<ReadHalf<DuplexStream>, WriteHalf<DuplexStream>>,
+    program: DuplexStream,
     orders: UnboundedReceiver<Order>,
 }
 

@@ -7,9 +7,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
-use super::Link;
-use crate::protocol::resume::session::Session;
 use crate::protocol::resume::session::outbox::{MOST_PIECES, Outbox};
+use crate::protocol::resume::session::{Attachment, Session};
 
 /// The frames that are being written.
 #[derive(Debug, Default)]
@@ -48,20 +47,20 @@ impl Writer {
     pub(super) fn poll<S>(
         &mut self,
         context: &mut Context<'_>,
-        link: &mut Link<S>,
+        (stream, attachment): (&mut S, Attachment),
         session: &mut Session,
     ) -> Poll<io::Result<()>>
     where
         S: AsyncWrite + Unpin,
     {
-        let mut stream = Pin::new(&mut link.stream);
+        let mut stream = Pin::new(stream);
         if self.outbox.is_empty() {
             let now = Instant::now().into_std();
             self.outbox.clear();
             if stream.is_write_vectored() {
-                session.transmit(link.attachment, &mut self.outbox, MOST_UNWRITTEN, now);
+                session.transmit(attachment, &mut self.outbox, MOST_UNWRITTEN, now);
             } else {
-                session.transmit(link.attachment, self.outbox.copies(), MOST_UNWRITTEN, now);
+                session.transmit(attachment, self.outbox.copies(), MOST_UNWRITTEN, now);
             }
         }
         if self.outbox.is_empty() {
