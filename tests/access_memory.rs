@@ -108,7 +108,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
             client: Ipv4Addr::LOCALHOST.into(),
             is_local: true,
         };
-        access.identify(evidence).await
+        access.authenticate(evidence).await
     };
     let fill = async |from: u32, to: u32| {
         for number in from..to {

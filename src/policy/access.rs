@@ -1,6 +1,6 @@
 //! Access control: proves the user of a request, decides whether that user may reach the target, and takes it back.
 //!
-//! A request brings its `Evidence`. [`Access::identify`] makes a `Subject` of it, [`Access::authorize`] decides about the
+//! A request brings its `Evidence`. [`Access::authenticate`] makes a `Subject` of it, [`Access::authorize`] decides about the
 //! subject and a target. Whether the answer counts is the caller's: [`Mode`].
 
 mod decide;
@@ -10,146 +10,41 @@ pub mod oidc;
 mod options;
 pub mod passwords;
 mod questions;
-mod recheck;
+mod queue;
 mod reviewer;
+mod sources;
 pub mod tickets;
 mod user;
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 
-use self::decide::{Basis, Rights};
+use self::decide::{Judge, NotAllowed};
 use self::evidence::credential::Credential;
 pub use self::evidence::{Evidence, Subject};
+use self::grants::ActiveGrants;
 pub use self::grants::Grant;
-use self::grants::Pairs;
-use self::grants::recheck_queue::Due;
 pub use self::options::{
     AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options, SecretName, TicketOptions,
 };
-use self::questions::Questions;
+use self::questions::{How, Questions};
 pub use self::reviewer::{Action, Change, Decision, Review, Reviewer, Unavailable, Verdict};
+use self::sources::Rules;
+pub use self::sources::Sources;
 pub(crate) use self::tickets::watches::Watch;
 pub use self::tickets::watches::Watches;
 pub use self::user::{AUTHENTICATED, Method, User};
-use crate::base::secret::Secret;
+use crate::net::tls::Tls;
 use crate::policy::allowlist::Target;
-use crate::protocol::jwt::Jwt;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Denial, Refusal};
-
-/// What may prove users and decide about their rights.
-#[derive(Clone, Debug, Default)]
-pub struct Sources {
-    /// The API server.
-    pub reviewer: Option<Arc<dyn Reviewer>>,
-    /// The OIDC issuers.
-    pub issuers: Option<Arc<oidc::Issuers>>,
-    /// The file of users.
-    pub users: Option<Arc<passwords::Users>>,
-    /// The tickets.
-    pub tickets: Option<Arc<tickets::Tickets>>,
-}
 
 /// Decides about rights.
 #[derive(Debug)]
 pub struct Access {
-    rules: ArcSwap<Rules>,
-    questions: Arc<Questions>,
-    pairs: Arc<Pairs>,
-    due: Due,
-    metrics: Metrics,
-}
-
-/// What is asked, and of what.
-#[derive(Clone, Debug)]
-struct Rules {
-    options: Options,
-    sources: Sources,
-}
-
-impl Sources {
-    /// A credential as it is asked about: the password of a user that the file does not know is a token, whatever the user.
-    /// Where there is a file, a text that no token looks like stays a password: a typing error in a name must not send
-    /// the password that belongs to it to another server.
-    fn normalized(&self, credential: &Credential) -> Credential {
-        match (credential, self.password_name(credential)) {
-            (Credential::Basic { password, .. }, None) => Credential::Bearer(password.clone()),
-            (Credential::Basic { .. }, Some(_)) | (Credential::Bearer(_), _) => credential.clone(),
-        }
-    }
-
-    /// The name with which a credential comes that is a password, whether or not the file has it: names are no oracle.
-    fn password_name<'a>(&self, credential: &'a Credential) -> Option<&'a str> {
-        let Credential::Basic { user, password } = credential else {
-            return None;
-        };
-        let takes_tokens = self.reviewer.is_some() || self.issuers.is_some();
-        let is_token = takes_tokens && is_like_a_token(password.expose());
-        (self.users.is_some() && !is_token && self.ticket(credential).is_none()).then_some(user)
-    }
-
-    /// The tickets, and the hash of a credential that has the shape of one: as a token, or as the password of any user.
-    /// Where tickets are accepted nothing else of that shape is, so that a wrong one costs no more than its hash.
-    fn ticket(&self, credential: &Credential) -> Option<(&tickets::Tickets, tickets::Key)> {
-        let tickets = self.tickets.as_deref()?;
-        let (Credential::Basic { password: text, .. } | Credential::Bearer(text)) = credential;
-        Some((tickets, tickets::Key::of(text)?))
-    }
-
-    /// Whether a token is for an OIDC issuer to judge, and not for the API server.
-    fn is_of_issuer(&self, token: &Secret) -> bool {
-        self.issuers.as_ref().is_some_and(|issuers| issuers.judges(token))
-    }
-
-    /// The verdict of a source in this process, on behalf of a client; `None` leaves it to the API server.
-    async fn verify(&self, credential: &Credential, client: IpAddr) -> Option<Result<Verdict, Unavailable>> {
-        match (credential, &self.users, &self.issuers) {
-            (Credential::Basic { user, password }, Some(users), _) => Some(users.verify(user, password).await),
-            (Credential::Bearer(token), _, Some(issuers)) => issuers.verify(token, client).await,
-            (Credential::Basic { .. }, None, _) | (Credential::Bearer(_), _, None) => None,
-        }
-    }
-}
-
-/// Whether a text may be a token: a JWT, or as long as those of clouds are.
-fn is_like_a_token(text: &str) -> bool {
-    text.starts_with("eyJ") || text.len() >= 100
-}
-
-impl Rules {
-    /// How long a yes counts while there is no answer.
-    fn stale(&self) -> Duration {
-        self.options.kubernetes.as_ref().map_or(Duration::ZERO, |own| own.stale)
-    }
-
-    /// The verdict on what needs no question: rubbish, and a token that says itself that it is not for now or not for here.
-    /// That costs less than remembering it.
-    fn refuse_at_sight(&self, credential: &Credential) -> Option<Verdict> {
-        let Credential::Bearer(token) = credential else {
-            return None;
-        };
-        if self.sources.reviewer.is_none() && self.sources.issuers.is_none() {
-            return Some(Verdict::Refused(NO_SOURCE.into()));
-        }
-        let jwt = match Jwt::read(token.expose()) {
-            Ok(jwt) => jwt?,
-            Err(phrase) => return Some(Verdict::Refused(phrase)),
-        };
-        if let Some(phrase) = jwt.cut() {
-            return Some(Verdict::Refused(phrase));
-        }
-        let is_of_issuer = |issuer: &Issuer| jwt.claims.text("iss") == Some(&*issuer.issuer);
-        let audiences = match self.options.oidc.iter().find(|issuer| is_of_issuer(issuer)) {
-            Some(issuer) => &issuer.audiences,
-            None => &self.options.kubernetes.as_ref()?.audiences,
-        };
-        let refused = jwt.obviously_refused(SystemTime::now(), audiences);
-        refused.map(|phrase| Verdict::Refused(phrase.into()))
-    }
+    judge: Arc<Judge>,
+    grants: Arc<ActiveGrants>,
 }
 
 impl Access {
@@ -160,15 +55,15 @@ impl Access {
                 metrics.access_requests.zero([method, result]);
             }
         }
-        let pairs = Pairs::new();
-        pairs.set_at_expiry(options.at_expiry);
-        Arc::new(Self {
+        let at_expiry = options.at_expiry;
+        let judge = Arc::new(Judge {
             rules: ArcSwap::from_pointee(Rules { options, sources }),
             questions: Questions::new(metrics),
-            pairs,
-            due: Due::new(metrics),
             metrics: metrics.clone(),
-        })
+        });
+        let grants = ActiveGrants::new(Arc::clone(&judge));
+        grants.set_at_expiry(at_expiry);
+        Arc::new(Self { judge, grants })
     }
 
     /// Access of every client to every target of the allowlist.
@@ -179,103 +74,50 @@ impl Access {
     /// Changes the rules. Tunnels that run are judged by them at once.
     pub fn apply(&self, options: Options, sources: Sources) {
         let at_expiry = options.at_expiry;
-        self.rules.store(Arc::new(Rules { options, sources }));
-        self.pairs.set_at_expiry(at_expiry);
-        self.questions.memory.lock().forget();
+        self.judge.rules.store(Arc::new(Rules { options, sources }));
+        self.grants.set_at_expiry(at_expiry);
+        self.judge.questions.forget();
         self.changed(&Change::Everywhere);
-        self.user_lists_changed();
     }
 
     /// Whether it is asked at all, and whether the answer counts.
     pub fn mode(&self) -> Mode {
-        self.rules.load().options.mode
+        self.judge.rules.load().options.mode
     }
 
     /// Whether a target that a user may not reach is answered as one that is not on the allowlist. The time of the answer
     /// is not hidden: an unknown name needs no question to the API server.
     pub fn hides_names(&self) -> bool {
-        self.rules.load().options.hide_names
+        self.judge.rules.load().options.hide_names
     }
 
     /// The watches that take access back: a ticket opens no tunnel while one of them is late.
     pub fn watches(&self) -> Arc<Watches> {
-        Arc::clone(&self.questions.watches)
+        Arc::clone(&self.judge.questions.watches)
     }
 
     /// The user of a request.
     ///
     /// # Errors
     /// Why it is of none that is known here.
-    pub async fn identify(&self, evidence: Evidence<'_>) -> Result<Subject, Denial> {
-        let rules = self.rules.load_full();
+    pub async fn authenticate(&self, evidence: Evidence<'_>) -> Result<Subject, Denial> {
+        let rules = self.judge.rules.load_full();
         let presented = evidence.credential.as_ref().and_then(|read| read.as_ref().ok());
         let name = presented.and_then(|credential| rules.sources.password_name(credential));
         let method = name.map_or(NO_METHOD, |_| Method::Password.label());
-        let identified = self.subject(&rules, evidence).await;
-        if let Err(denial) = &identified {
-            self.metrics.access_requests.count([method, denial.refusal.label()]);
+        let authenticated = self.judge.authenticate(&rules, evidence).await;
+        if let Err(denial) = &authenticated {
+            self.count_request(method, denial.refusal.label());
         }
-        identified
+        authenticated
     }
 
     /// The user of the file for whom a credential claims to be the password; `None` for a name that is no user's.
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
-        let sources = &self.rules.load().sources;
+        let sources = &self.judge.rules.load().sources;
         let name = sources.password_name(credential)?;
         let is_known = sources.users.as_ref().is_some_and(|users| users.contains(name));
         is_known.then(|| name.into())
-    }
-
-    async fn subject(&self, rules: &Arc<Rules>, mut evidence: Evidence<'_>) -> Result<Subject, Denial> {
-        if let Err(refusal) = evidence.check_transport(rules.options.cleartext) {
-            if evidence.credential.is_some() {
-                self.metrics.access_burnt.inc();
-            }
-            return Err(refusal.into());
-        }
-        let knows_certificates = rules.options.kubernetes.as_ref().is_some_and(|own| own.certificates);
-        let certified = match knows_certificates {
-            true => evidence.certified()?,
-            false => None,
-        };
-        let proof = match evidence.take_credential()? {
-            Some(credential) => {
-                let client = evidence.client;
-                if !self.questions.allows_guess(rules, &credential, client) {
-                    return Err(Refusal::GuessRate.into());
-                }
-                let verdict = self.questions.verdict(rules, &credential, client).await;
-                let user = match verdict {
-                    Ok(Verdict::Proved(user)) => user,
-                    Ok(Verdict::Refused(phrase)) => {
-                        return Err(Denial::with_phrase(Refusal::CredentialsRefused, &phrase));
-                    }
-                    Err(_) => return Err(Refusal::AccessUnknown.into()),
-                };
-                evidence::check(&user)?;
-                if let Some(certified) = &certified {
-                    evidence::check_same(&user, certified)?;
-                }
-                (user, Some(credential))
-            }
-            None => (Arc::new(certified.clone().ok_or(Refusal::CredentialsRequired)?), None),
-        };
-        let (user, credential) = proof;
-        let of_certificate = certified.as_ref().and_then(|certified| certified.expires);
-        let expires = user.expires.into_iter().chain(of_certificate).min();
-        let certificate = evidence.peer.filter(|_| certified.is_some()).cloned();
-        let digest = self
-            .questions
-            .key
-            .subject(&user, credential.as_ref(), certificate.as_deref());
-        Ok(Subject {
-            expires: expires.map(questions::memory::instant),
-            user,
-            credential,
-            certificate,
-            client: evidence.client,
-            digest,
-        })
     }
 
     /// Decides whether the subject may reach the target: the one that is dialled, by whatever name it was asked for.
@@ -283,45 +125,81 @@ impl Access {
     /// # Errors
     /// [`Refusal::NotAuthorized`], or [`Refusal::AccessUnknown`].
     pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<Grant, Denial> {
-        let rules = self.rules.load_full();
-        // Before the question: what is taken back meanwhile is taken back of this pair, too.
-        let pair = self.pairs.pair(subject, target);
-        let decided = match tickets::check::check_ticket(&rules, subject, target) {
-            Ok(()) => self.right(&rules, subject, target).await,
-            Err(denial) => Err(denial),
+        // Before the question: what is taken back meanwhile is taken back of this grant, too.
+        let active = self.grants.of(subject, target);
+        let decided = match self.judge.judge(subject, target, How::Login).await {
+            Ok(reason) => Ok(Grant::new(active, reason)),
+            Err(NotAllowed::Denied(denial) | NotAllowed::Ended(denial)) => Err(denial),
+            Err(NotAllowed::Unknown) => Err(Refusal::AccessUnknown.into()),
         };
-        let result = match &decided {
-            Ok(_) => ALLOWED,
-            Err(denial) => denial.refusal.label(),
-        };
-        self.metrics
-            .access_requests
-            .count([subject.user.method.label(), result]);
-        Ok(Grant::new(pair, decided?))
+        let denied = decided.as_ref().err();
+        let result = denied.map_or(ALLOWED, |denial: &Denial| denial.refusal.label());
+        self.count_request(subject.user.method.label(), result);
+        decided
     }
 
-    /// Why the subject may reach the target.
-    async fn right(&self, rules: &Arc<Rules>, subject: &Subject, target: &Target) -> Result<Box<str>, Denial> {
-        let rights = Rights::of(&subject.user, target);
-        match rights.basis(rules.options.kubernetes.as_ref()) {
-            Basis::Lists(true) => Ok(decide::BY_LIST.into()),
-            Basis::Lists(false) => Err(rights.unlisted()),
-            Basis::Nothing => Err(rights.unreachable()),
-            Basis::Ask(action) => {
-                let right = (&subject.user, &action);
-                match self.questions.decision(rules, right, subject.client).await {
-                    Ok(Decision {
-                        allowed: true, reason, ..
-                    }) => Ok(reason),
-                    Ok(Decision { allowed: false, .. }) => Err(rights.missing(&action)),
-                    Err(_) => Err(Refusal::AccessUnknown.into()),
-                }
-            }
+    fn count_request(&self, method: &'static str, result: &'static str) {
+        self.judge.metrics.access_requests.count([method, result]);
+    }
+
+    /// Something has changed in the cluster: the rights that it may have ended are asked about again, and those of a user
+    /// that was deleted end.
+    pub fn changed(&self, change: &Change) {
+        self.judge.questions.changed(change);
+        match change {
+            Change::Everywhere => self.grants.look(|_| true),
+            Change::Namespace(name) => self.grants.look(|grant| grant.target.id().namespace == *name),
+            Change::UserGone(id) => self.grants.end_where(|subject| subject.user.has_id(id)),
         }
+    }
+
+    /// The lists of targets have changed: what they no longer allow ends at once.
+    pub fn user_lists_changed(&self) {
+        self.grants.look(|_| true);
+    }
+
+    /// The file of users has changed: each password is judged again.
+    pub fn users_changed(&self) {
+        self.judge.questions.forget_verdicts();
+        self.grants.look(|grant| grant.subject.user.method == Method::Password);
+    }
+
+    /// There is another table of tickets: the tunnels of those that were taken back end at once. One that has expired is left
+    /// to `at_expiry`.
+    pub fn tickets_changed(&self) {
+        let is_of_ticket = |subject: &Subject| subject.user.method == Method::Ticket;
+        self.grants
+            .look(|grant| is_of_ticket(&grant.subject) && !self.judge.has_same_ticket(&grant.subject, &grant.target));
+    }
+
+    /// What client certificates are verified against has changed: the tunnels of those that no longer count end. One that
+    /// has expired is left to `at_expiry`.
+    pub fn certificates_changed(&self, tls: &Tls) {
+        self.grants
+            .end_where(|subject| !subject.is_trusted(tls) && !subject.has_expired_certificate());
+    }
+
+    /// The numbers of active grants and of remembered answers, for the metrics.
+    pub fn count(&self) {
+        let Judge {
+            rules,
+            questions,
+            metrics,
+        } = &*self.judge;
+        metrics
+            .access_pairs
+            .set(i64::try_from(self.grants.len()).unwrap_or(i64::MAX));
+        for (cache, entries) in questions.sizes() {
+            metrics.access_cache_entries.set([cache], entries);
+        }
+        let rules = rules.load();
+        let tickets = rules.sources.tickets.as_ref();
+        let (valid, invalid) = tickets.map_or((0, 0), |tickets| tickets.counts());
+        metrics.access_tickets.set(["valid"], valid);
+        metrics.access_tickets.set(["invalid"], invalid);
     }
 }
 
-const NO_SOURCE: &str = "the credential is none that is accepted here";
 const NO_METHOD: &str = "none";
 const ALLOWED: &str = "allowed";
 /// The values of the label `method`.

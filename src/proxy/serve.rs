@@ -138,7 +138,7 @@ impl App {
             }
             drop(allowlist_ready);
         });
-        users::keep_checking(&self.shared);
+        users::follow_user_lists(&self.shared);
         tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });

@@ -77,8 +77,6 @@ metrics! {
     pub access_reviews: Counters<2> = counters("switchboard_access_reviews_total", &["kind", "result"]);
     /// Seconds of a question to the API server about a token or a right.
     pub access_review_duration: Histogram = histogram("switchboard_access_review_duration_seconds", &FAST);
-    /// 1 while such questions are not asked, since the API server does not answer them.
-    pub access_suspended: Gauges<1> = gauges("switchboard_access_reviews_suspended", &["kind"]);
     /// Answers that are remembered, by cache.
     pub access_cache_entries: Gauges<1> = gauges("switchboard_access_cache_entries", &["cache"]);
     /// Questions that were answered from memory: whose a credential is, what a user may do, and either by a stale answer.

@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::tunnel::drain::Drained;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 46] = [
+const METRICS: [(&str, &str, &[&str]); 45] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -58,7 +58,6 @@ const METRICS: [(&str, &str, &[&str]); 46] = [
     ("switchboard_access_requests_total", "counter", &["method", "result"]),
     ("switchboard_access_reviews_total", "counter", &["kind", "result"]),
     ("switchboard_access_review_duration_seconds", "histogram", &[]),
-    ("switchboard_access_reviews_suspended", "gauge", &["kind"]),
     ("switchboard_access_cache_entries", "gauge", &["cache"]),
     ("switchboard_access_cache_hits_total", "counter", &["answer"]),
     ("switchboard_access_rechecks_total", "counter", &["result"]),

@@ -6,6 +6,7 @@ pub(crate) mod guess_limiter;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -51,6 +52,23 @@ impl Subject {
     /// Whether a new handshake would accept its certificate, if that proves its user.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
         self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
+    }
+
+    /// Returns whether the credential or the certificate has expired, or does so within that time, by either clock: that of
+    /// the system may be set.
+    pub(super) fn expires_within(&self, time: Duration) -> bool {
+        self.expires.is_some_and(|expires| expires <= Instant::now())
+            || self
+                .user
+                .expires
+                .is_some_and(|expires| expires <= SystemTime::now() + time)
+    }
+
+    /// Returns whether the certificate of its user has expired.
+    pub(super) fn has_expired_certificate(&self) -> bool {
+        let identity = self.certificate.as_ref().and_then(|peer| peer.identity.as_ref());
+        let expires = identity.and_then(|identity| identity.expires);
+        expires.is_some_and(|expires| expires <= SystemTime::now())
     }
 }
 

@@ -1,20 +1,29 @@
-//! The rights that are in use: each user with tunnels to a target, or with one that is being opened, is a pair.
+//! The rights that are in use: an active grant is that of a user with tunnels to a target, or with one that is being opened.
+//!
+//! A task of each asks again from time to time, and at once when something may have ended the right. A missing answer ends
+//! nothing.
 
-pub(crate) mod recheck_queue;
+mod turns;
 
-use std::collections::{BTreeMap, HashMap};
-use std::future::{Future, pending};
-use std::ops::Bound;
+use std::collections::HashMap;
+use std::future::pending;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, SetOnce};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::{Notify, Semaphore, SetOnce};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::evidence::Subject;
+use self::turns::Turns;
+use super::decide::{Judge, NotAllowed};
 use super::evidence::digest::Digest;
-use super::options::AtExpiry;
+use super::evidence::{Subject, brief};
+use super::options::{AtExpiry, Mode};
+use super::questions::How;
+use crate::base::cold::cold;
 use crate::policy::allowlist::Target;
 use crate::tunnel::outcome::{Denial, Reason, Refusal};
 
@@ -23,65 +32,55 @@ use crate::tunnel::outcome::{Denial, Reason, Refusal};
 pub struct Grant {
     /// Why, in the words of what decided; for the access log.
     pub reason: Box<str>,
-    pair: Arc<Pair>,
+    active: Arc<ActiveGrant>,
 }
 
 /// A user and a target. Its tunnels share it.
 #[derive(Debug)]
-pub(super) struct Pair {
-    pub(super) subject: Subject,
+pub(super) struct ActiveGrant {
+    pub(super) subject: Arc<Subject>,
     pub(super) target: Arc<Target>,
-    /// Whether it is about to be checked.
-    is_due: AtomicBool,
-    /// When it is asked about again, as there was no answer.
-    waits_until: Mutex<Option<Instant>>,
-    /// The checks without an answer since the last one with an answer.
-    unanswered: AtomicU32,
+    /// Notified when something may have ended the right, and when there is no tunnel any more.
+    look: Arc<Notify>,
     end: SetOnce<Reason>,
-    pub(super) number: u64,
-    registry: Arc<Pairs>,
+    registry: Arc<ActiveGrants>,
 }
 
-/// All pairs.
+/// All of them.
 #[derive(Debug)]
-pub(super) struct Pairs {
-    state: Mutex<State>,
-    /// Notified when there is a first one.
-    some: Notify,
-    /// Whether tunnels end with their credential.
+pub(super) struct ActiveGrants {
+    pub(super) judge: Arc<Judge>,
+    grants: Mutex<HashMap<Key, Weak<ActiveGrant>>>,
+    turns: Turns,
+    /// Held by the one recheck that finds out whether rights are decided again.
+    scout: Semaphore,
+    /// True if tunnels end with their credential.
     closes_at_expiry: AtomicBool,
+    begun: Instant,
+    /// The number of grants so far.
+    made: AtomicU32,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    known: HashMap<Key, Weak<Pair>>,
-    /// By age, to be checked one after the other.
-    order: BTreeMap<u64, Weak<Pair>>,
-    next: u64,
-    /// The last one that was checked.
-    checked: u64,
-}
-
-/// The subject, and the address of the target, which the pair keeps alive.
+/// The subject, and the address of the target, which the grant keeps alive.
 type Key = (Digest, usize);
 
 impl Grant {
-    /// The right of this pair.
-    pub(super) fn new(pair: Arc<Pair>, reason: Box<str>) -> Self {
-        Self { reason, pair }
+    /// The right of this user to this target.
+    pub(super) fn new(active: Arc<ActiveGrant>, reason: Box<str>) -> Self {
+        Self { reason, active }
     }
 
     /// The name of its user.
     pub fn user_name(&self) -> &str {
-        &self.pair.subject.user.name
+        &self.active.subject.user.name
     }
 
     /// Completes when the right is taken back, or has expired.
     pub async fn ended(&self) -> Reason {
         let expired = async {
-            if let Some(expires) = self.pair.subject.expires {
+            if let Some(expires) = self.active.subject.expires {
                 sleep_until(expires).await;
-                if self.pair.registry.closes_at_expiry.load(Ordering::Acquire) {
+                if self.active.registry.closes_at_expiry.load(Ordering::Acquire) {
                     return;
                 }
             }
@@ -89,7 +88,7 @@ impl Grant {
         };
         tokio::select! {
             biased;
-            reason = self.pair.end.wait() => *reason,
+            reason = self.active.end.wait() => *reason,
             () = expired => Reason::Expired,
         }
     }
@@ -110,44 +109,107 @@ impl Grant {
     }
 }
 
-impl Pair {
-    /// Takes the right back, and ends the tunnels.
-    pub(super) fn end(&self) {
-        self.end.set(Reason::Unauthorized).ok();
+impl ActiveGrants {
+    /// None.
+    pub(super) fn new(judge: Arc<Judge>) -> Arc<Self> {
+        for result in ["kept", "denied", "ended", "unknown"] {
+            judge.metrics.access_rechecks.zero([result]);
+        }
+        Arc::new(Self {
+            judge,
+            grants: Mutex::default(),
+            turns: Turns::new(),
+            scout: Semaphore::new(1),
+            closes_at_expiry: AtomicBool::default(),
+            begun: Instant::now(),
+            made: AtomicU32::new(0),
+        })
     }
 
-    /// Whether the right was taken back.
-    pub(super) fn has_ended(&self) -> bool {
-        self.end.get().is_some()
-    }
-
-    /// Notes that it is about to be checked. Whether it was not before.
-    pub(super) fn becomes_due(&self) -> bool {
-        !self.is_due.swap(true, Ordering::AcqRel)
-    }
-
-    /// Notes that it is being checked: what changes from now on needs another check.
-    pub(super) fn begins_check(&self) {
-        self.is_due.store(false, Ordering::Release);
-    }
-
-    /// Notes when it is asked about again, and returns what was noted before.
-    pub(super) fn wait_until(&self, until: Option<Instant>) -> Option<Instant> {
-        std::mem::replace(&mut *self.waits_until.lock(), until)
-    }
-
-    /// Notes whether a check had an answer, and returns how many had none since the last one that had.
-    pub(super) fn answered(&self, is_answer: bool) -> u32 {
-        if is_answer {
-            self.unanswered.store(0, Ordering::Relaxed);
-            0
-        } else {
-            self.unanswered.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    /// Sets what happens to tunnels whose credential expires, or has expired.
+    pub(super) fn set_at_expiry(&self, at_expiry: AtExpiry) {
+        let closes = at_expiry == AtExpiry::Close;
+        self.closes_at_expiry.store(closes, Ordering::Release);
+        let now = Instant::now();
+        let has_expired = |grant: &&Arc<ActiveGrant>| grant.subject.expires.is_some_and(|expires| expires <= now);
+        for grant in self.all().iter().filter(has_expired).filter(|_| closes) {
+            grant.end.set(Reason::Expired).ok();
         }
     }
 
-    fn key(&self) -> Key {
-        key(&self.subject, &self.target)
+    /// Returns the active grant of a subject and a target; another one if that right was taken back.
+    pub(super) fn of(self: &Arc<Self>, subject: &Subject, target: &Arc<Target>) -> Arc<ActiveGrant> {
+        let key = key(subject, target);
+        let mut grants = self.grants.lock();
+        let known = grants.get(&key).and_then(Weak::upgrade);
+        if let Some(grant) = known.as_ref().filter(|grant| !grant.has_ended()) {
+            return Arc::clone(grant);
+        }
+        let grant = Arc::new(ActiveGrant {
+            subject: Arc::new(subject.clone()),
+            target: Arc::clone(target),
+            look: Arc::default(),
+            end: SetOnce::new(),
+            registry: Arc::clone(self),
+        });
+        grants.insert(key, Arc::downgrade(&grant));
+        // Not dropped before the lock is free: its drop takes it.
+        drop(grants);
+        drop(known);
+        Recheck::new(&grant).spawn();
+        grant
+    }
+
+    /// Returns the number of active grants.
+    pub(super) fn len(&self) -> usize {
+        self.grants.lock().len()
+    }
+
+    fn all(&self) -> Vec<Arc<ActiveGrant>> {
+        self.grants.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Looks at the grants that are concerned: what is known here ends them at once, and what is asked is asked soon.
+    pub(super) fn look(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
+        for grant in self.all().iter().filter(|grant| concerns(grant)) {
+            match self.judge.judge_here(&grant.subject, &grant.target) {
+                Err(NotAllowed::Ended(_)) => self.end(grant),
+                Ok(()) | Err(NotAllowed::Denied(_) | NotAllowed::Unknown) => grant.look.notify_one(),
+            }
+        }
+    }
+
+    /// Ends the grants of those subjects.
+    pub(super) fn end_where(&self, applies: impl Fn(&Subject) -> bool) {
+        let all = self.all();
+        let due = all.iter().filter(|grant| applies(&grant.subject));
+        due.for_each(|grant| self.end(grant));
+    }
+
+    /// Takes a right back, and ends its tunnels, if the answer counts.
+    fn end(&self, grant: &ActiveGrant) {
+        if self.judge.rules.load().options.mode == Mode::Enforce && !grant.has_ended() {
+            tracing::debug!(user = %brief(&grant.subject.user.name), target = %grant.target.id(), "a right ends");
+            grant.end.set(Reason::Unauthorized).ok();
+        }
+    }
+}
+
+impl ActiveGrant {
+    fn has_ended(&self) -> bool {
+        self.end.get().is_some()
+    }
+}
+
+impl Drop for ActiveGrant {
+    fn drop(&mut self) {
+        let mut grants = self.registry.grants.lock();
+        let key = key(&self.subject, &self.target);
+        // There may be another one by now.
+        if grants.get(&key).is_some_and(|known| known.strong_count() == 0) {
+            grants.remove(&key);
+        }
+        self.look.notify_one();
     }
 }
 
@@ -155,98 +217,124 @@ fn key(subject: &Subject, target: &Arc<Target>) -> Key {
     (subject.digest, Arc::as_ptr(target).addr())
 }
 
-impl Pairs {
-    /// None.
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            state: Mutex::default(),
-            some: Notify::new(),
-            closes_at_expiry: AtomicBool::default(),
-        })
-    }
+/// The task that asks about one active grant again.
+struct Recheck {
+    registry: Arc<ActiveGrants>,
+    grant: Weak<ActiveGrant>,
+    look: Arc<Notify>,
+    namespace: Box<str>,
+    /// The part of the interval at which it is due.
+    phase: f64,
+}
 
-    /// What happens to tunnels whose credential expires, or has expired.
-    pub(super) fn set_at_expiry(&self, at_expiry: AtExpiry) {
-        let closes = at_expiry == AtExpiry::Close;
-        self.closes_at_expiry.store(closes, Ordering::Release);
-        let now = Instant::now();
-        let has_expired = |pair: &&Arc<Pair>| pair.subject.expires.is_some_and(|expires| expires <= now);
-        for pair in self.all().iter().filter(has_expired).filter(|_| closes) {
-            pair.end.set(Reason::Expired).ok();
+/// The answer of the last recheck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    Kept,
+    Denied,
+    Unknown,
+}
+
+impl Recheck {
+    fn new(grant: &Arc<ActiveGrant>) -> Self {
+        let registry = Arc::clone(&grant.registry);
+        Self {
+            // Multiples of the golden ratio are spread evenly, however many there are.
+            phase: (f64::from(registry.made.fetch_add(1, Ordering::Relaxed)) * 0.618_034).fract(),
+            registry,
+            grant: Arc::downgrade(grant),
+            look: Arc::clone(&grant.look),
+            namespace: grant.target.id().namespace.clone(),
         }
     }
 
-    /// The pair of a subject and a target; another one if that right was taken back.
-    pub(super) fn pair(self: &Arc<Self>, subject: &Subject, target: &Arc<Target>) -> Arc<Pair> {
-        let key = key(subject, target);
-        let mut state = self.state.lock();
-        let known = state.known.get(&key).and_then(Weak::upgrade);
-        match known {
-            Some(pair) if !pair.has_ended() => pair,
-            // Not dropped before the lock is free: its drop takes it.
-            ended => {
-                let number = state.next;
-                state.next += 1;
-                let pair = Arc::new(Pair {
-                    subject: subject.clone(),
-                    target: Arc::clone(target),
-                    is_due: AtomicBool::new(false),
-                    waits_until: Mutex::default(),
-                    unanswered: AtomicU32::new(0),
-                    end: SetOnce::new(),
-                    number,
-                    registry: Arc::clone(self),
-                });
-                state.known.insert(key, Arc::downgrade(&pair));
-                state.order.insert(number, Arc::downgrade(&pair));
-                drop(state);
-                drop(ended);
-                self.some.notify_one();
-                pair
+    /// Runs it, and again after a panic: otherwise the right would never be taken back.
+    fn spawn(self) {
+        tokio::spawn(async move {
+            while AssertUnwindSafe(self.run()).catch_unwind().await.is_err() {
+                sleep(BETWEEN_SCOUTS).await;
             }
+        });
+    }
+
+    async fn run(&self) {
+        let questions = &self.registry.judge.questions;
+        let (mut last, mut recovered) = (Last::Kept, questions.recovered());
+        loop {
+            let mut scout = None;
+            match last {
+                Last::Kept => {
+                    let pause = questions.settles(&self.namespace).unwrap_or_else(|| self.until_due());
+                    let is_changed = timeout(pause, self.look.notified()).await.is_ok();
+                    if is_changed && self.grant.strong_count() > 0 {
+                        sleep(TOGETHER).await;
+                    }
+                }
+                Last::Denied => sleep(BETWEEN_DENIALS).await,
+                Last::Unknown => {
+                    sleep(SOON).await;
+                    tokio::select! {
+                        () = self.look.notified() => {}
+                        _ = recovered.changed() => {}
+                        permit = self.registry.scout.acquire() => {
+                            scout = permit.ok();
+                            sleep(if questions.is_silent() { BETWEEN_SCOUTS } else { SOON }).await;
+                        }
+                    }
+                }
+            }
+            if self.grant.strong_count() == 0 {
+                return;
+            }
+            recovered.mark_unchanged();
+            let _turn = self.registry.turns.wait(&self.namespace, last == Last::Denied).await;
+            match cold(self.look_again(last == Last::Denied)).await {
+                Some(answer) => last = answer,
+                None => return,
+            }
+            drop(scout);
         }
     }
 
-    /// The number of pairs.
-    pub(super) fn len(&self) -> usize {
-        self.state.lock().order.len()
-    }
-
-    /// Completes when there is a pair.
-    pub(super) async fn wait(&self) {
-        while self.len() == 0 {
-            self.some.notified().await;
+    /// Asks about the right; `None` if it has ended.
+    async fn look_again(&self, was_denied: bool) -> Option<Last> {
+        // Not kept alive by the question.
+        let active = self.grant.upgrade().filter(|grant| !grant.has_ended())?;
+        let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
+        drop(active);
+        let how = if was_denied { How::Fresh } else { How::Recheck };
+        let judged = self.registry.judge.judge(&subject, &target, how).await;
+        let (result, last) = match judged {
+            Ok(_) => ("kept", Some(Last::Kept)),
+            Err(NotAllowed::Unknown) => ("unknown", Some(Last::Unknown)),
+            Err(NotAllowed::Denied(_)) if !was_denied => ("denied", Some(Last::Denied)),
+            Err(NotAllowed::Denied(_) | NotAllowed::Ended(_)) => ("ended", None),
+        };
+        self.registry.judge.metrics.access_rechecks.count([result]);
+        if last.is_none() {
+            let active = self.grant.upgrade()?;
+            self.registry.end(&active);
+            // Not in the mode that counts.
+            return (!active.has_ended()).then_some(Last::Kept);
         }
+        last
     }
 
-    /// All pairs.
-    pub(super) fn all(&self) -> Vec<Arc<Pair>> {
-        self.state.lock().order.values().filter_map(Weak::upgrade).collect()
-    }
-
-    /// The next pair in the order of age, after the last one the first.
-    pub(super) fn next(&self) -> Option<Arc<Pair>> {
-        let mut state = self.state.lock();
-        let behind = (Bound::Excluded(state.checked), Bound::Unbounded);
-        let next = state
-            .order
-            .range(behind)
-            .next()
-            .or_else(|| state.order.first_key_value());
-        let (number, pair) = next.map(|(number, pair)| (*number, pair.upgrade()))?;
-        state.checked = number;
-        pair
+    /// Returns the time until the grant is asked about again though nothing has changed.
+    fn until_due(&self) -> Duration {
+        let interval = self.registry.judge.rules.load().recheck();
+        let intervals = self.registry.begun.elapsed().as_secs_f64() / interval.as_secs_f64();
+        interval.mul_f64(1.0 - (intervals - self.phase).rem_euclid(1.0))
     }
 }
 
-impl Drop for Pair {
-    fn drop(&mut self) {
-        let mut state = self.registry.state.lock();
-        state.order.remove(&self.number);
-        let key = self.key();
-        // There may be another one by now.
-        if state.known.get(&key).is_some_and(|known| known.strong_count() == 0) {
-            state.known.remove(&key);
-        }
-    }
-}
+/// Between two denials of a grant.
+const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
+/// Between two questions about grants without an answer, of which one at a time finds out that there are answers again. One
+/// question a second is no load.
+const BETWEEN_SCOUTS: Duration = Duration::from_secs(1);
+/// The same where there are answers, and none of them is complete: an API server that has just come back says no less than
+/// it will.
+const SOON: Duration = Duration::from_millis(125);
+/// Changes that come within this time of each other are one.
+const TOGETHER: Duration = Duration::from_millis(50);

@@ -1,32 +1,27 @@
 //! Asks which user a credential proves, and what a user may do: from memory, else once for all that ask, within the
-//! bounds of the queue, and not while the API server does not answer.
+//! bounds of the queues.
 
-mod cache;
-mod circuit_breaker;
-pub(crate) mod memory;
-pub(crate) mod queue;
-pub(crate) mod single_flight;
+pub(super) mod answers;
 
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use self::circuit_breaker::Breaker;
-use self::memory::Memory;
-use self::queue::{Bounds, Permit, Queue};
-use self::single_flight::{Answer, Flights, busy};
-use super::Rules;
+use self::answers::{Answer, Answers, Known};
+use super::evidence::credential::Credential;
 use super::evidence::digest::{Digest, Key};
 use super::evidence::guess_limiter::GuessLimiter;
-use super::options::Check;
-use super::reviewer::{Action, Decision, Review, Reviewer, Unavailable, Verdict};
+use super::queue::{Bounds, Permit, Queue};
+use super::reviewer::{Action, Change, Decision, Review, Unavailable, Verdict, busy};
+use super::sources::{NO_SOURCE, Rules, Source};
 use super::tickets::watches::Watches;
-use super::user::{Method, User};
-use crate::base::secret::Secret;
-use crate::policy::access::evidence::credential::Credential;
+use super::user::User;
 use crate::tunnel::limits::owners::network;
 use crate::tunnel::metrics::Metrics;
 
@@ -34,9 +29,9 @@ use crate::tunnel::metrics::Metrics;
 #[derive(Debug)]
 pub(super) struct Questions {
     pub(super) key: Key,
-    pub(super) memory: Mutex<Memory>,
-    verdicts: Arc<Flights<(Digest, u64), Verdict>>,
-    decisions: Arc<Flights<(Digest, u64), Decision>>,
+    verdicts: Arc<Answers<Verdict>>,
+    decisions: Arc<Answers<Decision>>,
+    changes: Mutex<Changes>,
     /// Of tokens that the API server reviews. Any client can send some on which it takes seconds.
     tokens: Arc<Queue>,
     /// Of rights: a known user waits behind no token.
@@ -47,334 +42,420 @@ pub(super) struct Questions {
     password_guesses: GuessLimiter,
     /// At tickets, by network. They cost no hash: however many there are, no wrong password is forgotten for them.
     ticket_guesses: GuessLimiter,
-    /// Of token reviews, and of access reviews.
-    breakers: [Arc<Breaker>; 2],
+    /// True if the last review of a token had no answer.
+    tokens_fail: AtomicBool,
+    /// True if the last review of a right had no answer, or no complete one.
+    rights_fail: AtomicBool,
+    /// True if the last review of a right had no answer at all.
+    is_silent: AtomicBool,
+    /// Counts how often rights were decided again after they had not been.
+    recovered: watch::Sender<u64>,
     /// The watches that take access back.
     pub(super) watches: Arc<Watches>,
     metrics: Metrics,
 }
 
+/// The rules by which something is asked, the client on whose behalf, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Inquiry {
+    pub(super) rules: Arc<Rules>,
+    pub(super) client: IpAddr,
+    pub(super) how: How,
+}
+
+/// How something is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// For a request: after others in a queue. What was allowed before stays allowed while there is no answer.
+    Login,
+    /// For tunnels that run: without a queue, and what has no answer stays unknown.
+    Recheck,
+    /// The same after a denial: no decision of before counts.
+    Fresh,
+}
+
+/// The times of what may have changed answers.
+#[derive(Debug, Default)]
+struct Changes {
+    /// When every verdict was forgotten.
+    forgotten: Option<Instant>,
+    everywhere: Option<Instant>,
+    namespaces: HashMap<Box<str>, Instant>,
+    /// The ids of users that were deleted.
+    gone: VecDeque<(Box<str>, Instant)>,
+}
+
 impl Questions {
-    /// None has been asked yet.
+    /// Creates the state without any question.
     pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
-        for kind in KINDS {
-            for result in ["answered", "unavailable", "suspended"] {
+        for kind in [TOKEN, ACCESS] {
+            for result in ["answered", "unavailable"] {
                 metrics.access_reviews.zero([kind, result]);
             }
-            metrics.access_suspended.set([kind], false);
         }
         for answer in ["verdict", "decision", "stale"] {
             metrics.access_cache_hits.zero([answer]);
         }
         Arc::new(Self {
             key: Key::new(),
-            memory: Mutex::new(Memory::new()),
-            verdicts: Flights::new(),
-            decisions: Flights::new(),
+            verdicts: Answers::new(MOST_PROVED, MOST_REFUSED),
+            decisions: Answers::new(MOST_ALLOWED, MOST_DENIED),
+            changes: Mutex::default(),
             tokens: Queue::new(Bounds::COSTLY),
             rights: Queue::new(Bounds::COSTLY),
             passwords: Queue::new(Bounds::PASSWORDS),
             password_guesses: GuessLimiter::default(),
             ticket_guesses: GuessLimiter::default(),
-            breakers: [Arc::default(), Arc::default()],
+            tokens_fail: AtomicBool::default(),
+            rights_fail: AtomicBool::default(),
+            is_silent: AtomicBool::default(),
+            recovered: watch::Sender::default(),
             watches: Arc::default(),
             metrics: metrics.clone(),
         })
+    }
+
+    /// Notes that answers may be others by now. A yes stays for the case that there is no newer answer.
+    pub(super) fn changed(&self, change: &Change) {
+        let now = Instant::now();
+        let mut changes = self.changes.lock();
+        changes.namespaces.retain(|_, at| at.elapsed() < 2 * FRESH);
+        match change {
+            Change::Namespace(name) if changes.namespaces.len() < MOST_NAMESPACES => {
+                changes.namespaces.insert(name.clone(), now);
+            }
+            Change::Namespace(_) | Change::Everywhere => changes.everywhere = Some(now),
+            Change::UserGone(id) => {
+                changes.gone.truncate(MOST_GONE - 1);
+                changes.gone.push_front((id.clone(), now));
+                self.verdicts
+                    .remove_where(|verdict| matches!(verdict, Verdict::Proved(user) if user.has_id(id)));
+            }
+        }
+    }
+
+    /// Forgets every verdict: what proves users has changed.
+    pub(super) fn forget_verdicts(&self) {
+        self.changes.lock().forgotten = Some(Instant::now());
+        self.verdicts.clear();
+    }
+
+    /// Forgets everything: the rules have changed.
+    pub(super) fn forget(&self) {
+        self.forget_verdicts();
+        self.decisions.clear();
+    }
+
+    /// Returns how long a change in that namespace is so new that an API server may not know of it; `None` without one.
+    pub(super) fn settles(&self, namespace: &str) -> Option<Duration> {
+        let left = (self.changes.lock().last(namespace)? + AGAIN).saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Returns whether the last review of a right had no answer at all.
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_silent.load(Ordering::Relaxed)
+    }
+
+    /// Counts how often rights were decided again after they had not been.
+    pub(super) fn recovered(&self) -> watch::Receiver<u64> {
+        self.recovered.subscribe()
+    }
+
+    /// Returns the numbers of answers that are remembered, by the label `cache`.
+    pub(super) fn sizes(&self) -> [(&'static str, usize); 4] {
+        let ([proved, refused], [allowed, denied]) = (self.verdicts.len(), self.decisions.len());
+        [
+            ("proved", proved),
+            ("refused", refused),
+            ("allowed", allowed),
+            ("denied", denied),
+        ]
     }
 
     /// Returns whether a ticket or a password of this client is looked at, right or wrong.
     ///
     /// Guesses at a user from elsewhere do not lock that user out of a network that has sent no wrong password lately.
     pub(super) fn allows_guess(&self, rules: &Rules, credential: &Credential, client: IpAddr) -> bool {
-        if rules.sources.ticket(credential).is_some() {
-            return self.ticket_guesses.allows(network(client));
+        let network = network(client);
+        match credential {
+            Credential::Bearer(token) if rules.sources.ticket(token).is_some() => self.ticket_guesses.allows(network),
+            Credential::Bearer(_) => true,
+            // By name whether or not a user has it: names are no oracle.
+            Credential::Basic { user, .. } => {
+                let guesses = &self.password_guesses;
+                guesses.is_clear(network) || (guesses.allows(network) && guesses.allows(&**user))
+            }
         }
-        let (guesses, network) = (&self.password_guesses, network(client));
-        // By name whether or not a user has it: names are no oracle.
-        let allows = |name| guesses.allows(network) && guesses.allows(name);
-        let name = rules.sources.password_name(credential);
-        name.is_none_or(|name| guesses.is_clear(network) || allows(name))
     }
 
-    /// The user of the credential, on behalf of a client.
-    pub(super) async fn verdict(
-        self: &Arc<Self>,
-        rules: &Arc<Rules>,
-        credential: &Credential,
-        client: IpAddr,
-    ) -> Answer<Verdict> {
-        if let Some((tickets, key)) = rules.sources.ticket(credential) {
-            // Not remembered: one that is taken back is refused at once.
-            let count = || self.ticket_guesses.record_wrong(network(client), key);
-            return tickets.verdict(key, self.watches.are_late(), count);
+    /// Asks for the user of the credential.
+    pub(super) async fn verdict(self: &Arc<Self>, inquiry: &Inquiry, credential: &Credential) -> Answer<Verdict> {
+        let Inquiry { rules, client, how } = inquiry;
+        let source = rules.source(credential);
+        match &source {
+            Source::Nobody(phrase) => return Ok(Verdict::Refused(phrase.clone())),
+            Source::Tickets(tickets, key) => {
+                // Not remembered: one that is taken back is refused at once.
+                let count = || self.ticket_guesses.record_wrong(network(*client), *key);
+                return tickets.verdict(*key, self.watches.are_late(), count);
+            }
+            Source::Users(..) | Source::Issuers(..) | Source::ApiServer(..) => {}
         }
-        let credential = Arc::new(rules.sources.normalized(credential));
-        if let Some(refused) = rules.refuse_at_sight(&credential) {
-            return Ok(refused);
+        let digest = self.key.credential(credential, *client);
+        if *how != How::Login {
+            return match self.verdicts.yes(&digest, rules.recheck() / 2) {
+                Some(verdict) => Ok(verdict),
+                None => self.prove(source, *client, digest).await,
+            };
         }
-        let digest = self.key.credential(&credential, client);
         // A right password waits for its permit as a wrong one does, and no earlier yes counts without one: where none is
         // checked they would be told apart, and the wrong ones not counted.
-        let is_token = matches!(*credential, Credential::Bearer(_));
+        let is_token = matches!(credential, Credential::Bearer(_));
         if let Some(verdict) = is_token.then(|| self.remembered(&digest)).flatten() {
             return Ok(verdict);
         }
-        let epoch = self.memory.lock().epoch();
-        let answer = self.verdicts.join((digest, epoch), || {
-            let (own, rules, credential) = (Arc::clone(self), Arc::clone(rules), Arc::clone(&credential));
-            async move {
-                let _permit = own.permit(&rules, &credential, client).await?;
-                if let Some(verdict) = own.remembered(&digest) {
-                    return Ok(verdict);
-                }
-                let verdict = own.prove(&rules, &credential, client).await?;
-                // A password that was sent for that name before is no guess.
-                if let (Verdict::Refused(_), Credential::Basic { user, .. }) = (&verdict, &*credential)
-                    && own.password_guesses.record_wrong(&**user, digest)
-                {
-                    own.password_guesses.record_wrong(network(client), digest);
-                }
-                Ok(verdict)
-            }
+        let forgotten = self.changes.lock().forgotten;
+        let answer = self.verdicts.join(digest, forgotten, || {
+            let (own, inquiry, credential) = (Arc::clone(self), inquiry.clone(), credential.clone());
+            async move { own.prove_in_turn(&inquiry, &credential, digest).await }
         });
-        match answer.await {
-            Err(unavailable) if is_token => {
-                let stale = self.memory.lock().stale_verdict(&digest, rules.stale());
-                self.stale(stale, unavailable)
-            }
-            answered => answered,
+        if !is_token {
+            return answer.await;
         }
+        let stale = || self.verdicts.yes(&digest, rules.stale());
+        let is_failing = self.tokens_fail.load(Ordering::Relaxed);
+        self.or_stale(answer, is_failing, stale, |_| true).await
     }
 
     /// Returns the fresh verdict on a credential, if there is one.
     fn remembered(&self, credential: &Digest) -> Option<Verdict> {
-        let verdict = self.memory.lock().verdict(credential);
+        let verdict = self.verdicts.fresh(credential, [FRESH; 2], None);
         verdict.inspect(|_| self.metrics.access_cache_hits.count(["verdict"]))
     }
 
-    /// The permit to judge a credential. A token of an OIDC issuer needs none: its signature costs less than the TLS
-    /// handshake before it, and a wait for the issuer's keys is bounded there.
-    async fn permit(&self, rules: &Rules, credential: &Credential, client: IpAddr) -> Answer<Option<Permit>> {
-        let queue = match credential {
-            Credential::Basic { .. } => &self.passwords,
-            Credential::Bearer(token) if rules.sources.is_of_issuer(token) => return Ok(None),
-            Credential::Bearer(_) => &self.tokens,
-        };
-        let permit = queue.enter(client).await;
+    async fn prove_in_turn(&self, inquiry: &Inquiry, credential: &Credential, digest: Digest) -> Answer<Verdict> {
+        let Inquiry { rules, client, .. } = inquiry;
+        let source = rules.source(credential);
+        let _permit = self.permit(&source, *client).await?;
         // Guesses that waited beside it may have been wrong.
-        let permit = permit.filter(|_| self.allows_guess(rules, credential, client));
-        permit.map(Some).ok_or_else(busy)
-    }
-
-    /// Whether the user may do that, on behalf of a client.
-    pub(super) async fn decision(
-        self: &Arc<Self>,
-        rules: &Arc<Rules>,
-        right: (&Arc<User>, &Action),
-        client: IpAddr,
-    ) -> Answer<Decision> {
-        let (user, action) = right;
-        let digest = self.key.right(user, action);
-        let epoch = {
-            let memory = self.memory.lock();
-            if let Some(decision) = memory.decision(&digest) {
-                self.metrics.access_cache_hits.count(["decision"]);
-                return Ok(decision);
-            }
-            memory.epoch()
-        };
-        let answer = self.decisions.join((digest, epoch), || {
-            let (own, rules, user, action) = (Arc::clone(self), Arc::clone(rules), Arc::clone(user), action.clone());
-            async move {
-                let _permit = own.rights.enter(client).await.ok_or_else(busy)?;
-                own.decide(&rules, &user, &action).await
-            }
-        });
-        let stale = || self.memory.lock().stale_decision(&digest, rules.stale());
-        match answer.await {
-            Err(unavailable) => self.stale(stale(), unavailable),
-            // Not said for sure: what was allowed before stays allowed as without an answer.
-            Ok(denied) if !denied.allowed && !denied.complete => Ok(stale().unwrap_or(denied)),
-            answered => answered,
+        if !self.allows_guess(rules, credential, *client) {
+            return Err(busy());
         }
-    }
-
-    fn stale<T>(&self, stale: Option<T>, unavailable: Unavailable) -> Answer<T> {
-        if stale.is_some() {
-            self.metrics.access_cache_hits.count(["stale"]);
+        if let Some(verdict) = self.remembered(&digest) {
+            return Ok(verdict);
         }
-        stale.ok_or(unavailable)
-    }
-
-    /// Asks for the user of the credential, on behalf of a client, and remembers the answer.
-    pub(super) async fn prove(
-        self: &Arc<Self>,
-        rules: &Rules,
-        credential: &Credential,
-        client: IpAddr,
-    ) -> Answer<Verdict> {
-        let epoch = self.memory.lock().epoch();
-        let verdict = match rules.sources.verify(credential, client).await {
-            Some(verdict) => verdict?,
-            None => match (&rules.sources.reviewer, credential) {
-                (Some(reviewer), Credential::Bearer(token)) => {
-                    self.ask(TOKEN, reviewer, reviewer.review_token(token)).await?
-                }
-                (None, _) | (Some(_), Credential::Basic { .. }) => Verdict::Refused(super::NO_SOURCE.into()),
-            },
-        };
-        let mut memory = self.memory.lock();
-        let is_gone = matches!(&verdict, Verdict::Proved(user) if memory.is_gone(user));
-        let verdict = if is_gone {
-            Verdict::Refused(GONE.into())
-        } else {
-            verdict
-        };
-        memory.keep_verdict(self.key.credential(credential, client), epoch, &verdict);
+        let verdict = self.prove(source, *client, digest).await?;
+        // A password that was sent for that name before is no guess.
+        if let (Verdict::Refused(_), Credential::Basic { user, .. }) = (&verdict, credential)
+            && self.password_guesses.record_wrong(&**user, digest)
+        {
+            self.password_guesses.record_wrong(network(*client), digest);
+        }
         Ok(verdict)
     }
 
-    /// Asks whether the user may do that, and remembers the answer.
-    pub(super) async fn decide(self: &Arc<Self>, rules: &Rules, user: &User, action: &Action) -> Answer<Decision> {
+    /// Takes the permit to judge a credential. A token of an OIDC issuer needs none: its signature costs less than the TLS
+    /// handshake before it, and a wait for the issuer's keys is bounded there.
+    async fn permit(&self, source: &Source<'_>, client: IpAddr) -> Answer<Option<Permit>> {
+        let queue = match source {
+            Source::Users(..) => &self.passwords,
+            Source::ApiServer(..) => &self.tokens,
+            Source::Issuers(..) | Source::Tickets(..) | Source::Nobody(_) => return Ok(None),
+        };
+        queue.enter(client).await.map(Some).ok_or_else(busy)
+    }
+
+    /// Asks the source for the user of the credential, on behalf of a client, and remembers the answer.
+    async fn prove(&self, source: Source<'_>, client: IpAddr, digest: Digest) -> Answer<Verdict> {
+        let asked = Instant::now();
+        let verdict = match source {
+            Source::Users(users, user, password) => users.verify(user, password).await?,
+            Source::Issuers(issuers, token) => match issuers.verify(token, client).await {
+                None => Verdict::Refused(NO_SOURCE.into()),
+                Some(verdict) => verdict?,
+            },
+            Source::ApiServer(reviewer, token) => {
+                let answer = self.count_review(TOKEN, reviewer.review_token(token)).await;
+                self.tokens_fail.store(answer.is_err(), Ordering::Relaxed);
+                answer?
+            }
+            Source::Tickets(..) | Source::Nobody(_) => Verdict::Refused(NO_SOURCE.into()),
+        };
+        let changes = self.changes.lock();
+        let verdict = match verdict {
+            Verdict::Proved(user) if changes.is_gone(&user) => Verdict::Refused(GONE.into()),
+            verdict => verdict,
+        };
+        if changes.forgotten.is_none_or(|forgotten| asked >= forgotten) {
+            let (is_yes, expires, size) = match &verdict {
+                Verdict::Proved(user) => (true, user.expires.map(instant), user.size()),
+                Verdict::Refused(phrase) => (false, None, phrase.len()),
+            };
+            let known = Known {
+                value: verdict.clone(),
+                asked,
+                expires,
+                size,
+            };
+            self.verdicts.put(digest, is_yes, known);
+        }
+        Ok(verdict)
+    }
+
+    /// Asks whether the user may do that.
+    pub(super) async fn decision(
+        self: &Arc<Self>,
+        inquiry: &Inquiry,
+        user: &Arc<User>,
+        action: &Action,
+    ) -> Answer<Decision> {
+        let digest = self.key.right(user, action);
+        let changed = self.changes.lock().last(&action.namespace);
+        // Another API server, or its cache, may have learnt of the change later than the watch.
+        let settled = changed.map(|changed| changed + AGAIN);
+        let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], settled);
+        if let Some(decision) = remembered.filter(|_| inquiry.how != How::Fresh) {
+            self.metrics.access_cache_hits.count(["decision"]);
+            return Ok(decision);
+        }
+        if inquiry.how != How::Login {
+            return self.decide(&inquiry.rules, user, action).await;
+        }
+        let answer = self.decisions.join(digest, changed, || {
+            let (own, inquiry) = (Arc::clone(self), inquiry.clone());
+            let (user, action) = (Arc::clone(user), action.clone());
+            async move {
+                let _permit = own.rights.enter(inquiry.client).await.ok_or_else(busy)?;
+                own.decide(&inquiry.rules, &user, &action).await
+            }
+        });
+        let stale = || self.decisions.yes(&digest, inquiry.rules.stale());
+        let is_failing = self.rights_fail.load(Ordering::Relaxed);
+        // Not said for sure: what was allowed before stays allowed as without an answer.
+        self.or_stale(answer, is_failing, stale, Decision::is_sure).await
+    }
+
+    /// Asks the API server whether the user may do that, and remembers the answer. A no that is not complete is not
+    /// remembered, and takes no yes back.
+    async fn decide(&self, rules: &Rules, user: &User, action: &Action) -> Answer<Decision> {
         let Some(reviewer) = &rules.sources.reviewer else {
             return Err(Unavailable {
                 kind: "unconfigured",
                 message: "there is no API server to ask".into(),
             });
         };
-        let epoch = self.memory.lock().epoch();
-        let decision = self.ask(ACCESS, reviewer, reviewer.review_access(user, action)).await?;
-        let digest = self.key.right(user, action);
-        let mut memory = self.memory.lock();
-        memory.keep_decision(digest, epoch, &action.namespace, &decision);
+        let asked = Instant::now();
+        let answer = self.count_review(ACCESS, reviewer.review_access(user, action)).await;
+        self.is_silent.store(answer.is_err(), Ordering::Relaxed);
+        let is_sure = answer.as_ref().is_ok_and(Decision::is_sure);
+        if self.rights_fail.swap(!is_sure, Ordering::Relaxed) && is_sure {
+            self.recovered.send_modify(|times| *times += 1);
+        }
+        let decision = answer?;
+        if is_sure {
+            let known = Known {
+                value: decision.clone(),
+                asked,
+                expires: None,
+                size: decision.reason.len(),
+            };
+            self.decisions
+                .put(self.key.right(user, action), decision.allowed, known);
+        }
         Ok(decision)
     }
 
-    /// The answer to a question, unless the API server does not answer any.
-    async fn ask<T>(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>, question: Review<'_, T>) -> Answer<T> {
-        let (breaker, label) = (self.breaker(kind), KINDS.get(kind).copied().unwrap_or_default());
-        if breaker.is_open() {
-            self.metrics.access_reviews.count([label, "suspended"]);
-            return Err(Unavailable {
-                kind: "suspended",
-                message: "the API server does not answer".into(),
-            });
+    /// Waits for an answer; while the API server `is_failing`, for a moment if there is a yes of before. That yes counts if
+    /// the answer is not sure.
+    async fn or_stale<T>(
+        &self,
+        answer: impl Future<Output = Answer<T>>,
+        is_failing: bool,
+        stale: impl Fn() -> Option<T>,
+        is_sure: impl Fn(&T) -> bool,
+    ) -> Answer<T> {
+        let answer = if is_failing && stale().is_some() {
+            timeout(PATIENCE, answer).await.unwrap_or_else(|_| Err(busy()))
+        } else {
+            answer.await
+        };
+        if answer.as_ref().is_ok_and(is_sure) {
+            return answer;
         }
+        let Some(stale) = stale() else {
+            return answer;
+        };
+        self.metrics.access_cache_hits.count(["stale"]);
+        Ok(stale)
+    }
+
+    /// Awaits the answer to a question, and counts it.
+    async fn count_review<T>(&self, kind: &'static str, question: Review<'_, T>) -> Answer<T> {
         let start = Instant::now();
-        let answer = timeout(LONGEST_REVIEW, question).await.unwrap_or_else(|_| {
-            Err(Unavailable {
-                kind: "timeout",
-                message: "no answer in time".into(),
-            })
-        });
-        self.metrics
-            .access_review_duration
-            .observe(start.elapsed().as_secs_f64());
-        match &answer {
-            Ok(_) => {
-                breaker.succeeded();
-                self.metrics.access_reviews.count([label, "answered"]);
-            }
+        let answer = question.await;
+        let duration = &self.metrics.access_review_duration;
+        duration.observe(start.elapsed().as_secs_f64());
+        let result = match &answer {
+            Ok(_) => "answered",
             Err(unavailable) => {
                 tracing::debug!(
-                    kind = label,
+                    kind,
                     failure = unavailable.kind,
                     "no answer of the API server: {unavailable}"
                 );
-                self.metrics.access_reviews.count([label, "unavailable"]);
-                self.probe(kind, reviewer, false);
+                "unavailable"
             }
-        }
+        };
+        self.metrics.access_reviews.count([kind, result]);
         answer
     }
+}
 
-    /// Finds out whether rights are answered at all, and if not, when they are again.
-    pub(super) fn probe_rights(self: &Arc<Self>, rules: &Rules) {
-        if let Some(reviewer) = &rules.sources.reviewer {
-            self.probe(ACCESS, reviewer, true);
-        }
+impl Changes {
+    /// The last change in a namespace.
+    fn last(&self, namespace: &str) -> Option<Instant> {
+        self.everywhere.max(self.namespaces.get(namespace).copied())
     }
 
-    /// Returns whether no right is asked about at the moment: `rights_answered` tells the end of that.
-    pub(super) fn are_rights_suspended(&self) -> bool {
-        self.breaker(ACCESS).is_open()
-    }
-
-    /// Completes when rights are answered again.
-    pub(super) async fn rights_answered(&self) {
-        self.breaker(ACCESS).closed.notified().await;
-    }
-
-    /// Notes a failure. After several in a row, or `at_once`, asks a question of our own each second until it is answered, or
-    /// until the rules name another API server.
-    fn probe(self: &Arc<Self>, kind: usize, reviewer: &Arc<dyn Reviewer>, at_once: bool) {
-        let (own, reviewer) = (Arc::clone(self), Arc::downgrade(reviewer));
-        self.breaker(kind).failed(at_once, move || {
-            let (own, reviewer) = (Arc::clone(&own), reviewer.upgrade());
-            async move {
-                let label = KINDS.get(kind).copied().unwrap_or_default();
-                let Some(reviewer) = reviewer else {
-                    own.metrics.access_suspended.set([label], false);
-                    return true;
-                };
-                let question = async {
-                    match kind {
-                        TOKEN => reviewer.review_token(&Secret::from(PROBE)).await.map(drop),
-                        _ => reviewer.review_access(&prober(), &probed()).await.map(drop),
-                    }
-                };
-                let is_answered = matches!(timeout(LONGEST_REVIEW, question).await, Ok(Ok(())));
-                let result = if is_answered { "answered" } else { "unavailable" };
-                own.metrics.access_reviews.count([label, result]);
-                own.metrics.access_suspended.set([label], !is_answered);
-                is_answered
-            }
-        });
-    }
-
-    fn breaker(&self, kind: usize) -> &Arc<Breaker> {
-        let [token, access] = &self.breakers;
-        if kind == TOKEN { token } else { access }
+    /// Returns whether the user was deleted a moment ago: the API server goes on to prove it for 10 s.
+    fn is_gone(&self, user: &User) -> bool {
+        let is_recent = |at: &Instant| at.elapsed() < GONE_FOR;
+        self.gone.iter().any(|(id, at)| user.has_id(id) && is_recent(at))
     }
 }
 
-/// The user of the question that finds out whether access reviews are answered: one that does not exist.
-fn prober() -> User {
-    User {
-        name: PROBE.into(),
-        uid: None,
-        groups: Vec::new(),
-        extra: std::collections::BTreeMap::new(),
-        method: Method::TokenReview,
-        expires: None,
-    }
+/// Returns when that time comes, on the clock that is not set.
+pub(super) fn instant(time: SystemTime) -> Instant {
+    let left = time.duration_since(SystemTime::now()).unwrap_or_default();
+    // A time that the clock cannot show is later than any tunnel's end.
+    Instant::now()
+        .checked_add(left)
+        .unwrap_or_else(|| Instant::now() + CENTURY)
 }
 
-/// What it is asked about.
-fn probed() -> Action {
-    let Check {
-        verb,
-        group,
-        resource,
-        subresource,
-        ..
-    } = Check::default();
-    Action {
-        verb,
-        group,
-        resource,
-        subresource,
-        namespace: "default".into(),
-        name: PROBE.into(),
-    }
-}
-
-const TOKEN: usize = 0;
-const ACCESS: usize = 1;
 /// The values of the label `kind`.
-const KINDS: [&str; 2] = ["token", "access"];
-/// A token, a user and a Service that do not exist.
-const PROBE: &str = "switchboard-probe";
+const TOKEN: &str = "token";
+const ACCESS: &str = "access";
 const GONE: &str = "the user of the token was deleted";
-/// Behind the reviewer's own deadline.
-const LONGEST_REVIEW: Duration = Duration::from_secs(15);
+/// The age up to which an answer counts without another question. The API server remembers its own for 10 s as well.
+const FRESH: Duration = Duration::from_secs(10);
+/// The same of a right that is denied: the user may just be given it.
+const FRESH_DENIAL: Duration = Duration::from_secs(5);
+/// The time after which a change is looked at once more, and up to which no answer is remembered as fresh.
+const AGAIN: Duration = Duration::from_secs(2);
+/// The wait for an answer of an API server that had none for the last question, where a yes of before takes its place.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Longer than the API server proves a user that was deleted.
+const GONE_FOR: Duration = Duration::from_secs(60);
+const MOST_GONE: usize = 1024;
+/// Namespaces with changes of their own; beyond, a change is one everywhere.
+const MOST_NAMESPACES: usize = 1024;
+/// Bytes of each kind of answer, as they are counted here: with what the allocator adds less than 8 MiB together, as
+/// `tests/access_memory.rs` measures. They hold about 1,600 users with ten groups each, 3,600 refused credentials, and
+/// 3,800 and 1,500 rights; what does not fit is asked again.
+const MOST_PROVED: usize = 7 << 18;
+const MOST_REFUSED: usize = 1 << 20;
+const MOST_ALLOWED: usize = 5 << 18;
+const MOST_DENIED: usize = 1 << 19;
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);

@@ -42,6 +42,13 @@ pub struct Decision {
     pub reason: Box<str>,
 }
 
+impl Decision {
+    /// Returns whether the answer is none that another moment may turn into its opposite.
+    pub(super) fn is_sure(&self) -> bool {
+        self.allowed || self.complete
+    }
+}
+
 /// What a user wants to do (`ResourceAttributes` of `authorization.k8s.io/v1`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Action {
@@ -97,3 +104,14 @@ pub struct Unavailable {
     /// The failure in words, for the operator.
     pub message: Box<str>,
 }
+
+/// The client, or all clients together, ask too much at the moment.
+pub(super) fn busy() -> Unavailable {
+    Unavailable {
+        kind: BUSY,
+        message: "too many questions at the moment".into(),
+    }
+}
+
+/// The kind of [`busy`].
+pub(super) const BUSY: &str = "busy";

@@ -16,7 +16,6 @@ use crate::policy::allowlist::TargetId;
 use crate::protocol::jwt::SKEW;
 pub use crate::protocol::ticket::{Key, Minted, SECRET_TYPE, Ticket, TicketTarget, data_of};
 
-pub(crate) mod check;
 pub(crate) mod watches;
 
 /// The tickets in force, by their hashes.

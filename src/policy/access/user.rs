@@ -38,6 +38,20 @@ impl User {
     pub(super) fn is_of_cluster(&self) -> bool {
         self.method == Method::TokenReview
     }
+
+    /// Returns whether that is the user's id in the cluster. The ids of other sources are not the cluster's.
+    pub(super) fn has_id(&self, id: &str) -> bool {
+        self.is_of_cluster() && self.uid.as_deref() == Some(id)
+    }
+
+    /// Returns how much memory the user takes, in bytes.
+    pub(super) fn size(&self) -> usize {
+        let texts = |texts: &[Box<str>]| texts.iter().map(|text| text.len() + TEXT).sum::<usize>();
+        let extra = self.extra.iter();
+        let extra = extra.map(|(name, values)| name.len() + 4 * TEXT + texts(values));
+        let id = self.uid.as_ref().map_or(0, |id| id.len());
+        size_of::<Self>() + self.name.len() + id + texts(&self.groups) + extra.sum::<usize>()
+    }
 }
 
 /// How a user was proved: the label `method`, and the log field `auth.method`.
@@ -79,3 +93,5 @@ impl Method {
 
 /// The group of all users that are known.
 pub const AUTHENTICATED: &str = "system:authenticated";
+/// Bytes of a text on the heap beside its characters.
+const TEXT: usize = 32;

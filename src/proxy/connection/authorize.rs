@@ -51,7 +51,7 @@ async fn authorize_user(
     pending.record.facts.authority = Some(authority.clone());
     let presented = credential.as_ref().and_then(|read| read.as_ref().ok());
     let claimed = presented.and_then(|credential| access.claimed_user(credential));
-    let identified = cold(bounded(counts, access.identify(evidence(credential, pending)))).await;
+    let identified = cold(bounded(counts, access.authenticate(evidence(credential, pending)))).await;
     let subject = match identified {
         Ok(subject) => {
             pending.record.facts.user = Some(Arc::clone(&subject.user));

@@ -8,7 +8,6 @@ use tracing::{error, info, warn};
 
 use crate::base::follow::{LONGEST, ReadFailure, Reloaded};
 use crate::daemon::threads::run_within;
-use crate::daemon::vital::supervise;
 use crate::kubernetes::{ApiReviewer, Origin, Thread, report_cluster, watch_rbac, watch_tickets};
 use crate::policy::access::passwords::UserFault;
 use crate::policy::access::tickets::Tickets;
@@ -112,15 +111,8 @@ impl Users {
     }
 }
 
-/// Has the rights in use checked for as long as the process runs.
-pub(super) fn keep_checking(shared: &Arc<Shared>) {
-    let access = Arc::clone(&shared.access);
-    let check = move || {
-        let access = Arc::clone(&access);
-        tokio::spawn(async move { access.keep_checking().await })
-    };
-    // Otherwise no right would ever be taken back again.
-    tokio::spawn(async { supervise("the task that checks rights again", check, || {}).await });
+/// Follows the lists of targets for as long as the process runs.
+pub(super) fn follow_user_lists(shared: &Arc<Shared>) {
     let (access, mut user_lists) = (Arc::clone(&shared.access), shared.allowlist.user_lists_changed());
     tokio::spawn(async move {
         while user_lists.changed().await.is_ok() {

@@ -118,15 +118,8 @@ pub(crate) struct World {
     pub(crate) shared: Arc<Shared>,
     pub(crate) target: TcpListener,
     pub(crate) writer: Writer,
-    checks: JoinHandle<()>,
     /// Taken by what drains.
     pub(crate) conductor: Option<Conductor>,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        self.checks.abort();
-    }
 }
 
 impl World {
@@ -175,11 +168,8 @@ impl World {
             tls: Tls::new(tls::Settings::default(), Timeouts::default().tls_handshake).unwrap(),
             timeouts: Timeouts::default(),
         };
-        let checking = Arc::clone(&shared.access);
-        let checks = tokio::spawn(async move { checking.keep_checking().await });
         Self {
             cluster,
-            checks,
             shared: Arc::new(shared),
             target,
             writer,

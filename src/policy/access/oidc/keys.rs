@@ -15,9 +15,8 @@ use super::endpoint::Endpoint;
 use super::key_set::{KeySet, LARGEST};
 use crate::base::file;
 use crate::base::follow::{Reads, fingerprint};
-use crate::policy::access::questions::queue::{Bounds, Queue};
-use crate::policy::access::questions::single_flight::busy;
-use crate::policy::access::reviewer::Unavailable;
+use crate::policy::access::queue::{Bounds, Queue};
+use crate::policy::access::reviewer::{Unavailable, busy};
 
 /// Where the keys are.
 #[derive(Debug)]

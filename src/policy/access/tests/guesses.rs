@@ -16,9 +16,9 @@ fn world() -> World {
     std::fs::write(file.path(), format!("alice:{hash}\nbob:{hash}\n")).unwrap();
     let sources = Sources {
         users: Some(Arc::new(passwords::Users::open(file.path()).unwrap())),
-        ..Sources::clone(&world.access.rules.load().sources)
+        ..Sources::clone(&world.access.judge.rules.load().sources)
     };
-    let options = Options::clone(&world.access.rules.load().options);
+    let options = Options::clone(&world.access.judge.rules.load().options);
     world.access.apply(options, sources);
     world
 }
@@ -34,7 +34,7 @@ fn login(user: &str, password: &str, client: u32) -> Evidence<'static> {
 }
 
 async fn refusal(world: &World, user: &str, password: &str, client: u32) -> Option<Refusal> {
-    let identified = world.access.identify(login(user, password, client)).await;
+    let identified = world.access.authenticate(login(user, password, client)).await;
     identified.err().map(|denial| denial.refusal)
 }
 
@@ -58,7 +58,7 @@ async fn a_guess_beyond_the_bound_is_neither_hashed_nor_judged() {
         ("nobody", "x"),
     ] {
         // At once: what is hashed takes a thread.
-        let answer = world.access.identify(login(user, password, 1)).now_or_never();
+        let answer = world.access.authenticate(login(user, password, 1)).now_or_never();
         assert_eq!(
             answer.unwrap().unwrap_err(),
             Refusal::GuessRate.into(),
@@ -131,7 +131,7 @@ async fn right_and_wrong_passwords_have_the_same_answer_where_none_is_checked() 
         assert_eq!(refusal(&world, "alice", "correct", 1).await, None);
         sleep(seconds(age)).await;
         let client = Ipv4Addr::from_bits(1).into();
-        let passwords = &world.access.questions.passwords;
+        let passwords = &world.access.judge.questions.passwords;
         let permits: Vec<_> = std::iter::from_fn(|| passwords.enter(client).now_or_never()).collect();
         let mut waiting = Vec::new();
         for _ in 0..64 {
@@ -152,7 +152,7 @@ async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotte
     let world = world();
     let tickets = Arc::new(Tickets::new(seconds(60)));
     tickets.replace(&BTreeMap::new());
-    let rules = world.access.rules.load_full();
+    let rules = world.access.judge.rules.load_full();
     let sources = Sources {
         tickets: Some(tickets),
         ..rules.sources.clone()

@@ -90,7 +90,7 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
             client: IpAddr::from([192, 0, 2, 1]),
             is_local: false,
         };
-        let identified = world.access.identify(evidence).await;
+        let identified = world.access.authenticate(evidence).await;
         identified
             .map(|subject| subject.user.groups.len())
             .map_err(|denial| (denial.refusal, denial.phrase().to_owned()))
@@ -152,7 +152,7 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
             client,
             is_local: false,
         };
-        let identified = world.access.identify(evidence).await;
+        let identified = world.access.authenticate(evidence).await;
         identified
             .map(|subject| {
                 format!(

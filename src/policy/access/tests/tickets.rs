@@ -24,7 +24,7 @@ fn with(world: &World, tickets: &Arc<Tickets>) {
         tickets: Some(Arc::clone(tickets)),
         ..Sources::default()
     };
-    let options = Options::clone(&world.access.rules.load().options);
+    let options = Options::clone(&world.access.judge.rules.load().options);
     world.access.apply(options, sources);
 }
 
@@ -60,7 +60,7 @@ async fn a_ticket_is_a_token_or_the_password_of_any_user_in_any_case_and_asks_no
     let text = minted.ticket.expose();
     let hyphened = format!("{}-{}", &text[..13], text[13..].to_uppercase());
     for evidence in [evidence(text, 1), password("", text), password("bob", &hyphened)] {
-        let subject = world.access.identify(evidence).await.unwrap();
+        let subject = world.access.authenticate(evidence).await.unwrap();
         assert_eq!((&*subject.user.name, subject.user.method), ("alice", Method::Ticket));
         assert!(subject.user.groups.contains(&"ops".into()));
         world.access.authorize(&subject, &world.target("a")).await.unwrap();
@@ -96,9 +96,9 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
     .unwrap();
     let sources = Sources {
         users: Some(Arc::new(passwords::Users::open(file).unwrap())),
-        ..Sources::clone(&world.access.rules.load().sources)
+        ..Sources::clone(&world.access.judge.rules.load().sources)
     };
-    let options = Options::clone(&world.access.rules.load().options);
+    let options = Options::clone(&world.access.judge.rules.load().options);
     world.access.apply(options, sources);
     let minted = Minted::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
@@ -107,7 +107,7 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
         (password("carol", "correct"), "carol", Method::Password),
         (evidence("bob", 1), "bob", Method::TokenReview),
     ] {
-        let user = world.access.identify(evidence).await.unwrap().user;
+        let user = world.access.authenticate(evidence).await.unwrap().user;
         assert_eq!((&*user.name, user.method), (name, method));
     }
     // One that is not known is no password, and is sent to no API server.
@@ -115,7 +115,7 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
     let reviews = world.script.tokens.load(Ordering::Relaxed);
     let denial = world
         .access
-        .identify(password("carol", wrong.ticket.expose()))
+        .authenticate(password("carol", wrong.ticket.expose()))
         .await
         .unwrap_err();
     assert_eq!(denial.phrase(), "the ticket is not known, or was taken back");
@@ -202,7 +202,7 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     assert_eq!(denial.refusal, Refusal::AccessUnknown);
     // Tickets are accepted no more.
     world.access.apply(
-        Options::clone(&world.access.rules.load().options),
+        Options::clone(&world.access.judge.rules.load().options),
         Sources {
             reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
             ..Sources::default()

@@ -16,30 +16,30 @@ use crate::tunnel::limits::owners::network;
 
 /// The permits of questions, and the requests that wait for one.
 #[derive(Debug)]
-pub(in crate::policy::access) struct Queue {
+pub(super) struct Queue {
     bounds: Bounds,
     state: Mutex<State>,
 }
 
 /// How many questions are asked, and how many requests wait to ask one.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::policy::access) struct Bounds {
+pub(super) struct Bounds {
     /// Questions at a time, of all clients.
-    pub(in crate::policy::access) asking: usize,
+    pub(super) asking: usize,
     /// Questions at a time of one network.
-    pub(in crate::policy::access) asking_of_one: usize,
+    pub(super) asking_of_one: usize,
     /// Requests that wait, of all clients.
-    pub(in crate::policy::access) waiting: usize,
+    pub(super) waiting: usize,
     /// Requests that wait, of one network.
-    pub(in crate::policy::access) waiting_of_one: usize,
+    pub(super) waiting_of_one: usize,
     /// The longest wait.
-    pub(in crate::policy::access) longest: Duration,
+    pub(super) longest: Duration,
 }
 
 impl Bounds {
     /// Those of questions that cost the answering side about 1 ms of a processor and more: eight at a time are more than it
     /// has processors for.
-    pub(in crate::policy::access) const COSTLY: Self = Self {
+    pub(super) const COSTLY: Self = Self {
         asking: 8,
         asking_of_one: 2,
         waiting: 64,
@@ -48,7 +48,7 @@ impl Bounds {
     };
 
     /// Those of passwords: an office may log in at once after a change of the file, and a hash takes tenths of a second.
-    pub(in crate::policy::access) const PASSWORDS: Self = Self {
+    pub(super) const PASSWORDS: Self = Self {
         asking: MOST_HASHED,
         asking_of_one: 2,
         waiting: 256,
@@ -78,14 +78,14 @@ struct Waiting {
 /// The right to ask, until it is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it lets the next one ask"]
-pub(in crate::policy::access) struct Permit {
+pub(super) struct Permit {
     queue: Arc<Queue>,
     network: IpAddr,
 }
 
 impl Queue {
     /// All permits are free.
-    pub(in crate::policy::access) fn new(bounds: Bounds) -> Arc<Self> {
+    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
             bounds,
             state: Mutex::default(),
@@ -93,7 +93,7 @@ impl Queue {
     }
 
     /// Takes a permit on behalf of a client, at once or after others. `None` when the queue is full or the wait too long.
-    pub(in crate::policy::access) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
+    pub(super) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let network = network(client);
         let granted = {
             let mut state = self.state.lock();

@@ -1,0 +1,69 @@
+//! The order of the rechecks: namespaces take turns, and beyond a burst there are not more than 50 a second.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as Line, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep};
+
+/// The turns of rechecks.
+///
+/// Each namespace has one place among those that wait for a turn, and one more for pairs that were denied once. So changes
+/// in one namespace, however many there are, delay no other one.
+#[derive(Debug)]
+pub(super) struct Turns {
+    turns: Semaphore,
+    lines: Mutex<HashMap<(Box<str>, bool), Weak<Line<()>>>>,
+    /// The theoretical arrival time of the next recheck, by the generic cell rate algorithm (ITU-T I.371).
+    due: Mutex<Instant>,
+}
+
+impl Turns {
+    /// Creates the state in which all turns are free.
+    pub(super) fn new() -> Self {
+        Self {
+            turns: Semaphore::new(MOST_CHECKED),
+            lines: Mutex::default(),
+            due: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Waits for a turn, which ends when it is dropped. A recheck after a denial is not counted against the rate.
+    pub(super) async fn wait(&self, namespace: &str, after_denial: bool) -> Option<SemaphorePermit<'_>> {
+        let line = self.line((namespace.into(), after_denial));
+        let place = line.lock().await;
+        let turn = self.turns.acquire().await.ok();
+        drop(place);
+        if !after_denial {
+            sleep(self.excess()).await;
+        }
+        turn
+    }
+
+    fn line(&self, key: (Box<str>, bool)) -> Arc<Line<()>> {
+        let mut lines = self.lines.lock();
+        if let Some(line) = lines.get(&key).and_then(Weak::upgrade) {
+            return line;
+        }
+        lines.retain(|_, line| line.strong_count() > 0);
+        let line = Arc::default();
+        lines.insert(key, Arc::downgrade(&line));
+        line
+    }
+
+    /// Counts a recheck, and returns the wait before it.
+    fn excess(&self) -> Duration {
+        let (mut due, now) = (self.due.lock(), Instant::now());
+        *due = (*due).max(now) + EACH;
+        due.duration_since(now).saturating_sub(EACH * BURST)
+    }
+}
+
+/// Rechecks at a time.
+const MOST_CHECKED: usize = 4;
+/// Rechecks at once, as many as there are grants on a busy day.
+const BURST: u32 = 4096;
+/// The interval in the long run, if changes never end.
+const EACH: Duration = Duration::from_millis(20);

@@ -1,0 +1,162 @@
+//! The rules of access control, and the source that judges a credential.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::evidence::credential::Credential;
+use super::oidc::Issuers;
+use super::options::{Issuer, Options};
+use super::passwords::Users;
+use super::reviewer::{Action, Reviewer};
+use super::tickets::{Key, Tickets};
+use crate::base::secret::Secret;
+use crate::policy::allowlist::TargetId;
+use crate::protocol::jwt::Jwt;
+
+/// What may prove users and decide about their rights.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The API server.
+    pub reviewer: Option<Arc<dyn Reviewer>>,
+    /// The OIDC issuers.
+    pub issuers: Option<Arc<Issuers>>,
+    /// The file of users.
+    pub users: Option<Arc<Users>>,
+    /// The tickets.
+    pub tickets: Option<Arc<Tickets>>,
+}
+
+/// What is asked, and of what.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    pub(super) options: Options,
+    pub(super) sources: Sources,
+}
+
+/// The source that judges a credential.
+#[derive(Debug)]
+pub(super) enum Source<'a> {
+    Tickets(&'a Tickets, Key),
+    /// A name and a password.
+    Users(&'a Users, &'a str, &'a Secret),
+    Issuers(&'a Issuers, &'a Secret),
+    ApiServer(&'a dyn Reviewer, &'a Secret),
+    /// It proves no user, by this sentence. To see that costs less than to remember it.
+    Nobody(Box<str>),
+}
+
+impl Sources {
+    /// Returns the credential as it is judged: the password of a user that the file does not know is a token, whatever the
+    /// user. Where there is a file, a text that no token looks like stays a password: a typing error in a name must not send
+    /// the password that belongs to it to another server.
+    pub(super) fn normalized(&self, credential: Credential) -> Credential {
+        match credential {
+            Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),
+            credential => credential,
+        }
+    }
+
+    /// Returns the user of a credential that is a password, whether or not the file has it: names are no oracle.
+    pub(super) fn password_name<'a>(&self, credential: &'a Credential) -> Option<&'a str> {
+        match credential {
+            Credential::Basic { user, password } => self.takes_password(password).then_some(user),
+            Credential::Bearer(_) => None,
+        }
+    }
+
+    fn takes_password(&self, password: &Secret) -> bool {
+        let is_token = self.take_tokens() && is_like_a_token(password.expose());
+        self.users.is_some() && !is_token && self.ticket(password).is_none()
+    }
+
+    fn take_tokens(&self) -> bool {
+        self.reviewer.is_some() || self.issuers.is_some()
+    }
+
+    /// Returns the tickets, and the hash of a text that has the shape of one. Where tickets are accepted nothing else of that
+    /// shape is, so that a wrong one costs no more than its hash.
+    pub(super) fn ticket(&self, text: &Secret) -> Option<(&Tickets, Key)> {
+        Some((self.tickets.as_deref()?, Key::of(text)?))
+    }
+}
+
+/// Returns whether a text may be a token: a JWT, or as long as those of clouds are.
+fn is_like_a_token(text: &str) -> bool {
+    text.starts_with("eyJ") || text.len() >= 100
+}
+
+impl Rules {
+    /// Returns how long a yes counts while there is no answer.
+    pub(super) fn stale(&self) -> Duration {
+        self.options.kubernetes.as_ref().map_or(Duration::ZERO, |own| own.stale)
+    }
+
+    /// Returns how often the rights in use are asked about again.
+    pub(super) fn recheck(&self) -> Duration {
+        self.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck)
+    }
+
+    /// Returns the one source that judges a credential, which is [normalized](Sources::normalized).
+    pub(super) fn source<'a>(&'a self, credential: &'a Credential) -> Source<'a> {
+        let sources = &self.sources;
+        let token = match (credential, &sources.users) {
+            (Credential::Basic { user, password }, Some(users)) => return Source::Users(users, user, password),
+            (Credential::Basic { .. }, None) => return Source::Nobody(NO_SOURCE.into()),
+            (Credential::Bearer(token), _) => token,
+        };
+        if let Some((tickets, key)) = sources.ticket(token) {
+            return Source::Tickets(tickets, key);
+        }
+        if !sources.take_tokens() {
+            return Source::Nobody(NO_SOURCE.into());
+        }
+        if let Some(phrase) = self.obviously_refused(token) {
+            return Source::Nobody(phrase);
+        }
+        match (&sources.issuers, &sources.reviewer) {
+            (Some(issuers), _) if issuers.judges(token) => Source::Issuers(issuers, token),
+            (_, Some(reviewer)) => Source::ApiServer(&**reviewer, token),
+            (_, None) => Source::Nobody(NO_SOURCE.into()),
+        }
+    }
+
+    /// Returns why a token is refused that is malformed, or says itself that it is not for now or not for here.
+    fn obviously_refused(&self, token: &Secret) -> Option<Box<str>> {
+        let jwt = match Jwt::read(token.expose()) {
+            Ok(jwt) => jwt?,
+            Err(phrase) => return Some(phrase),
+        };
+        if let Some(phrase) = jwt.cut() {
+            return Some(phrase);
+        }
+        let is_of_issuer = |issuer: &Issuer| jwt.claims.text("iss") == Some(&*issuer.issuer);
+        let audiences = match self.options.oidc.iter().find(|issuer| is_of_issuer(issuer)) {
+            Some(issuer) => &issuer.audiences,
+            None => &self.options.kubernetes.as_ref()?.audiences,
+        };
+        jwt.obviously_refused(SystemTime::now(), audiences).map(Into::into)
+    }
+
+    /// Returns the question to the API server about a target; `None` where it has no say: a static target is no object of
+    /// the cluster, even if a Service has its name.
+    pub(super) fn action(&self, id: &TargetId) -> Option<Action> {
+        let check = &self.options.kubernetes.as_ref().filter(|_| !id.is_static())?.check;
+        Some(Action {
+            verb: check.verb.clone(),
+            group: check.group.clone(),
+            resource: check.resource.clone(),
+            subresource: check.subresource.clone(),
+            namespace: id.namespace.clone(),
+            name: if check.is_of_the_service() {
+                id.service.clone()
+            } else {
+                "".into()
+            },
+        })
+    }
+}
+
+/// The answer to a credential of a kind that is not accepted.
+pub(super) const NO_SOURCE: &str = "the credential is none that is accepted here";
+/// The interval of rechecks without `access.kubernetes`.
+const FALLBACK: Duration = Duration::from_mins(5);
