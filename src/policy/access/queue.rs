@@ -1,8 +1,8 @@
 //! Bounds the questions that are asked at a time, of all clients and of each: a flood starves no other address.
 //!
-//! The network that was served longest ago is next, so that a newcomer waits for none that was served a moment before.
+//! The network whose last request was longest ago is next, so that a newcomer waits for none that has asked a moment before.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,21 +59,28 @@ impl Bounds {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The network of each permit.
-    asking: Vec<IpAddr>,
-    /// In the order of their arrival.
-    waiting: Vec<Waiting>,
-    /// The turn in which each network was served last, lately.
-    served: HashMap<IpAddr, u64>,
-    /// The number of permits so far.
-    turns: u64,
+    /// Those that ask or wait, and those that have asked lately.
+    networks: HashMap<IpAddr, Network>,
+    /// The requests that wait, in the order of their turns.
+    waiting: BTreeMap<Turn, (IpAddr, oneshot::Sender<Permit>)>,
+    /// The number of permits.
+    asking: usize,
+    /// The number of requests so far.
+    requests: u64,
 }
 
-#[derive(Debug)]
-struct Waiting {
-    network: IpAddr,
-    grant: oneshot::Sender<Permit>,
+#[derive(Debug, Default)]
+struct Network {
+    /// The number of its permits.
+    asking: usize,
+    /// The number of its requests that wait.
+    waiting: usize,
+    /// The number of its last request; 0 if there was none lately.
+    last: u64,
 }
+
+/// The number of the request before that one from the same network, and its own.
+type Turn = (u64, u64);
 
 /// The right to ask, until it is dropped.
 #[derive(Debug)]
@@ -94,103 +101,87 @@ impl Queue {
 
     /// Takes a permit on behalf of a client, at once or after others. `None` when the queue is full or the wait too long.
     pub(super) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
-        let network = network(client);
-        let granted = {
-            let mut state = self.state.lock();
-            if state.is_free_for(network, &self.bounds) {
-                state.begin(network);
-                drop(state);
-                return Some(self.permit(network));
-            }
-            state.wait(network, &self.bounds)?
-        };
-        let _left = Left(self);
+        let (grant, granted) = oneshot::channel();
+        let turn = self.state.lock().add(network(client), grant, &self.bounds)?;
+        let _left = Left { queue: self, turn };
+        self.serve();
         timeout(self.bounds.longest, granted).await.ok()?.ok()
-    }
-
-    fn permit(self: &Arc<Self>, network: IpAddr) -> Permit {
-        Permit {
-            queue: Arc::clone(self),
-            network,
-        }
     }
 
     /// Gives free permits to those that wait.
     fn serve(self: &Arc<Self>) {
         loop {
-            let Some(next) = self.state.lock().next_waiting(&self.bounds) else {
+            let Some((network, grant)) = self.state.lock().next_waiting(&self.bounds) else {
                 return;
             };
+            let queue = Arc::clone(self);
             // It has left in this moment: its permit is dropped, and the next one is served.
-            next.grant.send(self.permit(next.network)).ok();
+            grant.send(Permit { queue, network }).ok();
         }
     }
 }
 
 impl State {
-    fn is_free_for(&self, network: IpAddr, most: &Bounds) -> bool {
-        let own = self.asking.iter().filter(|asking| **asking == network).count();
-        self.asking.len() < most.asking && own < most.asking_of_one
-    }
-
-    /// The turn in which a network was served last; 0 if that was not lately.
-    fn served(&self, network: IpAddr) -> u64 {
-        self.served.get(&network).copied().unwrap_or_default()
-    }
-
-    fn begin(&mut self, network: IpAddr) {
-        self.asking.push(network);
-        self.turns += 1;
-        if self.served.len() >= MOST_NETWORKS && !self.served.contains_key(&network) {
-            let oldest = self.turns.saturating_sub(SHORTEST_MEMORY);
-            self.served.retain(|_, turn| *turn > oldest);
+    /// Adds a request to those that wait, if a permit is free for it or there is room.
+    fn add(&mut self, network: IpAddr, grant: oneshot::Sender<Permit>, most: &Bounds) -> Option<Turn> {
+        if self.networks.len() >= MOST_NETWORKS {
+            let oldest = self.requests.saturating_sub(SHORTEST_MEMORY);
+            self.networks
+                .retain(|_, own| own.asking + own.waiting > 0 || own.last > oldest);
         }
-        self.served.insert(network, self.turns);
+        let own = self.networks.entry(network).or_default();
+        let turn = (own.last, self.requests + 1);
+        let is_free = self.asking < most.asking && own.asking < most.asking_of_one;
+        if !is_free {
+            let has_room = own.waiting < most.waiting_of_one;
+            if !has_room || (self.waiting.len() >= most.waiting && !self.displace(turn)) {
+                return None;
+            }
+        }
+        self.requests += 1;
+        let own = self.networks.entry(network).or_default();
+        own.last = self.requests;
+        own.waiting += 1;
+        self.waiting.insert(turn, (network, grant));
+        Some(turn)
     }
 
-    fn wait(&mut self, network: IpAddr, most: &Bounds) -> Option<oneshot::Receiver<Permit>> {
-        let own = self.waiting.iter().filter(|waiting| waiting.network == network).count();
-        let is_full = self.waiting.len() >= most.waiting;
-        if own >= most.waiting_of_one || (is_full && !self.displace((own + 1, self.served(network)))) {
+    /// Ends the wait of the last one, if that is after this turn.
+    fn displace(&mut self, turn: Turn) -> bool {
+        let last = self.waiting.last_key_value().map(|(last, _)| *last);
+        last.is_some_and(|last| last > turn && self.remove(last).is_some())
+    }
+
+    fn remove(&mut self, turn: Turn) -> Option<(IpAddr, oneshot::Sender<Permit>)> {
+        let (network, grant) = self.waiting.remove(&turn)?;
+        self.networks.entry(network).or_default().waiting -= 1;
+        Some((network, grant))
+    }
+
+    /// The first one that a permit is free for.
+    fn next_waiting(&mut self, most: &Bounds) -> Option<(IpAddr, oneshot::Sender<Permit>)> {
+        if self.asking >= most.asking {
             return None;
         }
-        let (grant, granted) = oneshot::channel();
-        self.waiting.push(Waiting { network, grant });
-        Some(granted)
-    }
-
-    /// Ends the youngest wait of the network with the most, and of those the one that was served last, if these are more than
-    /// one's own.
-    fn displace(&mut self, own: (usize, u64)) -> bool {
-        let mut waits = HashMap::new();
-        for waiting in &self.waiting {
-            *waits.entry(waiting.network).or_insert(0) += 1;
-        }
-        let ranks = self.waiting.iter().map(|Waiting { network, .. }| {
-            let waits = waits.get(network).copied().unwrap_or_default();
-            (waits, self.served(*network))
-        });
-        let most = ranks.zip(0..).max().filter(|(rank, _)| *rank > own);
-        most.map(|(_, index)| self.waiting.remove(index)).is_some()
-    }
-
-    /// The first one of the network that was served longest ago, of those that a permit is free for.
-    fn next_waiting(&mut self, most: &Bounds) -> Option<Waiting> {
-        let waiting = self.waiting.iter().enumerate();
-        let free = waiting.filter(|(_, waiting)| self.is_free_for(waiting.network, most));
-        let (index, _) = free.min_by_key(|(_, waiting)| self.served(waiting.network))?;
-        let next = self.waiting.remove(index);
-        self.begin(next.network);
-        Some(next)
+        let asking = |network| self.networks.get(network).map_or(0, |own| own.asking);
+        let mut waiting = self.waiting.iter();
+        let (turn, _) = waiting.find(|(_, (network, _))| asking(network) < most.asking_of_one)?;
+        let (network, grant) = self.remove(*turn)?;
+        self.asking += 1;
+        self.networks.entry(network).or_default().asking += 1;
+        Some((network, grant))
     }
 }
 
 /// Leaves the queue when the wait ends, whatever ends it.
-struct Left<'a>(&'a Queue);
+struct Left<'a> {
+    queue: &'a Queue,
+    turn: Turn,
+}
 
 impl Drop for Left<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().waiting.retain(|waiting| !waiting.grant.is_closed());
+        self.queue.state.lock().remove(self.turn);
     }
 }
 
@@ -198,18 +189,16 @@ impl Drop for Permit {
     fn drop(&mut self) {
         {
             let mut state = self.queue.state.lock();
-            let own = state.asking.iter().position(|network| *network == self.network);
-            if let Some(own) = own {
-                state.asking.swap_remove(own);
-            }
+            state.asking -= 1;
+            state.networks.entry(self.network).or_default().asking -= 1;
         }
         self.queue.serve();
     }
 }
 
-/// The networks that are remembered: about 300 KiB. Beyond, those that were served longest ago are forgotten.
+/// The networks that are remembered: about 300 KiB. Beyond, those that asked longest ago are forgotten.
 const MOST_NETWORKS: usize = 4096;
-/// The turns for which a network is remembered at least.
+/// The requests for which a network is remembered at least.
 const SHORTEST_MEMORY: u64 = 2048;
 
 #[cfg(test)]
@@ -237,7 +226,7 @@ mod tests {
 
     fn is_idle(queue: &Queue) -> bool {
         let state = queue.state.lock();
-        state.asking.is_empty() && state.waiting.is_empty()
+        state.asking == 0 && state.waiting.is_empty()
     }
 
     #[tokio::test(start_paused = true)]
@@ -245,7 +234,7 @@ mod tests {
         let queue = Queue::new(Bounds::COSTLY);
         let flood: Vec<_> = (0..100).map(|_| enter(&queue, 1)).collect();
         settle().await;
-        assert_eq!(queue.state.lock().asking.len(), 2);
+        assert_eq!(queue.state.lock().asking, 2);
         assert_eq!(queue.state.lock().waiting.len(), 8);
         let other = queue.enter(client(2)).await.unwrap();
         assert_eq!(flood.iter().filter(|request| request.is_finished()).count(), 92);
@@ -376,8 +365,8 @@ mod tests {
             drop(queue.enter(client(number)).await);
         }
         let state = queue.state.lock();
-        assert!(state.served.len() <= MOST_NETWORKS, "{}", state.served.len());
-        assert!(state.served.len() >= MOST_NETWORKS / 2);
+        assert!(state.networks.len() <= MOST_NETWORKS, "{}", state.networks.len());
+        assert!(state.networks.len() >= MOST_NETWORKS / 2);
     }
 
     #[tokio::test(start_paused = true)]
