@@ -56,26 +56,16 @@ struct Known {
 }
 
 impl Settings {
-    /// The faults of the files and the remarks about them.
-    pub fn judge(&self) -> Judgement {
-        let read = settled(None, Duration::ZERO, || Contents::read(self));
-        let read = read.map_err(|reason| vec![FileFault::of_the_system(reason)]);
-        let mut judgement = Judgement::default();
-        match read.and_then(|(contents, _)| Material::of(self, &contents)) {
-            Ok(material) => judgement.remarks = true_now(&material.cautions).cloned().collect(),
-            Err(faults) => judgement.faults = faults,
-        }
-        judgement
-    }
-}
-
-/// What there is to say of the files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Judgement {
+    /// Reads the files, and returns what an operator should know of them, such as that a certificate has expired.
+    ///
+    /// # Errors
     /// Why they cannot be used.
-    pub faults: Vec<FileFault>,
-    /// What an operator should know although they can, such as a certificate that has expired.
-    pub remarks: Vec<FileFault>,
+    pub fn judge(&self) -> Result<Vec<FileFault>, Vec<FileFault>> {
+        let read = settled(None, Duration::ZERO, || Contents::read(self));
+        let (contents, _) = read.map_err(|reason| vec![FileFault::of_the_system(reason)])?;
+        let material = Material::of(self, &contents)?;
+        Ok(true_now(&material.cautions).cloned().collect())
+    }
 }
 
 fn true_now(cautions: &[Caution]) -> impl Iterator<Item = &FileFault> {

@@ -111,14 +111,9 @@ impl<'a> Jwt<'a> {
 
     /// Returns whether it names one of these audiences.
     pub fn is_for(&self, audiences: &[Box<str>]) -> bool {
-        let own = self
-            .claims
-            .list("aud")
-            .unwrap_or_default()
-            .iter()
-            .filter_map(Value::as_str);
-        own.into_iter()
-            .any(|own| audiences.iter().any(|audience| **audience == *own))
+        let own = self.claims.list("aud").unwrap_or_default();
+        own.iter()
+            .any(|own| audiences.iter().any(|audience| own.as_str() == Some(audience)))
     }
 
     /// The end of its validity. `None` where it has none, or one that no clock can show.

@@ -4,6 +4,7 @@
 //! its requests are told apart in the server's audit log. A question has one deadline for everything. Each failure is an
 //! [`Unavailable`], which no caller may take for a no.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,7 +42,7 @@ struct Health {
     resumes: Option<Instant>,
     /// The last failure of each kind of question that a server which starts shows as well. Apart, since any client may send
     /// a token that fails, and no such token may keep a lost right alive.
-    troubled: [Option<Instant>; 2],
+    troubled: HashMap<Kind, Instant>,
 }
 
 impl ApiReviewer {
@@ -114,25 +115,28 @@ impl ApiReviewer {
             health.resumes = Some(now + wait);
         }
         if matches!(error.failure, Failure::Connect | Failure::Forbidden | Failure::Server) {
-            let [token, access] = &mut health.troubled;
-            *(if kind == Kind::Token { token } else { access }) = Some(now);
+            health.troubled.insert(kind, now);
         }
     }
 
     /// Whether the server may have begun to answer so lately that it does not know each role and binding yet.
     fn is_settled(&self, kind: Kind) -> bool {
-        let [token, access] = self.health.lock().troubled;
-        let troubled = if kind == Kind::Token { token } else { access };
-        troubled.is_none_or(|last| last.elapsed() >= SETTLES)
+        let health = self.health.lock();
+        let last = health.troubled.get(&kind);
+        last.is_none_or(|last| last.elapsed() >= SETTLES)
     }
 
     async fn token_verdict(&self, token: &Secret) -> Result<Verdict, Unavailable> {
         // One deadline for both questions, where there are two.
         let question = Question::new(Kind::Token, Some(token));
         let mut refused: Option<Verdict> = None;
-        for audience in self.audiences.questions(token) {
-            let status = self.ask(question, token::Spec::new(token, audience)).await?;
-            let verdict = token::verdict(status, audience, token);
+        for audiences in self.audiences.questions(token) {
+            let spec = token::Spec {
+                token: token.expose(),
+                audiences,
+            };
+            let status = self.ask(question, spec).await?;
+            let verdict = token::verdict(status, audiences, token);
             match verdict.map_err(|error| question.unavailable(error.failure, &error.reason))? {
                 Verdict::Refused(sentence) if *sentence == *token::REVOKED && !self.is_settled(Kind::Token) => {
                     let reason = "it has just come back, and may not know each ServiceAccount yet";
@@ -182,7 +186,7 @@ impl fmt::Debug for ApiReviewer {
 }
 
 /// A kind of question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Token,
     Access,

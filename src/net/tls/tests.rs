@@ -122,7 +122,11 @@ impl Files {
 
     /// What there is to say of these settings, without the name of the folder.
     fn said(&self, settings: &Settings) -> (Vec<String>, Vec<String>) {
-        let Judgement { faults, remarks } = settings.judge();
+        let judged = settings.judge();
+        let (faults, remarks) = match judged {
+            Ok(remarks) => (Vec::new(), remarks),
+            Err(faults) => (faults, Vec::new()),
+        };
         let folder = format!("{}/", self.folder.path().display());
         let text = |found: Vec<FileFault>| {
             found

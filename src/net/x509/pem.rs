@@ -141,10 +141,8 @@ fn absent<T: Item>() -> PemFault {
 /// Finds what is no PEM at all, and says what it is.
 fn refuse_other_forms<T: Item>(bytes: &[u8]) -> Result<(), PemFault> {
     let reason = match bytes {
-        [0xef, 0xbb, 0xbf, ..] => {
-            "it begins with a byte order mark (BOM): save it without one, as plain ASCII".to_owned()
-        }
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is UTF-16: save it as plain ASCII".to_owned(),
+        [0xef, 0xbb, 0xbf, ..] => "it begins with a byte order mark (BOM): save it without one, as plain ASCII".into(),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is UTF-16: save it as plain ASCII".into(),
         // A SEQUENCE of more than 127 bytes: certificates, lists, keys and PKCS #12 are that in DER.
         [0x30, 0x81..=0x84, ..] => {
             let command = T::COMMAND;
@@ -155,7 +153,7 @@ fn refuse_other_forms<T: Item>(bytes: &[u8]) -> Result<(), PemFault> {
     Err(PemFault::of_the_file(reason))
 }
 
-/// One section, from its first mark to its last; to the end of the file, as long as its last mark has not come.
+/// One section, from its first mark to its last.
 struct Section<'a> {
     label: &'a str,
     line: usize,
@@ -172,30 +170,25 @@ impl Section<'_> {
 
 /// Finds the sections of a file. Every line with what looks like a mark is one, and nothing else stands in it.
 fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, PemFault> {
-    let mut sections = Vec::new();
-    let mut open: Option<Section<'_>> = None;
-    let mut rest = bytes;
+    let (mut sections, mut open, mut end) = (Vec::new(), None, 0);
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
-        let text = rest;
-        rest = rest.get(line.len()..).unwrap_or_default();
-        let Some(mark) = Mark::of(line, number)? else { continue };
-        open = match (mark, open) {
-            (Mark::Begin(label), None) => Some(Section {
-                label,
-                line: number,
-                text,
-            }),
-            (Mark::End(label), Some(begun)) if begun.label == label => {
-                let length = begun.text.len() - rest.len();
-                let text = begun.text.get(..length).unwrap_or_default();
-                sections.push(Section { text, ..begun });
+        let start = end;
+        end += line.len();
+        let Some((is_end, label)) = mark(line, number)? else {
+            continue;
+        };
+        open = match (is_end, open) {
+            (false, None) => Some((number, label, start)),
+            (true, Some((line, begun, start))) if begun == label => {
+                let text = bytes.get(start..end).unwrap_or_default();
+                sections.push(Section { label, line, text });
                 None
             }
-            (Mark::End(label), None) => {
+            (true, None) => {
                 let reason = format!("there is no `-----BEGIN {label}-----` before this line");
                 return Err(PemFault::at(number, reason));
             }
-            (Mark::Begin(_) | Mark::End(_), Some(Section { label, line, .. })) => {
+            (_, Some((line, label, _))) => {
                 let reason = format!("there is no `-----END {label}-----` for line {line} before this line");
                 return Err(PemFault::at(number, reason));
             }
@@ -203,38 +196,30 @@ fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, PemFault> {
     }
     match open {
         None => Ok(sections),
-        Some(Section { label, line, .. }) => {
+        Some((line, label, _)) => {
             let reason = format!("there is no `-----END {label}-----` after this line");
             Err(PemFault::at(line, reason))
         }
     }
 }
 
-/// The first or the last line of a section.
-enum Mark<'a> {
-    Begin(&'a str),
-    End(&'a str),
-}
-
-impl<'a> Mark<'a> {
-    /// Reads a line, which is no mark if it does not look like one.
-    fn of(line: &'a [u8], number: usize) -> Result<Option<Self>, PemFault> {
-        let label = |start: &[u8]| {
-            let label = line.trim_ascii_end().strip_prefix(start)?.strip_suffix(b"-----")?;
-            let is_label = |byte: &u8| matches!(byte, b' '..=b'~') && *byte != b'-';
-            std::str::from_utf8(label).ok().filter(|_| label.iter().all(is_label))
-        };
-        let has = |part: &[u8]| line.windows(part.len()).any(|at| at == part);
-        match (label(b"-----BEGIN "), label(b"-----END ")) {
-            (Some(label), _) => Ok(Some(Self::Begin(label))),
-            (_, Some(label)) => Ok(Some(Self::End(label))),
-            (None, None) if has(b"-BEGIN ") || has(b"-END ") => {
-                let reason = "`-----BEGIN …-----` and `-----END …-----` must each be a whole line, with five hyphens on both sides";
-                Err(PemFault::at(number, reason))
-            }
-            (None, None) => Ok(None),
-        }
+/// Reads the first or the last line of a section: whether it is the last one, and its label. `None` for a line that does not
+/// look like one.
+fn mark(line: &[u8], number: usize) -> Result<Option<(bool, &str)>, PemFault> {
+    let label = |start: &[u8]| {
+        let label = line.trim_ascii_end().strip_prefix(start)?.strip_suffix(b"-----")?;
+        let is_label = |byte: &u8| matches!(byte, b' '..=b'~') && *byte != b'-';
+        std::str::from_utf8(label).ok().filter(|_| label.iter().all(is_label))
+    };
+    let begin = label(b"-----BEGIN ").map(|label| (false, label));
+    let mark = begin.or_else(|| Some((true, label(b"-----END ")?)));
+    let has = |part: &[u8]| line.windows(part.len()).any(|at| at == part);
+    if mark.is_none() && (has(b"-BEGIN ") || has(b"-END ")) {
+        let reason =
+            "`-----BEGIN …-----` and `-----END …-----` must each be a whole line, with five hyphens on both sides";
+        return Err(PemFault::at(number, reason));
     }
+    Ok(mark)
 }
 
 const ENCRYPTED: &str = "the private key is encrypted: `openssl pkey` writes it without its passphrase";

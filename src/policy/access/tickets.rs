@@ -31,34 +31,9 @@ pub struct Tickets {
 
 #[derive(Debug)]
 struct Table {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<Key, Proof>,
     /// The number of entries that are no tickets.
     faults: usize,
-}
-
-/// A ticket as it is kept.
-#[derive(Debug)]
-struct Entry {
-    expires: SystemTime,
-    proof: Proof,
-}
-
-impl Entry {
-    /// Parses the value of the Secret's key.
-    fn parse(value: &[u8]) -> Result<Self, &'static str> {
-        let Ticket {
-            user,
-            groups,
-            expires,
-            target,
-        } = Ticket::parse(value)?;
-        let user = User::claimed(Method::Ticket, &user, groups, Some(expires));
-        let proof = Proof {
-            user: Arc::new(user),
-            target,
-        };
-        Ok(Self { expires, proof })
-    }
 }
 
 /// What is known of a ticket.
@@ -86,6 +61,18 @@ pub struct Proof {
 }
 
 impl Proof {
+    /// Parses the value of the Secret's key.
+    fn parse(value: &[u8]) -> Result<Self, &'static str> {
+        let Ticket {
+            user,
+            groups,
+            expires,
+            target,
+        } = Ticket::parse(value)?;
+        let user = Arc::new(User::claimed(Method::Ticket, &user, groups, Some(expires)));
+        Ok(Self { user, target })
+    }
+
     /// Whether the ticket is for that target. It is the one that is dialled, by whatever name it was asked for.
     pub fn opens(&self, target: &TargetId) -> bool {
         self.target.as_ref().is_none_or(|own| match target.is_static() {
@@ -114,18 +101,14 @@ impl Tickets {
         let Some(table) = table.as_ref() else {
             return Judged::Unlisted;
         };
+        // By more than what clocks differ by it lasts too long.
+        let latest = now.checked_add(self.ttl).and_then(|latest| latest.checked_add(SKEW));
         match table.entries.get(&key) {
             None => Judged::Unknown,
-            Some(entry) if entry.expires <= now => Judged::Expired,
-            Some(entry) if self.lasts_too_long(entry.expires, now) => Judged::TooLong,
-            Some(entry) => Judged::Proved(entry.proof.clone()),
+            Some(proof) if proof.user.expires.is_none_or(|expires| expires <= now) => Judged::Expired,
+            Some(proof) if latest.is_some_and(|latest| proof.user.expires > Some(latest)) => Judged::TooLong,
+            Some(proof) => Judged::Proved(proof.clone()),
         }
-    }
-
-    /// By more than what clocks differ by.
-    fn lasts_too_long(&self, expires: SystemTime, now: SystemTime) -> bool {
-        let latest = now.checked_add(self.ttl).and_then(|latest| latest.checked_add(SKEW));
-        latest.is_some_and(|latest| expires > latest)
     }
 
     /// The verdict on the ticket of that hash. Where the table `is_late`, it may be out of date, and only a no counts that
@@ -175,8 +158,8 @@ impl Tickets {
         let mut faults = Vec::new();
         for (name, value) in data {
             let key = Key::parse(name).ok_or(NOT_A_HASH);
-            match key.and_then(|key| Ok((key, Entry::parse(value)?))) {
-                Ok((key, entry)) if entries.len() < MOST => drop(entries.insert(key, entry)),
+            match key.and_then(|key| Ok((key, Proof::parse(value)?))) {
+                Ok((key, proof)) if entries.len() < MOST => drop(entries.insert(key, proof)),
                 Ok(_) => faults.push(TicketFault::new(name, "there are more than 16384 tickets")),
                 Err(reason) => faults.push(TicketFault::new(name, reason)),
             }

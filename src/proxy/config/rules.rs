@@ -7,7 +7,7 @@ use super::{Config, listen};
 use crate::base::file;
 use crate::base::yaml::field::Field;
 use crate::kubernetes::files;
-use crate::net::tls::{ClientAuth, Judgement, Part, Settings};
+use crate::net::tls::{ClientAuth, Part, Settings};
 use crate::policy::access::passwords::Users;
 use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
 use crate::policy::allowlist::StaticTarget;
@@ -73,12 +73,17 @@ fn files_of_tls(settings: &Settings, tls: &Field<'_>) {
         Part::Crl => tls.at("crl"),
         Part::None => tls.clone(),
     };
-    let Judgement { faults, remarks } = judged.judge();
-    for fault in faults {
-        place(fault.part).fault(fault.to_string());
-    }
-    for remark in remarks {
-        place(remark.part).warning(remark.to_string());
+    match judged.judge() {
+        Ok(remarks) => {
+            for remark in remarks {
+                place(remark.part).warning(remark.to_string());
+            }
+        }
+        Err(faults) => {
+            for fault in faults {
+                place(fault.part).fault(fault.to_string());
+            }
+        }
     }
 }
 

@@ -20,14 +20,6 @@ pub(super) struct Audiences {
     servers_own: bool,
 }
 
-/// The audiences of one question. A `TokenReview` without audiences asks for the server's own, which has no other name
-/// that is known here: so no question asks for both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Audience<'a> {
-    Named(&'a [Box<str>]),
-    ServersOwn,
-}
-
 impl Audiences {
     /// Those of the settings: empty text is the server's own, and so is an empty list.
     pub(super) fn new(audiences: &[Box<str>]) -> Self {
@@ -38,11 +30,12 @@ impl Audiences {
         }
     }
 
-    /// The questions about a token, one after the other until one has a yes. The claim `aud` only orders them: a good token
+    /// The audiences of each question about a token, one after the other until one has a yes. A `TokenReview` without
+    /// audiences asks for the server's own, which has no other name that is known here: so no question asks for both. The claim `aud` only orders them: a good token
     /// costs one question, and is not refused for what it says of itself.
-    pub(super) fn questions(&self, token: &Secret) -> impl Iterator<Item = Audience<'_>> {
-        let named = (!self.named.is_empty()).then_some(Audience::Named(&self.named));
-        let own = self.servers_own.then_some(Audience::ServersOwn);
+    pub(super) fn questions(&self, token: &Secret) -> impl Iterator<Item = &[Box<str>]> {
+        let named = (!self.named.is_empty()).then_some(&*self.named);
+        let own = self.servers_own.then_some(&[][..]);
         let is_named =
             named.is_some() && own.is_some() && Jwt::of(token.expose()).is_some_and(|jwt| jwt.is_for(&self.named));
         let in_order = if is_named { [named, own] } else { [own, named] };
@@ -53,27 +46,16 @@ impl Audiences {
 /// The question which user the token proves.
 #[derive(Serialize)]
 pub(super) struct Spec<'a> {
-    token: &'a str,
+    pub(super) token: &'a str,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    audiences: &'a [Box<str>],
-}
-
-impl<'a> Spec<'a> {
-    pub(super) fn new(token: &'a Secret, audience: Audience<'a>) -> Self {
-        let audiences = match audience {
-            Audience::Named(names) => names,
-            Audience::ServersOwn => &[],
-        };
-        let token = token.expose();
-        Self { token, audiences }
-    }
+    pub(super) audiences: &'a [Box<str>],
 }
 
 /// Returns the verdict of the answer to the question with these audiences.
 ///
 /// # Errors
 /// The server could not judge the token.
-pub(super) fn verdict(status: Status, audience: Audience<'_>, token: &Secret) -> Result<Verdict, ApiError> {
+pub(super) fn verdict(status: Status, audiences: &[Box<str>], token: &Secret) -> Result<Verdict, ApiError> {
     if !status.authenticated {
         let error = unquoted(&status.error).to_ascii_lowercase();
         if says(&error, &PASSING) {
@@ -83,9 +65,7 @@ pub(super) fn verdict(status: Status, audience: Audience<'_>, token: &Secret) ->
         return Ok(Verdict::Refused(sentence(&error).into()));
     }
     // A server that knows no audiences answers without any, and has not compared them.
-    if let Audience::Named(names) = audience
-        && !status.audiences.iter().any(|name| names.contains(name))
-    {
+    if !audiences.is_empty() && !status.audiences.iter().any(|name| audiences.contains(name)) {
         return Ok(Verdict::Refused(OTHER_AUDIENCE.into()));
     }
     Ok(match user(status.user.0, token) {
@@ -237,8 +217,8 @@ mod tests {
     const VERSION: &str = "authentication.k8s.io/v1";
     const KIND: &str = "TokenReview";
 
-    fn verdict(body: &[u8], audience: Audience<'_>, token: &Secret) -> Result<Verdict, ApiError> {
-        super::verdict(reviews::status(body, Kind::Token)?, audience, token)
+    fn verdict(body: &[u8], audiences: &[Box<str>], token: &Secret) -> Result<Verdict, ApiError> {
+        super::verdict(reviews::status(body, Kind::Token)?, audiences, token)
     }
 
     fn token(claims: &Value) -> Secret {
@@ -258,7 +238,7 @@ mod tests {
 
     fn judged(status: &Value) -> Verdict {
         let names = named(&["switchboard", "other"]);
-        verdict(&answer(status), Audience::Named(&names), &Secret::from("opaque")).unwrap()
+        verdict(&answer(status), &names[..], &Secret::from("opaque")).unwrap()
     }
 
     #[test]
@@ -267,19 +247,19 @@ mod tests {
         let both = named(&["switchboard", "", "ssh"]);
         let names = named(&["switchboard", "ssh"]);
         for (audiences, token, expected) in [
-            (&[][..], &opaque, vec![Audience::ServersOwn]),
-            (&named(&[""])[..], &opaque, vec![Audience::ServersOwn]),
-            (&names[..], &opaque, vec![Audience::Named(&names)]),
-            (&both[..], &opaque, vec![Audience::ServersOwn, Audience::Named(&names)]),
+            (&[][..], &opaque, vec![&[][..]]),
+            (&named(&[""])[..], &opaque, vec![&[][..]]),
+            (&names[..], &opaque, vec![&names[..]]),
+            (&both[..], &opaque, vec![&[][..], &names[..]]),
             (
                 &both[..],
                 &token(&json!({"aud": "https://kubernetes.default.svc"})),
-                vec![Audience::ServersOwn, Audience::Named(&names)],
+                vec![&[][..], &names[..]],
             ),
             (
                 &both[..],
                 &token(&json!({"aud": ["a", "ssh"]})),
-                vec![Audience::Named(&names), Audience::ServersOwn],
+                vec![&names[..], &[][..]],
             ),
         ] {
             let audiences = Audiences::new(audiences);
@@ -291,15 +271,12 @@ mod tests {
     #[test]
     fn a_question_has_the_token_and_its_audiences_or_none() {
         let names = named(&["switchboard"]);
-        for (audience, expected) in [
-            (Audience::ServersOwn, json!({"token": "t.\"k"})),
-            (
-                Audience::Named(&names),
-                json!({"token": "t.\"k", "audiences": ["switchboard"]}),
-            ),
+        for (audiences, expected) in [
+            (&[][..], json!({"token": "t.\"k"})),
+            (&names[..], json!({"token": "t.\"k", "audiences": ["switchboard"]})),
         ] {
-            let token = Secret::from("t.\"k");
-            assert_eq!(json!(Spec::new(&token, audience)), expected);
+            let token = "t.\"k";
+            assert_eq!(json!(Spec { token, audiences }), expected);
         }
     }
 
@@ -313,7 +290,7 @@ mod tests {
             },
         });
         let names = named(&["switchboard"]);
-        let Verdict::Proved(user) = verdict(&answer(&status), Audience::Named(&names), &token).unwrap() else {
+        let Verdict::Proved(user) = verdict(&answer(&status), &names[..], &token).unwrap() else {
             panic!("it is a yes");
         };
         let expected = User {
@@ -421,7 +398,7 @@ mod tests {
             "context deadline exceeded",
         ] {
             let body = answer(&json!({"user": {}, "error": error}));
-            let failed = verdict(&body, Audience::ServersOwn, &Secret::from("t")).unwrap_err();
+            let failed = verdict(&body, &[][..], &Secret::from("t")).unwrap_err();
             assert_eq!(failed.failure, Failure::Server, "{error}");
         }
     }
@@ -443,7 +420,7 @@ mod tests {
             json!({"apiVersion": VERSION, "kind": KIND, "status": {"authenticated": true, "user": ["root", "u", [], {}]}})
                 .to_string(),
         ] {
-            let error = verdict(body.as_bytes(), Audience::ServersOwn, &Secret::from("t")).unwrap_err();
+            let error = verdict(body.as_bytes(), &[][..], &Secret::from("t")).unwrap_err();
             assert_eq!(error.failure, Failure::Malformed, "{body}");
         }
     }

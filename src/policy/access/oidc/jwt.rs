@@ -52,19 +52,20 @@ impl<'a> SignedJwt<'a> {
 
 /// The algorithm of that name, if it is one that verifies with a public key (RFC 7518 section 3.1, RFC 8037, RFC 9864).
 pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
-    Some(match name {
-        "RS256" => Algorithm::RS256,
-        "RS384" => Algorithm::RS384,
-        "RS512" => Algorithm::RS512,
-        "PS256" => Algorithm::PS256,
-        "PS384" => Algorithm::PS384,
-        "PS512" => Algorithm::PS512,
-        "ES256" => Algorithm::ES256,
-        "ES384" => Algorithm::ES384,
-        "EdDSA" | "Ed25519" => Algorithm::EdDSA,
-        _ => return None,
-    })
+    let name = if name == "Ed25519" { "EdDSA" } else { name };
+    let algorithm: Algorithm = name.parse().ok()?;
+    let is_elliptic = matches!(algorithm, Algorithm::ES256 | Algorithm::ES384 | Algorithm::EdDSA);
+    (is_elliptic || RSA.contains(&algorithm)).then_some(algorithm)
 }
 
+/// The algorithms of an RSA key that names none.
+pub(super) const RSA: [Algorithm; 6] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+];
 /// The types of a token for access (RFC 7519 section 5.1, RFC 9068 section 2.1), in lower case.
 const TYPES: [&str; 4] = ["jwt", "at+jwt", "application/at+jwt", "jose"];

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::jwt::{SignedJwt, algorithm};
+use super::jwt::{RSA, SignedJwt, algorithm};
 use crate::protocol::jwt::decoded;
 
 /// The keys of a set that can verify a signature; at least one.
@@ -188,15 +188,6 @@ impl Members {
     }
 }
 
-/// The algorithms of an RSA key that names none.
-const RSA: [Algorithm; 6] = [
-    Algorithm::RS256,
-    Algorithm::RS384,
-    Algorithm::RS512,
-    Algorithm::PS256,
-    Algorithm::PS384,
-    Algorithm::PS512,
-];
 /// The points of edwards25519 whose order divides 8, by their y as in a JSON Web Key, and the two of them that have a second
 /// encoding, above the prime: anybody can sign by such a key. libsodium's `ge25519_has_small_order` refuses the same.
 const SMALL_ORDER: [&str; 7] = [
