@@ -6,7 +6,6 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -212,10 +211,6 @@ forms! {
     pub(crate) Brief: Duration = values::brief, DURATION;
     /// A duration of more than 0 s and at most an hour.
     pub(crate) BriefTimeout: Duration = values::brief_timeout, DURATION;
-    /// A text that is not empty.
-    pub(crate) AnyText: Box<str> = values::text, Schema::Text;
-    /// The path of a file.
-    pub(crate) FilePath: PathBuf = values::path, Schema::Text;
     /// A DNS name.
     pub(crate) Domain: Box<str> = values::domain, Schema::Text;
     /// An IP address with the length of its prefix.

@@ -21,7 +21,6 @@ struct File {
     r#static: Vec<Target>,
     strict: Option<bool>,
     listen: Option<Listen>,
-    #[serde(deserialize_with = "forms::some::<forms::FilePath, _>")]
     ca: Option<PathBuf>,
 }
 
@@ -62,7 +61,6 @@ forms::forms! {
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename = "name, addresses", deny_unknown_fields)]
 struct Target {
-    #[serde(deserialize_with = "forms::one::<forms::AnyText, _>")]
     name: Box<str>,
     #[serde(deserialize_with = "forms::list::<Address, _, _>")]
     addresses: Vec<SocketAddr>,
