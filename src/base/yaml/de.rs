@@ -30,7 +30,6 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 
 use super::finding::{Findings, Position};
-use super::forms::Schema;
 use super::suggest;
 use super::tree::{Entry, Node, Scalar, Value};
 use crate::base::values::{self, shown};
@@ -214,7 +213,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         let text = &*self.scalar()?.text;
         if !words.contains(&text) {
             let quoted: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
-            let meant = suggest::value(text, Schema::Words(words), |meant| words.contains(&meant));
+            let meant = suggest::value(text, words, |meant| words.contains(&meant));
             return Err(fault(format_args!(
                 "expected {} (found `{}`){meant}",
                 either(&quoted),
@@ -227,7 +226,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         let Scalar { text, is_quoted } = self.scalar()?;
         let truth = values::read(text, values::boolean).map_err(|reason| {
-            let meant = suggest::value(text, Schema::Boolean, |meant| values::boolean(meant).is_ok());
+            let meant = suggest::value(text, &["true", "false"], |meant| values::boolean(meant).is_ok());
             fault(reason + &meant)
         })?;
         match is_quoted {

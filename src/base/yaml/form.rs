@@ -53,7 +53,7 @@ macro_rules! duration {
 
 pub(crate) const BOOLEAN: Form<bool> = Form {
     parse: values::boolean,
-    schema: Schema::Boolean,
+    schema: Schema::Words(&["true", "false"]),
 };
 pub(crate) const COUNT: Form<NonZeroU32> = Form {
     parse: values::count,

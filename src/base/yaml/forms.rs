@@ -38,8 +38,6 @@ pub(crate) trait Form {
 /// The values of one setting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Schema {
-    /// `true` or `false`.
-    Boolean,
     /// A whole number from 1 to this one.
     Count(u32),
     /// A whole number from 1 to this one, or the word.
@@ -58,12 +56,22 @@ impl Schema {
     /// JSON Schema, draft 7.
     pub(super) fn json(self) -> Value {
         match self {
-            Self::Boolean => json!({"type": "boolean"}),
             Self::Count(maximum) => json!({"type": "integer", "minimum": 1, "maximum": maximum}),
             Self::CountOr(maximum, word) => json!({"anyOf": [Self::Count(maximum).json(), {"enum": [word]}]}),
             Self::Text => json!({"type": "string", "minLength": 1}),
             Self::Pattern(pattern) | Self::Amount(pattern) => json!({"type": "string", "pattern": pattern}),
             Self::Words(words) => json!({"enum": words}),
+        }
+    }
+
+    /// The words that may be meant by another text; `None` where any text may be meant.
+    pub(super) fn words(self) -> Option<Vec<&'static str>> {
+        match self {
+            Self::Count(_) => Some(Vec::new()),
+            Self::CountOr(_, word) => Some(vec![word]),
+            Self::Amount(_) => Some(vec!["unlimited", "off"]),
+            Self::Words(words) => Some(words.to_vec()),
+            Self::Text | Self::Pattern(_) => None,
         }
     }
 }
@@ -108,7 +116,7 @@ impl<'de, F: Form> DeserializeSeed<'de> for Single<F> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<F::Value, D::Error> {
         match F::SCHEMA {
             Schema::Count(_) | Schema::CountOr(..) => deserializer.deserialize_u64(self),
-            Schema::Boolean | Schema::Text | Schema::Pattern(_) | Schema::Amount(_) | Schema::Words(_) => {
+            Schema::Text | Schema::Pattern(_) | Schema::Amount(_) | Schema::Words(_) => {
                 deserializer.deserialize_str(self)
             }
         }
@@ -124,8 +132,10 @@ impl<F: Form> Visitor<'_> for Single<F> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<F::Value, E> {
         values::read(text, F::parse).map_err(|reason| {
-            let meant = suggest::value(text, F::SCHEMA, |text| F::parse(text).is_ok());
-            E::custom(reason + &meant)
+            let meant = F::SCHEMA
+                .words()
+                .map(|words| suggest::value(text, &words, |text| F::parse(text).is_ok()));
+            E::custom(reason + &meant.unwrap_or_default())
         })
     }
 }

@@ -137,7 +137,7 @@ impl<'a> Field<'a> {
     fn read<T, E: Display>(&self, scalar: &Scalar, form: &Form<T, E>) -> Result<T, String> {
         let value = values::read(&scalar.text, form.parse).map_err(|reason| {
             let accepts = |text: &str| (form.parse)(text).is_ok();
-            reason + &self.meant(|| suggest::value(&scalar.text, form.schema, accepts))
+            reason + &self.meant(|| suggest::value(&scalar.text, &form.schema.words().unwrap_or_default(), accepts))
         })?;
         form.schema.misread(scalar).map_or(Ok(value), Err)
     }
@@ -346,7 +346,7 @@ impl Schema {
         let text = shown(&scalar.text);
         let is_number = scalar.text.bytes().all(|byte| byte.is_ascii_digit());
         match self {
-            Self::Boolean if scalar.is_quoted => Some(format!(
+            Self::Words(&["true", ..]) if scalar.is_quoted => Some(format!(
                 "expected `true` or `false` without quotes (found the text \"{text}\")"
             )),
             Self::Count(_) | Self::CountOr(..) if is_number && scalar.is_quoted => {
@@ -355,13 +355,9 @@ impl Schema {
             Self::Count(_) | Self::CountOr(..) if is_number && text.starts_with('0') => Some(format!(
                 "expected a number without leading zeros: they make it octal in YAML 1.1 (found `{text}`)"
             )),
-            Self::Boolean
-            | Self::Count(_)
-            | Self::CountOr(..)
-            | Self::Text
-            | Self::Pattern(_)
-            | Self::Amount(_)
-            | Self::Words(_) => None,
+            Self::Count(_) | Self::CountOr(..) | Self::Text | Self::Pattern(_) | Self::Amount(_) | Self::Words(_) => {
+                None
+            }
         }
     }
 }

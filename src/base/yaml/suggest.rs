@@ -2,24 +2,19 @@
 
 use strsim::damerau_levenshtein;
 
-use super::forms::Schema;
-
 /// `; did you mean …?` for an unknown key, if one of the known ones is near; else nothing.
 pub(crate) fn key(given: &str, known: &[&'static str]) -> String {
     let given = given.to_lowercase();
     question(&nearest(&given, known.iter().map(|name| (*name, *name))))
 }
 
-/// `; did you mean …?` for a text that is not accepted, if an accepted one is near; else nothing.
-pub(crate) fn value(given: &str, schema: Schema, accepts: impl Fn(&str) -> bool) -> String {
-    if matches!(schema, Schema::Text | Schema::Pattern(_)) {
-        return String::new();
-    }
+/// `; did you mean …?` for a text that is not accepted, if an accepted one is near; else nothing. `words`: those that may be.
+pub(crate) fn value(given: &str, words: &[&str], accepts: impl Fn(&str) -> bool) -> String {
     let mut meant = synonyms(given);
     if meant.iter().all(|word| !accepts(word)) {
         meant = match number_and_unit(given) {
             Some((number, unit)) => units(number, unit),
-            None => words(given, schema),
+            None => nearest_words(given, words),
         };
     }
     meant.retain(|text| accepts(text));
@@ -54,16 +49,8 @@ fn synonyms(given: &str) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn words(given: &str, schema: Schema) -> Vec<String> {
-    let words: &[&str] = match schema {
-        Schema::Words(words) => words,
-        Schema::Boolean => &["true", "false"],
-        Schema::CountOr(_, word) => &[word],
-        Schema::Amount(_) => &["unlimited", "off"],
-        Schema::Count(_) | Schema::Text | Schema::Pattern(_) => &[],
-    };
-    let given = given.to_lowercase();
-    let near = nearest(&given, words.iter().map(|word| (*word, *word)));
+fn nearest_words(given: &str, words: &[&str]) -> Vec<String> {
+    let near = nearest(&given.to_lowercase(), words.iter().map(|word| (*word, *word)));
     near.into_iter().map(str::to_owned).collect()
 }
 
@@ -204,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_nearest_unit_is_suggested_if_it_is_accepted() {
-        let amount = Schema::Amount("");
+        let amount = &["unlimited", "off"];
         let rate = |text: &str| text.parse::<Rate>().is_ok();
         for (given, expected) in [
             ("10Mb/s", "; did you mean `10Mbit/s` or `10MB/s`?"),
@@ -240,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_nearest_duration_is_suggested_if_it_is_accepted() {
-        let amount = Schema::Amount("");
+        let amount = &["unlimited", "off"];
         let brief = |text: &str| values::brief_timeout(text).is_ok();
         for (given, expected) in [
             ("10", "; did you mean `10s`?"),
@@ -276,7 +263,7 @@ mod tests {
             ("no", "; did you mean `off`?"),
             ("maybe", ""),
         ] {
-            assert_eq!(value(given, Schema::Words(&MODES), is_mode), expected, "{given}");
+            assert_eq!(value(given, &MODES, is_mode), expected, "{given}");
         }
         let is_truth = |text: &str| values::boolean(text).is_ok();
         for (given, expected) in [
@@ -286,7 +273,7 @@ mod tests {
             ("flase", "; did you mean `false`?"),
             ("1", ""),
         ] {
-            assert_eq!(value(given, Schema::Boolean, is_truth), expected, "{given}");
+            assert_eq!(value(given, &["true", "false"], is_truth), expected, "{given}");
         }
     }
 }

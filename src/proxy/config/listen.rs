@@ -118,7 +118,7 @@ pub(super) fn judge(config: &Config, top: &Field<'_>, has_certificates: bool) {
         }
         proxy_header(port, place);
         let address = Some(place.at("address")).filter(Field::is_given);
-        conflicts(port, address.unwrap_or_else(|| place.clone()), &mut before);
+        conflicts(port, address.as_ref().unwrap_or(place), &mut before);
     }
 }
 
@@ -140,7 +140,7 @@ fn proxy_header(port: &Port, place: &Field<'_>) {
 }
 
 /// Two ports cannot have one address. `before`: the ports of the list before this one, and the line of each.
-fn conflicts<'a>(port: &'a Port, place: Field<'_>, before: &mut Vec<(&'a Port, u64)>) {
+fn conflicts<'a>(port: &'a Port, place: &Field<'_>, before: &mut Vec<(&'a Port, u64)>) {
     let address = port.listener.address;
     for (other, line) in before
         .iter()

@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-use super::SharedLimits;
 use crate::base::units::Rate;
 use crate::base::yaml::forms;
+use crate::tunnel::direction::Both;
 
 /// The limits of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -33,9 +33,9 @@ pub struct TotalCaps {
 
 impl TotalCaps {
     /// The rates of all tunnels together.
-    pub fn rates(&self) -> SharedLimits {
+    pub fn rates(&self) -> Both<Rate> {
         let Self { download, upload, .. } = *self;
-        SharedLimits { upload, download }
+        Both { upload, download }
     }
 }
 
@@ -142,9 +142,9 @@ pub struct TargetCaps {
 
 impl TargetCaps {
     /// The rates of all tunnels of the target together.
-    pub fn rates(&self) -> SharedLimits {
+    pub fn rates(&self) -> Both<Rate> {
         let Self { download, upload, .. } = *self;
-        SharedLimits { upload, download }
+        Both { upload, download }
     }
 
     /// These caps, with the number of tunnels that a target asks for if that is lower.
