@@ -28,13 +28,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 mod browser;
-mod changed_tunnels;
 mod guard;
 mod hub;
 mod latest;
-mod polling;
-mod refusals;
 mod routes;
+mod state;
 
 /// A page that is served until it is dropped.
 #[derive(Debug)]
@@ -42,7 +40,7 @@ pub struct Desk {
     /// The address that opens the page, with the secret behind its `#`: browsers send that part nowhere.
     pub url: String,
     _serving: AbortOnDropHandle<()>,
-    _surveying: AbortOnDropHandle<()>,
+    _asking: AbortOnDropHandle<()>,
 }
 
 /// Why there is no page.
@@ -72,12 +70,12 @@ impl Desk {
         let (listener, bound) = listen(address).map_err(|error| DeskError::Listen(address, error))?;
         let url = format!("http://{bound}/#{}", secret.expose());
         let hub = Arc::new(Hub::new(replicas));
-        let surveying = tokio::spawn(polling::run(Arc::clone(&hub)));
+        let asking = tokio::spawn(hub::run(Arc::clone(&hub)));
         let serving = tokio::spawn(run(listener, routes::router(hub, secret, bound)));
         Ok(Self {
             url,
             _serving: AbortOnDropHandle::new(serving),
-            _surveying: AbortOnDropHandle::new(surveying),
+            _asking: AbortOnDropHandle::new(asking),
         })
     }
 }

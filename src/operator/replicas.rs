@@ -19,7 +19,6 @@ use crate::kubernetes::{PodSearch, Pods, encoded};
 
 mod answer;
 mod events;
-mod follow;
 pub(crate) mod listing;
 mod reason;
 mod replica;
@@ -27,8 +26,7 @@ pub(crate) mod reports;
 pub(crate) mod request;
 
 pub use self::answer::{Answer, TargetName};
-pub use self::events::{Happening, Told, watch};
-pub use self::follow::{Follower, Seen, Snapshot};
+pub(crate) use self::events::Events;
 pub use self::listing::{Item, Listed, Of, State};
 pub use self::reason::{Reason, ReasonError};
 pub use self::replica::Replica;

@@ -42,7 +42,7 @@ impl std::fmt::Debug for Handlers {
 }
 
 /// The state of the drain: the answer of `/drain`, as JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// `serving`, `leaving`, `parting`, `stopped`, `closing` or `ended`: see [`Phase`](crate::tunnel::drain::Phase).
     pub phase: String,

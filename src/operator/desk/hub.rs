@@ -1,194 +1,170 @@
-//! What the page shows: asked of the replicas while a page asks, once for all pages.
+//! Asks the replicas for what pages show, while a page asks: each by a task of its own, so that one that hangs delays no other.
+//! The events of the replicas are read all the time, so that the latest refusals and ends are known.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use parking_lot::Mutex;
-use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::{Mutex as AsyncMutex, Notify};
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
-use super::changed_tunnels::{Changes, Known};
-use super::latest::Latest;
-use super::refusals::{Refusals, Told};
+use super::state::{Changes, ReplicaState, State, now};
 use crate::daemon::admin::Progress;
-use crate::operator::replicas::{Follower, Replicas, Snapshot, TargetRow};
+use crate::daemon::admin::api::{Refusals, Target, Tunnel};
+use crate::operator::replicas::{Ask, Events, Query, Replica, ReplicaError, Replicas};
 
 /// The replicas, and what is known of them.
 #[derive(Debug)]
 pub(super) struct Hub {
-    pub(super) replicas: Arc<Replicas>,
-    /// What the survey has found.
-    pub(super) found: Mutex<Found>,
-    /// Wakes the survey.
-    pub(super) wanted: Notify,
-    following: AsyncMutex<Option<Follower>>,
-    known: Mutex<Known>,
-    asked: Mutex<Option<Instant>>,
-    started: u64,
-}
-
-/// What is asked for less often than tunnels, and what is told without being asked for.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) targets: Vec<TargetRow>,
-    pub(super) drains: HashMap<Arc<str>, Progress>,
-    /// Replicas whose events are not read, with the reason.
-    pub(super) deaf: HashMap<Arc<str>, String>,
-    pub(super) refusals: Refusals,
-    /// The tunnels that have ended, of all replicas.
-    pub(super) ended: Latest<MOST_ENDED>,
-    /// Events that the replicas have dropped, because the desk did not read them in time.
-    pub(super) missed: u64,
-}
-
-/// The answer to a page.
-#[derive(Debug, Serialize)]
-pub(super) struct State {
-    #[serde(flatten)]
-    changes: Changes,
-    /// Milliseconds since 1970.
-    now: u64,
-    started: u64,
-    /// Why it is not known which replicas there are.
-    fault: Option<String>,
-    replicas: Vec<ReplicaTold>,
-    targets: Vec<TargetRow>,
-    refusals: Told,
-    /// How many tunnels have ended since the start of the desk: a page that shows them asks for them when it grows.
-    ended: u64,
-    /// How many events are not known: ends, refusals and others.
-    missed: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct ReplicaTold {
-    name: String,
-    error: Option<String>,
-    /// The time of its last answer.
-    answered: Option<u64>,
-    /// Those of its last answer.
-    tunnels: usize,
-    /// Empty until it is known.
-    phase: String,
-    resumable: u32,
-    connections: u32,
-    /// Why its events are not read.
-    deaf: Option<String>,
+    pub(super) replicas: Replicas,
+    state: watch::Sender<State>,
+    /// When a page asked last.
+    asked: watch::Sender<Option<Instant>>,
+    /// Wakes the tasks of the replicas.
+    wanted: Notify,
 }
 
 impl Hub {
     /// Of these replicas. Nothing is asked yet.
     pub(super) fn new(replicas: Replicas) -> Self {
         Self {
-            replicas: Arc::new(replicas),
-            found: Mutex::default(),
+            replicas,
+            state: watch::Sender::default(),
+            asked: watch::Sender::default(),
             wanted: Notify::new(),
-            following: AsyncMutex::default(),
-            known: Mutex::default(),
-            asked: Mutex::default(),
-            started: now(),
         }
     }
 
-    /// What has changed since a page's last answer.
-    pub(super) async fn state(&self, since: u64) -> State {
-        let was_watched = self.is_watched();
-        *self.asked.lock() = Some(Instant::now());
-        if !was_watched {
-            self.wanted.notify_one();
-        }
-        let snapshot = self.snapshot().await;
-        let now = now();
-        let mut known = self.known.lock();
-        known.see(&snapshot, now);
-        let changes = known.since(since);
-        drop(known);
-        let found = self.found.lock();
-        State {
-            changes,
-            now,
-            started: self.started,
-            replicas: replicas(&snapshot, &found, now),
-            fault: snapshot.error,
-            targets: found.targets.clone(),
-            refusals: found.refusals.told(now),
-            ended: found.ended.noted,
-            missed: found.missed,
-        }
+    /// Returns the changes since a page's last answer. The first time it waits for the replicas, but not for one that hangs.
+    pub(super) async fn changes(&self, since: u64) -> Changes {
+        self.asked.send_replace(Some(Instant::now()));
+        let mut state = self.state.subscribe();
+        let complete = timeout(FIRST_ANSWERS, state.wait_for(State::is_complete));
+        complete.await.map_or((), |_| ());
+        self.state.borrow().since(since, now())
     }
 
-    /// The tunnels that have ended in the last hour, the last one first.
+    /// Returns the tunnels that have ended in the last hour, the last one first.
     pub(super) fn ended(&self) -> Vec<Value> {
-        self.found.lock().ended.told(now())
-    }
-
-    /// What the replicas have answered. The first time it waits for them, but not for one that hangs.
-    async fn snapshot(&self) -> Snapshot {
-        let mut following = self.following.lock().await;
-        let start = || Follower::start(Arc::clone(&self.replicas), INTERVAL);
-        let follower = following.get_or_insert_with(start);
-        let mut snapshot = follower.snapshot();
-        let wait = sleep(FIRST_ANSWERS);
-        tokio::pin!(wait);
-        while !snapshot.is_complete() {
-            tokio::select! {
-                () = follower.changed() => snapshot = follower.snapshot(),
-                () = &mut wait => break,
-            }
-        }
-        snapshot
+        self.state.borrow().ended(now())
     }
 
     /// Asks again at once, after a change.
-    pub(super) async fn refresh(&self) {
-        self.wanted.notify_one();
-        if let Some(follower) = &*self.following.lock().await {
-            follower.ask_now();
-        }
+    pub(super) fn refresh(&self) {
+        self.wanted.notify_waiters();
     }
 
-    /// Whether a page has asked lately.
-    pub(super) fn is_watched(&self) -> bool {
-        self.asked.lock().is_some_and(|asked| asked.elapsed() < LONGEST_PAUSE)
+    /// Returns the replica with that name, if it is still there.
+    pub(super) fn replica(&self, name: &str) -> Option<Replica> {
+        self.state.borrow().replica(name)
     }
 
-    /// Asks the replicas for no more tunnels until a page asks again.
-    pub(super) async fn rest(&self) {
-        *self.following.lock().await = None;
+    fn with(&self, name: &str, change: impl FnOnce(&mut ReplicaState)) {
+        self.state.send_modify(|state| state.with(name, change));
     }
 }
 
-fn replicas(snapshot: &Snapshot, found: &Found, now: u64) -> Vec<ReplicaTold> {
-    let told = snapshot.replicas.iter().map(|seen| {
-        let drain = found.drains.get(&seen.replica);
-        let ago = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        ReplicaTold {
-            name: seen.replica.to_string(),
-            error: seen.error.as_ref().map(ToString::to_string),
-            answered: seen.answered.map(|at| now.saturating_sub(ago(at))),
-            tunnels: seen.tunnels.len(),
-            phase: drain.map(|drain| drain.phase.clone()).unwrap_or_default(),
-            resumable: drain.and_then(|drain| drain.resumable).unwrap_or_default(),
-            connections: drain.map_or(0, |drain| drain.connections),
-            deaf: found.deaf.get(&seen.replica).cloned(),
+/// Finds the replicas, and keeps the tasks of each, until it is dropped.
+pub(super) async fn run(hub: Arc<Hub>) {
+    let mut running = HashMap::new();
+    loop {
+        match timeout(LONGEST_FIND, hub.replicas.find()).await {
+            Ok(Ok(found)) => {
+                let names: Vec<_> = found.iter().map(|replica| Arc::clone(replica.name())).collect();
+                hub.state.send_modify(|state| state.keep(found));
+                running.retain(|name, _| names.contains(name));
+                for name in names {
+                    let begin = || {
+                        let asking = tokio::spawn(ask(Arc::clone(&hub), Arc::clone(&name)));
+                        let hearing = tokio::spawn(hear(Arc::clone(&hub), Arc::clone(&name)));
+                        [asking, hearing].map(AbortOnDropHandle::new)
+                    };
+                    running.entry(Arc::clone(&name)).or_insert_with(begin);
+                }
+            }
+            Ok(Err(error)) => hub.state.send_modify(|state| state.fail(error.to_string())),
+            Err(_) => {
+                let late = "cannot find the replicas: no answer in time".to_owned();
+                hub.state.send_modify(|state| state.fail(late));
+            }
         }
+        sleep(BETWEEN_FINDS).await;
+    }
+}
+
+/// Asks a replica as long as pages ask.
+async fn ask(hub: Arc<Hub>, name: Arc<str>) {
+    let mut asked = hub.asked.subscribe();
+    let is_watched = |asked: &Option<Instant>| asked.is_some_and(|asked| asked.elapsed() < LONGEST_PAUSE);
+    let mut look_at = Instant::now();
+    loop {
+        if !is_watched(&asked.borrow()) {
+            hub.with(&name, ReplicaState::rest);
+        }
+        if asked.wait_for(is_watched).await.is_err() {
+            return;
+        }
+        let Some(replica) = hub.replica(&name) else { return };
+        let start = Instant::now();
+        let tunnels = replica.list::<Tunnel>(&Query::default()).await;
+        let is_there = tunnels.is_ok();
+        hub.state.send_modify(|state| state.learn(&name, tunnels, now()));
+        if is_there && start >= look_at {
+            look(&hub, &replica).await;
+            look_at = start + BETWEEN_LOOKS;
+        }
+        // A fourth of the time at most: a long list over a slow line is no work without end.
+        let next = start + INTERVAL.max(start.elapsed() * 4);
+        tokio::select! {
+            () = sleep_until(next) => {}
+            () = hub.wanted.notified() => look_at = Instant::now(),
+        }
+    }
+}
+
+/// Asks for what is asked less often than tunnels, which show whether the replica answers.
+async fn look(hub: &Hub, replica: &Replica) {
+    let drain = replica.ask::<Progress>(&Ask::get("/drain")).await;
+    let refusals = replica.ask::<Refusals>(&Ask::get("/refusals")).await;
+    let targets = replica.list::<Target>(&Query::default()).await;
+    hub.with(replica.name(), |state| {
+        state.look(drain.ok(), refusals.ok(), targets.unwrap_or_default());
     });
-    told.collect()
 }
 
-/// Milliseconds since 1970.
-pub(super) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+/// Reads the events of a replica, again and again.
+async fn hear(hub: Arc<Hub>, name: Arc<str>) {
+    while let Some(replica) = hub.replica(&name) {
+        let Err(error) = read(&hub, &replica).await;
+        hub.with(&name, |state| state.deaf = Some(error.to_string()));
+        sleep(BETWEEN_TRIES).await;
+    }
+}
+
+async fn read(hub: &Hub, replica: &Replica) -> Result<Infallible, ReplicaError> {
+    let name = replica.name();
+    let mut events = Events::of(replica).await?;
+    hub.with(name, |state| state.deaf = None);
+    loop {
+        let told = events.next().await?;
+        let at = now();
+        hub.state.send_modify(|state| {
+            told.into_iter()
+                .for_each(|(event, data)| state.note(name, &event, data, at));
+        });
+    }
 }
 
 /// Between two questions to a replica for its tunnels. Its rates are those of a second.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A busy hour has more; their access lines have them all.
-const MOST_ENDED: usize = 1000;
+const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+const BETWEEN_FINDS: Duration = Duration::from_secs(10);
+const LONGEST_FIND: Duration = Duration::from_secs(30);
+/// Between two attempts to read the events of a replica.
+const BETWEEN_TRIES: Duration = Duration::from_secs(5);
 const FIRST_ANSWERS: Duration = Duration::from_secs(2);
 /// A page asks once a second; one that is hidden does not ask.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::guard::{self, DeskSecret, Guard};
-use super::hub::{self, Hub};
+use super::hub::Hub;
+use super::state::Changes;
 use crate::daemon::admin::answer::{Answer as Reply, Unserved};
 use crate::daemon::admin::api::{Closed, Closing, Rates};
 use crate::operator::replicas::{self, Answer, Ask, Reason, ReasonError, Replica, ReplicaError, Selection, TargetName};
@@ -48,8 +49,8 @@ struct Since {
     since: u64,
 }
 
-async fn state(State(hub): State<Arc<Hub>>, Query(Since { since }): Query<Since>) -> Json<hub::State> {
-    Json(hub.state(since).await)
+async fn state(State(hub): State<Arc<Hub>>, Query(Since { since }): Query<Since>) -> Json<Changes> {
+    Json(hub.changes(since).await)
 }
 
 async fn ended(State(hub): State<Arc<Hub>>) -> Json<Vec<Value>> {
@@ -101,8 +102,8 @@ struct ReplicaFault {
 async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<Changed> {
     let closing = closing(&close.reason)?;
     let ask = Ask::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
-    let answer = hub.replica(&close.replica).await?.ask::<Closed>(&ask).await;
-    hub.refresh().await;
+    let answer = hub.find(&close.replica)?.ask::<Closed>(&ask).await;
+    hub.refresh();
     let closed = match answer {
         Ok(Closed { closed, .. }) => closed,
         // It has ended by itself meanwhile.
@@ -128,7 +129,7 @@ async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget
         ..replicas::Query::default()
     };
     let answers = hub.replicas.close(&Selection::Query(query), &closing).await;
-    hub.refresh().await;
+    hub.refresh();
     let (closed, faults) = apart(answers.map_err(|error| gateway(error.to_string()))?);
     let closed = closed.into_iter().flat_map(|closed| closed.closed).collect();
     Ok(Json(Changed { closed, faults }))
@@ -144,8 +145,8 @@ struct Limit {
 
 async fn limit(State(hub): State<Arc<Hub>>, Json(limit): Json<Limit>) -> Reply<Changed> {
     let ask = Ask::with_body("PATCH", path_of(&limit.tunnel_id)?, &limit.rates);
-    hub.replica(&limit.replica).await?.ask::<Value>(&ask).await?;
-    hub.refresh().await;
+    hub.find(&limit.replica)?.ask::<Value>(&ask).await?;
+    hub.refresh();
     Ok(Json(Changed::default()))
 }
 
@@ -159,7 +160,7 @@ struct Cordon {
 async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Reply<Changed> {
     let target: TargetName = cordon.target.parse().map_err(Unserved::bad)?;
     let answers = hub.replicas.cordon(&target, cordon.is_cordoned).await;
-    hub.refresh().await;
+    hub.refresh();
     let (cordoned, faults) = apart(answers.map_err(|error| gateway(error.to_string()))?);
     if cordoned.is_empty() && faults.is_empty() {
         let error = format!("no target {target} is on the allowlist of any replica");
@@ -203,7 +204,7 @@ fn path_of(id: &str) -> Result<String, Unserved> {
 
 impl Hub {
     async fn look(&self, replica: &str, path: String) -> Reply<Value> {
-        match self.replica(replica).await?.ask(&Ask::get(path)).await {
+        match self.find(replica)?.ask(&Ask::get(path)).await {
             Ok(answer) => Ok(Json(answer)),
             // No fault, and browsers would note it as one.
             Err(ReplicaError::Refused { status: 404, .. }) => Ok(Json(Value::Null)),
@@ -211,10 +212,9 @@ impl Hub {
         }
     }
 
-    async fn replica(&self, name: &str) -> Result<Replica, Unserved> {
-        let replicas = self.replicas.find().await.map_err(|error| gateway(error.to_string()))?;
-        let found = replicas.into_iter().find(|replica| &**replica.name() == name);
-        found.ok_or_else(|| Unserved::unknown("this replica is gone"))
+    fn find(&self, name: &str) -> Result<Replica, Unserved> {
+        self.replica(name)
+            .ok_or_else(|| Unserved::unknown("this replica is gone"))
     }
 }
 

@@ -1,138 +1,62 @@
-//! The events of all replicas, as they happen.
+//! The events of a replica, as they happen.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::Value;
-use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::replica::{Connection, Replica};
 use super::request::{Ask, ReplicaError, shown, strange};
 
-/// Something that one replica tells.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Told {
-    /// Its name.
-    pub replica: Arc<str>,
-    /// What has happened.
-    pub happening: Happening,
-}
-
-/// What has happened.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Happening {
-    /// Events will come from now on.
-    Connected,
-    /// None will come until the next `Connected`; the next attempt follows by itself.
-    Lost(ReplicaError),
-    /// An event: its name, such as `opened`, and its data.
-    Event(String, Value),
-}
-
-/// Reads the events of a replica until the handle is dropped, or nothing receives them any more. A receiver that is slow makes
-/// the replica drop events, which is told by its event `missed`.
-pub fn watch(replica: Replica, sender: mpsc::Sender<Told>) -> AbortOnDropHandle<()> {
-    let teller = Teller {
-        replica: Arc::clone(replica.name()),
-        sender,
-    };
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let (was_open, error) = match open(&replica).await {
-                Ok(stream) => (true, stream.follow(&teller).await),
-                Err(error) => (false, error),
-            };
-            pause = match was_open {
-                true => FIRST_PAUSE,
-                false => (pause * 2).min(LONGEST_PAUSE),
-            };
-            if !teller.tell(Happening::Lost(error)).await {
-                return;
-            }
-            sleep(pause).await;
-        }
-    }))
-}
-
-struct Teller {
-    replica: Arc<str>,
-    sender: mpsc::Sender<Told>,
-}
-
-impl Teller {
-    /// Whether it is received.
-    async fn tell(&self, happening: Happening) -> bool {
-        let replica = Arc::clone(&self.replica);
-        self.sender.send(Told { replica, happening }).await.is_ok()
-    }
-}
-
-/// An open stream of events.
-struct Stream {
+/// The events of a replica. A reader that is slow makes the replica drop some, which is told by its event `missed`.
+pub(crate) struct Events {
     body: Incoming,
+    lines: Lines,
     _running: AbortOnDropHandle<hyper::Result<()>>,
     _connection: Connection,
 }
 
-async fn open(replica: &Replica) -> Result<Stream, ReplicaError> {
-    let begin = async {
-        let mut connection = replica.connect().await?;
-        let (stream, host) = connection.parts()?;
-        let ask = Ask::get("/events");
-        let (response, running) = tokio::select! {
-            begun = ask.begin(stream, &host) => begun?,
-            told = connection.broken() => return Err(ReplicaError::Unreachable(shown(&told))),
+impl Events {
+    /// Begins to read the events of a replica.
+    pub(crate) async fn of(replica: &Replica) -> Result<Self, ReplicaError> {
+        let begin = async {
+            let mut connection = replica.connect().await?;
+            let (stream, host) = connection.parts()?;
+            let ask = Ask::get("/events");
+            let (response, running) = tokio::select! {
+                begun = ask.begin(stream, &host) => begun?,
+                told = connection.broken() => return Err(ReplicaError::Unreachable(shown(&told))),
+            };
+            match response.status().as_u16() {
+                200 => Ok(Self {
+                    body: response.into_body(),
+                    lines: Lines::default(),
+                    _running: running,
+                    _connection: connection,
+                }),
+                status => Err(ReplicaError::Strange(format!("the answer to /events is {status}"))),
+            }
         };
-        match response.status().as_u16() {
-            200 => Ok(Stream {
-                body: response.into_body(),
-                _running: running,
-                _connection: connection,
-            }),
-            status => Err(ReplicaError::Strange(format!("the answer to /events is {status}"))),
-        }
-    };
-    let deadline = replica.deadline();
-    let late = |_| Err(ReplicaError::Late(deadline));
-    timeout(deadline, begin).await.unwrap_or_else(late)
-}
+        let deadline = replica.deadline();
+        let late = |_| Err(ReplicaError::Late(deadline));
+        timeout(deadline, Box::pin(begin)).await.unwrap_or_else(late)
+    }
 
-impl Stream {
-    /// Reads until the stream ends.
-    async fn follow(mut self, teller: &Teller) -> ReplicaError {
-        if !teller.tell(Happening::Connected).await {
-            return ended();
-        }
-        let mut lines = Lines::default();
-        loop {
-            let frame = match timeout(LONGEST_SILENCE, self.body.frame()).await {
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => return strange(&error),
-                Ok(None) => return ended(),
-                Err(_) => return ReplicaError::Late(LONGEST_SILENCE),
-            };
-            let Ok(data) = frame.into_data() else {
-                continue;
-            };
-            for (name, data) in lines.read(&data) {
-                if !teller.tell(Happening::Event(name, data)).await {
-                    return ended();
-                }
-            }
-            if lines.is_too_long() {
-                return ReplicaError::Strange("an event has more than 1 MiB".to_owned());
-            }
+    /// Returns the next events, each with its name, such as `opened`, and its data.
+    pub(crate) async fn next(&mut self) -> Result<Vec<(String, Value)>, ReplicaError> {
+        let ended = || ReplicaError::Unreachable("the stream of events has ended".to_owned());
+        let late = |_| ReplicaError::Late(LONGEST_SILENCE);
+        let frame = timeout(LONGEST_SILENCE, self.body.frame()).await.map_err(late)?;
+        let frame = frame.ok_or_else(ended)?.map_err(|error| strange(&error))?;
+        let events = self.lines.read(&frame.into_data().unwrap_or_default());
+        match self.lines.is_too_long() {
+            true => Err(ReplicaError::Strange("an event has more than 1 MiB".to_owned())),
+            false => Ok(events),
         }
     }
-}
-
-fn ended() -> ReplicaError {
-    ReplicaError::Unreachable("the stream of events has ended".to_owned())
 }
 
 /// The lines of a stream of events (HTML, section 9.2.6), as far as the proxy writes them: LF at their ends, and JSON in one
@@ -181,8 +105,6 @@ impl Lines {
 
 /// The proxy writes a comment every 15 s.
 const LONGEST_SILENCE: Duration = Duration::from_secs(45);
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 const LONGEST_EVENT: usize = 1 << 20;
 
 #[cfg(test)]

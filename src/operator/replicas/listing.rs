@@ -46,7 +46,28 @@ pub struct State {
 impl<T> Listed<T> {
     /// Whether all replicas have answered.
     pub fn is_whole(&self) -> bool {
-        self.replicas.iter().all(|state| state.error.is_none())
+        self.replicas.iter().all(State::answers)
+    }
+}
+
+impl Of<Tunnel> {
+    /// `namespace/service` of its target.
+    pub fn target(&self) -> String {
+        format!("{}/{}", self.item.target_namespace, self.item.target_service)
+    }
+}
+
+impl State {
+    /// Returns whether the replica has answered.
+    pub fn answers(&self) -> bool {
+        self.error.is_none()
+    }
+}
+
+impl Replica {
+    /// Returns all of its items that a query is for.
+    pub(crate) async fn list<T: Item>(&self, query: &Query) -> Result<Vec<T>, ReplicaError> {
+        Ok(Box::pin(all(self, query)).await?.0)
     }
 }
 

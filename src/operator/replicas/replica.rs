@@ -29,7 +29,7 @@ enum Way {
 
 impl Replica {
     /// The replica at that admin port. An unspecified address to listen on (0.0.0.0) is asked on loopback.
-    pub(super) fn at(address: SocketAddr, deadline: Duration) -> Self {
+    pub(crate) fn at(address: SocketAddr, deadline: Duration) -> Self {
         Self {
             name: address.to_string().into(),
             way: Way::Address(reachable(address)),

@@ -109,10 +109,10 @@ pub struct TargetRow {
     pub replicas: usize,
 }
 
-/// The targets of all replicas, each once, in the order of their names.
-pub fn by_target(listed: &Listed<Target>) -> Vec<TargetRow> {
+/// The targets of all replicas, given with those, each once, in the order of their names.
+pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -> Vec<TargetRow> {
     let mut rows: BTreeMap<_, TargetRow> = BTreeMap::new();
-    for Of { item, replica } in &listed.items {
+    for (replica, item) in targets {
         let row = rows.entry((&item.namespace, &item.service));
         let row = row.or_insert_with(|| TargetRow {
             namespace: item.namespace.clone(),
@@ -128,7 +128,7 @@ pub fn by_target(listed: &Listed<Target>) -> Vec<TargetRow> {
             row.addresses.clone_from(&item.addresses);
         }
         row.is_cordoned &= item.is_cordoned;
-        row.cordoned_by.extend(item.is_cordoned.then(|| replica.clone()));
+        row.cordoned_by.extend(item.is_cordoned.then(|| replica.to_owned()));
         row.tunnels = row.tunnels.saturating_add(item.tunnels);
         row.replicas += 1;
     }
@@ -180,26 +180,18 @@ mod tests {
 
     #[test]
     fn a_target_of_two_replicas_is_one_row() {
-        let target = |replica: &str, tunnels, is_cordoned| Of {
-            replica: replica.to_owned(),
-            item: Target {
-                namespace: "team".into(),
-                service: "box".into(),
-                endpoints_ready: 1,
-                endpoints: 2,
-                addresses: Vec::new(),
-                is_cordoned,
-                tunnels,
-                nodes: vec!["node-7".to_owned()],
-                last_activity: None,
-            },
+        let target = |tunnels, is_cordoned| Target {
+            namespace: "team".into(),
+            service: "box".into(),
+            endpoints_ready: 1,
+            endpoints: 2,
+            addresses: Vec::new(),
+            is_cordoned,
+            tunnels,
+            nodes: vec!["node-7".to_owned()],
+            last_activity: None,
         };
-        let listed = |items| Listed {
-            items,
-            total: 2,
-            replicas: Vec::new(),
-        };
-        let rows = by_target(&listed(vec![target("a", 3, true), target("b", 4, false)]));
+        let rows = by_target([("a", &target(3, true)), ("b", &target(4, false))]);
         let row = TargetRow {
             namespace: "team".to_owned(),
             service: "box".to_owned(),
@@ -213,8 +205,8 @@ mod tests {
             replicas: 2,
         };
         assert_eq!(rows, [row]);
-        let made_up = vec![target("a", usize::MAX, true), target("b", usize::MAX, true)];
-        let rows = by_target(&listed(made_up));
+        let made_up = target(usize::MAX, true);
+        let rows = by_target([("a", &made_up), ("b", &made_up)]);
         assert_eq!((rows[0].tunnels, rows[0].is_cordoned), (usize::MAX, true));
     }
 }

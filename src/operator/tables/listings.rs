@@ -76,7 +76,8 @@ fn limits(tunnel: &Tunnel) -> String {
 
 /// The targets, each once.
 pub fn target_table(listed: &Listed<Target>, is_wide: bool) -> Table {
-    let rows = by_target(listed).into_iter().map(|row| {
+    let targets = listed.items.iter().map(|of| (&*of.replica, &of.item));
+    let rows = by_target(targets).into_iter().map(|row| {
         let cordoned = match row.cordoned_by.len() {
             0 => String::new(),
             _ if row.is_cordoned => "yes".to_owned(),

@@ -8,13 +8,14 @@ import { authority, bytes, duration, moment, plural, rate } from "./format.js";
 const at = (id) => document.getElementById(id);
 
 /** The fields of a tunnel that have a line of their own; all others follow as they are. */
-const TOLD = new Set(["key", "replica", "tunnel_id", "since", "age_ms", "idle_ms", "client.address", "client.port",
+const TOLD = new Set(["key", "replica", "moved", "tunnel_id", "since", "age_ms", "idle_ms", "client.address", "client.port",
   "network.peer.address", "client.software", "user.name", "http.version", "tls.version", "server.address", "server.port",
   "target.namespace", "target.service", "upstream.address", "upstream.software", "upstream.node", "tunnel.resumable", "bytes_sent",
   "bytes_received", "sent_per_second", "received_per_second", "download", "upload", "legs"]);
 
-function limit(one, waited) {
+function limit(one) {
   if (!one) return "";
+  const waited = one.waited_ms;
   const own = one.is_own ? ", set by an operator" : "";
   return `${one.rate}${own}; ${waited ? `has waited ${waiting(waited)} for limits` : "no wait so far"}`;
 }
@@ -66,8 +67,8 @@ function linesOfTunnel(row, model, extra) {
     ["idle", row.isSilent ? "unknown: the replica does not answer" : duration(model.now() - row.moved)],
     ["to client", `${bytes(row.sent)}, now ${row.down ? rate(row.down) : "nothing"}`],
     ["from client", `${bytes(row.received)}, now ${row.up ? rate(row.up) : "nothing"}`],
-    ["limit to client", limit(facts.download, row.waitedDown)],
-    ["limit from client", limit(facts.upload, row.waitedUp)],
+    ["limit to client", limit(facts.download)],
+    ["limit from client", limit(facts.upload)],
     ["carried by", `HTTP/${facts["http.version"]}${facts["tls.version"] ? ` over TLS ${facts["tls.version"]}` : ", in clear"}`],
     ["resumable", facts["tunnel.resumable"] ? "yes: its session outlives it" : "no: its end ends the session"],
     ["replica", row.replica],

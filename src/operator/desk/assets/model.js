@@ -36,13 +36,12 @@ export class Model {
     this.started = state.started;
     this.offset = state.now - Date.now();
     this.replicas = state.replicas;
-    if (state.targets) this.targets = state.targets.map(targetRow);
+    this.targets = state.targets.map(targetRow);
     this.refusals = shown(state.refusals);
     this.endedCount = state.ended;
     this.missed = state.missed;
     for (const key of state.gone) this.tunnels.delete(key);
-    for (const facts of state.facts) this.learn(facts.key, shown(facts));
-    for (const live of state.live) this.measure(live);
+    for (const tunnel of state.tunnels) this.learn(tunnel.key, shown(tunnel));
     this.sample();
   }
 
@@ -68,14 +67,12 @@ export class Model {
   }
 
   learn(key, facts) {
-    const row = this.tunnels.get(key) ?? { key, sent: 0, received: 0, down: 0, up: 0, history: null };
-    Object.assign(row, names(facts), { facts });
+    const row = this.tunnels.get(key) ?? { key, history: null };
+    Object.assign(row, names(facts), {
+      facts, moved: facts.moved, sent: facts.bytes_sent, received: facts.bytes_received,
+      down: facts.sent_per_second, up: facts.received_per_second,
+    });
     this.tunnels.set(key, row);
-  }
-
-  measure([key, moved, sent, received, down, up, waitedDown, waitedUp]) {
-    const row = this.tunnels.get(key);
-    if (row) Object.assign(row, { moved, sent, received, down, up, waitedDown, waitedUp });
   }
 
   /** Adds the rates of now to their history. */

@@ -1,0 +1,542 @@
+//! The state of all replicas, and what of it has changed since a page asked last: of 5,000 silent tunnels an answer has none.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::latest::{LONGEST_TEXT, Latest};
+use crate::daemon::admin::Progress;
+use crate::daemon::admin::api::{RefusalReason, Refusals, Target, Tunnel};
+use crate::operator::replicas::{Replica, ReplicaError, TargetRow, by_target};
+
+/// What is known of all replicas.
+#[derive(Debug)]
+pub(super) struct State {
+    started: u64,
+    /// By name.
+    replicas: BTreeMap<Arc<str>, ReplicaState>,
+    /// Why it is not known which replicas there are now.
+    fault: Option<String>,
+    /// From 1 on: 0 is a page that knows nothing.
+    generation: u64,
+    /// The keys of tunnels that have ended, with the generation in which that was seen, the oldest first.
+    gone: VecDeque<(u64, String)>,
+    /// The first generation after which `gone` is whole.
+    whole_since: u64,
+    refused: Latest<MOST_REFUSED>,
+    ended: Latest<MOST_ENDED>,
+    /// Events that the replicas have dropped, because the desk did not read them in time.
+    missed: u64,
+}
+
+/// What is known of one replica.
+#[derive(Debug)]
+pub(super) struct ReplicaState {
+    replica: Replica,
+    /// The tunnels of its last answer by their ids.
+    tunnels: HashMap<String, Row>,
+    /// When that came; `None` before the first, and after a rest.
+    answered: Option<Instant>,
+    /// Why there is none since then.
+    error: Option<String>,
+    /// Why its events are not read.
+    pub(super) deaf: Option<String>,
+    drain: Progress,
+    refusals: Vec<RefusalReason>,
+    targets: Vec<Target>,
+}
+
+#[derive(Debug)]
+struct Row {
+    /// Its age and idle time are 0: they change all the time.
+    tunnel: Tunnel,
+    /// When the last byte moved, in milliseconds since 1970.
+    moved: u64,
+    /// The generation in which it was other than before.
+    changed: u64,
+}
+
+/// The answer to a page: the state, and of the tunnels those that have changed since a generation.
+#[derive(Debug, Serialize)]
+pub(super) struct Changes {
+    /// What a page asks with next time.
+    generation: u64,
+    /// True if these are all tunnels, and those that the page knows are to be forgotten.
+    reset: bool,
+    /// New tunnels, and those that have changed.
+    tunnels: Vec<TunnelRow>,
+    /// Keys of those that have ended.
+    gone: Vec<String>,
+    /// Milliseconds since 1970.
+    now: u64,
+    started: u64,
+    /// Why it is not known which replicas there are.
+    fault: Option<String>,
+    replicas: Vec<ReplicaRow>,
+    targets: Vec<TargetRow>,
+    refusals: RefusalRows,
+    /// How many tunnels have ended since the start of the desk: a page that shows them asks for them when it grows.
+    ended: u64,
+    /// How many events are not known: ends, refusals and others.
+    missed: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TunnelRow {
+    key: String,
+    replica: String,
+    moved: u64,
+    #[serde(flatten)]
+    tunnel: Tunnel,
+}
+
+#[derive(Debug, Serialize)]
+struct ReplicaRow {
+    name: String,
+    error: Option<String>,
+    /// The time of its last answer.
+    answered: Option<u64>,
+    /// Those of its last answer.
+    tunnels: usize,
+    /// Empty until it is known.
+    phase: String,
+    resumable: u32,
+    connections: u32,
+    deaf: Option<String>,
+}
+
+/// Refusals: by reason as the replicas have counted them since they began, and the latest as they tell them.
+#[derive(Debug, Serialize)]
+struct RefusalRows {
+    /// The most frequent one first.
+    reasons: Vec<ReasonRow>,
+    /// The last one first, from the start of the desk on.
+    latest: Vec<Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct ReasonRow {
+    reason: String,
+    count: u64,
+    /// In milliseconds since 1970.
+    last: u64,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            started: now(),
+            replicas: BTreeMap::new(),
+            fault: None,
+            generation: 1,
+            gone: VecDeque::new(),
+            whole_since: 0,
+            refused: Latest::default(),
+            ended: Latest::default(),
+            missed: 0,
+        }
+    }
+}
+
+impl State {
+    /// Returns whether each replica has answered or failed.
+    pub(super) fn is_complete(&self) -> bool {
+        let is_known = |state: &ReplicaState| state.answered.is_some() || state.error.is_some();
+        self.fault.is_some() || (!self.replicas.is_empty() && self.replicas.values().all(is_known))
+    }
+
+    /// Returns the replica with that name.
+    pub(super) fn replica(&self, name: &str) -> Option<Replica> {
+        Some(self.replicas.get(name)?.replica.clone())
+    }
+
+    /// Changes what is known of a replica, if it is still there.
+    pub(super) fn with(&mut self, name: &str, change: impl FnOnce(&mut ReplicaState)) {
+        self.replicas.get_mut(name).map_or((), change);
+    }
+
+    /// Takes over which replicas there are.
+    pub(super) fn keep(&mut self, found: Vec<Replica>) {
+        self.fault = None;
+        let mut before = std::mem::take(&mut self.replicas);
+        for replica in found {
+            let name = Arc::clone(replica.name());
+            let state = match before.remove(&name) {
+                Some(known) => ReplicaState { replica, ..known },
+                None => ReplicaState::new(replica),
+            };
+            self.replicas.insert(name, state);
+        }
+        self.generation += 1;
+        for (name, state) in before {
+            self.forget(&name, state.tunnels);
+        }
+    }
+
+    /// Notes why it is not known which replicas there are.
+    pub(super) fn fail(&mut self, error: String) {
+        self.fault = Some(error);
+    }
+
+    /// Takes over a replica's tunnels. One that does not answer keeps those that it had: they are shown as they were seen last.
+    pub(super) fn learn(&mut self, name: &str, answer: Result<Vec<Tunnel>, ReplicaError>, now: u64) {
+        let Some(state) = self.replicas.get_mut(name) else {
+            return;
+        };
+        let tunnels = match answer {
+            Ok(tunnels) => tunnels,
+            Err(error) => {
+                state.error = Some(error.to_string());
+                state.targets.clear();
+                return;
+            }
+        };
+        self.generation += 1;
+        let changed = self.generation;
+        let mut before = std::mem::take(&mut state.tunnels);
+        let rows = tunnels.into_iter().map(|mut tunnel| {
+            let moved = now.saturating_sub(tunnel.idle_ms);
+            (tunnel.age_ms, tunnel.idle_ms) = (0, 0);
+            let id = tunnel.tunnel_id.clone();
+            let row = match before.remove(&id) {
+                // Its last byte is only known to the millisecond of an answer: the bytes say whether there was another one.
+                Some(known) if known.tunnel == tunnel => known,
+                Some(_) | None => Row { tunnel, moved, changed },
+            };
+            (id, row)
+        });
+        state.tunnels = rows.collect();
+        (state.answered, state.error) = (Some(Instant::now()), None);
+        self.forget(name, before);
+    }
+
+    fn forget(&mut self, replica: &str, tunnels: HashMap<String, Row>) {
+        let keys = tunnels.into_keys().map(|id| (self.generation, key(replica, &id)));
+        self.gone.extend(keys);
+        while self.gone.len() > MOST_GONE {
+            if let Some((generation, _)) = self.gone.pop_front() {
+                self.whole_since = generation;
+            }
+        }
+    }
+
+    /// Notes an event of a replica.
+    pub(super) fn note(&mut self, replica: &str, event: &str, data: Value, now: u64) {
+        match event {
+            "refused" => self.refused.note(replica, data, now),
+            "closed" => self.ended.note(replica, data, now),
+            "missed" => {
+                let events = data.get("events").and_then(Value::as_u64).unwrap_or_default();
+                self.missed = self.missed.saturating_add(events);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the tunnels that have ended in the last hour, the last one first.
+    pub(super) fn ended(&self, now: u64) -> Vec<Value> {
+        self.ended.told(now)
+    }
+
+    /// Returns the changes since a generation that a page has; 0 is a page without any.
+    pub(super) fn since(&self, generation: u64, now: u64) -> Changes {
+        let reset = generation == 0 || generation < self.whole_since || generation > self.generation;
+        let since = if reset { 0 } else { generation };
+        let mut tunnels = Vec::new();
+        for (name, state) in &self.replicas {
+            let changed = state.tunnels.iter().filter(|(_, row)| row.changed > since);
+            tunnels.extend(changed.map(|(id, row)| TunnelRow {
+                key: key(name, id),
+                replica: name.to_string(),
+                moved: row.moved,
+                tunnel: row.tunnel.clone(),
+            }));
+        }
+        let gone = self.gone.iter().filter(|(at, _)| !reset && *at > since);
+        // One that is seen again since comes after: a page forgets those that are gone first.
+        let gone = gone.map(|(_, key)| key.clone()).collect();
+        let targets = self.replicas.iter();
+        let targets = targets.flat_map(|(name, state)| state.targets.iter().map(move |target| (&**name, target)));
+        Changes {
+            generation: self.generation,
+            reset,
+            tunnels,
+            gone,
+            now,
+            started: self.started,
+            fault: self.fault.clone(),
+            replicas: self.replicas.iter().map(|(name, state)| state.row(name, now)).collect(),
+            targets: by_target(targets),
+            refusals: RefusalRows {
+                reasons: self.reasons(),
+                latest: self.refused.told(now),
+            },
+            ended: self.ended.noted,
+            missed: self.missed,
+        }
+    }
+
+    /// Returns the sums of all replicas.
+    fn reasons(&self) -> Vec<ReasonRow> {
+        let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for known in self.replicas.values().flat_map(|state| &state.refusals) {
+            let (count, last) = sums.entry(&known.reason).or_default();
+            *count = count.saturating_add(known.count);
+            *last = (*last).max(millis(&known.last));
+        }
+        let rows = sums.into_iter().map(|(reason, (count, last))| ReasonRow {
+            reason: reason.to_owned(),
+            count,
+            last,
+        });
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by_key(|row| Reverse(row.count));
+        rows
+    }
+}
+
+impl ReplicaState {
+    fn new(replica: Replica) -> Self {
+        Self {
+            replica,
+            tunnels: HashMap::new(),
+            answered: None,
+            error: None,
+            deaf: None,
+            drain: Progress::default(),
+            refusals: Vec::new(),
+            targets: Vec::new(),
+        }
+    }
+
+    /// Has the next page wait for the next answer: no page asks now.
+    pub(super) fn rest(&mut self) {
+        (self.answered, self.error) = (None, None);
+    }
+
+    /// Takes over what is asked less often. What has no answer stays, but for targets.
+    pub(super) fn look(&mut self, drain: Option<Progress>, refusals: Option<Refusals>, targets: Vec<Target>) {
+        self.drain = drain.unwrap_or(std::mem::take(&mut self.drain));
+        self.targets = targets;
+        let Some(Refusals { reasons }) = refusals else {
+            return;
+        };
+        let shortened = reasons.into_iter().take(MOST_REASONS).map(|known| RefusalReason {
+            reason: known.reason.chars().take(LONGEST_TEXT).collect(),
+            ..known
+        });
+        self.refusals = shortened.collect();
+    }
+
+    fn row(&self, name: &str, now: u64) -> ReplicaRow {
+        let ago = |at: Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        ReplicaRow {
+            name: name.to_owned(),
+            error: self.error.clone(),
+            answered: self.answered.map(|at| now.saturating_sub(ago(at))),
+            tunnels: self.tunnels.len(),
+            phase: self.drain.phase.clone(),
+            resumable: self.drain.resumable.unwrap_or_default(),
+            connections: self.drain.connections,
+            deaf: self.deaf.clone(),
+        }
+    }
+}
+
+fn key(replica: &str, id: &str) -> String {
+    format!("{replica}/{id}")
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now() -> u64 {
+    since_1970(SystemTime::now())
+}
+
+/// A moment of RFC 3339, in milliseconds since 1970; 0 if it is none.
+fn millis(moment: &str) -> u64 {
+    humantime::parse_rfc3339(moment).map_or(0, since_1970)
+}
+
+fn since_1970(moment: SystemTime) -> u64 {
+    let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A page that has missed more ends gets all tunnels again.
+const MOST_GONE: usize = 20_000;
+/// More than the proxy has.
+const MOST_REASONS: usize = 100;
+const MOST_REFUSED: usize = 100;
+/// A busy hour has more; their access lines have them all.
+const MOST_ENDED: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::operator::desk::latest::HOUR_MS;
+
+    const R: &str = "192.0.2.1:1";
+    const S: &str = "192.0.2.1:2";
+
+    fn tunnel(id: &str, sent: u64) -> Tunnel {
+        let json = json!({
+            "tunnel_id": id, "age_ms": sent * 7, "idle_ms": 3, "client.address": "192.0.2.1", "target.namespace": "n",
+            "target.service": "s", "bytes_sent": sent,
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn found(names: &[&str]) -> Vec<Replica> {
+        let addresses = names.iter().map(|name| name.parse::<SocketAddr>().unwrap());
+        addresses
+            .map(|address| Replica::at(address, Duration::from_secs(1)))
+            .collect()
+    }
+
+    fn state(names: &[&str]) -> State {
+        let mut state = State::default();
+        state.keep(found(names));
+        state
+    }
+
+    /// Whether the page begins again, and the keys of the tunnels that have changed and of those gone.
+    fn told(state: &State, since: u64) -> (bool, Vec<String>, Vec<String>) {
+        let Changes {
+            reset,
+            tunnels,
+            mut gone,
+            ..
+        } = state.since(since, 0);
+        let mut changed: Vec<_> = tunnels.into_iter().map(|row| row.key).collect();
+        changed.sort();
+        gone.sort();
+        (reset, changed, gone)
+    }
+
+    fn keys(keys: &[(&str, &str)]) -> Vec<String> {
+        keys.iter().map(|(replica, id)| key(replica, id)).collect()
+    }
+
+    #[test]
+    fn an_answer_holds_what_has_changed_since_the_last_one() {
+        let mut state = state(&[R, S]);
+        assert_eq!(told(&state, 0), (true, keys(&[]), keys(&[])));
+        state.learn(R, Ok(vec![tunnel("a", 1), tunnel("b", 1)]), 10);
+        let first = state.generation;
+        let all = keys(&[(R, "a"), (R, "b")]);
+        assert_eq!(told(&state, 0), (true, all.clone(), keys(&[])));
+        // From before anything was known.
+        assert_eq!(told(&state, first - 1), (false, all, keys(&[])));
+        assert_eq!(told(&state, first), (false, keys(&[]), keys(&[])));
+        assert_eq!(state.since(0, 0).tunnels[0].moved, 7);
+        let mut limited = tunnel("b", 1);
+        limited.download.rate = "1MiB/s".to_owned();
+        // The age of a tunnel is no change.
+        let mut older = tunnel("c", 1);
+        state.learn(R, Ok(vec![tunnel("a", 2), limited.clone(), older.clone()]), 20);
+        state.learn(S, Ok(vec![tunnel("a", 1)]), 20);
+        let second = state.generation;
+        let all = keys(&[(R, "a"), (R, "b"), (R, "c"), (S, "a")]);
+        assert_eq!(told(&state, first), (false, all, keys(&[])));
+        (older.age_ms, older.idle_ms) = (1000, 1000);
+        state.learn(R, Ok(vec![limited, older]), 30);
+        assert_eq!(told(&state, second), (false, keys(&[]), keys(&[(R, "a")])));
+        state.keep(found(&[R]));
+        assert_eq!(told(&state, second), (false, keys(&[]), keys(&[(R, "a"), (S, "a")])));
+        let left = keys(&[(R, "b"), (R, "c")]);
+        assert_eq!(told(&state, 0), (true, left.clone(), keys(&[])));
+        // Of another desk.
+        assert_eq!(told(&state, 99), (true, left, keys(&[])));
+    }
+
+    #[test]
+    fn a_tunnel_that_is_seen_again_has_changed() {
+        let mut state = state(&[R]);
+        state.learn(R, Ok(vec![tunnel("a", 1)]), 10);
+        let since = state.generation;
+        state.learn(R, Ok(Vec::new()), 20);
+        state.learn(R, Ok(vec![tunnel("a", 1)]), 30);
+        // A page forgets those that are gone before it takes over the others.
+        assert_eq!(told(&state, since), (false, keys(&[(R, "a")]), keys(&[(R, "a")])));
+    }
+
+    #[test]
+    fn the_tunnels_of_a_replica_that_does_not_answer_stay() {
+        let mut state = state(&[R]);
+        assert!(!state.is_complete());
+        state.learn(R, Ok(vec![tunnel("a", 1)]), 10);
+        assert!(state.is_complete());
+        state.with(R, ReplicaState::rest);
+        assert!(!state.is_complete());
+        state.learn(R, Err(ReplicaError::Late(Duration::from_secs(1))), 20);
+        state.keep(found(&[R, S]));
+        assert_eq!(told(&state, 0), (true, keys(&[(R, "a")]), keys(&[])));
+        let error = &state.since(0, 0).replicas[0].error;
+        assert_eq!(error.as_deref(), Some("no answer within 1s"));
+    }
+
+    #[test]
+    fn a_page_that_has_missed_too_many_ends_begins_again() {
+        let mut state = state(&[R]);
+        let many = (0..=MOST_GONE).map(|number| tunnel(&number.to_string(), 0));
+        state.learn(R, Ok(many.collect()), 10);
+        let before = state.generation;
+        state.learn(R, Ok(Vec::new()), 20);
+        let after = state.generation;
+        state.learn(R, Ok(vec![tunnel("a", 0)]), 30);
+        assert!(told(&state, before).0);
+        assert_eq!(told(&state, after), (false, keys(&[(R, "a")]), keys(&[])));
+    }
+
+    fn refusals(reason: &str, count: u64) -> Option<Refusals> {
+        let last = "1970-01-01T00:00:01.500Z".to_owned();
+        let reason = reason.to_owned();
+        let reasons = vec![RefusalReason { reason, count, last }];
+        Some(Refusals { reasons })
+    }
+
+    #[test]
+    fn the_refusals_of_all_replicas_are_counted_as_one() {
+        let mut state = state(&[R, S]);
+        let mut learn = |name: &str, count| {
+            state.with(name, |known| known.look(None, refusals("not_allowed", count), Vec::new()));
+            let rows = state.reasons();
+            assert_eq!((rows.len(), &*rows[0].reason, rows[0].last), (1, "not_allowed", 1500));
+            rows[0].count
+        };
+        assert_eq!(learn(R, 3), 3);
+        assert_eq!(learn(S, 4), 7);
+        // The next answer is in place of the one before.
+        assert_eq!(learn(R, 5), 9);
+        assert_eq!(learn(S, u64::MAX), u64::MAX);
+        state.keep(found(&[R]));
+        assert_eq!(state.reasons()[0].count, 5);
+    }
+
+    #[test]
+    fn what_a_peer_has_sent_is_kept_short_and_few() {
+        let mut state = state(&[R]);
+        for _ in 0..MOST_REFUSED + 500 {
+            state.note(R, "refused", json!({"reason": "x"}), HOUR_MS);
+        }
+        let many = (0..MOST_REASONS + 500).flat_map(|number| {
+            let reason = format!("{number}{}", "x".repeat(1000));
+            refusals(&reason, 1).unwrap().reasons
+        });
+        let reasons = many.collect();
+        state.with(R, |known| known.look(None, Some(Refusals { reasons }), Vec::new()));
+        let told = state.since(0, HOUR_MS).refusals;
+        assert_eq!((told.reasons.len(), told.latest.len()), (MOST_REASONS, MOST_REFUSED));
+        assert_eq!(told.reasons[0].reason.len(), LONGEST_TEXT);
+    }
+}
