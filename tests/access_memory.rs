@@ -13,8 +13,7 @@ use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Evidence, Kubernetes, Method, Mode, Options, Review, Reviewer, Sources,
     User, Verdict,
 };
-use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
-use switchboard::tunnel::limits::TargetLimits;
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Terms, Writer};
 use switchboard::tunnel::metrics::Metrics;
 
 /// Proves tokens that begin with `good`, and allows what begins with `open`.
@@ -71,10 +70,7 @@ fn service(name: &str) -> ServiceTarget {
         },
         ports: [22, 22],
         endpoints: Endpoints::default(),
-        limits: TargetLimits::default(),
-        allowed_clients: None,
-        user_lists: None,
-        workloads: Default::default(),
+        terms: Terms::default(),
     }
 }
 

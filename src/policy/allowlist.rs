@@ -12,7 +12,7 @@ use tokio::time::sleep;
 pub use self::options::{Options, Suffixes};
 pub use self::static_target::{StaticTarget, StaticTargetError};
 use self::table::Table;
-pub use self::target::{ClientNames, Endpoints, Target, TargetId, UserLists};
+pub use self::target::{ClientNames, Endpoints, Target, TargetId, Terms, UserLists};
 pub use self::wake::{Wake, Wakes, Woken};
 pub use self::workload::{Workload, WorkloadKind, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
@@ -75,7 +75,7 @@ impl Allowlist {
         tokio::select! {
             biased;
             endpoints = target.dialable() => {
-                if target.workloads().is_some() {
+                if target.terms().workloads.wake.is_some() {
                     self.wakes.has_started(target.id());
                 }
                 Ok(endpoints)
@@ -100,15 +100,13 @@ impl Allowlist {
     /// The number of targets, each counted once however many names it has.
     pub fn targets(&self) -> usize {
         let table = self.table.load();
-        table.statics.len() + table.services
+        table.statics.len() + table.shards.iter().map(|shard| shard.len()).sum::<usize>()
     }
 
     /// Every target, each once however many names it has, in no order.
     pub fn all(&self) -> Vec<Arc<Target>> {
         let table = self.table.load();
-        let services = table.shards.iter().flat_map(|shard| shard.values());
-        let services = services.map(|route| &route.target);
-        table.statics.values().chain(services).cloned().collect()
+        table.statics.values().chain(table.services()).cloned().collect()
     }
 
     /// The number of static targets whose name a Service claims too.
@@ -153,7 +151,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::tunnel::direction::Direction;
-    use crate::tunnel::limits::{Limits, TargetLimits, TunnelLimits, TunnelOverrides};
+    use crate::tunnel::limits::{Limits, TunnelLimits, TunnelOverrides};
 
     fn target(name: &str, address: &str) -> StaticTarget {
         StaticTarget {
@@ -255,10 +253,7 @@ mod tests {
             },
             ports: [2222, 22],
             endpoints: Endpoints::from(vec![address.parse().unwrap()]),
-            limits: TargetLimits::default(),
-            allowed_clients: None,
-            user_lists: None,
-            workloads: Workloads::default(),
+            terms: Terms::default(),
         }
     }
 
@@ -313,11 +308,11 @@ mod tests {
         );
         let mut moved = service("a", "x", "10.0.0.9:22");
         moved.ports = [22, 22];
-        moved.limits.tunnel.upload = "1MiB/s".parse().unwrap();
+        moved.terms.limits.tunnel.upload = "1MiB/s".parse().unwrap();
         writer.apply([set(moved.clone()), Change::Remove(goes.id().clone())]);
         assert!(Arc::ptr_eq(&stays, &authorize(&allowlist, "x.a:22").unwrap()));
         assert_eq!(addresses(&stays), ["10.0.0.9:22".parse().unwrap()]);
-        assert_eq!(stays.limit(Direction::Upload).rate(), moved.limits.tunnel.upload);
+        assert_eq!(stays.limit(Direction::Upload).rate(), moved.terms.limits.tunnel.upload);
         assert!(authorize(&allowlist, "x.a:2222").is_err());
         assert!(!is_revoked(&stays) && is_revoked(&goes));
         assert_eq!(allowlist.targets(), 1);
@@ -351,7 +346,7 @@ mod tests {
                 authorize(&allowlist, "a:22").unwrap().user_lists().as_deref(),
                 lists.as_ref()
             );
-            of_cluster.user_lists.clone_from(&lists);
+            of_cluster.terms.user_lists = lists.clone().map(Arc::new);
             writer.apply([set(of_cluster.clone())]);
             assert!(is_told());
             of_cluster.ports = [22, 23];

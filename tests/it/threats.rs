@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::Access;
-use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Writer};
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Terms, Writer};
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::facts::Ids;
 use switchboard::proxy::open_tunnels::registry::Registry;
@@ -106,18 +106,18 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
             service: name.into(),
         },
         ports: [22, 22],
-        allowed_clients: None,
-        user_lists: None,
-        workloads: Default::default(),
         endpoints: Endpoints::from(vec![address]),
-        limits: TargetLimits {
-            caps: TargetCaps {
-                tunnels: NonZeroU32::new(1),
-                ..TargetCaps::default()
+        terms: Terms {
+            limits: TargetLimits {
+                caps: TargetCaps {
+                    tunnels: NonZeroU32::new(1),
+                    ..TargetCaps::default()
+                },
+                idle: Some(idle),
+                ssh_only: false,
+                ..TargetLimits::default()
             },
-            idle: Some(idle),
-            ssh_only: false,
-            ..TargetLimits::default()
+            ..Terms::default()
         },
     }
 }

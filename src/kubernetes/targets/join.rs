@@ -4,6 +4,7 @@
 //! an event does not grow with the cluster. The result depends on the objects alone and not on the order of events.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use self::slices::Slices;
 use super::endpoints::{self, Selection};
@@ -11,7 +12,7 @@ use super::remarks::Remark;
 use super::rules::Rules;
 use crate::kubernetes::objects::annotations::{grant, unmet, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
-use crate::policy::allowlist::{Change, ServiceTarget, TargetId};
+use crate::policy::allowlist::{Change, ServiceTarget, TargetId, Terms};
 
 mod slices;
 
@@ -265,10 +266,12 @@ impl Join {
             id: target_id(key),
             ports: [port.number, self.rules.options.alias_port],
             endpoints,
-            limits: grant(&service.annotations, &self.rules.limits),
-            allowed_clients: service.annotations.allowed_clients.clone(),
-            user_lists: service.annotations.user_lists.as_deref().cloned(),
-            workloads: workloads(&service.annotations, &self.rules.options),
+            terms: Terms {
+                limits: grant(&service.annotations, &self.rules.limits),
+                allowed_clients: service.annotations.allowed_clients.clone(),
+                user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
+                workloads: workloads(&service.annotations, &self.rules.options),
+            },
         })
     }
 }

@@ -43,8 +43,9 @@ impl ActivityReports {
             ticks.tick().await;
             reports.retain(|_, report| report.at.elapsed() < REMEMBERED);
             for target in self.writer.targets() {
-                let Some(workloads) = target.workloads() else { continue };
-                let (Some(notebook), Some(activity)) = (&workloads.report_activity, target.last_activity()) else {
+                let terms = target.terms();
+                let (Some(notebook), Some(activity)) = (&terms.workloads.report_activity, target.last_activity())
+                else {
                     continue;
                 };
                 let id = target.id();

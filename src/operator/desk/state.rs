@@ -509,7 +509,9 @@ mod tests {
     fn the_refusals_of_all_replicas_are_counted_as_one() {
         let mut state = state(&[R, S]);
         let mut learn = |name: &str, count| {
-            state.with(name, |known| known.look(None, refusals("not_allowed", count), Vec::new()));
+            state.with(name, |known| {
+                known.look(None, refusals("not_allowed", count), Vec::new())
+            });
             let rows = state.reasons();
             assert_eq!((rows.len(), &*rows[0].reason, rows[0].last), (1, "not_allowed", 1500));
             rows[0].count

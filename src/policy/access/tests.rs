@@ -12,8 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::test_support::{Script, away, decision, user};
 use super::*;
 use crate::net::tls::{Identity, Peer};
-use crate::policy::allowlist::{Allowlist, Endpoints, ServiceTarget, TargetId, UserLists, Writer};
-use crate::tunnel::limits::TargetLimits;
+use crate::policy::allowlist::{Allowlist, Endpoints, ServiceTarget, TargetId, Terms, UserLists, Writer};
 use crate::tunnel::outcome::Reason;
 
 mod guesses;
@@ -68,10 +67,10 @@ impl World {
             },
             ports: [22, 22],
             endpoints: Endpoints::default(),
-            limits: TargetLimits::default(),
-            allowed_clients: None,
-            user_lists: lists.cloned(),
-            workloads: crate::policy::allowlist::Workloads::default(),
+            terms: Terms {
+                user_lists: lists.cloned().map(Arc::new),
+                ..Terms::default()
+            },
         };
         self.writer.replace(names.into_iter().map(service).collect(), true);
     }

@@ -29,8 +29,6 @@ pub(super) struct Table {
     pub(super) statics: Arc<Statics>,
     pub(super) options: Options,
     pub(super) shards: Vec<Arc<Shard>>,
-    /// The number of Services in all shards.
-    pub(super) services: usize,
     /// Whether all targets are known: then a name that is absent is forbidden, and else it is unknown.
     pub(super) complete: bool,
 }
@@ -41,7 +39,6 @@ impl Default for Table {
             statics: Arc::default(),
             options: Options::default(),
             shards: vec![Arc::default(); SHARDS],
-            services: 0,
             complete: true,
         }
     }
@@ -57,6 +54,12 @@ impl Table {
     pub(super) fn service(&self, authority: &Authority) -> Option<&Arc<Target>> {
         let route = self.route(self.options.suffixes.strip(authority.host()))?;
         route.ports.contains(&authority.port()).then_some(&route.target)
+    }
+
+    /// The targets of all Services, in no order.
+    pub(super) fn services(&self) -> impl Iterator<Item = &Arc<Target>> {
+        let routes = self.shards.iter().flat_map(|shard| shard.values());
+        routes.map(|route| &route.target)
     }
 
     /// The route of a Service by its shortest name.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -116,27 +116,34 @@ pub struct UserLists {
     pub groups: Box<[Box<str>]>,
 }
 
+/// The conditions of a target's tunnels. Most targets share one value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Its limits.
+    pub limits: TargetLimits,
+    /// The names of client certificates, one of which a client must have; `None` allows every client.
+    pub allowed_clients: Option<ClientNames>,
+    /// The users that may reach it; `None` leaves the decision to the API server, which knows no static target.
+    pub user_lists: Option<Arc<UserLists>>,
+    /// The workload of its pods, for those who are asked to start it or to tell it of activity.
+    pub workloads: Workloads,
+}
+
 /// An SSH server on the allowlist. Its tunnels share it, so that changes of its limits and its removal reach them.
 #[derive(Debug)]
 pub struct Target {
-    id: Arc<TargetId>,
+    id: TargetId,
     endpoints: ArcSwap<Endpoints>,
     /// Notified when the endpoints have changed.
     endpoints_changed: Notify,
     next_address: AtomicUsize,
     rates: Both<Limit>,
-    limits: ArcSwap<TargetLimits>,
+    terms: ArcSwap<Terms>,
     /// Made by the first request, as most targets of a large cluster are never asked for in this process: 200 bytes less
     /// of each.
     shared: OnceLock<Box<Budgets>>,
     tunnels: OnceLock<Arc<Slots>>,
     dials: OnceLock<Arc<Queue>>,
-    /// The names of client certificates, one of which a client must have; `None` allows every client.
-    allowed_clients: ArcSwapOption<ClientNames>,
-    /// The users that may reach it; `None` leaves the decision to the cluster.
-    user_lists: ArcSwapOption<UserLists>,
-    /// The workload behind it, where its Service names one.
-    workloads: ArcSwapOption<Workloads>,
     /// Made by the first tunnel, or by the revocation.
     revoked: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
@@ -145,8 +152,8 @@ pub struct Target {
 }
 
 impl Target {
-    pub(super) fn new(id: Arc<TargetId>, endpoints: Endpoints, limits: Arc<TargetLimits>) -> Self {
-        let tunnel = &limits.tunnel;
+    pub(super) fn new(id: TargetId, endpoints: Endpoints, terms: Arc<Terms>) -> Self {
+        let tunnel = &terms.limits.tunnel;
         Self {
             id,
             endpoints: ArcSwap::from_pointee(endpoints),
@@ -156,13 +163,10 @@ impl Target {
                 upload: Limit::new(tunnel.upload, tunnel.burst),
                 download: Limit::new(tunnel.download, tunnel.burst),
             },
-            limits: ArcSwap::new(limits),
+            terms: ArcSwap::new(terms),
             shared: OnceLock::new(),
             tunnels: OnceLock::new(),
             dials: OnceLock::new(),
-            allowed_clients: ArcSwapOption::empty(),
-            user_lists: ArcSwapOption::empty(),
-            workloads: ArcSwapOption::empty(),
             revoked: OnceLock::new(),
             series: OnceLock::new(),
             is_cordoned: AtomicBool::new(false),
@@ -211,22 +215,22 @@ impl Target {
 
     /// The longest life of a tunnel that begins now; `None` is unlimited.
     pub fn lifetime(&self) -> Option<Duration> {
-        self.limits.load().tunnel.lifetime
+        self.terms.load().limits.tunnel.lifetime
     }
 
     /// The longest silence of a tunnel that begins now; `None` is unlimited. `default` is that of the process.
     pub fn idle(&self, default: Option<Duration>) -> Option<Duration> {
-        self.limits.load().idle.unwrap_or(default)
+        self.terms.load().limits.idle.unwrap_or(default)
     }
 
     /// Whether both sides of a tunnel that begins now must begin with an SSH identification.
     pub fn ssh_only(&self) -> bool {
-        self.limits.load().ssh_only
+        self.terms.load().limits.ssh_only
     }
 
     /// Whether what its rules would refuse is served and reported.
     pub fn reports(&self) -> bool {
-        self.limits.load().reports
+        self.terms.load().limits.reports
     }
 
     /// Takes one of its slots for tunnels.
@@ -234,7 +238,7 @@ impl Target {
     /// # Errors
     /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
     pub fn enter(&self) -> Result<Slot, Denial> {
-        if self.limits.load().is_closed || self.is_cordoned() {
+        if self.terms.load().limits.is_closed || self.is_cordoned() {
             return Err(Refusal::TargetClosed.into());
         }
         let tunnels = self.made(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
@@ -266,8 +270,7 @@ impl Target {
     /// # Errors
     /// [`Refusal::ClientNotAllowed`].
     pub fn admits(&self, identity: Option<&Identity>) -> Result<(), Denial> {
-        let clients = self.allowed_clients.load();
-        match (&*clients, identity) {
+        match (&self.terms.load().allowed_clients, identity) {
             (None, _) => Ok(()),
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
             (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
@@ -278,38 +281,14 @@ impl Target {
         }
     }
 
-    /// Changes the names of allowed clients, for tunnels that begin from now on.
-    pub(super) fn set_allowed_clients(&self, clients: Option<&ClientNames>) {
-        if self.allowed_clients.load().as_deref() != clients {
-            self.allowed_clients.store(clients.cloned().map(Arc::new));
-        }
+    /// Its terms at the moment.
+    pub fn terms(&self) -> Arc<Terms> {
+        self.terms.load_full()
     }
 
     /// The users that it names itself; `None` leaves the decision to the cluster.
     pub fn user_lists(&self) -> Option<Arc<UserLists>> {
-        self.user_lists.load_full()
-    }
-
-    /// Changes the users that it names. Whether that was a change.
-    pub(super) fn set_user_lists(&self, lists: Option<&UserLists>) -> bool {
-        let is_change = self.user_lists.load().as_deref() != lists;
-        if is_change {
-            self.user_lists.store(lists.cloned().map(Arc::new));
-        }
-        is_change
-    }
-
-    /// The workload behind it, where its Service names one.
-    pub fn workloads(&self) -> Option<Arc<Workloads>> {
-        self.workloads.load_full()
-    }
-
-    /// Changes the workload behind it.
-    pub(super) fn set_workloads(&self, workloads: Workloads) {
-        let workloads = (workloads != Workloads::default()).then_some(workloads);
-        if self.workloads.load().as_deref() != workloads.as_ref() {
-            self.workloads.store(workloads.map(Arc::new));
-        }
+        self.terms.load().user_lists.clone()
     }
 
     /// Completes when a tunnel that begins now has reached its longest life.
@@ -348,19 +327,23 @@ impl Target {
         self.series.get()?.last_activity()
     }
 
-    pub(super) fn update(&self, endpoints: Endpoints, limits: Arc<TargetLimits>) {
+    /// Changes it, for its tunnels and those that begin from now on. Returns whether it names other users than before.
+    pub(super) fn update(&self, endpoints: Endpoints, terms: Arc<Terms>) -> bool {
         if **self.endpoints.load() != endpoints {
             self.endpoints.store(Arc::new(endpoints));
             self.endpoints_changed.notify_waiters();
         }
-        if **self.limits.load() != *limits {
-            let tunnel = &limits.tunnel;
-            self.rates.upload.set(tunnel.upload, tunnel.burst);
-            self.rates.download.set(tunnel.download, tunnel.burst);
-            // Stored before: what is made meanwhile has the limits before or after, and then is set to these.
-            self.limits.store(limits);
-            self.set_made();
+        let before = self.terms();
+        if before == terms {
+            return false;
         }
+        let tunnel = &terms.limits.tunnel;
+        self.rates.upload.set(tunnel.upload, tunnel.burst);
+        self.rates.download.set(tunnel.download, tunnel.burst);
+        // Stored before: what is made at the same time has the limits before or after, and then is set to these.
+        self.terms.store(Arc::clone(&terms));
+        self.set_made();
+        before.user_lists != terms.user_lists
     }
 
     pub(super) fn revoke(&self) {
@@ -376,7 +359,7 @@ impl Target {
         if let Some(made) = place.get() {
             return made;
         }
-        let made = place.get_or_init(|| make(&self.limits.load()));
+        let made = place.get_or_init(|| make(&self.terms.load().limits));
         // An update may have looked for it just before it was there.
         self.set_made();
         made
@@ -384,7 +367,7 @@ impl Target {
 
     /// Sets what has been made to the limits in force.
     fn set_made(&self) {
-        let limits = self.limits.load();
+        let limits = self.terms.load().limits;
         if let Some(shared) = self.shared.get() {
             shared.set(limits.caps.rates(), limits.tunnel.burst);
         }
@@ -410,7 +393,12 @@ mod tests {
             namespace: "a".into(),
             service: "b".into(),
         };
-        Arc::new(Target::new(Arc::new(id), endpoints, Arc::new(limits)))
+        Arc::new(Target::new(id, endpoints, terms(limits)))
+    }
+
+    fn terms(limits: TargetLimits) -> Arc<Terms> {
+        let rest = Terms::default();
+        Arc::new(Terms { limits, ..rest })
     }
 
     #[tokio::test]
@@ -449,9 +437,9 @@ mod tests {
             is_closed: true,
             ..TargetLimits::default()
         };
-        target.update(Endpoints::default(), Arc::new(closed));
+        target.update(Endpoints::default(), terms(closed));
         assert_eq!(target.enter().unwrap_err().refusal, Refusal::TargetClosed);
-        target.update(Endpoints::default(), Arc::new(few));
+        target.update(Endpoints::default(), terms(few));
         let second = Duration::from_secs(1);
         let timeouts = QueueTimeouts {
             longest: second,

@@ -65,8 +65,7 @@ impl Wakes {
 
     /// Wakes a target without an endpoint, if its Service says how. It has `longest` to start.
     pub(super) fn ask(&self, target: &Target, client: IpAddr, longest: Duration) -> Woken {
-        let workloads = target.workloads();
-        let Some(workload) = workloads.as_ref().and_then(|workloads| workloads.wake.clone()) else {
+        let Some(workload) = target.terms().workloads.wake.clone() else {
             return Woken::No;
         };
         let Some(listener) = self.listener.load_full() else {
@@ -161,24 +160,16 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::policy::allowlist::Workloads;
+    use crate::policy::allowlist::{Endpoints, Terms};
 
     fn target(name: &str, wake: Option<&str>) -> Target {
         let id = TargetId {
             namespace: "team-a".into(),
             service: name.into(),
         };
-        let target = Target::new(
-            Arc::new(id),
-            crate::policy::allowlist::Endpoints::default(),
-            Arc::default(),
-        );
-        let wake = wake.map(|wake| wake.parse().unwrap());
-        target.set_workloads(Workloads {
-            wake,
-            ..Workloads::default()
-        });
-        target
+        let mut terms = Terms::default();
+        terms.workloads.wake = wake.map(|wake| wake.parse().unwrap());
+        Target::new(id, Endpoints::default(), Arc::new(terms))
     }
 
     fn client(last: u8) -> IpAddr {

@@ -10,12 +10,11 @@ use super::Allowlist;
 use super::options::Options;
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
-use super::target::{ClientNames, Endpoints, STATIC, Target, TargetId, UserLists};
+use super::target::{Endpoints, STATIC, Target, TargetId, Terms};
 use super::wake::Wakes;
 use super::workload::Workloads;
 use crate::base::authority::Authority;
 use crate::tunnel::limits::Limits;
-use crate::tunnel::limits::TargetLimits;
 
 /// A Service on the allowlist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,14 +25,8 @@ pub struct ServiceTarget {
     pub ports: [u16; 2],
     /// Its endpoints.
     pub endpoints: Endpoints,
-    /// Its limits.
-    pub limits: TargetLimits,
-    /// The names of client certificates, one of which a client must have; `None` allows every client.
-    pub allowed_clients: Option<ClientNames>,
-    /// The users that may reach it; `None` leaves the decision to the API server.
-    pub user_lists: Option<UserLists>,
-    /// The workload behind it, for those who are asked to start it or to tell it of activity.
-    pub workloads: Workloads,
+    /// Its terms.
+    pub terms: Terms,
 }
 
 /// A change of one Service.
@@ -52,15 +45,12 @@ pub struct Writer {
     state: Arc<Mutex<State>>,
 }
 
-/// The targets by identity, so that a target that stays keeps its tunnels, and the names that they claim.
 #[derive(Debug, Default)]
 struct State {
-    statics: HashMap<TargetId, Arc<Target>>,
-    services: HashMap<Arc<TargetId>, Arc<Target>>,
     /// The authorities of static targets that a Service claims too.
     shadowing: BTreeSet<Authority>,
-    /// The limits of the last target, which most targets share.
-    limits: Arc<TargetLimits>,
+    /// The terms of the last target, which most targets share.
+    terms: Arc<Terms>,
 }
 
 impl Writer {
@@ -79,39 +69,41 @@ impl Writer {
     /// A target that stays keeps its tunnels, and they get its new limits. The tunnels of one that goes end.
     pub fn publish(&mut self, targets: &[StaticTarget], limits: &Limits) {
         let mut state = self.state();
+        let mut table = self.allowlist.table();
+        let mut gone = Statics::clone(&table.statics);
         let mut statics = Statics::with_capacity(targets.len());
-        let mut known = HashMap::with_capacity(targets.len());
         let mut has_other_users = false;
         for target in targets {
-            let id = TargetId {
-                namespace: STATIC.into(),
-                service: target.name.to_string().into(),
-            };
-            let limits = state.share(limits.of_target(&target.limits, target.ssh_only));
+            let terms = state.share(Terms {
+                limits: limits.of_target(&target.limits, target.ssh_only),
+                allowed_clients: target.allowed_clients.clone(),
+                user_lists: target.user_lists().map(Arc::new),
+                workloads: Workloads::default(),
+            });
             let endpoints = Endpoints {
                 proxy_header: target.send_proxy_header,
                 ..Endpoints::from(target.addresses.clone())
             };
-            let published = match state.statics.remove(&id) {
+            let published = match gone.remove(&target.name) {
                 Some(published) => {
-                    published.update(endpoints, limits);
+                    has_other_users |= published.update(endpoints, terms);
                     published
                 }
-                None => Arc::new(Target::new(Arc::new(id.clone()), endpoints, limits)),
+                None => {
+                    let id = TargetId {
+                        namespace: STATIC.into(),
+                        service: target.name.to_string().into(),
+                    };
+                    Arc::new(Target::new(id, endpoints, terms))
+                }
             };
-            published.set_allowed_clients(target.allowed_clients.as_ref());
-            has_other_users |= published.set_user_lists(target.user_lists().as_ref());
-            statics.insert(target.name.clone(), Arc::clone(&published));
-            known.insert(id, published);
+            statics.insert(target.name.clone(), published);
         }
-        let mut table = self.allowlist.table();
         table.statics = Arc::new(statics);
         self.store(&mut state, table);
         self.tell_users(has_other_users);
         // After the store: a client whose tunnel ends must not get another one at once.
-        for gone in std::mem::replace(&mut state.statics, known).into_values() {
-            gone.revoke();
-        }
+        gone.values().for_each(|target| target.revoke());
     }
 
     /// From now on, an absent name is unknown and not forbidden, until a list of Services is complete.
@@ -149,11 +141,12 @@ impl Writer {
     /// unknown and not forbidden.
     pub fn replace(&self, targets: Vec<ServiceTarget>, is_complete: bool) {
         let mut state = self.state();
-        let mut gone: HashSet<_> = state.services.keys().map(Arc::clone).collect();
+        let table = self.allowlist.table();
+        let mut gone: HashSet<_> = table.services().map(|target| target.id()).collect();
         for target in &targets {
             gone.remove(&target.id);
         }
-        let gone = gone.into_iter().map(|id| Change::Remove((*id).clone()));
+        let gone = gone.into_iter().map(|id| Change::Remove(id.clone()));
         let set = targets.into_iter().map(|target| Change::Set(Box::new(target)));
         self.change(&mut state, gone.chain(set), is_complete);
         // An error means that it is set already.
@@ -175,8 +168,16 @@ impl Writer {
         let mut gone = Vec::new();
         for change in changes {
             match change {
-                Change::Set(target) => state.set(*target, &mut edit),
-                Change::Remove(id) => gone.extend(state.remove(&id, &mut edit)),
+                Change::Set(target) => {
+                    let ServiceTarget {
+                        id,
+                        ports,
+                        endpoints,
+                        terms,
+                    } = *target;
+                    edit.set(id, ports, endpoints, state.share(terms));
+                }
+                Change::Remove(id) => gone.extend(edit.remove(&id)),
             }
         }
         let has_other_users = edit.has_other_users;
@@ -187,7 +188,6 @@ impl Writer {
             }
         }
         let keeps_removed = table.options.keeps_removed;
-        table.services = state.services.len();
         if edited || (completes && !table.complete) {
             table.complete |= completes;
             self.store(state, table);
@@ -216,41 +216,12 @@ impl Writer {
 }
 
 impl State {
-    fn set(&mut self, wanted: ServiceTarget, edit: &mut Edit) {
-        let limits = self.share(wanted.limits);
-        let target = match self.services.get(&wanted.id) {
-            Some(target) => {
-                target.update(wanted.endpoints, limits);
-                Arc::clone(target)
-            }
-            None => {
-                let id = Arc::new(wanted.id);
-                let target = Arc::new(Target::new(Arc::clone(&id), wanted.endpoints, limits));
-                self.services.insert(id, Arc::clone(&target));
-                target
-            }
-        };
-        target.set_allowed_clients(wanted.allowed_clients.as_ref());
-        edit.has_other_users |= target.set_user_lists(wanted.user_lists.as_ref());
-        target.set_workloads(wanted.workloads);
-        edit.set(Route {
-            target,
-            ports: wanted.ports,
-        });
-    }
-
-    /// The limits in one allocation with those of other targets, if they are equal to the last ones.
-    fn share(&mut self, limits: TargetLimits) -> Arc<TargetLimits> {
-        if *self.limits != limits {
-            self.limits = Arc::new(limits);
+    /// Returns the terms in one allocation with those of other targets, if they are equal to the last ones.
+    fn share(&mut self, terms: Terms) -> Arc<Terms> {
+        if *self.terms != terms {
+            self.terms = Arc::new(terms);
         }
-        Arc::clone(&self.limits)
-    }
-
-    fn remove(&mut self, id: &TargetId, edit: &mut Edit) -> Option<Arc<Target>> {
-        let target = self.services.remove(id)?;
-        edit.remove(id);
-        Some(target)
+        Arc::clone(&self.terms)
     }
 
     /// Finds the static targets whose names a Service claims too, and logs those that are new.
@@ -286,21 +257,34 @@ impl Edit {
         }
     }
 
-    fn set(&mut self, route: Route) {
-        let name: Arc<str> = route.target.id().short_name().into();
-        let same = |known: &Route| Arc::ptr_eq(&known.target, &route.target) && known.ports == route.ports;
-        let is_there = match self.shards.get(&shard_of(&name)) {
-            Some(shard) => shard.get(&name).is_some_and(same),
-            None => self.table.route(&name).is_some_and(same),
+    /// Adds a Service. One that is there already is updated, so that it keeps its tunnels.
+    fn set(&mut self, id: TargetId, ports: [u16; 2], endpoints: Endpoints, terms: Arc<Terms>) {
+        let name = id.short_name();
+        let target = match self.route(&name).cloned() {
+            Some(known) => {
+                self.has_other_users |= known.target.update(endpoints, terms);
+                if known.ports == ports {
+                    return;
+                }
+                known.target
+            }
+            None => Arc::new(Target::new(id, endpoints, terms)),
         };
-        if !is_there {
-            self.shard(&name).insert(name, route);
-        }
+        self.shard(&name).insert(name.into(), Route { target, ports });
     }
 
-    fn remove(&mut self, id: &TargetId) {
+    /// Removes a Service, and returns it if it was there.
+    fn remove(&mut self, id: &TargetId) -> Option<Arc<Target>> {
         let name = id.short_name();
-        self.shard(&name).remove(&*name);
+        self.route(&name)?;
+        Some(self.shard(&name).remove(&*name)?.target)
+    }
+
+    fn route(&self, name: &str) -> Option<&Route> {
+        match self.shards.get(&shard_of(name)) {
+            Some(shard) => shard.get(name),
+            None => self.table.route(name),
+        }
     }
 
     fn shard(&mut self, name: &str) -> &mut Shard {

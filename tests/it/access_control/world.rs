@@ -12,7 +12,7 @@ use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, Review, Reviewer, Sources, Unavailable,
     User, Verdict,
 };
-use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Writer};
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Terms, Writer};
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::facts::Ids;
 use switchboard::proxy::open_tunnels::registry::Registry;
@@ -240,13 +240,13 @@ pub(crate) fn service(name: &str, address: SocketAddr) -> ServiceTarget {
             service: name.into(),
         },
         ports: [22, 22],
-        allowed_clients: None,
-        user_lists: None,
-        workloads: Default::default(),
         endpoints: Endpoints::from(vec![address]),
-        limits: TargetLimits {
-            ssh_only: false,
-            ..TargetLimits::default()
+        terms: Terms {
+            limits: TargetLimits {
+                ssh_only: false,
+                ..TargetLimits::default()
+            },
+            ..Terms::default()
         },
     }
 }

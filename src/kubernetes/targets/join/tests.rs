@@ -187,7 +187,7 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
     };
     let settled = join.settle();
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
-    assert_eq!(set(&settled).allowed_clients.as_ref(), Some(&names));
+    assert_eq!(set(&settled).terms.allowed_clients.as_ref(), Some(&names));
     for (knows_clients, again) in [(true, false), (false, true)] {
         join.configure(rules_of(Options {
             knows_clients,
@@ -214,7 +214,7 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
     };
     let settled = join.settle();
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
-    assert_eq!(set(&settled).user_lists, Some(lists));
+    assert_eq!(set(&settled).terms.user_lists.as_deref(), Some(&lists));
     for (knows_users, again) in [(true, false), (false, true)] {
         join.configure(rules_of(Options {
             knows_users,
@@ -224,7 +224,7 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
     }
     service.annotations.user_lists = None;
     put_service(&mut join, "n", "a", service);
-    assert_eq!(set(&join.settle()).user_lists, None);
+    assert_eq!(set(&join.settle()).terms.user_lists, None);
 }
 
 #[test]
