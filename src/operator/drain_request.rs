@@ -1,14 +1,13 @@
 //! The client of `POST /drain`: asks a process on this host to drain and waits for it, as a preStop hook that needs
 //! neither shell nor signal.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::thread::sleep;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::base::text::escaped;
+use tokio::time::sleep;
+
+use super::replicas::{Ask, Replica, ReplicaError};
 use crate::daemon::admin::Progress;
-use crate::net::listener::reachable;
 
 /// The process to ask, and how long to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,36 +39,24 @@ pub enum Answer {
     TimedOut(Progress),
 }
 
-/// Why the process does not drain, or its state is unknown.
+/// The process does not drain, or its state is unknown.
 #[derive(Debug, thiserror::Error)]
-pub enum RequestError {
-    /// The request had no answer.
-    #[error("cannot ask {address} to drain")]
-    Unreachable {
-        /// The admin port.
-        address: SocketAddr,
-        /// The fault of the connection.
-        #[source]
-        source: io::Error,
-    },
-    /// The answer is not that of a process that drains.
-    #[error("{address} does not drain: {answer}")]
-    Refused {
-        /// The admin port.
-        address: SocketAddr,
-        /// The status line, and the first line of the body.
-        answer: String,
-    },
+#[error("cannot ask {address} to drain: {error}")]
+pub struct RequestError {
+    address: SocketAddr,
+    error: ReplicaError,
 }
 
 /// Begins the drain, and waits for its end if the options say so.
 ///
 /// # Errors
 /// See [`RequestError`]. A process that drains and then refuses connections has ended, which is not an error.
-pub fn drain(options: &Options) -> Result<Answer, RequestError> {
-    let address = reachable(options.admin);
+pub async fn drain(options: &Options) -> Result<Answer, RequestError> {
+    let address = options.admin;
+    let failed = |error| RequestError { address, error };
+    let process = Replica::at(address, ANSWER_TIMEOUT);
     let start = Instant::now();
-    let mut progress = ask(address, "POST")?;
+    let mut progress: Progress = process.ask(&Ask::post("/drain")).await.map_err(failed)?;
     let Some(Wait { at_most, timeout }) = options.wait else {
         return Ok(Answer::Draining(progress));
     };
@@ -91,43 +78,14 @@ pub fn drain(options: &Options) -> Result<Answer, RequestError> {
                 Answer::TimedOut(progress)
             });
         }
-        sleep(POLL_INTERVAL);
-        match ask(address, "GET") {
+        sleep(POLL_INTERVAL).await;
+        match process.ask(&Ask::get("/drain")).await {
             Ok(further) => (progress, failures) = (further, 0),
-            Err(RequestError::Unreachable { source, .. }) if source.kind() == io::ErrorKind::ConnectionRefused => {
-                return Ok(Answer::Ended);
-            }
-            Err(error) if failures == MOST_FAILURES => return Err(error),
+            Err(ReplicaError::Closed(_)) => return Ok(Answer::Ended),
+            Err(error) if failures == MOST_FAILURES => return Err(failed(error)),
             Err(_) => failures += 1,
         }
     }
-}
-
-fn ask(address: SocketAddr, method: &str) -> Result<Progress, RequestError> {
-    let answer = exchange(address, method).map_err(|source| RequestError::Unreachable { address, source })?;
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1);
-    match serde_json::from_str(body) {
-        Ok(progress) if matches!(status, Some("200" | "202")) => Ok(progress),
-        Ok(_) | Err(_) => {
-            let line = head.lines().next().unwrap_or_default();
-            let text = body.lines().next().unwrap_or_default();
-            let answer = escaped(&format!("{line}: {text}"));
-            Err(RequestError::Refused { address, answer })
-        }
-    }
-}
-
-fn exchange(address: SocketAddr, method: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-    let request =
-        format!("{method} /drain HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    stream.take(LONGEST_ANSWER).read_to_string(&mut answer)?;
-    Ok(answer)
 }
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -135,4 +93,3 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Polls in a row. After 20, at most 100 seconds, the process hangs.
 const MOST_FAILURES: u32 = 20;
-const LONGEST_ANSWER: u64 = 64 * 1024;

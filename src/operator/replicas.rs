@@ -8,30 +8,30 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore};
-use tokio::task::JoinSet;
+use tokio::sync::Mutex;
 
 use crate::daemon::admin::api::{Closed, Closing, Rates, Target, Tunnel};
 pub use crate::daemon::admin::api::{Query, Sort};
 use crate::kubernetes::{PodSearch, Pods, encoded};
 
-mod answer;
 mod events;
 pub(crate) mod listing;
 mod reason;
 mod replica;
 pub(crate) mod reports;
 pub(crate) mod request;
+mod target_name;
 
-pub use self::answer::{Answer, TargetName};
 pub(crate) use self::events::Events;
 pub use self::listing::{Item, Listed, Of, State};
 pub use self::reason::{Reason, ReasonError};
 pub use self::replica::Replica;
-pub use self::reports::{Changed, Ended, Id, TargetRow, by_client, by_target, changed_or_shown, closed, json};
+pub use self::reports::{Changed, Ended, Id, TargetRow, by_client, by_target, json};
 pub use self::request::{Ask, ReplicaError};
+pub use self::target_name::TargetName;
 
 /// Where the replicas are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,13 +107,8 @@ impl Replicas {
     /// # Errors
     /// See [`find`](Self::find). A replica without an answer is in [`Listed::replicas`].
     pub async fn list<T: Item>(&self, query: &Query) -> Result<Listed<T>, FindError> {
-        let query = Arc::new(query.clone());
-        let ask = |replica| {
-            let query = Arc::clone(&query);
-            async move { listing::all(&replica, &query).await }
-        };
-        let answers = self.each(ask).await?;
-        Ok(listing::merge(answers, &query))
+        let ask = |replica| async move { listing::all(&replica, query).await };
+        Ok(listing::merge(self.each(ask).await?, query))
     }
 
     /// What each replica shows of the tunnel with that id, at this path below it, such as `/diagnosis`; nothing where the
@@ -121,27 +116,28 @@ impl Replicas {
     ///
     /// # Errors
     /// As above.
-    pub async fn show(&self, id: &str, path: &str) -> Result<Vec<Answer<Option<Value>>>, FindError> {
+    pub async fn show(&self, id: &str, path: &str) -> Result<Changed<Value>, FindError> {
         self.ask_each(Ask::get(format!("/tunnels/{}{path}", encoded(id)))).await
     }
 
-    /// Ends tunnels. A replica without the one that is named answers with nothing.
+    /// Ends tunnels. A replica without the one that is named has nothing to end.
     ///
     /// # Errors
     /// As above.
-    pub async fn close(&self, which: &Selection, closing: &Closing) -> Result<Vec<Answer<Option<Closed>>>, FindError> {
+    pub async fn close(&self, which: &Selection, closing: &Closing) -> Result<Ended, FindError> {
         let path = match which {
             Selection::Id(id) => format!("/tunnels/{}", encoded(id)),
             Selection::Query(query) => listing::path_of("/tunnels", query),
         };
-        self.ask_each(Ask::with_body("DELETE", path, closing)).await
+        let closed: Changed<Closed> = self.ask_each(Ask::with_body("DELETE", path, closing)).await?;
+        Ok(closed.into())
     }
 
     /// Sets the rates of a tunnel until it ends. A replica without it answers with nothing.
     ///
     /// # Errors
     /// As above.
-    pub async fn limit(&self, id: &str, rates: &Rates) -> Result<Vec<Answer<Option<Tunnel>>>, FindError> {
+    pub async fn limit(&self, id: &str, rates: &Rates) -> Result<Changed<Tunnel>, FindError> {
         let path = format!("/tunnels/{}", encoded(id));
         self.ask_each(Ask::with_body("PATCH", path, rates)).await
     }
@@ -151,58 +147,45 @@ impl Replicas {
     ///
     /// # Errors
     /// As above.
-    pub async fn cordon(
-        &self,
-        target: &TargetName,
-        is_cordoned: bool,
-    ) -> Result<Vec<Answer<Option<Target>>>, FindError> {
+    pub async fn cordon(&self, target: &TargetName, is_cordoned: bool) -> Result<Changed<Target>, FindError> {
         let TargetName { namespace, service } = target;
         let verb = if is_cordoned { "cordon" } else { "uncordon" };
         let path = format!("/targets/{}/{}/{verb}", encoded(namespace), encoded(service));
         self.ask_each(Ask::post(path)).await
     }
 
-    /// What each replica answers to one request; nothing for a 404.
-    async fn ask_each<T>(&self, ask: Ask) -> Result<Vec<Answer<Option<T>>>, FindError>
-    where
-        T: DeserializeOwned + Send + 'static,
-    {
-        let ask = Arc::new(ask);
-        let ask = |replica: Replica| {
-            let ask = Arc::clone(&ask);
-            async move {
-                match replica.ask(&ask).await {
-                    Ok(answer) => Ok(Some(answer)),
-                    Err(ReplicaError::Refused { status: 404, .. }) => Ok(None),
-                    Err(error) => Err(error),
-                }
-            }
-        };
-        self.each(ask).await
+    /// Returns what each replica answers to one request; nothing for a 404.
+    async fn ask_each<T: DeserializeOwned>(&self, ask: Ask) -> Result<Changed<T>, FindError> {
+        let ask = &ask;
+        let answers = self.each(|replica| async move { replica.ask(ask).await }).await?;
+        let mut report = Changed::default();
+        for (replica, answer) in answers {
+            let (item, error) = match answer {
+                Ok(item) => (Some(item), None),
+                Err(ReplicaError::Refused { status: 404, .. }) => (None, None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            let of = |item| Of {
+                replica: replica.clone(),
+                item,
+            };
+            report.changed.extend(item.map(of));
+            report.replicas.push(State { replica, error });
+        }
+        Ok(report)
     }
 
-    /// Does something with each replica, with some at once, and gives the results in the order of the replicas.
-    async fn each<T, F>(&self, act: impl Fn(Replica) -> F + Send) -> Result<Vec<Answer<T>>, FindError>
+    /// Asks each replica, some at a time, and returns their names and answers in their order.
+    async fn each<T, F>(&self, ask: impl Fn(Replica) -> F) -> Result<Vec<(String, Result<T, ReplicaError>)>, FindError>
     where
-        T: Send + 'static,
-        F: Future<Output = Result<T, ReplicaError>> + Send + 'static,
+        F: Future<Output = Result<T, ReplicaError>>,
     {
-        let permits = Arc::new(Semaphore::new(MOST_AT_ONCE));
-        let replicas = self.find().await?;
-        let mut answers = JoinSet::new();
-        for (number, replica) in replicas.iter().enumerate() {
-            let (permits, acting) = (Arc::clone(&permits), act(replica.clone()));
-            let name = Arc::clone(replica.name());
-            answers.spawn(async move {
-                // Never closed.
-                let _permit = permits.acquire_owned().await;
-                let result = acting.await;
-                (number, Answer { replica: name, result })
-            });
-        }
-        let mut answers = answers.join_all().await;
-        answers.sort_by_key(|(number, _)| *number);
-        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+        let asking = self.find().await?.into_iter().map(|replica| {
+            let name = replica.name().to_string();
+            let answer = ask(replica);
+            async { (name, answer.await) }
+        });
+        Ok(stream::iter(asking).buffered(MOST_AT_ONCE).collect().await)
     }
 }
 

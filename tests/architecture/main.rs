@@ -71,7 +71,7 @@ const OWNERS: [(&str, &[&str]); 36] = [
     ("clap", &["cli"]),
     ("clap_complete", &["cli"]),
     ("clap_mangen", &["cli"]),
-    ("futures_util", &["policy::access::grants", "proxy"]),
+    ("futures_util", &["operator", "policy::access::grants", "proxy"]),
     ("granit_parser", &["base::yaml"]),
     ("h2", &["proxy::http"]),
     (

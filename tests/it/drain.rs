@@ -277,12 +277,12 @@ fn the_command_reports_an_unreachable_admin_port() {
     let server = server_to(&target, "{delay: 0s}");
     let public = server.public().to_string();
     let refused = format!(
-        "switchboard: {public} does not drain: HTTP/1.1 405 {}",
+        "switchboard: cannot ask {public} to drain: does not answer as switchboard does: status 405: {}",
         Refusal::MethodNotAllowed.phrase()
     );
     let port = Closed::bind();
     let closed = port.address().to_string();
-    let unreachable = format!("switchboard: cannot ask {closed} to drain: Connection refused");
+    let unreachable = format!("switchboard: cannot ask {closed} to drain: cannot be reached: Connection refused");
     for (admin, expected) in [(&public, refused), (&closed, unreachable)] {
         let mut asking = Process::spawn(switchboard(&["drain", "--wait", "--admin", admin]));
         assert_eq!(asking.exit_status(), 1);

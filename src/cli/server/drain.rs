@@ -9,6 +9,7 @@ use clap::Args;
 use switchboard::daemon::admin::Progress;
 use switchboard::operator::drain_request::{self, Answer, Wait};
 
+use super::replica_flags::run;
 use crate::cli::start::address;
 
 /// The arguments of `drain`.
@@ -41,7 +42,7 @@ pub(crate) fn drain(options: &Drain) -> anyhow::Result<ExitCode> {
         timeout: options.timeout,
     });
     let admin = options.admin;
-    let (state, code) = match drain_request::drain(&drain_request::Options { admin, wait })? {
+    let (state, code) = match run(async { Ok(drain_request::drain(&drain_request::Options { admin, wait }).await?) })? {
         Answer::Draining(progress) => (describe(&progress), ExitCode::SUCCESS),
         Answer::Ended => ("ended".to_owned(), ExitCode::SUCCESS),
         Answer::TimedOut(progress) => (describe(&progress), ExitCode::from(DRAIN_CUT)),

@@ -91,8 +91,7 @@ pub(crate) fn clients(options: List) -> anyhow::Result<ExitCode> {
 
 fn cordon(options: Cordon, is_cordoned: bool) -> anyhow::Result<ExitCode> {
     let replicas = options.reach.replicas()?;
-    let answers = run(async { Ok(replicas.cordon(&options.target, is_cordoned).await?) })?;
-    let report = replicas::changed_or_shown(answers);
+    let report = run(async { Ok(replicas.cordon(&options.target, is_cordoned).await?) })?;
     if options.json {
         print(&(json(&report) + "\n"))?;
     } else {

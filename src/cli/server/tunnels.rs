@@ -254,7 +254,7 @@ fn why(options: Why) -> anyhow::Result<ExitCode> {
 
 fn show(options: Show, path: &str) -> anyhow::Result<ExitCode> {
     let replicas = options.reach.replicas()?;
-    let report = replicas::changed_or_shown(run(async { Ok(replicas.show(&options.id, path).await?) })?);
+    let report = run(async { Ok(replicas.show(&options.id, path).await?) })?;
     if options.json {
         print(&(json(&report.changed) + "\n"))?;
     } else {
@@ -297,7 +297,7 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
     let closing = Closing { reason };
     let mut ended = replicas::Ended::default();
     for selection in &selections {
-        ended.add(replicas::closed(replicas.close(selection, &closing).await?));
+        ended.add(replicas.close(selection, &closing).await?);
     }
     if options.json {
         print(&(json(&ended) + "\n"))?;
@@ -334,7 +334,7 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
         download: options.download,
         upload: options.upload,
     };
-    let report = replicas::changed_or_shown(run(async { Ok(replicas.limit(&options.id, &rates).await?) })?);
+    let report = run(async { Ok(replicas.limit(&options.id, &rates).await?) })?;
     if options.json {
         print(&(json(&report) + "\n"))?;
     } else {

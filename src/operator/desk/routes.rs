@@ -18,7 +18,9 @@ use super::hub::Hub;
 use super::state::Changes;
 use crate::daemon::admin::answer::{Answer as Reply, Unserved};
 use crate::daemon::admin::api::{Closed, Closing, Rates};
-use crate::operator::replicas::{self, Answer, Ask, Reason, ReasonError, Replica, ReplicaError, Selection, TargetName};
+use crate::operator::replicas::{
+    self, Ask, Reason, ReasonError, Replica, ReplicaError, Selection, State as ReplicaState, TargetName,
+};
 
 /// The page at that address.
 pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> Router {
@@ -90,13 +92,7 @@ struct Changed {
     /// The ids of the tunnels that are told to end.
     closed: Vec<String>,
     /// The replicas that have not changed anything, as they did not answer or refused.
-    faults: Vec<ReplicaFault>,
-}
-
-#[derive(Debug, Serialize)]
-struct ReplicaFault {
-    replica: String,
-    error: String,
+    faults: Vec<ReplicaState>,
 }
 
 async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<Changed> {
@@ -128,11 +124,13 @@ async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget
         target: Some(target.to_string()),
         ..replicas::Query::default()
     };
-    let answers = hub.replicas.close(&Selection::Query(query), &closing).await;
+    let ended = hub.replicas.close(&Selection::Query(query), &closing).await;
     hub.refresh();
-    let (closed, faults) = apart(answers.map_err(|error| gateway(error.to_string()))?);
-    let closed = closed.into_iter().flat_map(|closed| closed.closed).collect();
-    Ok(Json(Changed { closed, faults }))
+    let ended = ended.map_err(|error| gateway(error.to_string()))?;
+    Ok(Json(Changed {
+        closed: ended.changed.into_iter().map(|of| of.item.tunnel_id).collect(),
+        faults: faults(ended.replicas),
+    }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -159,10 +157,11 @@ struct Cordon {
 
 async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Reply<Changed> {
     let target: TargetName = cordon.target.parse().map_err(Unserved::bad)?;
-    let answers = hub.replicas.cordon(&target, cordon.is_cordoned).await;
+    let cordoned = hub.replicas.cordon(&target, cordon.is_cordoned).await;
     hub.refresh();
-    let (cordoned, faults) = apart(answers.map_err(|error| gateway(error.to_string()))?);
-    if cordoned.is_empty() && faults.is_empty() {
+    let cordoned = cordoned.map_err(|error| gateway(error.to_string()))?;
+    let faults = faults(cordoned.replicas);
+    if cordoned.changed.is_empty() && faults.is_empty() {
         let error = format!("no target {target} is on the allowlist of any replica");
         return Err(Unserved::unknown(error));
     }
@@ -170,19 +169,10 @@ async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Repl
     Ok(Json(Changed { closed, faults }))
 }
 
-/// What replicas have done, and those that have not. A replica without the tunnel or target is neither.
-fn apart<T>(answers: Vec<Answer<Option<T>>>) -> (Vec<T>, Vec<ReplicaFault>) {
-    let (mut done, mut faults) = (Vec::new(), Vec::new());
-    for Answer { replica, result } in answers {
-        match result {
-            Ok(answer) => done.extend(answer),
-            Err(error) => faults.push(ReplicaFault {
-                replica: replica.to_string(),
-                error: error.to_string(),
-            }),
-        }
-    }
-    (done, faults)
+/// The replicas that have not done what they were asked for. One without the tunnel or target has nothing to do.
+fn faults(mut replicas: Vec<ReplicaState>) -> Vec<ReplicaState> {
+    replicas.retain(|state| !state.answers());
+    replicas
 }
 
 /// What is told of an end, by the reason that an operator has given.
@@ -231,6 +221,7 @@ impl From<ReplicaError> for Unserved {
                 Self::new(StatusCode::from_u16(*status).unwrap_or(StatusCode::BAD_GATEWAY), said)
             }
             ReplicaError::Unreachable(_)
+            | ReplicaError::Closed(_)
             | ReplicaError::Late(_)
             | ReplicaError::Strange(_)
             | ReplicaError::LimitExceeded(_) => gateway(said),

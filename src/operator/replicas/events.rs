@@ -6,43 +6,29 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
 
-use super::replica::{Connection, Replica};
-use super::request::{Ask, ReplicaError, shown, strange};
+use super::replica::{Link, Replica};
+use super::request::{Ask, ReplicaError, strange};
 
 /// The events of a replica. A reader that is slow makes the replica drop some, which is told by its event `missed`.
 pub(crate) struct Events {
     body: Incoming,
     lines: Lines,
-    _running: AbortOnDropHandle<hyper::Result<()>>,
-    _connection: Connection,
+    _link: Link,
 }
 
 impl Events {
     /// Begins to read the events of a replica.
     pub(crate) async fn of(replica: &Replica) -> Result<Self, ReplicaError> {
-        let begin = async {
-            let mut connection = replica.connect().await?;
-            let (stream, host) = connection.parts()?;
-            let ask = Ask::get("/events");
-            let (response, running) = tokio::select! {
-                begun = ask.begin(stream, &host) => begun?,
-                told = connection.broken() => return Err(ReplicaError::Unreachable(shown(&told))),
-            };
-            match response.status().as_u16() {
-                200 => Ok(Self {
-                    body: response.into_body(),
-                    lines: Lines::default(),
-                    _running: running,
-                    _connection: connection,
-                }),
-                status => Err(ReplicaError::Strange(format!("the answer to /events is {status}"))),
-            }
-        };
-        let deadline = replica.deadline();
-        let late = |_| Err(ReplicaError::Late(deadline));
-        timeout(deadline, Box::pin(begin)).await.unwrap_or_else(late)
+        let (response, link) = replica.in_time(replica.begin(&Ask::get("/events"))).await?;
+        match response.status().as_u16() {
+            200 => Ok(Self {
+                body: response.into_body(),
+                lines: Lines::default(),
+                _link: link,
+            }),
+            status => Err(ReplicaError::Strange(format!("the answer to /events is {status}"))),
+        }
     }
 
     /// Returns the next events, each with its name, such as `opened`, and its data.

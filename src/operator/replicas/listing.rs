@@ -7,7 +7,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use super::answer::Answer;
 use super::replica::Replica;
 use super::request::{Ask, ReplicaError};
 use crate::daemon::admin::api::{Client, Query, Sort, Target, Tunnel};
@@ -222,29 +221,25 @@ pub(super) fn path_of(path: &str, query: &Query) -> String {
 }
 
 /// The answers of all replicas as one.
-pub(super) fn merge<T: Item>(answers: Vec<Answer<(Vec<T>, usize)>>, query: &Query) -> Listed<T> {
+pub(super) fn merge<T: Item>(
+    answers: Vec<(String, Result<(Vec<T>, usize), ReplicaError>)>,
+    query: &Query,
+) -> Listed<T> {
     let mut listed = Listed {
         items: Vec::new(),
         total: 0,
         replicas: Vec::new(),
     };
-    for Answer { replica, result } in answers {
-        let error = match result {
-            Ok((items, total)) => {
-                let own = items.into_iter().map(|item| Of {
-                    replica: replica.to_string(),
-                    item,
-                });
-                listed.items.extend(own);
-                listed.total = listed.total.saturating_add(total);
-                None
-            }
-            Err(error) => Some(error.to_string()),
-        };
-        listed.replicas.push(State {
-            replica: replica.to_string(),
-            error,
+    for (replica, answer) in answers {
+        let error = answer.as_ref().err().map(ToString::to_string);
+        let (items, total) = answer.unwrap_or_default();
+        let own = items.into_iter().map(|item| Of {
+            replica: replica.clone(),
+            item,
         });
+        listed.items.extend(own);
+        listed.total = listed.total.saturating_add(total);
+        listed.replicas.push(State { replica, error });
     }
     listed
         .items
@@ -355,12 +350,9 @@ mod tests {
             let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
-        let answer = Answer {
-            replica: replica.name().clone(),
-            result: all::<Client>(&replica, &Query::default()).await,
-        };
-        let listed = merge(vec![answer], &Query::default());
-        assert_eq!(&*listed.replicas[0].replica, &**replica.name());
+        let answer = all::<Client>(&replica, &Query::default()).await;
+        let listed = merge(vec![("one".to_owned(), answer)], &Query::default());
+        assert_eq!(listed.replicas[0].replica, "one");
         let error = listed.replicas[0].error.as_deref().unwrap();
         assert!(error.ends_with("its list does not advance"), "{error}");
         serving.await.unwrap();

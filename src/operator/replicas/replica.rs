@@ -1,15 +1,18 @@
 //! One replica, and the way to it.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use hyper::Response;
+use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::request::{Ask, Bidirectional, ReplicaError, refusal, shown};
+use super::request::{Ask, ReplicaError, body, refusal, shown};
 use crate::kubernetes::{Forward, Pod, Pods};
 use crate::net::listener::reachable;
 
@@ -63,81 +66,63 @@ impl Replica {
 
     /// The same, with the bytes of the answer.
     pub(super) async fn ask_sized<T: DeserializeOwned>(&self, ask: &Ask) -> Result<(T, usize), ReplicaError> {
-        let (status, body) = self.ask_raw(ask).await?;
-        if status != 200 {
-            return Err(refusal(status, &body));
-        }
-        let answer = serde_json::from_slice(&body).map_err(|error| ReplicaError::Strange(error.to_string()))?;
-        Ok((answer, body.len()))
-    }
-
-    /// Asks, and gives the status and the body as they are: for a server that passes them on.
-    ///
-    /// # Errors
-    /// No whole answer of HTTP came in time.
-    pub async fn ask_raw(&self, ask: &Ask) -> Result<(u16, Bytes), ReplicaError> {
-        let asking = async {
-            let mut connection = self.connect().await?;
-            let (stream, host) = connection.parts()?;
-            tokio::select! {
-                answer = ask.send(stream, &host) => answer,
-                told = connection.broken() => Err(ReplicaError::Unreachable(shown(&told))),
+        self.in_time(async {
+            let (response, _link) = self.begin(ask).await?;
+            let status = response.status();
+            let body = body(response.into_body()).await?;
+            if !status.is_success() {
+                return Err(refusal(status.as_u16(), &body));
             }
-        };
-        let late = |_| Err(ReplicaError::Late(self.deadline));
-        timeout(self.deadline, Box::pin(asking)).await.unwrap_or_else(late)
+            let answer = serde_json::from_slice(&body).map_err(|error| ReplicaError::Strange(error.to_string()))?;
+            Ok((answer, body.len()))
+        })
+        .await
     }
 
     pub(super) fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, ReplicaError> {
-        match &self.way {
-            Way::Address(address) => match TcpStream::connect(address).await {
-                Ok(stream) => Ok(Connection::Address(Some(stream), *address)),
-                Err(error) => Err(ReplicaError::Unreachable(error.to_string())),
-            },
-            Way::Pod { pod, .. } if pod.waits.is_some() => {
-                let phase = pod.waits.as_deref().unwrap_or_default();
-                Err(ReplicaError::Unreachable(format!("the pod is {}", shown(phase))))
+    /// Does what the replica has one deadline for.
+    pub(super) async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, ReplicaError>>,
+    ) -> Result<T, ReplicaError> {
+        let late = |_| Err(ReplicaError::Late(self.deadline));
+        timeout(self.deadline, Box::pin(work)).await.unwrap_or_else(late)
+    }
+
+    /// Sends a request, and returns the head of the answer. Its body is read as long as the second value lives.
+    pub(super) async fn begin(&self, ask: &Ask) -> Result<(Response<Incoming>, Link), ReplicaError> {
+        let unreachable = |reason: &str| ReplicaError::Unreachable(shown(reason));
+        let (pods, pod) = match &self.way {
+            Way::Pod { pods, pod } => (pods, pod),
+            Way::Address(address) => {
+                let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
+                    io::ErrorKind::ConnectionRefused => ReplicaError::Closed(error.to_string()),
+                    _ => unreachable(&error.to_string()),
+                })?;
+                let (response, running) = ask.send(stream, &address.to_string()).await?;
+                return Ok((response, (running, None)));
             }
-            Way::Pod { pods, pod } => match pods.forward(&pod.name, pod.port).await {
-                Ok(forward) => Ok(Connection::Pod(forward)),
-                Err(error) => Err(ReplicaError::Unreachable(shown(&error.reason))),
-            },
+        };
+        if let Some(phase) = &pod.waits {
+            return Err(unreachable(&format!("the pod is {phase}")));
+        }
+        let forward = pods.forward(&pod.name, pod.port).await;
+        let mut forward = forward.map_err(|error| unreachable(&error.reason))?;
+        let stream = forward.stream();
+        let stream = stream.ok_or_else(|| unreachable("the connection is in use"))?;
+        // The node connects to the port from inside the pod: the proxy is asked on its loopback.
+        tokio::select! {
+            begun = ask.send(stream, "localhost") => {
+                let (response, running) = begun?;
+                Ok((response, (running, Some(forward))))
+            }
+            told = forward.broken() => Err(unreachable(&told)),
         }
     }
 }
 
-/// The connection of one request.
-pub(super) enum Connection {
-    Address(Option<TcpStream>, SocketAddr),
-    Pod(Forward),
-}
-
-impl Connection {
-    /// Its bytes, and the field Host; once.
-    pub(super) fn parts(&mut self) -> Result<(Bidirectional, String), ReplicaError> {
-        let taken = || ReplicaError::Unreachable("the connection is in use".to_owned());
-        match self {
-            Self::Address(stream, address) => {
-                let stream = stream.take().ok_or_else(taken)?;
-                Ok((Box::new(stream), address.to_string()))
-            }
-            // The node connects to the port from inside the pod: the proxy is asked on its loopback.
-            Self::Pod(forward) => {
-                let stream = forward.stream().ok_or_else(taken)?;
-                Ok((Box::new(stream), "localhost".to_owned()))
-            }
-        }
-    }
-
-    /// Completes when the other end says that the connection is none.
-    pub(super) async fn broken(&mut self) -> String {
-        match self {
-            Self::Address(..) => std::future::pending().await,
-            Self::Pod(forward) => forward.broken().await,
-        }
-    }
-}
+/// The connection of an answer that is read.
+pub(super) type Link = (AbortOnDropHandle<hyper::Result<()>>, Option<Forward>);

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::Answer;
 use super::listing::{Listed, Of, State};
 use crate::base::text::is_unprintable;
 use crate::daemon::admin::api::{Client, Closed, Target};
@@ -51,33 +50,20 @@ pub struct Id {
     pub tunnel_id: String,
 }
 
-/// What has ended.
-pub fn closed(answers: Vec<Answer<Option<Closed>>>) -> Ended {
-    changed(answers, |closed| {
-        let ids = closed.closed.into_iter();
-        ids.map(|tunnel_id| Id { tunnel_id }).collect()
-    })
-}
-
-/// What has been changed, or is to be shown, where it was found.
-pub fn changed_or_shown<T>(answers: Vec<Answer<Option<T>>>) -> Changed<T> {
-    changed(answers, |item| vec![item])
-}
-
-fn changed<A, T>(answers: Vec<Answer<Option<A>>>, items: impl Fn(A) -> Vec<T>) -> Changed<T> {
-    let mut report = Changed::default();
-    for Answer { replica, result } in answers {
-        let replica = replica.to_string();
-        let error = result.as_ref().err().map(ToString::to_string);
-        let found = result.ok().flatten().map(&items).unwrap_or_default();
-        let of = |item| Of {
-            replica: replica.clone(),
-            item,
-        };
-        report.changed.extend(found.into_iter().map(of));
-        report.replicas.push(State { replica, error });
+impl From<Changed<Closed>> for Ended {
+    fn from(closed: Changed<Closed>) -> Self {
+        let ids = closed.changed.into_iter().flat_map(|Of { replica, item }| {
+            let of = move |tunnel_id| Of {
+                replica: replica.clone(),
+                item: Id { tunnel_id },
+            };
+            item.closed.into_iter().map(of)
+        });
+        Self {
+            changed: ids.collect(),
+            replicas: closed.replicas,
+        }
     }
-    report
 }
 
 /// A target of all replicas.

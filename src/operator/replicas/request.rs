@@ -20,6 +20,9 @@ pub enum ReplicaError {
     /// There is no connection to it.
     #[error("cannot be reached: {0}")]
     Unreachable(String),
+    /// Nothing listens at its address: it has ended, or has not begun.
+    #[error("cannot be reached: {0}")]
+    Closed(String),
     /// It did not answer in time. A request that changes something may have done so.
     #[error("no answer within {}", humantime::format_duration(*.0))]
     Late(Duration),
@@ -78,21 +81,16 @@ impl Ask {
     }
 }
 
-/// The bytes of a connection.
-pub(super) type Bidirectional = Box<dyn Stream>;
-
-/// What can be read and written.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
 impl Ask {
     /// Sends it, and returns the head of the answer; its body is read as long as the second value lives.
-    pub(super) async fn begin(
+    pub(super) async fn send<S>(
         &self,
-        stream: Bidirectional,
+        stream: S,
         host: &str,
-    ) -> Result<(Response<Incoming>, AbortOnDropHandle<hyper::Result<()>>), ReplicaError> {
+    ) -> Result<(Response<Incoming>, AbortOnDropHandle<hyper::Result<()>>), ReplicaError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let request = exchange::request(&self.path, host, "application/json, text/event-stream").method(self.method);
         let request = match self.body.is_empty() {
             true => request,
@@ -101,14 +99,12 @@ impl Ask {
         let begun = exchange::begin(stream, request, self.body.clone()).await;
         begun.map_err(|reason| ReplicaError::Strange(shown(&reason)))
     }
+}
 
-    /// Sends it, and returns the status and the body of the answer.
-    pub(super) async fn send(&self, stream: Bidirectional, host: &str) -> Result<(u16, Bytes), ReplicaError> {
-        let (response, _running) = self.begin(stream, host).await?;
-        let status = response.status().as_u16();
-        let body = exchange::body(response.into_body(), LARGEST_BODY).await;
-        Ok((status, body.map_err(|reason| ReplicaError::Strange(shown(&reason)))?))
-    }
+/// Reads the body of an answer.
+pub(super) async fn body(frames: Incoming) -> Result<Bytes, ReplicaError> {
+    let body = exchange::body(frames, LARGEST_BODY).await;
+    body.map_err(|reason| ReplicaError::Strange(shown(&reason)))
 }
 
 /// An answer that is no success. Its error is JSON; the pages of the probes and other servers answer with text.

@@ -1,10 +1,7 @@
 //! What makes many tunnels slow, such as those of one node: each is looked at by its replica, all at the same time.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use tokio::task::JoinSet;
 
 use super::columns::{Column, Table};
 use super::formatting::foreign;
@@ -12,7 +9,7 @@ use crate::daemon::admin::api::{Diagnosis, Leg, Tunnel, Verdict};
 use crate::kubernetes::encoded;
 use crate::operator::replicas::listing::Of;
 use crate::operator::replicas::request::{Ask, ReplicaError};
-use crate::operator::replicas::{FindError, Replica, Replicas};
+use crate::operator::replicas::{FindError, Replicas};
 
 /// A tunnel, and what its replica says of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,35 +28,25 @@ impl Replicas {
     /// # Errors
     /// See [`find`](Self::find).
     pub async fn diagnose(&self, tunnels: Vec<Of<Tunnel>>, path: &str) -> Result<Vec<Diagnosed>, FindError> {
-        let replicas = self.find().await?;
-        let replicas: HashMap<&Arc<str>, &Replica> = replicas.iter().map(|replica| (replica.name(), replica)).collect();
-        let mut looks = JoinSet::new();
-        for (number, tunnel) in tunnels.into_iter().enumerate() {
-            let replica = replicas
-                .get(&Arc::from(&*tunnel.replica))
-                .map(|replica| (*replica).clone());
+        let replicas = &self.find().await?;
+        let looks = tunnels.into_iter().map(|tunnel| async move {
             let ask = Ask::get(format!("/tunnels/{}{path}", encoded(&tunnel.item.tunnel_id)));
-            looks.spawn(async move {
-                let answer = match &replica {
-                    Some(replica) => replica.ask(&ask).await,
-                    None => Err(ReplicaError::Unreachable("it is gone".to_owned())),
-                };
-                let (diagnosis, error) = match answer {
-                    Ok(diagnosis) => (Some(diagnosis), None),
-                    Err(ReplicaError::Refused { status: 404, .. }) => (None, None),
-                    Err(error) => (None, Some(error.to_string())),
-                };
-                let diagnosed = Diagnosed {
-                    tunnel,
-                    diagnosis,
-                    error,
-                };
-                (number, diagnosed)
-            });
-        }
-        let mut looks = looks.join_all().await;
-        looks.sort_by_key(|(number, _)| *number);
-        Ok(looks.into_iter().map(|(_, diagnosed)| diagnosed).collect())
+            let answer = match replicas.iter().find(|replica| **replica.name() == *tunnel.replica) {
+                Some(replica) => replica.ask(&ask).await,
+                None => Err(ReplicaError::Unreachable("it is gone".to_owned())),
+            };
+            let (diagnosis, error) = match answer {
+                Ok(diagnosis) => (Some(diagnosis), None),
+                Err(ReplicaError::Refused { status: 404, .. }) => (None, None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            Diagnosed {
+                tunnel,
+                diagnosis,
+                error,
+            }
+        });
+        Ok(join_all(looks).await)
     }
 }
 

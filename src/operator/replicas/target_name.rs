@@ -1,19 +1,7 @@
-//! The answer of one replica, and the names in questions and answers.
+//! The name of a target in requests.
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
-
-use super::request::ReplicaError;
-
-/// The answer of one replica.
-#[derive(Debug)]
-pub struct Answer<T> {
-    /// Its name.
-    pub replica: Arc<str>,
-    /// The answer, or why there is none.
-    pub result: Result<T, ReplicaError>,
-}
 
 /// The name of a target: `namespace/service`, or `static/authority`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
