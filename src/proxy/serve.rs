@@ -19,7 +19,7 @@ use self::listeners::Ports;
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, keep_reloading};
 use self::users::Users;
-use crate::base::follow::ReadFailure;
+use crate::base::follow::{ReadFailure, Reads};
 use crate::daemon::admin as admin_port;
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
@@ -27,7 +27,7 @@ use crate::kubernetes::{self, Controller};
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Writer;
-use crate::proxy::config::{Config, Report};
+use crate::proxy::config::{Config, Loaded, Report};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::facts::Ids;
 use crate::proxy::open_tunnels::registry::Registry;
@@ -108,7 +108,8 @@ impl App {
     /// # Errors
     /// A fault of the configuration, a file that is not read within 10 s, or a port that cannot be bound.
     pub async fn start(load: LoadConfig, logs: Logs) -> Result<Self, StartError> {
-        reload::first(load).await?.bind(logs)
+        let started = Reads::default().run(move || Started::read(load)).await;
+        started.map_err(StartError::Unread)??.bind(logs)
     }
 
     /// The bound addresses of the public ports, with the port numbers that the kernel chose.
@@ -192,6 +193,16 @@ struct Started {
 }
 
 impl Started {
+    /// Reads the configuration and its certificates for the first time.
+    fn read(load: LoadConfig) -> Result<Self, StartError> {
+        let Loaded { config, report } = load()?;
+        reload::log(&report);
+        let config = Box::new(config);
+        let tls = Tls::new(config.tls.clone(), config.timeouts.tls_handshake).map_err(StartError::Tls)?;
+        let load = Arc::new(load);
+        Ok(Self { load, config, tls })
+    }
+
     /// Binds every port.
     fn bind(self, logs: Logs) -> Result<App, StartError> {
         let mut capacity = Capacity::raise(self.config.listen.len())?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
+use super::users::log_unread;
 use crate::base::follow::{ReadFailure, Reads, Reloaded, follow};
 use crate::net::tls::FileFault;
 use crate::proxy::connection::Shared;
@@ -36,8 +37,9 @@ fn unread(error: ReadFailure, shared: &Shared) {
 
 /// Logs and counts the result of one reading.
 fn log_and_count(reloaded: &Reloaded<FileFault>, shared: &Shared) {
+    log_unread(reloaded, "the certificates");
     match reloaded {
-        Reloaded::Unchanged => {}
+        Reloaded::Unchanged | Reloaded::Postponed(_) => {}
         Reloaded::Loaded => {
             let expiries = shared.tls.expiries();
             shared.metrics.tls_expiries(&expiries);
@@ -45,13 +47,7 @@ fn log_and_count(reloaded: &Reloaded<FileFault>, shared: &Shared) {
             shared.access.certificates_changed(&shared.tls);
             info!(certificates = expiries.len(), "certificates loaded");
         }
-        Reloaded::Faulty(faults) => {
-            shared.metrics.tls_reload_failures.inc();
-            for fault in faults {
-                error!("{fault}: the certificates stay as they were");
-            }
-        }
-        Reloaded::Postponed(reason) => warn!("{reason}: the certificates are read again at the next poll"),
+        Reloaded::Faulty(_) => shared.metrics.tls_reload_failures.inc(),
     }
 }
 

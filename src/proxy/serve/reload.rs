@@ -12,10 +12,8 @@ use tracing::{error, info, warn};
 use super::capacity::Capacity;
 use super::certificate_poll;
 use super::users::Users;
-use super::{StartError, Started};
 use crate::base::follow::{ReadFailure, Reads};
 use crate::kubernetes::{self, Controller};
-use crate::net::tls::Tls;
 use crate::policy::allowlist::Writer;
 use crate::proxy::config::{Config, Loaded, Report, Severity};
 use crate::proxy::connection::Shared;
@@ -59,19 +57,6 @@ pub(super) async fn keep_reloading(
             }
         }
     }
-}
-
-/// Reads the configuration and its certificates for the first time.
-pub(super) async fn first(load: LoadConfig) -> Result<Started, StartError> {
-    let read = move || -> Result<Started, StartError> {
-        let Loaded { config, report } = load()?;
-        log(&report);
-        let config = Box::new(config);
-        let tls = Tls::new(config.tls.clone(), config.timeouts.tls_handshake).map_err(StartError::Tls)?;
-        let load = Arc::new(load);
-        Ok(Started { load, config, tls })
-    };
-    Reads::default().run(read).await.map_err(StartError::Unread)?
 }
 
 fn failed(metrics: &Metrics) {
@@ -165,7 +150,7 @@ impl Reload {
 }
 
 /// Logs every finding, as `switchboard check` prints it.
-fn log(report: &Report) {
+pub(super) fn log(report: &Report) {
     for (severity, line) in report.lines() {
         match severity {
             Severity::Error => error!("{line}"),

@@ -1,5 +1,6 @@
 //! Brings what proves users and decides about their rights, and follows what changes it.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -137,8 +138,12 @@ fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
 fn users_of(file: &Path, shared: &Arc<Shared>) -> UserFile {
     let access = Arc::clone(&shared.access);
     follow_users(file, move |users, found| {
-        log(users, &found);
+        match &found {
+            Ok(found) => log_unread(found, "the users"),
+            Err(error) => warn!("the file of users was {error}: they stay as they were"),
+        }
         if found == Ok(Reloaded::Loaded) {
+            info!(users = users.len(), "users loaded");
             access.users_changed();
         }
     })
@@ -206,17 +211,16 @@ fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<Thread> {
         .ok()
 }
 
-fn log(users: &passwords::Users, found: &Result<Reloaded<UserFault>, ReadFailure>) {
+/// Logs that a source could not be read again, or that it has faults: `what`, such as `the users`, stay as they were.
+pub(super) fn log_unread<F: Display>(found: &Reloaded<F>, what: &str) {
     match found {
-        Ok(Reloaded::Unchanged) => {}
-        Ok(Reloaded::Loaded) => info!(users = users.len(), "users loaded"),
-        Ok(Reloaded::Faulty(faults)) => {
+        Reloaded::Unchanged | Reloaded::Loaded => {}
+        Reloaded::Faulty(faults) => {
             for fault in faults {
-                error!("{fault}: the users stay as they were");
+                error!("{fault}: {what} stay as they were");
             }
         }
-        Ok(Reloaded::Postponed(reason)) => warn!("{reason}: the users stay as they were"),
-        Err(error) => warn!("the file of users was {error}: they stay as they were"),
+        Reloaded::Postponed(reason) => warn!("{reason}: {what} stay as they were"),
     }
 }
 
