@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
-use self::snapshot_file::SnapshotFile;
 use super::join::{Join, Settled};
 use super::remarks::{Remark, RemarkLog};
 use super::rules::Rules;
 use super::shrink_guard::ShrinkGuard;
+use super::snapshot::SnapshotFile;
 use super::source::{Feed, Item, SourceEvent};
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::follower::Event;
@@ -22,8 +22,6 @@ use crate::kubernetes::objects::model::{Key, Kind};
 use crate::kubernetes::writes::event_recorder::Recorder;
 use crate::policy::allowlist::{Change, Writer};
 use crate::tunnel::metrics::Metrics;
-
-mod snapshot_file;
 
 /// What the reconciler updates, beside the snapshot file.
 #[derive(Clone, Debug)]

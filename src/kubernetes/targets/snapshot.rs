@@ -1,14 +1,97 @@
-//! The format of the snapshot file: the last known objects, for a restart while the API server is unreachable.
+//! The snapshot file: the last known objects, for a restart while the API server is unreachable.
 //!
 //! One line with the version, the time, a hash of the settings and a hash of the rest; then the objects as JSON.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use super::source::{Feed, Source};
 use crate::base::file;
 use crate::base::fnv::fnv1a;
 use crate::kubernetes::objects::model::{Key, Object};
+
+/// The file with the last known objects. It is written a second after a change, and at most every 30 s.
+#[derive(Debug)]
+pub(crate) struct SnapshotFile {
+    path: PathBuf,
+    /// The kinds, namespaces and selectors of the objects: a file of others is not used.
+    settings: String,
+    /// The time of the next write, if there is something new.
+    due: Option<Instant>,
+    written: Option<Instant>,
+}
+
+impl SnapshotFile {
+    /// The file at that path for the objects of these sources.
+    pub(crate) fn new(path: PathBuf, feeds: &[Feed]) -> Self {
+        Self {
+            path,
+            settings: feeds.iter().map(|feed| settings(&feed.source)).collect(),
+            due: None,
+            written: None,
+        }
+    }
+
+    /// The time of the next write; `None` when the file is up to date.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Asks for a write, since the objects have changed.
+    pub(crate) fn schedule(&mut self) {
+        let now = Instant::now();
+        let earliest = self.written.map_or(now, |written| written + WRITE_EVERY);
+        self.due.get_or_insert(earliest.max(now + WRITE_AFTER));
+    }
+
+    /// The snapshot in the file, if there is one that can be used.
+    pub(crate) fn load(&self) -> Option<Snapshot> {
+        let path = self.path.display();
+        match read(&self.path, &self.settings) {
+            Ok(snapshot) => {
+                let age = snapshot.saved.elapsed().unwrap_or_default();
+                let objects = snapshot.objects.len();
+                warn!(%path, objects, ?age, "serving the last snapshot until the API server answers");
+                Some(snapshot)
+            }
+            Err(error) => {
+                info!(%path, "starting without a snapshot: {error}");
+                None
+            }
+        }
+    }
+
+    /// Writes the objects to the file, in the background.
+    pub(crate) fn save(&mut self, objects: Vec<(Key, Object)>) {
+        self.due = None;
+        self.written = Some(Instant::now());
+        let (path, settings) = (self.path.clone(), self.settings.clone());
+        // Detached: the next write is at least 30 s later.
+        drop(spawn_blocking(move || {
+            let text = encode(&objects, &settings, SystemTime::now());
+            // For the user alone: it tells the names of all targets, and the users of their lists.
+            if let Err(error) = text.and_then(|text| file::replace(&path, &text, None)) {
+                error!(path = %path.display(), "cannot write the snapshot: {error}");
+            }
+        }));
+    }
+}
+
+fn settings(source: &Source) -> String {
+    let Source {
+        kind,
+        namespace,
+        selector,
+        prefix,
+        ..
+    } = source;
+    format!("{} {namespace:?} {selector:?} {prefix:?}\n", kind.name())
+}
 
 /// The contents of a file.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,25 +102,8 @@ pub(crate) struct Snapshot {
     pub(crate) objects: Vec<(Key, Object)>,
 }
 
-/// The reason why a file is not used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SnapshotError {
-    /// There is no file yet, or it cannot be read.
-    #[error("{0}")]
-    Unreadable(#[from] io::Error),
-    /// The file is not a snapshot, or has another version.
-    #[error("not a snapshot of this version")]
-    Format,
-    /// The file was written with other settings, so its objects may not be selected any more.
-    #[error("written with other selectors or namespaces")]
-    OtherSettings,
-    /// The file was changed or truncated after it was written.
-    #[error("damaged")]
-    Damaged,
-}
-
 /// Encodes a file. `settings` is a text of the selectors and namespaces of the objects.
-pub(crate) fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime) -> io::Result<Vec<u8>> {
+fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(objects)?;
     let saved = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (settings, sum) = (fnv1a(settings.as_bytes()), fnv1a(&body));
@@ -49,37 +115,42 @@ pub(crate) fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime)
 /// Reads a file.
 ///
 /// # Errors
-/// See [`SnapshotError`]. The caller goes on without a snapshot.
-pub(crate) fn read(path: &Path, settings: &str) -> Result<Snapshot, SnapshotError> {
-    let text = file::read(path, LARGEST)?;
-    let end = text
-        .iter()
-        .position(|byte| *byte == b'\n')
-        .ok_or(SnapshotError::Format)?;
+/// The reason why it is not used: it cannot be read, has another version or other settings, or was changed since.
+fn read(path: &Path, settings: &str) -> Result<Snapshot, String> {
+    let text = file::read(path, LARGEST).map_err(|error| error.to_string())?;
+    parse(&text, settings).map_err(ToOwned::to_owned)
+}
+
+fn parse(text: &[u8], settings: &str) -> Result<Snapshot, &'static str> {
+    let end = text.iter().position(|byte| *byte == b'\n').ok_or(FORMAT)?;
     let (head, body) = text.split_at(end + 1);
-    let head = std::str::from_utf8(head).map_err(|_| SnapshotError::Format)?;
-    let fields = head.trim_end().strip_prefix(MAGIC).ok_or(SnapshotError::Format)?;
+    let head = std::str::from_utf8(head).map_err(|_| FORMAT)?;
+    let fields = head.trim_end().strip_prefix(MAGIC).ok_or(FORMAT)?;
     let fields: Vec<_> = fields.split_whitespace().collect();
     let [saved, of_settings, sum] = fields.as_slice() else {
-        return Err(SnapshotError::Format);
+        return Err(FORMAT);
     };
+    // Its objects may not be selected any more.
     if *of_settings != format!("{:016x}", fnv1a(settings.as_bytes())) {
-        return Err(SnapshotError::OtherSettings);
+        return Err("written with other selectors or namespaces");
     }
     if *sum != format!("{:016x}", fnv1a(body)) {
-        return Err(SnapshotError::Damaged);
+        return Err("damaged");
     }
-    let saved = saved.parse().map_err(|_| SnapshotError::Format)?;
+    let saved = saved.parse().map_err(|_| FORMAT)?;
     Ok(Snapshot {
         saved: UNIX_EPOCH.checked_add(Duration::from_secs(saved)).unwrap_or(UNIX_EPOCH),
-        objects: serde_json::from_slice(body).map_err(|_| SnapshotError::Format)?,
+        objects: serde_json::from_slice(body).map_err(|_| FORMAT)?,
     })
 }
 
+const WRITE_AFTER: Duration = Duration::from_secs(1);
+const WRITE_EVERY: Duration = Duration::from_secs(30);
 /// The version of the format, to be raised with an incompatible change of the model.
 const MAGIC: &str = "switchboard-snapshot 1";
 /// In bytes: far more than the objects of the largest cluster.
 const LARGEST: u64 = 256 << 20;
+const FORMAT: &str = "not a snapshot of this version";
 
 #[cfg(test)]
 mod tests {
@@ -181,10 +252,10 @@ mod tests {
     fn a_damaged_or_foreign_file_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
-        assert!(matches!(read(&path, "s"), Err(SnapshotError::Unreadable(_))));
+        assert!(read(&path, "s").unwrap_err().contains("No such file"));
         let text = encode(&objects(), "s", UNIX_EPOCH).unwrap();
         fs::write(&path, &text).unwrap();
-        assert!(matches!(read(&path, "t"), Err(SnapshotError::OtherSettings)));
+        assert!(read(&path, "t").unwrap_err().contains("other selectors"));
         for (text, damaged) in [
             (&text[..text.len() - 1], true),
             (&[&text[..], b" "].concat(), true),
@@ -195,7 +266,7 @@ mod tests {
         ] {
             fs::write(&path, text).unwrap();
             let error = read(&path, "s").unwrap_err();
-            assert_eq!(matches!(error, SnapshotError::Damaged), damaged, "{error}");
+            assert_eq!(error == "damaged", damaged, "{error}");
         }
     }
 }

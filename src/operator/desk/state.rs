@@ -157,7 +157,9 @@ impl State {
 
     /// Changes what is known of a replica, if it is still there.
     pub(super) fn with(&mut self, name: &str, change: impl FnOnce(&mut ReplicaState)) {
-        self.replicas.get_mut(name).map_or((), change);
+        if let Some(state) = self.replicas.get_mut(name) {
+            change(state);
+        }
     }
 
     /// Takes over which replicas there are.

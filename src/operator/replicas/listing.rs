@@ -377,10 +377,7 @@ mod tests {
 
     #[test]
     fn sums_of_made_up_numbers_stay_at_the_largest() {
-        let answer = |replica: &str| Answer {
-            replica: replica.into(),
-            result: Ok((vec![client(usize::MAX)], usize::MAX)),
-        };
+        let answer = |replica: &str| (replica.to_owned(), Ok((vec![client(usize::MAX)], usize::MAX)));
         let listed = merge(vec![answer("a"), answer("b")], &Query::default());
         assert_eq!((listed.items.len(), listed.total), (2, usize::MAX));
         assert_eq!(crate::operator::replicas::by_client(&listed), [client(usize::MAX)]);
