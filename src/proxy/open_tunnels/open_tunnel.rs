@@ -1,7 +1,7 @@
 //! An open tunnel as operators see it and act on it. Its relay never waits for them.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::facts::Facts;
 use crate::base::text::excerpt;
-use crate::net::sock_diag::{Ends, SockDiag, TcpInfo, Unknown};
+use crate::net::sock_diag::{SockDiag, TcpInfo, Unknown};
 use crate::tunnel::direction::Both;
 use crate::tunnel::drain::Open;
 use crate::tunnel::limits::bucket::OwnRate;
@@ -38,11 +38,15 @@ pub struct OpenTunnel {
     /// That of the tunnel's task, which waits for `closing`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
     closer: AtomicWaker,
     /// Whether it is used.
-    judged: Judged,
+    used: Mutex<Use>,
+    /// The series of its target's last activity.
+    series: Arc<TargetSeries>,
     /// The last look at its counts.
     look: Mutex<Look>,
-    /// The last looks at its connections.
-    legs: LastSeen,
+    /// The last measurements of the connections of the client and of the target.
+    trips: Mutex<[Option<Trip>; 2]>,
+    /// True after the last look at its connections.
+    has_ended: AtomicBool,
 }
 
 /// A look at the counts of a tunnel, and what came of it.
@@ -57,6 +61,8 @@ impl OpenTunnel {
     /// A tunnel that was established just now; its bytes are also its target's.
     pub(crate) fn new(facts: Facts, series: &Arc<TargetSeries>, open: Open) -> Self {
         let start = Start::now();
+        // A tunnel that begins is active.
+        series.was_active(start.since);
         Self {
             facts,
             start,
@@ -65,24 +71,47 @@ impl OpenTunnel {
             own_rates: Default::default(),
             closing: OnceLock::new(),
             closer: AtomicWaker::new(),
-            judged: Judged::new(series, start),
+            used: Mutex::new(Use {
+                history: History::default(),
+                was_active: true,
+                last_active: start.established,
+            }),
+            series: Arc::clone(series),
             look: Mutex::new(Look {
                 at: start.established,
                 bytes: Both::default(),
                 rates: Both::default(),
             }),
-            legs: LastSeen::default(),
+            trips: Mutex::default(),
+            has_ended: AtomicBool::new(false),
         }
     }
 
-    /// Whether it is used, at this moment.
+    /// Returns its use at this moment.
     pub fn activity(&self) -> Activity {
-        self.judged.now(&self.meter, self.start)
+        let mut used = self.used.lock();
+        let is_active_already = used.history.is_active_already(self.meter.so_far());
+        if is_active_already {
+            self.note(&mut used);
+        }
+        Activity {
+            is_active: used.was_active || is_active_already,
+            last_active: self.start.by_the_hosts_clock(used.last_active),
+        }
     }
 
     /// Ends a minute, as the rule of [`activity`](crate::tunnel::relay::activity_rule) counts them.
     pub(crate) fn end_minute(&self) {
-        self.judged.end_minute(&self.meter, self.start);
+        let mut used = self.used.lock();
+        used.was_active = used.history.end_minute(self.meter.so_far());
+        if used.was_active {
+            self.note(&mut used);
+        }
+    }
+
+    fn note(&self, used: &mut Use) {
+        used.last_active = self.meter.last_moved();
+        self.series.was_active(self.start.by_the_hosts_clock(used.last_active));
     }
 
     /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.
@@ -102,19 +131,28 @@ impl OpenTunnel {
         look.rates
     }
 
-    /// What the kernel knows of the connections of the client and of the target. It takes some microseconds.
+    /// Returns what the kernel knows of the connections of the client and of the target. It takes some microseconds.
     pub fn legs(&self, diag: &SockDiag) -> [Result<TcpInfo, Unknown>; 2] {
-        self.legs.look(self.facts.ends(), diag)
+        let seen = diag.look_up_all(self.facts.ends());
+        for (trip, seen) in self.trips.lock().iter_mut().zip(&seen) {
+            if let Ok(TcpInfo { rtt, retransmits, .. }) = *seen {
+                let measured = Trip { rtt, retransmits };
+                *trip = (measured != Trip::default()).then_some(measured);
+            }
+        }
+        seen
     }
 
-    /// Looks at the connections for the last time.
+    /// Looks at the connections for the last time, when a side has ended: later there may be none to ask for.
     pub(crate) fn look_at_end(&self, diag: &SockDiag) {
-        self.legs.look_at_end(self.facts.ends(), diag);
+        if !self.has_ended.swap(true, Ordering::Relaxed) {
+            let _seen = self.legs(diag);
+        }
     }
 
-    /// Their round trips at the last look.
+    /// Returns their round trips at the last look.
     pub(crate) fn trips(&self) -> [Option<Trip>; 2] {
-        self.legs.trips()
+        *self.trips.lock()
     }
 
     /// Ends the tunnel, with a reason for the access log. Whether it is the first to do so.
@@ -155,14 +193,6 @@ pub struct Activity {
     pub last_active: SystemTime,
 }
 
-/// The judgements of one tunnel.
-#[derive(Debug)]
-pub(crate) struct Judged {
-    state: Mutex<State>,
-    /// The series of its target's last activity.
-    series: Arc<TargetSeries>,
-}
-
 /// The time at which a tunnel was established.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
@@ -187,53 +217,12 @@ impl Start {
     }
 }
 
+/// The use of a tunnel so far.
 #[derive(Debug)]
-struct State {
+struct Use {
     history: History,
     was_active: bool,
     last_active: Instant,
-}
-
-impl Judged {
-    /// A tunnel that begins is active.
-    pub(crate) fn new(series: &Arc<TargetSeries>, start: Start) -> Self {
-        series.was_active(start.since);
-        Self {
-            state: Mutex::new(State {
-                history: History::default(),
-                was_active: true,
-                last_active: start.established,
-            }),
-            series: Arc::clone(series),
-        }
-    }
-
-    /// Ends a minute of the tunnel with that meter.
-    pub(crate) fn end_minute(&self, meter: &Meter, start: Start) {
-        let mut state = self.state.lock();
-        state.was_active = state.history.end_minute(meter.so_far());
-        if state.was_active {
-            self.note(&mut state, meter, start);
-        }
-    }
-
-    /// The state at this moment.
-    pub(crate) fn now(&self, meter: &Meter, start: Start) -> Activity {
-        let mut state = self.state.lock();
-        let is_active_already = state.history.is_active_already(meter.so_far());
-        if is_active_already {
-            self.note(&mut state, meter, start);
-        }
-        Activity {
-            is_active: state.was_active || is_active_already,
-            last_active: start.by_the_hosts_clock(state.last_active),
-        }
-    }
-
-    fn note(&self, state: &mut State, meter: &Meter, start: Start) {
-        state.last_active = meter.last_moved();
-        self.series.was_active(start.by_the_hosts_clock(state.last_active));
-    }
 }
 
 /// The round trip of a connection, and what was sent again on it.
@@ -243,68 +232,4 @@ pub struct Trip {
     pub rtt: Duration,
     /// Segments that were sent again.
     pub retransmits: u32,
-}
-
-/// The last measurements of the connections of a tunnel: the client's and the target's.
-#[derive(Debug, Default)]
-pub(crate) struct LastSeen {
-    /// Microseconds of the round trip and, in the lower half, retransmits; 0 before the first look.
-    trips: [AtomicU64; 2],
-    has_ended: AtomicBool,
-}
-
-impl LastSeen {
-    /// Asks for both connections, and notes those that are known.
-    pub(crate) fn look(&self, ends: [Option<Ends>; 2], diag: &SockDiag) -> [Result<TcpInfo, Unknown>; 2] {
-        let seen = diag.look_up_all(ends);
-        for (trip, seen) in self.trips.iter().zip(&seen) {
-            if let Ok(info) = seen {
-                trip.store(packed(info), Ordering::Relaxed);
-            }
-        }
-        seen
-    }
-
-    /// The same, once: when a side has ended, as later there may be no connection to ask for.
-    pub(crate) fn look_at_end(&self, ends: [Option<Ends>; 2], diag: &SockDiag) {
-        if !self.has_ended.swap(true, Ordering::Relaxed) {
-            let _seen = self.look(ends, diag);
-        }
-    }
-
-    /// Returns the last measurements.
-    pub(crate) fn trips(&self) -> [Option<Trip>; 2] {
-        self.trips.each_ref().map(|trip| unpacked(trip.load(Ordering::Relaxed)))
-    }
-}
-
-fn packed(info: &TcpInfo) -> u64 {
-    let micros = u64::try_from(info.rtt.as_micros()).unwrap_or(u64::MAX);
-    (micros.min(u32::MAX.into()) << 32) | u64::from(info.retransmits)
-}
-
-fn unpacked(trip: u64) -> Option<Trip> {
-    (trip != 0).then(|| Trip {
-        rtt: Duration::from_micros(trip >> 32),
-        retransmits: u32::try_from(trip & u64::from(u32::MAX)).unwrap_or_default(),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_trip_is_noted_to_the_microsecond() {
-        for (micros, retransmits) in [(1, 0), (123_456, 7), (u32::MAX, u32::MAX)] {
-            let rtt = Duration::from_micros(micros.into());
-            let info = TcpInfo {
-                rtt,
-                retransmits,
-                ..TcpInfo::default()
-            };
-            assert_eq!(unpacked(packed(&info)), Some(Trip { rtt, retransmits }));
-        }
-        assert_eq!(LastSeen::default().trips(), [None, None]);
-    }
 }
