@@ -1,21 +1,22 @@
 //! The API of operators and the pages of the admin port: both on the state of the running process.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
+use axum::{Json, Router};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
+use crate::daemon::admin::api::{RefusalReason, Refusals};
 use crate::daemon::admin::{Handlers, Progress, Routes, caller};
 use crate::daemon::readiness::Readiness;
 use crate::proxy::connection::Shared;
 
 mod diagnosis;
 mod events;
-mod refusals;
 mod request;
 mod targets;
 mod tunnels;
@@ -29,20 +30,41 @@ pub(crate) fn routes(shared: &Arc<Shared>, readiness: &Readiness, drain_request:
         progress: progress(Arc::clone(shared)),
         drain_request: drain_request.clone(),
     };
-    let parts = [
-        diagnosis::router(),
-        targets::router(),
-        events::router(),
-        refusals::router(),
-    ];
-    let api = parts.into_iter().fold(tunnels::router(), Router::merge);
-    let api = api
+    let api = Router::new()
+        .route("/tunnels", get(tunnels::list).delete(tunnels::close_those))
+        .route(
+            "/tunnels/{id}",
+            get(tunnels::one).delete(tunnels::close_one).patch(tunnels::limit),
+        )
+        .route("/tunnels/{id}/diagnosis", get(diagnosis::diagnose))
+        .route("/clients", get(tunnels::clients))
+        .route("/targets", get(targets::list))
+        .route("/targets/{namespace}/{service}", get(targets::one))
+        .route("/targets/{namespace}/{service}/cordon", post(targets::cordon))
+        .route("/targets/{namespace}/{service}/uncordon", post(targets::uncordon))
+        .route("/refusals", get(refusals))
+        .route("/events", get(events::events))
         .method_not_allowed_fallback(request::other_method)
         .layer(DefaultBodyLimit::max(request::LONGEST_BODY))
         .layer(axum::middleware::from_fn(caller::only_from_here))
-        .with_state(Arc::clone(shared))
-        .merge(targets::activity_router().with_state(Arc::clone(shared)));
-    Routes::probes(handlers).and(api.route("/openapi.json", get(document)), PATHS)
+        // What every peer may read. Only this host learns by whom a target is used.
+        .route("/activity", get(targets::activity))
+        .route("/openapi.json", get(document))
+        .with_state(Arc::clone(shared));
+    Routes::probes(handlers).and(api, PATHS)
+}
+
+/// Those since the start of the process, by reason.
+async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
+    let all = shared.registry.refusals.all().into_iter();
+    let reasons = all.map(|(reason, (count, last))| RefusalReason {
+        reason: reason.to_owned(),
+        count,
+        last: view::rfc3339(last),
+    });
+    let mut reasons: Vec<_> = reasons.collect();
+    reasons.sort_by_key(|reason| Reverse(reason.count));
+    Json(Refusals { reasons })
 }
 
 /// The state of the drain, for the page `/drain`.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::rand;
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
@@ -15,7 +14,7 @@ use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 
 use crate::base::secret::Secret;
-use crate::daemon::admin::api::Fault;
+use crate::daemon::admin::answer::Unserved;
 
 /// The names by which the page is reached, and its secret.
 #[derive(Debug)]
@@ -80,8 +79,7 @@ pub(super) async fn with_secret(State(guard): State<Arc<Guard>>, request: Reques
 }
 
 fn refused(reason: &str) -> Response {
-    let error = reason.to_owned();
-    (StatusCode::FORBIDDEN, Json(Fault { error })).into_response()
+    Unserved::new(StatusCode::FORBIDDEN, reason).into_response()
 }
 
 /// The policy lets the page load its own files and ask its own server, and nothing else; texts become no markup.

@@ -5,9 +5,8 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::extract::State;
-use axum::routing::get;
-use axum::{Json, Router};
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
@@ -21,19 +20,14 @@ use crate::proxy::open_tunnels::diagnosis::{Look, Observed, judge};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::Both;
 
-/// The route.
-pub(super) fn router() -> Router<Arc<Shared>> {
-    Router::new().route("/tunnels/{id}/diagnosis", get(diagnose))
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Over {
+pub(super) struct Over {
     /// Milliseconds.
     over_ms: Option<u64>,
 }
 
-async fn diagnose(
+pub(super) async fn diagnose(
     State(shared): State<Arc<Shared>>,
     Named(open): Named,
     Options(Over { over_ms }): Options<Over>,

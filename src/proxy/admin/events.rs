@@ -3,11 +3,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::sse::{Event as Sent, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
-use axum::{Extension, Router};
 use futures_util::{StreamExt as _, stream};
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -20,12 +19,8 @@ use crate::proxy::open_tunnels::events::{Change, Event, Refused, Watch};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::outcome::{Close, Outcome};
 
-/// The route.
-pub(super) fn router() -> Router<Arc<Shared>> {
-    Router::new().route("/events", get(events))
-}
-
-async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<Caller>) -> Response {
+/// Tells what happens from now on.
+pub(super) async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<Caller>) -> Response {
     let Some(watch) = shared.registry.events.watch() else {
         let said = "there are enough readers of events: end one of them";
         return Unserved::new(StatusCode::SERVICE_UNAVAILABLE, said).into_response();

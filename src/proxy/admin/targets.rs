@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use serde::Deserialize;
 
 use super::request::{Listed, Options, Page, Part};
@@ -20,16 +19,8 @@ use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 
-/// The routes.
-pub(super) fn router() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/targets", get(list))
-        .route("/targets/{namespace}/{service}", get(one))
-        .route("/targets/{namespace}/{service}/cordon", post(cordon))
-        .route("/targets/{namespace}/{service}/uncordon", post(uncordon))
-}
-
-async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<api::Targets> {
+/// Lists the allowlist.
+pub(super) async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<api::Targets> {
     let mut tunnels: HashMap<*const Target, usize> = HashMap::new();
     for open in shared.registry.all() {
         if let Some(target) = &open.facts.target {
@@ -46,16 +37,19 @@ async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -
     Ok(Json(api::Targets { targets, total, next }))
 }
 
-async fn one(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
+/// Shows one.
+pub(super) async fn one(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
     Json(view(&target, &shared))
 }
 
-async fn cordon(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
+/// Lets no new tunnel to one begin.
+pub(super) async fn cordon(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
     target.cordon(true);
     changed(&target, Change::Cordoned, &shared)
 }
 
-async fn uncordon(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
+/// Lets tunnels to one begin again.
+pub(super) async fn uncordon(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
     target.cordon(false);
     changed(&target, Change::Uncordoned, &shared)
 }
@@ -75,19 +69,15 @@ fn is_of(open: &OpenTunnel, target: &Arc<Target>) -> bool {
     open.facts.target.as_ref().is_some_and(|own| Arc::ptr_eq(own, target))
 }
 
-/// The route of `/activity`, which every peer may read. Only this host learns by whom a target is used.
-pub(super) fn activity_router() -> Router<Arc<Shared>> {
-    Router::new().route("/activity", get(activity))
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+pub(super) struct Asked {
     /// `namespace/service`.
     target: String,
 }
 
-async fn activity(
+/// Tells whether one is used, for what stops idle ones.
+pub(super) async fn activity(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
     Options(Asked { target: name }): Options<Asked>,
@@ -98,7 +88,7 @@ async fn activity(
     // Not an idle target: a culler that asks for a name with an error in it would stop a used one.
     let target = target.ok_or_else(|| Unserved::unknown(format!("no target {name} is on the allowlist")))?;
     let mut open = shared.registry.all();
-    open.retain(|open| open.facts.target.as_ref().is_some_and(|own| Arc::ptr_eq(own, &target)));
+    open.retain(|open| is_of(open, &target));
     let mut why: Vec<_> = open.iter().map(|open| view::reason(open)).collect();
     why.sort_by(|one, other| other.last_active.cmp(&one.last_active));
     Ok(Json(Activity {

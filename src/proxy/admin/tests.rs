@@ -2,7 +2,6 @@ use std::future::pending;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::routing::get;
 use tokio::io::{AsyncWriteExt as _, copy, duplex, sink};
 use tokio::time::sleep;
 

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
-use axum::routing::get;
-use axum::{Json, Router};
 
 use super::request::{Named, Options, Page, Part, Place, Told};
 use super::view;
@@ -16,14 +15,6 @@ use crate::proxy::open_tunnels::events::{Change, Event};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::Rate;
-
-/// The routes.
-pub(super) fn router() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/tunnels", get(list).delete(close_those))
-        .route("/tunnels/{id}", get(one).delete(close_one).patch(limit))
-        .route("/clients", get(clients))
-}
 
 /// The tunnels that a query is for.
 fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
@@ -60,7 +51,8 @@ fn place(sort: Sort, open: &OpenTunnel) -> Place<u64> {
     (key, open.facts.id.number)
 }
 
-async fn list(State(shared): State<Arc<Shared>>, Options(query): Options<Query>) -> Answer<Tunnels> {
+/// Lists those that a query is for.
+pub(super) async fn list(State(shared): State<Arc<Shared>>, Options(query): Options<Query>) -> Answer<Tunnels> {
     let (those, sort) = (those(&query, &shared), query.sort.unwrap_or_default());
     let Query { limit, cursor, .. } = query;
     let listed = Part { limit, cursor }.of(those, |open| place(sort, open));
@@ -69,14 +61,16 @@ async fn list(State(shared): State<Arc<Shared>>, Options(query): Options<Query>)
     Ok(Json(Tunnels { tunnels, total, next }))
 }
 
-async fn one(State(shared): State<Arc<Shared>>, Named(open): Named) -> Json<Detail> {
+/// Shows one, with its connections.
+pub(super) async fn one(State(shared): State<Arc<Shared>>, Named(open): Named) -> Json<Detail> {
     Json(Detail {
         legs: view::legs(&open.legs(&shared.registry.sock_diag)),
         tunnel: view::tunnel(&open),
     })
 }
 
-async fn close_one(
+/// Ends one.
+pub(super) async fn close_one(
     State(shared): State<Arc<Shared>>,
     Named(open): Named,
     Told(closing): Told<Closing>,
@@ -84,7 +78,8 @@ async fn close_one(
     Json(close(&[open], &closing, &shared))
 }
 
-async fn close_those(
+/// Ends those that a query is for, the oldest first.
+pub(super) async fn close_those(
     State(shared): State<Arc<Shared>>,
     Options(query): Options<Query>,
     Told(closing): Told<Closing>,
@@ -118,7 +113,12 @@ fn tell(open: &OpenTunnel, change: Change, shared: &Shared) {
     shared.registry.events.tell(name);
 }
 
-async fn limit(State(shared): State<Arc<Shared>>, Named(open): Named, Told(rates): Told<Rates>) -> Answer<Tunnel> {
+/// Sets the rates of one until it ends.
+pub(super) async fn limit(
+    State(shared): State<Arc<Shared>>,
+    Named(open): Named,
+    Told(rates): Told<Rates>,
+) -> Answer<Tunnel> {
     let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
         .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
     // All of them are read before one is set.
@@ -138,7 +138,9 @@ fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, Unserved
     let faulty = |error| Unserved::bad(format!("{}: {error}", direction.label()));
     text.parse().map(Some).map_err(faulty)
 }
-async fn clients(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Clients> {
+
+/// Lists the clients that have one.
+pub(super) async fn clients(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Clients> {
     let mut clients: HashMap<(_, String), Client> = HashMap::new();
     for open in shared.registry.all() {
         let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));
