@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// The query of `GET /tunnels`, and of `DELETE /tunnels`, which takes neither `sort` nor `cursor`. One with an error in a name is
 /// refused: without it, more tunnels would end.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Query {
     /// Those to this target, `namespace/service`.
@@ -35,7 +35,7 @@ impl Query {
 }
 
 /// The order of tunnels, the largest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sort {
     /// Bytes of both directions.
@@ -49,27 +49,17 @@ pub enum Sort {
     Idle,
 }
 
-impl Sort {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Bytes, Self::Rate, Self::Age, Self::Idle];
-
-    /// Its name.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Bytes => "bytes",
-            Self::Rate => "rate",
-            Self::Age => "age",
-            Self::Idle => "idle",
-        }
-    }
-}
-
 impl FromStr for Sort {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|sort| sort.label() == text);
-        found.ok_or("expected `bytes`, `rate`, `age` or `idle`")
+        match text {
+            "bytes" => Ok(Self::Bytes),
+            "rate" => Ok(Self::Rate),
+            "age" => Ok(Self::Age),
+            "idle" => Ok(Self::Idle),
+            _ => Err("expected `bytes`, `rate`, `age` or `idle`"),
+        }
     }
 }
 

@@ -44,12 +44,9 @@ struct Entry {
     slices: Slices,
     /// Whether the Service is on the allowlist.
     is_listed: bool,
-    /// The remarks that hold now, so that none is made twice. Most Services have none, and this takes 8 bytes of them.
-    remarks: Option<Box<Remarks>>,
+    /// The remarks that hold now, so that none is made twice.
+    remarks: Box<[Remark]>,
 }
-
-#[derive(Debug)]
-struct Remarks(Vec<Remark>);
 
 impl Join {
     /// A join without objects.
@@ -234,10 +231,9 @@ impl Join {
             }
             None => {}
         }
-        let is_known = |remark: &&Remark| entry.remarks.as_ref().is_some_and(|known| known.0.contains(remark));
-        let new = remarks.iter().filter(|remark| !is_known(remark)).cloned();
-        settled.remarks.extend(new);
-        entry.remarks = (!remarks.is_empty()).then(|| Box::new(Remarks(remarks)));
+        let new = remarks.iter().filter(|remark| !entry.remarks.contains(remark));
+        settled.remarks.extend(new.cloned());
+        entry.remarks = remarks.into();
         if entry.service.is_none() && entry.slices.is_empty() {
             self.services.remove(key);
         }

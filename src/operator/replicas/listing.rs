@@ -10,7 +10,6 @@ use tokio::time::timeout;
 use super::replica::Replica;
 use super::request::{Ask, ReplicaError};
 use crate::daemon::admin::api::{Client, Query, Sort, Target, Tunnel};
-use crate::kubernetes::encoded;
 
 /// Items of all replicas, and which of those have answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,24 +70,18 @@ impl Replica {
 }
 
 /// What the API lists.
-pub trait Item: DeserializeOwned + Send + 'static {
-    /// The order of the items: by that value, then by name.
-    type Key: Ord;
+pub trait Item: DeserializeOwned {
     /// The path of the list.
     const PATH: &'static str;
-    /// Whether the path takes a filter and `sort`.
-    const IS_FILTERED: bool = false;
 
-    /// The item's place in the order.
-    fn key(&self, sort: Sort) -> Self::Key;
+    /// Returns the item's place in the order of the API: by that value, then by name.
+    fn place(&self, sort: Sort) -> (Reverse<u64>, String);
 }
 
 impl Item for Tunnel {
-    type Key = (Reverse<u64>, String);
     const PATH: &'static str = "/tunnels";
-    const IS_FILTERED: bool = true;
 
-    fn key(&self, sort: Sort) -> Self::Key {
+    fn place(&self, sort: Sort) -> (Reverse<u64>, String) {
         let key = match sort {
             Sort::Bytes => self.bytes_sent.saturating_add(self.bytes_received),
             Sort::Rate => self.sent_per_second.saturating_add(self.received_per_second),
@@ -100,20 +93,18 @@ impl Item for Tunnel {
 }
 
 impl Item for Target {
-    type Key = (String, String);
     const PATH: &'static str = "/targets";
 
-    fn key(&self, _: Sort) -> Self::Key {
-        (self.namespace.clone(), self.service.clone())
+    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+        (Reverse(0), format!("{}/{}", self.namespace, self.service))
     }
 }
 
 impl Item for Client {
-    type Key = (Reverse<usize>, String, String);
     const PATH: &'static str = "/clients";
 
-    fn key(&self, _: Sort) -> Self::Key {
-        (Reverse(self.tunnels), self.address.to_string(), self.user.clone())
+    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+        (Reverse(self.tunnels as u64), format!("{} {}", self.address, self.user))
     }
 }
 
@@ -168,11 +159,7 @@ where
         let query = Query {
             limit: Some(limit),
             cursor: cursor.clone(),
-            ..if T::IS_FILTERED {
-                query.clone()
-            } else {
-                Query::default()
-            }
+            ..query.clone()
         };
         let (part, length) = ask(Ask::get(path_of(T::PATH, &query))).await?;
         bytes += length;
@@ -195,29 +182,9 @@ where
 
 /// Returns the path with the query.
 pub(super) fn path_of(path: &str, query: &Query) -> String {
-    let Query {
-        target,
-        client,
-        user,
-        node,
-        sort,
-        limit,
-        cursor,
-    } = query;
-    let fields = [
-        ("target", target.clone()),
-        ("client", client.map(|client| client.to_string())),
-        ("user", user.clone()),
-        ("node", node.clone()),
-        ("limit", limit.map(|limit| limit.to_string())),
-        ("sort", sort.map(|sort| sort.label().to_owned())),
-        ("cursor", cursor.clone()),
-    ];
-    let fields = fields
-        .into_iter()
-        .filter_map(|(name, value)| Some(format!("{name}={}", encoded(&value?))));
-    let fields: Vec<_> = fields.collect();
-    format!("{path}?{}", fields.join("&"))
+    // A struct of texts and numbers always has one.
+    let query = serde_urlencoded::to_string(query).unwrap_or_default();
+    format!("{path}?{query}")
 }
 
 /// The answers of all replicas as one.
@@ -243,7 +210,7 @@ pub(super) fn merge<T: Item>(
     }
     listed
         .items
-        .sort_by_cached_key(|row| row.item.key(query.sort.unwrap_or_default()));
+        .sort_by_cached_key(|row| row.item.place(query.sort.unwrap_or_default()));
     listed.items.truncate(query.limit.unwrap_or(usize::MAX));
     listed
 }
@@ -371,7 +338,7 @@ mod tests {
         };
         assert_eq!(
             path_of("/tunnels", &query),
-            "/tunnels?target=static%2Fa%3A22&client=2001%3Adb8%3A%3A1&user=a%26b%3Dc%20%C3%BC&node=n&limit=7&sort=idle&cursor=a-_1"
+            "/tunnels?target=static%2Fa%3A22&client=2001%3Adb8%3A%3A1&user=a%26b%3Dc+%C3%BC&node=n&sort=idle&limit=7&cursor=a-_1"
         );
     }
 
