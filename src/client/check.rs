@@ -9,18 +9,22 @@ use tokio::time::timeout;
 
 use super::connect::attempt::Tunnel;
 use super::connect::login::Login;
-use super::connect::{attempt, notice};
+use super::connect::{attempt, report, runtime};
+use super::dial::deadline::Step;
 use super::dial::dialing::Dialing;
 use super::dial::transport::read_some;
-use super::{ClientError, LONGEST_LINE, Options, Scheme, Step};
+use super::dial::url::Scheme;
+use super::error::ClientError;
+use super::options::Options;
+use super::stderr::LONGEST_LINE;
 use crate::base::authority::Authority;
 use crate::base::text::{chain, printable};
 
 /// Checks the way, and prints the steps up to the one that fails on stdout.
 pub fn command(options: &Options) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
-        Err(error) => return super::report(options, &ClientError::Runtime(error)),
+        Err(error) => return report(options, &error),
     };
     let mut dialing = Dialing::default();
     let found = runtime.block_on(check(options, &mut dialing));
@@ -105,8 +109,10 @@ async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
             }
             Ok(_) => return Err(said(&read)),
             Err(error) => {
-                let told = notice::ended(&error).map(|ended| ended.to_string());
-                return Err(told.unwrap_or_else(|| format!("the connection broke: {error}")));
+                return Err(match ClientError::from(error) {
+                    ClientError::Lost(error) => format!("the connection broke: {error}"),
+                    told => told.to_string(),
+                });
             }
         }
         end = read_some(&mut stream, &mut read).await;

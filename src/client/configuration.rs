@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::dial::url::{ProxyUrl, Scheme};
 use super::ssh_config::System;
-use super::{ProxyUrl, Scheme};
 use crate::base::file;
 use crate::base::platform;
 use crate::base::yaml::finding::{Findings, Report};

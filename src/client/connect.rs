@@ -1,5 +1,17 @@
 //! The walk of the ProxyCommand: from ssh's bytes to the proxy and back.
 
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use tokio::runtime::Runtime;
+
+use self::stdio::Local;
+use super::error::ClientError;
+use super::options::Options;
+use super::stderr;
+use crate::base::text::chain;
+
 pub(crate) mod attempt;
 pub(crate) mod carry;
 pub(crate) mod hangup;
@@ -10,3 +22,69 @@ mod relay;
 mod retry_after;
 pub(crate) mod session;
 pub(crate) mod stdio;
+
+/// Runs the tunnel between the process's own stdin and stdout, and reports a failure: to ssh, where that reads stdout and
+/// has read nothing yet, in band; otherwise, and with [`Options::verbose`], on stderr in one line.
+///
+/// The exit code is 0 when the tunnel ended in order, 2 after an error of usage, and otherwise 1. A read of stdin
+/// may still be pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once. After a
+/// SIGHUP the tunnel has a second to end in order, and a failure is not reported: ssh has exited.
+/// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
+pub fn command(options: &Options) -> ExitCode {
+    let local = match stdio::take_stdout() {
+        Ok(stdout) => Local {
+            stdin: stdio::Input::default(),
+            stdout,
+            interactive: io::stdin().is_terminal(),
+            is_abandoned: None,
+        },
+        Err(error) => return report(options, &relay::unwritable(error)),
+    };
+    let mut local = in_band::watch(local, &options.target);
+    local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(options, &error),
+    };
+    let streams = &mut local;
+    let run = move |exit| async move {
+        match Box::pin(carry::tunnel(options, streams, exit)).await {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) if in_band::tell(streams, &error, &options.target).await && !options.verbose => {
+                Ok(ExitCode::from(error.exit_code()))
+            }
+            Err(error) => Err(error),
+        }
+    };
+    let ended = runtime.block_on(hangup::run_until_hung_up(run));
+    // Dropping the runtime would wait for a read of stdin that may never return.
+    runtime.shutdown_background();
+    match ended {
+        Some(Ok(code)) => code,
+        // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
+        Some(Err(error)) => report(options, &error),
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// Returns the event loop of the process, which is its only thread.
+pub(in crate::client) fn runtime() -> Result<Runtime, ClientError> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| ClientError::Never(anyhow!(error).context("cannot start the event loop")))
+}
+
+/// Reports a failure on stderr, and returns the exit status.
+pub(in crate::client) fn report(options: &Options, error: &ClientError) -> ExitCode {
+    stderr::last_line(&sentence(options, error));
+    ExitCode::from(error.exit_code())
+}
+
+/// A failure with the name that was asked for: behind an alias of ssh_config(5) the user does not see what `%h` became.
+pub(in crate::client) fn sentence(options: &Options, error: &ClientError) -> String {
+    let (line, target) = (chain(error), options.target.as_str());
+    // What is no target may be a part of a password with a space in it.
+    match line.contains(target) || matches!(error, ClientError::Target(_)) {
+        true => line,
+        false => format!("{target}: {line}"),
+    }
+}

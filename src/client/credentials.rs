@@ -6,10 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::time::Instant;
 
-use self::authorization::{Authorization, Token};
-use super::Deadline;
-use super::dial::tls::KeyPair;
-use crate::base::file;
+pub(super) use self::authorization::Credentials;
+use self::authorization::Token;
+use super::dial::deadline::Deadline;
 use crate::base::platform;
 use crate::base::secret::Secret;
 
@@ -65,33 +64,6 @@ pub enum Source {
     },
 }
 
-/// The proxy is reached in clear.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "each host on the way to an http:// proxy can read and use a credential: use https://, or --allow-cleartext where the \
-     way is encrypted otherwise"
-)]
-pub(super) struct Cleartext;
-
-/// What the proxy is shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Credentials {
-    /// For `Proxy-Authorization`.
-    pub(super) authorization: Option<Authorization>,
-    /// For a proxy that asks for a certificate.
-    pub(super) certificate: Option<KeyPair>,
-}
-
-impl Credentials {
-    /// A token, and no certificate.
-    fn bearer(token: Token) -> Self {
-        Self {
-            authorization: Some(Authorization::Bearer(token)),
-            certificate: None,
-        }
-    }
-}
-
 impl Options {
     /// Whether there is a source beside the proxy's URL.
     pub(super) fn has_source(&self) -> bool {
@@ -103,8 +75,8 @@ impl Options {
         let deadline = Deadline::after(self.timeout).at;
         match &self.source {
             Source::None => Ok(Credentials::default()),
-            Source::Token(token) => bearer("SWITCHBOARD_TOKEN", token.expose()),
-            Source::TokenFile(path) => of_file(path),
+            Source::Token(token) => Credentials::bearer("SWITCHBOARD_TOKEN", token.expose()),
+            Source::TokenFile(path) => Credentials::of_file(path),
             Source::TokenCommand(line) => {
                 let obtained = Box::pin(of_command(line, deadline)).await;
                 obtained.context("the command of --token-command")
@@ -124,19 +96,5 @@ async fn of_command(line: &str, deadline: Instant) -> anyhow::Result<Credentials
         return read;
     }
     let token = str::from_utf8(&printed).map_or(Err(authorization::TokenFault::Character), Token::parse);
-    Ok(Credentials::bearer(token.context("what it printed is no token")?))
+    Ok(token.context("what it printed is no token")?.into())
 }
-
-fn of_file(path: &std::path::Path) -> anyhow::Result<Credentials> {
-    let bytes = file::read(path, LARGEST_FILE).map(zeroize::Zeroizing::new);
-    let bytes = bytes.with_context(|| format!("cannot read the token in {}", path.display()))?;
-    bearer(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
-}
-
-fn bearer(origin: &str, text: &str) -> anyhow::Result<Credentials> {
-    let token = Token::parse(text).with_context(|| format!("the token in {origin} cannot be sent"))?;
-    Ok(Credentials::bearer(token))
-}
-
-/// A token has at most 12 KiB.
-const LARGEST_FILE: u64 = 1 << 20;

@@ -2,11 +2,30 @@
 //! neither a session nor the end of the process: a line for which there is no room is dropped. Windows does not tell
 //! whether there is room.
 
+use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::platform::has_room;
 use crate::base::text::printable;
+
+/// Where lines for the user go.
+#[derive(Clone)]
+pub struct Remarks(pub Arc<dyn Fn(&str) + Send + Sync>);
+
+/// To stderr.
+impl Default for Remarks {
+    fn default() -> Self {
+        Self(Arc::new(line))
+    }
+}
+
+impl fmt::Debug for Remarks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Remarks")
+    }
+}
 
 /// Writes a line, without a wait for its reader.
 pub(super) fn line(line: &str) {
@@ -27,5 +46,7 @@ fn write(line: &str, longest: Duration) {
     }
 }
 
+/// Characters of a message, and of a refusal's reason.
+pub(super) const LONGEST_LINE: usize = 400;
 /// Characters of a line: fewer than the 4 KiB that a pipe with room takes at once (pipe(7)).
 const LONGEST: usize = 500;

@@ -1,9 +1,9 @@
 //! The client against scripted proxies, in bytes.
 
-use super::connect::hangup::{Exit, Leaving};
-use super::*;
-use crate::protocol::end_notice::Marker;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WantsServerCert;
@@ -14,6 +14,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+
+use super::connect::hangup::{Exit, Leaving};
+use super::connect::stdio::Local;
+use super::error::ClientError;
+use super::{ForwardProxy, Identity, Options, Remarks, Settings, Trust, connect, credentials, dial};
+use crate::base::text::chain;
+use crate::protocol::end_notice::Marker;
 
 mod answers;
 mod client_auth;

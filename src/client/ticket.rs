@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::LONGEST_LINE;
+use super::stderr::LONGEST_LINE;
 use crate::base::text::printable;
 use crate::protocol::ticket::{Minted, SECRET_TYPE, Ticket, TicketTarget};
 

@@ -7,14 +7,16 @@ use anyhow::anyhow;
 use super::login::Login;
 use super::notice;
 use super::notice::Watched;
-use crate::base::secret::Secret;
-use crate::client::credentials::{Cleartext, Credentials};
+use crate::client::credentials::Credentials;
+use crate::client::dial::deadline::{Deadline, Step};
 use crate::client::dial::dialing::Dialing;
 use crate::client::dial::head::Request;
 use crate::client::dial::route::{self, Route};
 use crate::client::dial::tls::{self, KeyPair};
 use crate::client::dial::transport::Stream;
-use crate::client::{ClientError, Deadline, Options, Scheme, Step};
+use crate::client::dial::url::Scheme;
+use crate::client::error::{ClientError, Refusal};
+use crate::client::options::Options;
 
 /// The stream of an open tunnel, and the bytes of it that are already read.
 pub(in crate::client) type Tunnel = (Stream, Vec<u8>);
@@ -34,34 +36,33 @@ pub(in crate::client) async fn open(
         && !source.cleartext
         && (options.forward.is_some() || !is_local(options.proxy.host()))
     {
-        return Err(ClientError::Credentials(Cleartext.into()));
+        return Err(ClientError::Cleartext);
     }
-    let credentials = Box::pin(login.credentials(source)).await;
-    let credentials = credentials.map_err(ClientError::Credentials)?;
-    let (reason, retry_after) = match Box::pin(Attempt::new(options, &credentials)?.run(dialing)).await {
-        Err(ClientError::Refused {
-            status: 407,
-            reason,
-            retry_after,
-            ..
-        }) => (reason, retry_after),
+    let credentials = Box::pin(login.credentials(source)).await.map_err(no_login)?;
+    let refusal = match Box::pin(Attempt::new(options, &credentials)?.open(dialing)).await {
+        Err(ClientError::Refused(refusal)) if refusal.status == 407 => refusal,
         ended => return ended,
     };
     if !source.has_source() && options.proxy.authorization().is_none() {
-        return Err(ClientError::CredentialsRequired { reason });
+        let refusal = Refusal {
+            retry_after: None,
+            ..refusal
+        };
+        return Err(ClientError::Never(anyhow!(
+            "{refusal} (give credentials: --kubeconfig, --context, --token-file, --token-command or SWITCHBOARD_TOKEN)"
+        )));
     }
-    let fresh = Box::pin(login.fresh(source)).await;
-    let fresh = fresh.map_err(ClientError::Credentials)?;
+    let fresh = Box::pin(login.fresh(source)).await.map_err(no_login)?;
     // The same would be refused once more, and be counted as one more failure.
     if fresh == credentials {
-        return Err(ClientError::Refused {
-            status: 407,
-            reason,
-            retry_after,
-            starting: None,
-        });
+        return Err(ClientError::Refused(refusal));
     }
-    Box::pin(Attempt::new(options, &fresh)?.run(dialing)).await
+    Box::pin(Attempt::new(options, &fresh)?.open(dialing)).await
+}
+
+/// There are no credentials for the proxy. What gives them may need the network, and files may be replaced at the moment.
+fn no_login(error: anyhow::Error) -> ClientError {
+    ClientError::WithPauses(error.context("cannot log in to the proxy"))
 }
 
 /// One request to the proxy.
@@ -77,7 +78,7 @@ impl<'a> Attempt<'a> {
         let authorization = match &credentials.authorization {
             Some(authorization) => Some(authorization.field()),
             None if options.proxy.scheme() == Scheme::Http && certificate.is_some() => {
-                return Err(ClientError::Credentials(anyhow!(
+                return Err(no_login(anyhow!(
                     "the user has a client certificate and no token, and only an https:// proxy can be shown one"
                 )));
             }
@@ -94,18 +95,14 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    async fn run(&self, dialing: &mut Dialing) -> Result<Tunnel, ClientError> {
-        Box::pin(self.open(dialing))
-            .await
-            .map_err(|error| self.concealed(error))
-    }
-
     async fn open(&self, dialing: &mut Dialing) -> Result<Tunnel, ClientError> {
-        let Options { proxy, trust, .. } = self.options;
+        let Options {
+            proxy, forward, trust, ..
+        } = self.options;
         let deadline = Deadline::after(self.options.timeout);
         match proxy.scheme() {
             Scheme::Http => {
-                let route = route::open(self.options, dialing, deadline).await?;
+                let route = route::open(proxy, forward.as_ref(), dialing, deadline).await?;
                 dialing.step = Step::Answer;
                 self.permit_cleartext(&route)?;
                 self.ask(route.stream, route.deadline).await
@@ -113,7 +110,8 @@ impl<'a> Attempt<'a> {
             Scheme::Https => {
                 // Before the first packet: a wrong file is reported whatever the state of the network.
                 let tls = tls::Connector::new(proxy.host(), trust, self.certificate)?;
-                let Route { stream, deadline, .. } = route::open(self.options, dialing, deadline).await?;
+                let route = route::open(proxy, forward.as_ref(), dialing, deadline).await?;
+                let Route { stream, deadline, .. } = route;
                 dialing.step = Step::Tls;
                 let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
                 dialing.step = Step::Answer;
@@ -131,23 +129,13 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// The end of the attempt, without parts of the credential that the proxy may have quoted.
-    fn concealed(&self, error: ClientError) -> ClientError {
-        let field = self.request.authorization.as_ref().map(Secret::expose);
-        let secret = field.and_then(|field| field.split_once(' '));
-        match secret {
-            Some((_scheme, secret)) => error.without(&Secret::from(secret)),
-            None => error,
-        }
-    }
-
     /// A resolver may lead `localhost` elsewhere.
     fn permit_cleartext(&self, route: &Route) -> Result<(), ClientError> {
         let source = &self.options.credentials;
         if !source.has_source() || source.cleartext || route.peer.is_some_and(is_loopback) {
             return Ok(());
         }
-        Err(ClientError::Credentials(Cleartext.into()))
+        Err(ClientError::Cleartext)
     }
 }
 

@@ -1,9 +1,9 @@
 //! What is done with an open tunnel: bytes are relayed as they are, or it carries a session with an anchor.
 
 use std::future::pending;
-use std::io;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
@@ -11,10 +11,12 @@ use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::relay::Sent;
 use super::session::{Found, Session, find};
-use super::{notice, relay, retry_after};
+use super::stdio::Local;
+use super::{relay, retry_after};
 use crate::base::authority::Authority;
 use crate::client::dial::dialing::Dialing;
-use crate::client::{ClientError, Local, Options};
+use crate::client::error::ClientError;
+use crate::client::options::Options;
 
 /// Opens the tunnel, and carries stdin and stdout to their end.
 ///
@@ -40,45 +42,33 @@ where
     // A person at a terminal is not ssh.
     let Some(settings) = options.session.as_ref().filter(|_| !local.interactive) else {
         let relayed = Box::pin(relay::relay(stream, early, local));
-        return or_now(exit, relayed).await.map(drop).map_err(of_tunnel);
+        return or_now(exit, relayed).await.map(drop);
     };
     let found = tokio::select! {
-        found = find(stream, early) => found.map_err(of_tunnel)?,
+        found = find(stream, early) => found?,
         _ = exit.asked(Leaving::Now) => return Ok(()),
     };
     match found {
         Found::Plain { stream, bytes } => {
             let relayed = Box::pin(relay::relay(stream, bytes, local));
-            match or_now(exit, relayed).await.map_err(of_tunnel)? {
+            match or_now(exit, relayed).await? {
                 // An SSH server identifies itself, and an anchor announces itself, before anything else.
-                Some(Sent::Nothing) => Err(ClientError::Unidentified),
+                Some(Sent::Nothing) => Err(ClientError::Soon(anyhow!(
+                    "the tunnel was closed before the target's first byte"
+                ))),
                 Some(Sent::Bytes) | None => Ok(()),
             }
         }
         Found::Broken { bytes, error } => {
-            local.stdout.write_all(&bytes).await.map_err(ClientError::Output)?;
-            local.stdout.flush().await.map_err(ClientError::Output)?;
-            Err(of_tunnel(ClientError::Lost(error)))
+            local.stdout.write_all(&bytes).await.map_err(relay::unwritable)?;
+            local.stdout.flush().await.map_err(relay::unwritable)?;
+            Err(relay::lost(error))
         }
         Found::Anchor { stream, opening } => {
             let session = Session::new(options, settings, local, exit);
             Box::pin(session.run((stream, opening), dialing, &mut login)).await
         }
     }
-}
-
-/// The error of an open tunnel: the proxy may have said why it ends, and a reset may be the target's, which the proxy has
-/// passed on.
-fn of_tunnel(error: ClientError) -> ClientError {
-    let error = notice::explain(error);
-    if let ClientError::Lost(lost) = error {
-        let is_reset = lost.kind() == io::ErrorKind::ConnectionReset;
-        return match is_reset {
-            true => ClientError::Reset(lost),
-            false => ClientError::Lost(lost),
-        };
-    }
-    error
 }
 
 /// `None`: the process is asked to go before the work is done.

@@ -14,8 +14,9 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Sleep, sleep, timeout};
 
+use super::stdio::Local;
 use crate::base::text::chain;
-use crate::client::{ClientError, Local};
+use crate::client::error::ClientError;
 use crate::protocol::ssh_disconnect::{Code, disconnect, sentence};
 
 /// The streams of a program that may be ssh.
@@ -89,33 +90,18 @@ where
 
 /// The code and the phrase of a failure.
 fn of(error: &ClientError) -> (Code, String) {
-    if let ClientError::Refused { status, reason, .. } = error
-        && !reason.is_empty()
+    if let ClientError::Refused(refusal) = error
+        && !refusal.reason.is_empty()
     {
-        let code = match status {
+        let code = match refusal.status {
             401 | 403 | 407 => Code::NoMoreAuthMethods,
             429 => Code::TooManyConnections,
             500.. => Code::ServiceNotAvailable,
             _ => Code::ProtocolError,
         };
-        return (
-            code,
-            error
-                .advice()
-                .map_or_else(|| reason.clone(), |advice| format!("{reason} ({advice})")),
-        );
+        return (code, refusal.phrase());
     }
     (Code::ServiceNotAvailable, chain(error))
-}
-
-impl ClientError {
-    /// When another try makes sense, as the proxy has said.
-    pub(in crate::client) fn advice(&self) -> Option<String> {
-        let Self::Refused { retry_after, .. } = self else {
-            return None;
-        };
-        retry_after.map(|pause| format!("retry after {}s", pause.as_secs()))
-    }
 }
 
 fn message(code: Code, target: &str, phrase: &str) -> Vec<u8> {
@@ -260,7 +246,8 @@ const CHUNK: usize = 4 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Step;
+    use crate::client::error::Refusal;
+    use anyhow::anyhow;
 
     fn local(stdin: &'static [u8], interactive: bool) -> Local<Input<&'static [u8]>, Output<Vec<u8>>> {
         let local = Local {
@@ -273,12 +260,12 @@ mod tests {
     }
 
     fn refused(status: u16, seconds: Option<u64>) -> ClientError {
-        ClientError::Refused {
+        ClientError::Refused(Refusal {
             status,
             retry_after: seconds.map(Duration::from_secs),
             starting: None,
             reason: "the target is closed to new tunnels".to_owned(),
-        }
+        })
     }
 
     fn text(bytes: &[u8]) -> String {
@@ -341,10 +328,7 @@ mod tests {
         ] {
             assert_eq!(of(&refused(status, None)).0, code);
         }
-        let late = ClientError::Deadline {
-            step: Step::Answer,
-            timeout: Duration::from_secs(30),
-        };
+        let late = ClientError::Soon(anyhow!("the proxy's answer took longer than 30s"));
         assert_eq!(
             of(&late),
             (

@@ -8,7 +8,8 @@ use aws_lc_rs::rand;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::base::text::printable;
-use crate::client::{ClientError, LONGEST_LINE};
+use crate::client::error::Ended;
+use crate::client::stderr::LONGEST_LINE;
 use crate::protocol::end_notice::{Finder, Marker, Passed};
 
 /// A marker for one request. Without random bytes there is none, and the request asks for no notice.
@@ -16,27 +17,6 @@ pub(in crate::client) fn marker() -> Option<Marker> {
     let mut bytes = [0; 16];
     rand::fill(&mut bytes).ok()?;
     Some(bytes.into())
-}
-
-/// The error of a read behind a notice.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-struct Ended(String);
-
-/// The error of a tunnel, of which a notice may be the cause.
-pub(in crate::client) fn explain(error: ClientError) -> ClientError {
-    if let ClientError::Lost(lost) = &error
-        && let Some(ended) = ended(lost)
-    {
-        return ended;
-    }
-    error
-}
-
-/// The end that a notice has told, if that is why a read has failed.
-pub(in crate::client) fn ended(error: &io::Error) -> Option<ClientError> {
-    let Ended(sentence) = error.get_ref()?.downcast_ref()?;
-    Some(ClientError::Ended(sentence.clone()))
 }
 
 /// A tunnel that may end in a notice.
@@ -170,7 +150,7 @@ mod tests {
             match watched.read(&mut buffer).await {
                 Ok(0) => return (all, None),
                 Ok(read) => all.extend(&buffer[..read]),
-                Err(error) => return (all, Some(explain(ClientError::Lost(error)).to_string())),
+                Err(error) => return (all, Some(crate::client::error::ClientError::from(error).to_string())),
             }
         }
     }

@@ -2,11 +2,12 @@
 
 use std::io;
 
+use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::notice;
+use super::stdio::Local;
 use crate::client::dial::transport::read_some;
-use crate::client::{ClientError, Local};
+use crate::client::error::ClientError;
 
 /// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
 ///
@@ -28,11 +29,14 @@ where
     tokio::select! {
         uploaded = &mut upload => match uploaded {
             Ok(_) => download.await.or_else(download_error),
-            Err(CopyError::Read(error)) => Err(ClientError::Input(error)),
+            Err(CopyError::Read(error)) => Err(unreadable(error)),
             // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
             Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
-                Err(CopyError::Read(read)) => Err(notice::ended(&read).unwrap_or(ClientError::Lost(error))),
-                Ok(_) => Err(ClientError::Lost(error)),
+                Err(CopyError::Read(read)) => Err(match ClientError::from(read) {
+                    ClientError::Lost(_) => lost(error),
+                    told => told,
+                }),
+                Ok(_) => Err(lost(error)),
                 Err(error) => download_error(error),
             },
         },
@@ -101,19 +105,40 @@ enum CopyError {
 
 fn download_error(error: CopyError) -> Result<Sent, ClientError> {
     match error {
-        CopyError::Read(error) => Err(ClientError::Lost(error)),
+        CopyError::Read(error) => Err(lost(error)),
         CopyError::Write(error) | CopyError::Close(error) if is_reader_gone(&error) => Ok(Sent::Bytes),
-        CopyError::Write(error) | CopyError::Close(error) => Err(ClientError::Output(error)),
+        CopyError::Write(error) | CopyError::Close(error) => Err(unwritable(error)),
     }
 }
 
 fn upload_error_after_download(error: CopyError) -> Result<(), ClientError> {
     match error {
-        CopyError::Read(error) => Err(ClientError::Input(error)),
-        CopyError::Write(error) => Err(ClientError::Lost(error)),
+        CopyError::Read(error) => Err(unreadable(error)),
+        CopyError::Write(error) => Err(lost(error)),
         // Both sides have ended: a close_notify that cannot be delivered is no loss.
         CopyError::Close(_) => Ok(()),
     }
+}
+
+/// The failure of the connection. A reset may be the target's, which the proxy has passed on, and bytes may be missing.
+pub(super) fn lost(error: io::Error) -> ClientError {
+    match ClientError::from(error) {
+        ClientError::Lost(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            let text = "the connection was reset: the target or the proxy has ended it, or the network has failed";
+            ClientError::Soon(anyhow!(error).context(text))
+        }
+        error => error,
+    }
+}
+
+/// The failure of stdin.
+pub(super) fn unreadable(error: io::Error) -> ClientError {
+    ClientError::Never(anyhow!(error).context("cannot read stdin"))
+}
+
+/// The failure of stdout, whose reader is there.
+pub(super) fn unwritable(error: io::Error) -> ClientError {
+    ClientError::Never(anyhow!(error).context("cannot write to stdout"))
 }
 
 /// Whether ssh has closed stdout: `EPIPE` on a pipe, perhaps a reset on a socket pair.

@@ -9,7 +9,9 @@ use super::attempt::Tunnel;
 use super::login::Login;
 use crate::base::text::{chain, printable};
 use crate::client::dial::dialing::Dialing;
-use crate::client::{ClientError, LONGEST_LINE, Options, stderr};
+use crate::client::error::ClientError;
+use crate::client::options::Options;
+use crate::client::stderr::{self, LONGEST_LINE};
 
 /// Opens the tunnel. A 429 or 503 is followed by another request when the proxy asks for it, for as long as
 /// [`Options::wait`]. A target that is starting is waited for, as long as the proxy gives it, whatever that option says.
@@ -53,27 +55,20 @@ pub(in crate::client) async fn open(
 /// How long the target has left to start, if the proxy has started it. The proxy ends the wait by another answer; one that
 /// does not is given up when the time that it has named first is over.
 fn starting(error: &ClientError) -> Option<Duration> {
-    if let ClientError::Refused {
-        status: 503, starting, ..
-    } = error
-    {
-        *starting
-    } else {
-        None
+    match error {
+        ClientError::Refused(refusal) if refusal.status == 503 => refusal.starting,
+        _ => None,
     }
 }
 
 /// The time until another request makes sense.
 fn pause(error: &ClientError) -> Option<Duration> {
-    if let ClientError::Refused {
-        status: 429 | 503,
-        retry_after,
-        ..
-    } = error
-    {
-        return Some(retry_after.unwrap_or(UNNAMED).max(SHORTEST));
+    match error {
+        ClientError::Refused(refusal) if matches!(refusal.status, 429 | 503) => {
+            Some(refusal.retry_after.unwrap_or(UNNAMED).max(SHORTEST))
+        }
+        _ => None,
     }
-    None
 }
 
 /// Where the proxy names no time.

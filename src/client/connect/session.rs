@@ -2,23 +2,25 @@
 
 use std::time::{Duration, SystemTime};
 
+use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncWrite, join};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
-use self::error::Retry;
 use self::report::Report;
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
-use super::{notice, relay};
+use super::relay;
+use super::stdio::Local;
 use crate::client::dial::dialing::Dialing;
 use crate::client::dial::transport::Stream;
-use crate::client::{ClientError, Local, Options};
+use crate::client::error::{ClientError, Retry};
+use crate::client::options::{Options, Settings};
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side};
-use crate::protocol::resume::exchange::opening::{Opening, Secrets};
+use crate::protocol::resume::exchange::opening::{Failure, Opening, Secrets};
 use crate::protocol::resume::reason::End;
 use crate::protocol::resume::session;
-use crate::protocol::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED, Timing};
+use crate::protocol::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
 
 mod backoff;
 mod error;
@@ -26,37 +28,7 @@ mod exchange;
 mod reconnect;
 mod report;
 
-pub use self::error::SessionError;
 pub(in crate::client) use self::exchange::{Found, find};
-pub use self::report::Remarks;
-
-/// The settings of a session.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The bytes of each stream that are kept until they are acknowledged, 4 KiB to 64 MiB.
-    pub window: u32,
-    /// The times by which the path is watched.
-    pub timing: Timing,
-    /// The time for which the session waits for a connection.
-    pub grace: Duration,
-    /// The calendar's time, by which a sleep of the host is noticed.
-    pub clock: fn() -> SystemTime,
-    /// The messages to the user about a connection that is lost for a while.
-    pub remarks: Remarks,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let resume::Options { window, timing, .. } = resume::Options::default();
-        Self {
-            window,
-            timing,
-            grace: GRACE,
-            clock: SystemTime::now,
-            remarks: Remarks::default(),
-        }
-    }
-}
 
 /// The way in which a session has left its tunnel for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +128,7 @@ where
     ) -> Result<(), ClientError> {
         self.dialing = dialing;
         let begun = Box::pin(self.begin(stream, opening));
-        let mut carried = begun.await.map_err(notice::explain);
+        let mut carried = begun.await;
         loop {
             let error = match carried {
                 Ok(left) => return self.end(left),
@@ -181,12 +153,12 @@ where
             return Err(error);
         }
         if let Some(violation) = self.driver.session().violation() {
-            return Err(SessionError::Violated(violation).into());
+            return Err(error::violated(violation));
         }
         match left {
             Left::Over(_) | Left::Unheard if self.is_leaving => Ok(()),
             Left::Over(End::Done) | Left::Unheard => Ok(()),
-            Left::Over(end) => Err(SessionError::Ended(end).into()),
+            Left::Over(end) => Err(error::ended(end)),
         }
     }
 
@@ -196,11 +168,11 @@ where
             return self.begin_anew(stream, early).await;
         };
         let received = self.driver.session().received();
-        let opening = Opening::resume(secrets, received).map_err(SessionError::from)?;
+        let opening = Opening::resume(secrets, received).map_err(Failure::from)?;
         let exchange = timeout(LONGEST_EXCHANGE, exchange::resume(stream, early, opening));
         let (stream, attached) = match self.beside(Box::pin(exchange)).await {
             Ok(Ok(exchanged)) => exchanged?,
-            Ok(Err(_)) => return Err(SessionError::Unanswered.into()),
+            Ok(Err(_)) => return Err(error::unanswered()),
             Err(left) => return left,
         };
         // The connection before has served, if only for an upload.
@@ -220,13 +192,12 @@ where
 
     /// Begins once more with the same bytes, as the anchor never answered.
     async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Left, ClientError> {
-        let restarted = self.driver.session_mut().restart();
-        restarted.map_err(SessionError::Violated)?;
+        self.driver.session_mut().restart().map_err(error::violated)?;
         match self.beside(Box::pin(find(stream, early))).await {
             Ok(found) => match found? {
                 Found::Anchor { stream, opening } => self.begin(stream, opening).await,
-                Found::Plain { .. } => Err(SessionError::NoAnchor.into()),
-                Found::Broken { error, .. } => Err(ClientError::Lost(error)),
+                Found::Plain { .. } => Err(Failure::NoAnchor.into()),
+                Found::Broken { error, .. } => Err(error.into()),
             },
             Err(left) => left,
         }
@@ -265,7 +236,7 @@ where
                 self.asked(leaving);
                 return Ok(None);
             }
-            () = self.dialing.moved() => return Err(self.leave_path(SessionError::Moved)),
+            () = self.dialing.moved() => return Err(self.leave_path("the network of this host has changed")),
             () = sleep_until(wake) => return self.look(is_linked),
         };
         match event {
@@ -277,12 +248,12 @@ where
                 self.report.connected();
             }
             Event::SourceFailed(error) => {
-                self.error.get_or_insert(ClientError::Input(error));
+                self.error.get_or_insert(relay::unreadable(error));
                 self.leave();
             }
             Event::SinkFailed(error) => {
                 if !relay::is_reader_gone(&error) {
-                    self.error.get_or_insert(ClientError::Output(error));
+                    self.error.get_or_insert(relay::unwritable(error));
                 }
                 self.leave();
             }
@@ -324,19 +295,18 @@ where
         }
         if is_linked && is_over(self.deadlines.confirmation) {
             self.driver.detach();
-            return Err(SessionError::Unanswered.into());
+            return Err(error::unanswered());
         }
         let grace = match self.secrets {
             Some(_) => self.grace,
             None => self.grace.min(LONGEST_UNCONFIRMED),
         };
         if let Some((outage, reason)) = self.report.outage().filter(|(outage, _)| *outage >= grace) {
-            let reason = reason.to_owned();
-            let error = match self.secrets {
-                Some(_) => SessionError::Grace { outage, reason },
-                None => SessionError::Unbegun { outage, reason },
-            };
-            return Err(error.into());
+            let outage = outage.as_secs();
+            return Err(ClientError::Never(match self.secrets {
+                Some(_) => anyhow!("the session is lost: it had no connection for {outage} s: {reason}"),
+                None => anyhow!("no session has begun within {outage} s: {reason}"),
+            }));
         }
         // No timer has run while the host was asleep, and its connections may be dead.
         let (clock, looked_at) = ((self.clock)(), self.looked_at);
@@ -345,16 +315,16 @@ where
             .duration_since(looked_at)
             .is_ok_and(|since| since > LINKED_LOOK + LONGEST_NAP)
         {
-            return Err(self.leave_path(SessionError::Slept));
+            return Err(self.leave_path("this host was asleep"));
         }
         Ok(None)
     }
 
     /// Another network is worth an attempt at once.
-    fn leave_path(&mut self, reason: SessionError) -> ClientError {
+    fn leave_path(&mut self, reason: &'static str) -> ClientError {
         self.backoff.reset();
         self.driver.detach();
-        reason.into()
+        ClientError::Moved(reason)
     }
 
     fn asked(&mut self, leaving: Leaving) {
@@ -376,8 +346,6 @@ where
     }
 }
 
-/// As long as an anchor keeps a session: 24 hours.
-const GRACE: Duration = Duration::from_secs(24 * 3600);
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
 const LONGEST_CONFIRMATION: Duration = Duration::from_secs(20);
 /// The time to tell the anchor that ssh has left.

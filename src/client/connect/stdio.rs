@@ -25,6 +25,20 @@ pub(in crate::client) fn take_stdout() -> io::Result<ClosableOutput> {
     platform::take_stdout().map(ClosableOutput::from)
 }
 
+/// The user's side of the tunnel.
+#[derive(Debug)]
+pub(in crate::client) struct Local<R, W> {
+    /// The bytes for the target. Its end becomes a FIN.
+    pub(in crate::client) stdin: R,
+    /// The bytes from the target. Its `shutdown` is called at their end, and must be an end of stream to its reader.
+    pub(in crate::client) stdout: W,
+    /// Whether `stdin` is a terminal, which stays open when `stdout` ends: the proxy's end then ends the tunnel.
+    pub(in crate::client) interactive: bool,
+    /// Looks whether the reader of `stdout` has left, which ends a login that the user no longer waits for: ssh that is
+    /// killed sends its ProxyCommand no signal. `None` cannot tell.
+    pub(in crate::client) is_abandoned: Option<fn(&W) -> bool>,
+}
+
 /// The process's input.
 #[derive(Debug, Default)]
 pub(in crate::client) enum Input {

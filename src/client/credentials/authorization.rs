@@ -1,10 +1,15 @@
-//! What the proxy is sent: a bearer token, or a user and a password.
+//! The credentials that the proxy is shown: a bearer token, or a user and a password, and a certificate.
 
+use std::path::Path;
+
+use anyhow::Context;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
+use crate::base::file;
 use crate::base::secret::Secret;
+use crate::client::dial::tls::KeyPair;
 
 /// A bearer token that can be sent as it is (RFC 6750 section 2.1).
 #[derive(Clone, Debug)]
@@ -88,6 +93,42 @@ impl PartialEq for Authorization {
 
 impl Eq for Authorization {}
 
+/// What the proxy is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::client) struct Credentials {
+    /// For `Proxy-Authorization`.
+    pub(in crate::client) authorization: Option<Authorization>,
+    /// For a proxy that asks for a certificate.
+    pub(in crate::client) certificate: Option<KeyPair>,
+}
+
+/// A token, and no certificate.
+impl From<Token> for Credentials {
+    fn from(token: Token) -> Self {
+        Self {
+            authorization: Some(Authorization::Bearer(token)),
+            certificate: None,
+        }
+    }
+}
+
+impl Credentials {
+    /// Those of the token in a file.
+    pub(super) fn of_file(path: &Path) -> anyhow::Result<Self> {
+        let bytes = file::read(path, LARGEST_FILE).map(Zeroizing::new);
+        let bytes = bytes.with_context(|| format!("cannot read the token in {}", path.display()))?;
+        Self::bearer(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
+    }
+
+    /// Those of a token, which is named by its origin if it cannot be sent.
+    pub(super) fn bearer(origin: &str, text: &str) -> anyhow::Result<Self> {
+        let token = Token::parse(text).with_context(|| format!("the token in {origin} cannot be sent"))?;
+        Ok(token.into())
+    }
+}
+
+/// A token has at most 12 KiB.
+const LARGEST_FILE: u64 = 1 << 20;
 /// The length that switchboard and the API server take.
 const LONGEST_TOKEN: usize = 12 * 1024;
 

@@ -5,8 +5,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Credentials;
-use super::authorization::{Authorization, Token};
+use super::authorization::{Authorization, Credentials, Token};
 use super::kubeconfig::Cluster;
 use crate::base::json::Object;
 use crate::base::secret::Secret;

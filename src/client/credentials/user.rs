@@ -10,11 +10,10 @@ use tokio::process::Command;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::authorization::Authorization;
+use super::authorization::{Authorization, Credentials};
 use super::exec_credential::{self, Version};
 use super::kubeconfig::{Cluster, Exec, Resolved, User};
 use super::process;
-use super::{Credentials, bearer, of_file};
 use crate::base::file;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
@@ -30,9 +29,9 @@ pub(super) async fn obtain(resolved: &Resolved, deadline: Instant) -> anyhow::Re
     );
     let certificate = certificate(name, user)?;
     let mut credentials = if let Some(path) = &user.token_file {
-        of_file(path)?
+        Credentials::of_file(path)?
     } else if let Some(token) = user.token.as_ref().filter(|token| !token.expose().is_empty()) {
-        bearer(&format!("the user {name} of the kubeconfig"), token.expose())?
+        Credentials::bearer(&format!("the user {name} of the kubeconfig"), token.expose())?
     } else if let Some(username) = user.username.as_ref().filter(|username| !username.is_empty()) {
         let password = user.password.clone().unwrap_or_else(|| Secret::from(String::new()));
         let basic = Authorization::basic(username, &password);

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use tokio::time::Instant;
 
-use crate::client::ClientError;
+use crate::client::error::ClientError;
 
 /// A step on the way to an SSH server, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub(in crate::client) enum Step {
     /// The arguments, the files and the credentials.
     #[default]
     Settings,
@@ -66,11 +67,13 @@ impl Deadline {
     ) -> Result<T, ClientError> {
         match tokio::time::timeout_at(self.at, work).await {
             Ok(done) => done,
-            Err(_) => Err(ClientError::Deadline {
-                step,
-                timeout: self.timeout,
-            }),
+            Err(_) => Err(self.is_over(step)),
         }
+    }
+
+    /// The error of a step that was not completed in time.
+    pub(in crate::client) fn is_over(self, step: Step) -> ClientError {
+        ClientError::Soon(anyhow!("{step} took longer than {:?}", self.timeout))
     }
 }
 

@@ -4,12 +4,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use anyhow::anyhow;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::deadline::{Deadline, Step};
+use super::url::ProxyUrl;
 use crate::base::platform;
-use crate::client::{ClientError, Deadline, ProxyUrl, Step};
+use crate::client::error::ClientError;
 use crate::net::keepalive::Keepalive;
 
 /// How the proxy is reached.
@@ -86,16 +89,11 @@ impl Dialing {
             Ok(Some(Ok(Err(error)))) => error,
             Ok(_) => io::Error::other("the name has no address"),
             Err(_) => {
-                return Err(ClientError::Deadline {
-                    step: Step::Lookup,
-                    timeout: deadline.timeout,
-                });
+                return Err(deadline.is_over(Step::Lookup));
             }
         };
-        Err(ClientError::Lookup {
-            proxy: proxy.host().to_owned(),
-            source,
-        })
+        let text = format!("cannot look up {}", proxy.host());
+        Err(ClientError::Soon(anyhow!(source).context(text)))
     }
 }
 
@@ -104,20 +102,21 @@ impl Dialing {
 async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
     let mut connecting = JoinSet::new();
     let mut addresses = addresses.iter().copied().take(MOST_ADDRESSES);
-    let mut error = ClientError::NoAnswer;
+    let mut error = ClientError::Soon(anyhow!("the name has no address"));
     loop {
         let next = addresses.next();
         if let Some(address) = next {
             connecting.spawn(async move {
                 let connected = connect_to(address).await;
-                connected.map_err(|source| ClientError::Connect { address, source })
+                let text = || format!("cannot connect to the proxy at {address}");
+                connected.map_err(|source| ClientError::Soon(anyhow!(source).context(text())))
             });
         }
         tokio::select! {
             Some(ended) = connecting.join_next() => match ended {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(failed)) => error = failed,
-                Err(failed) => error = ClientError::Runtime(io::Error::other(failed)),
+                Err(failed) => error = ClientError::Never(anyhow!(failed).context("cannot start the event loop")),
             },
             () = sleep(HEAD_START), if next.is_some() => {}
             else => return Err(error),
@@ -256,13 +255,7 @@ mod tests {
         let mut again = dialing(vec![address], Some(Duration::from_millis(50)));
         let error = again.connect(&proxy_at(address), patient()).await.unwrap_err();
         assert!(
-            matches!(
-                error,
-                ClientError::Deadline {
-                    step: Step::Connect,
-                    ..
-                }
-            ),
+            error.to_string().starts_with("a connection to the proxy took longer"),
             "{error}"
         );
         listener.accept().unwrap();
@@ -301,7 +294,10 @@ mod tests {
         known.lookup.spawn(std::future::pending());
         known.connect(&proxy, patient()).await.unwrap();
         let error = dialing(Vec::new(), again).connect(&proxy, patient()).await.unwrap_err();
-        assert!(matches!(error, ClientError::Lookup { .. }), "{error}");
+        assert!(
+            error.to_string().starts_with("cannot look up nowhere.invalid"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
@@ -310,10 +306,7 @@ mod tests {
         for again in [None, Some(Duration::from_secs(120))] {
             let mut dialing = dialing(vec![address], again);
             let error = dialing.connect(&proxy_at(address), patient()).await.unwrap_err();
-            assert!(
-                matches!(error, ClientError::Connect { address: of, .. } if of == address),
-                "{error}"
-            );
+            assert_eq!(error.to_string(), format!("cannot connect to the proxy at {address}"));
         }
     }
 

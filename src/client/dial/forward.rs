@@ -6,12 +6,15 @@
 use std::ffi::OsString;
 use std::fmt;
 
+use anyhow::anyhow;
 use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::deadline::Deadline;
 use super::head::Request;
+use super::url::{ProxyUrl, ProxyUrlError, Scheme};
 use crate::base::secret::Secret;
-use crate::client::{ClientError, Deadline, ProxyUrl, ProxyUrlError, Scheme};
+use crate::client::error::{ClientError, Retry};
 
 /// A proxy that a variable of the environment names.
 #[derive(Clone, Debug)]
@@ -74,31 +77,32 @@ impl ForwardProxy {
         proxy: &ProxyUrl,
         deadline: Deadline,
     ) -> Result<(), ClientError> {
-        let authorization = self.url.authorization().map(Secret::from);
         let target = proxy.authority().to_string();
         let request = Request {
             target: &target,
-            authorization: authorization.clone(),
+            authorization: self.url.authorization().map(Secret::from),
             end_marker: None,
         };
-        match Box::pin(request.open(stream, deadline)).await {
-            Ok((early, _)) if early.is_empty() => Ok(()),
-            // Neither HTTP nor TLS has a server that speaks first.
-            Ok(_) => Err(ClientError::NotHttp),
-            Err(error) => Err(match authorization {
-                Some(authorization) => error.without(&authorization),
-                None => error,
-            }),
+        let (early, _) = Box::pin(request.open(stream, deadline)).await?;
+        // Neither HTTP nor TLS has a server that speaks first.
+        if early.is_empty() {
+            Ok(())
+        } else {
+            Err(ClientError::no_http())
         }
     }
 
     /// An error on the way to `proxy`.
     pub(in crate::client) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
-        ClientError::Forward {
-            forward: self.to_string(),
-            proxy: proxy.authority().to_string(),
-            source: Box::new(error),
-        }
+        // As far away as the proxy after it, which this one may not lead to at the moment.
+        let class = match error.retry() {
+            Retry::Soon => ClientError::Soon,
+            Retry::Never | Retry::WithPauses => ClientError::WithPauses,
+        };
+        class(anyhow!(error).context(format!(
+            "{self} in the environment does not lead to the proxy at {} (--no-env-proxy goes without it)",
+            proxy.authority()
+        )))
     }
 }
 

@@ -3,14 +3,17 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use httparse::{ParserConfig, Status};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
+use super::deadline::{Deadline, Step};
 use super::tls;
 use super::transport::read_some;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
-use crate::client::{ClientError, Deadline, LONGEST_LINE, Step};
+use crate::client::error::{ClientError, Refusal};
+use crate::client::stderr::LONGEST_LINE;
 use crate::protocol::end_notice::{self, Marker};
 
 /// What the proxy is asked for.
@@ -41,17 +44,44 @@ impl Request<'_> {
             let sent = sent.await;
             // A proxy may have answered, and closed, before it read the request: the answer is the reason.
             match (read_answer(stream).await, sent) {
-                (Err(ClientError::Lost(error)), Ok(()) | Err(_)) => Err(tls::explain(error, ClientError::Lost)),
-                (Err(ClientError::NoAnswer), Err(error)) => Err(ClientError::Lost(error)),
-                (answer, Ok(()) | Err(_)) => answer,
+                (Err(ClientError::Lost(error)), _) => Err(tls::explain(error, ClientError::Lost)),
+                (Ok(None), Err(error)) => Err(ClientError::Lost(error)),
+                (Ok(None), Ok(())) => Err(no_answer()),
+                (Ok(Some(answer)), _) => Ok(answer),
+                (Err(error), _) => Err(error),
             }
         });
         let answer = answer.await?;
         if !answer.opens_tunnel() {
-            return Err(answer.into_refusal(stream).await);
+            return Err(self.refused(answer, stream).await);
         }
         let marker = self.end_marker.filter(|marker| answer.end_marker == Some(*marker));
         Ok((answer.rest, marker))
+    }
+
+    /// The error for an answer other than 2xx. The text of its body is read from `stream`.
+    async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
+        let (status, retry_after, starting) = (answer.status, answer.retry_after, answer.starting);
+        // Proxies answer so, too, to a name that they do not know, but for those that say that they are one.
+        let is_a_proxy = answer.is_of_a_proxy || !matches!(status, 404 | 405 | 501);
+        let mut reason = answer.into_reason(stream).await;
+        // The proxy may have quoted a part of the credential.
+        let field = self.authorization.as_ref().map(Secret::expose);
+        if let Some((_scheme, secret)) = field.and_then(|field| field.split_once(' ')) {
+            reason = Secret::from(secret).redacted(&reason);
+        }
+        let refusal = Refusal {
+            status,
+            retry_after: retry_after.filter(|_| is_a_proxy),
+            starting,
+            reason,
+        };
+        match is_a_proxy {
+            true => ClientError::Refused(refusal),
+            false => ClientError::Never(anyhow!(
+                "{refusal} (this is not a CONNECT proxy, or it knows no such name: are the host and the port of its URL right?)"
+            )),
+        }
     }
 
     /// The bytes of the request. Both parts come from parsed types and hold no line end.
@@ -77,10 +107,11 @@ impl Request<'_> {
     }
 }
 
-/// Reads to the end of the final response head, at most 16 KiB. The caller bounds the time.
+/// Reads to the end of the final response head, at most 16 KiB, or returns `None` where there is not a byte. The caller
+/// bounds the time.
 ///
 /// The interim responses in front of it are bounded, too: a flood of them would keep a processor busy until the deadline.
-async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, ClientError> {
+async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Answer>, ClientError> {
     let mut buffer = Vec::with_capacity(MOST_HEAD);
     let mut interim = 0;
     loop {
@@ -88,22 +119,25 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, Cl
             buffer.drain(..length);
             if !answer.is_interim() {
                 answer.rest = buffer;
-                return Ok(answer);
+                return Ok(Some(answer));
             }
             interim += length;
             if interim > MOST_INTERIM {
-                return Err(ClientError::EndlessAnswer);
+                return Err(ClientError::WithPauses(anyhow!(
+                    "the proxy sends interim answers (1xx) without end"
+                )));
             }
         }
         if buffer.len() >= MOST_HEAD {
-            return Err(ClientError::LongAnswer);
+            return Err(too_long());
         }
         if read_some(stream, &mut buffer).await.map_err(ClientError::Lost)? == 0 {
-            return Err(if buffer.is_empty() {
-                ClientError::NoAnswer
-            } else {
-                ClientError::TruncatedAnswer
-            });
+            return match buffer.is_empty() {
+                true => Ok(None),
+                false => Err(ClientError::Soon(anyhow!(
+                    "the proxy closed the connection in the middle of its answer"
+                ))),
+            };
         }
     }
 }
@@ -131,22 +165,6 @@ impl Answer {
     /// Whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
     fn opens_tunnel(&self) -> bool {
         (200..300).contains(&self.status)
-    }
-
-    /// The error for an answer other than 2xx. The text of its body is read from `stream`.
-    async fn into_refusal(self, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
-        let status = self.status;
-        // Proxies answer so, too, to a name that they do not know, but for those that say that they are one.
-        if matches!(status, 404 | 405 | 501) && !self.is_of_a_proxy {
-            let reason = self.into_reason(stream).await;
-            return ClientError::NotProxy { status, reason };
-        }
-        ClientError::Refused {
-            status,
-            retry_after: self.retry_after,
-            starting: self.starting,
-            reason: self.into_reason(stream).await,
-        }
     }
 
     /// The reason phrase, or else the first line of the text. Empty without both.
@@ -193,7 +211,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                 Some(header.value)
             };
             let answer = Answer {
-                status: response.code.ok_or(ClientError::NotHttp)?,
+                status: response.code.ok_or_else(ClientError::no_http)?,
                 phrase: response.reason.unwrap_or_default().to_owned(),
                 is_of_a_proxy: field(PROXY_STATUS).is_some(),
                 retry_after: retry_after(field("retry-after")),
@@ -204,9 +222,19 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
             };
             Ok(Some((answer, length)))
         }
-        Err(httparse::Error::TooManyHeaders) => Err(ClientError::LongAnswer),
-        Err(_) => Err(ClientError::NotHttp),
+        Err(httparse::Error::TooManyHeaders) => Err(too_long()),
+        Err(_) => Err(ClientError::no_http()),
     }
+}
+
+/// The proxy closed without a byte.
+fn no_answer() -> ClientError {
+    ClientError::Soon(anyhow!("the proxy closed the connection without an answer"))
+}
+
+/// The head is over 16 KiB, or has over 128 fields.
+fn too_long() -> ClientError {
+    ClientError::WithPauses(anyhow!("the head of the proxy's answer is too long"))
 }
 
 /// The length of a text body; 0 for HTML and for chunks, whose first line is not meant for a person.
@@ -247,7 +275,7 @@ mod tests {
     use proptest::prelude::*;
 
     async fn read(bytes: &[u8]) -> Result<Answer, ClientError> {
-        read_answer(&mut &*bytes).await
+        read_answer(&mut &*bytes).await?.ok_or_else(no_answer)
     }
 
     #[test]

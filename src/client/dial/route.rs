@@ -4,10 +4,13 @@ use std::net::IpAddr;
 
 use tokio::net::TcpStream;
 
+use super::deadline::{Deadline, Step};
 use super::dialing::Dialing;
-use super::tls;
+use super::forward::ForwardProxy;
+use super::tls::{self, Trust};
 use super::transport::Stream;
-use crate::client::{ClientError, Deadline, ForwardProxy, Options, ProxyUrl, Scheme, Step, Trust};
+use super::url::{ProxyUrl, Scheme};
+use crate::client::error::ClientError;
 
 /// A way that is open.
 pub(in crate::client) struct Route {
@@ -19,14 +22,15 @@ pub(in crate::client) struct Route {
     pub(in crate::client) deadline: Deadline,
 }
 
-/// Opens the way that the settings ask for.
+/// Opens the way to `proxy`, through the other one if there is one.
 pub(in crate::client) async fn open(
-    options: &Options,
+    proxy: &ProxyUrl,
+    forward: Option<&ForwardProxy>,
     dialing: &mut Dialing,
     deadline: Deadline,
 ) -> Result<Route, ClientError> {
-    let Some(forward) = &options.forward else {
-        let (stream, deadline) = dialing.connect(&options.proxy, deadline).await?;
+    let Some(forward) = forward else {
+        let (stream, deadline) = dialing.connect(proxy, deadline).await?;
         return Ok(Route {
             peer: stream.peer_addr().ok().map(|peer| peer.ip()),
             stream: Box::new(stream),
@@ -35,14 +39,14 @@ pub(in crate::client) async fn open(
     };
     let opened = async {
         let (stream, deadline) = dialing.connect(forward.url(), deadline).await?;
-        let stream = Box::pin(through(forward, stream, &options.proxy, deadline)).await?;
+        let stream = Box::pin(through(forward, stream, proxy, deadline)).await?;
         Ok(Route {
             stream,
             peer: None,
             deadline,
         })
     };
-    opened.await.map_err(|error| forward.error(&options.proxy, error))
+    opened.await.map_err(|error| forward.error(proxy, error))
 }
 
 /// Has another proxy connect to this one. The certificate of the other one has to be of an authority that the system

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::{Context, anyhow};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
@@ -14,7 +15,7 @@ use self::verifier::Verifier;
 use super::transport::Stream;
 use crate::base::file;
 use crate::base::secret::Secret;
-use crate::client::ClientError;
+use crate::client::error::ClientError;
 use crate::net::x509::pem::{first, items};
 use crate::net::x509::{LARGEST, PemFault};
 
@@ -80,16 +81,14 @@ impl Connector {
     /// `pair` is shown where `trust` has no certificate of its own.
     pub(in crate::client) fn new(host: &str, trust: &Trust, pair: Option<&KeyPair>) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
-        let name = ServerName::try_from(name.to_owned()).map_err(|source| ClientError::TlsName {
-            name: name.to_owned(),
-            source,
-        })?;
+        let name = ServerName::try_from(name.to_owned())
+            .with_context(|| format!("{name} cannot be the proxy's name in a certificate"))
+            .map_err(ClientError::Never)?;
         let (roots, listed) = match &trust.ca {
             Some(path) => {
-                let listed = roots_of(path).map_err(|fault| ClientError::Ca {
-                    path: path.clone(),
-                    fault,
-                })?;
+                let listed = roots_of(path)
+                    .with_context(|| format!("cannot use the certificates in {}", path.display()))
+                    .map_err(ClientError::WithPauses)?;
                 (listed.0, Some(listed.1))
             }
             None => (system_roots()?, None),
@@ -98,12 +97,12 @@ impl Connector {
             Some(identity) => Some(identity.load()),
             None => pair.map(KeyPair::load),
         };
-        let pair = pair.transpose().map_err(ClientError::Identity)?;
+        let pair = pair.transpose().map_err(unusable)?;
         let is_shown = pair.is_some();
-        let verifier = Verifier::new(roots.clone(), listed, provider()).map_err(ClientError::TlsSetup)?;
+        let verifier = Verifier::new(roots.clone(), listed, provider()).map_err(no_tls)?;
         let mut config = config(roots, pair).map_err(|fault| match is_shown {
-            true => ClientError::Identity(IdentityError::Unusable(fault)),
-            false => ClientError::TlsSetup(fault),
+            true => unusable(IdentityError::Unusable(fault)),
+            false => no_tls(fault),
         })?;
         config.alpn_protocols = vec![HTTP1.to_vec()];
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
@@ -117,8 +116,11 @@ impl Connector {
     pub(in crate::client) async fn handshake(self, stream: Stream) -> Result<TlsStream<Stream>, ClientError> {
         let connected = self.tls.connect(self.name, stream).await;
         connected.map_err(|error| match distrust(&error) {
-            Some(reason) => ClientError::ProxyCertificate(reason),
-            None => explain(error, ClientError::Tls),
+            Some(reason) => ClientError::WithPauses(anyhow!("the proxy is not trusted: {reason}")),
+            None => explain(error, |error| {
+                let text = "the TLS handshake with the proxy failed: is the port one of TLS?";
+                ClientError::Soon(anyhow!(error).context(text))
+            }),
         })
     }
 }
@@ -135,6 +137,16 @@ fn distrust(error: &io::Error) -> Option<String> {
         }
         reason => reason.to_string(),
     })
+}
+
+/// The client's certificate cannot be used. Its files may be replaced at the moment.
+fn unusable(fault: IdentityError) -> ClientError {
+    ClientError::WithPauses(anyhow!(fault).context("cannot use the client certificate"))
+}
+
+/// rustls refused the configuration.
+fn no_tls(fault: rustls::Error) -> ClientError {
+    ClientError::Never(anyhow!(fault).context("cannot set TLS up"))
 }
 
 /// The settings of a client that trusts these certificates and shows that one.
@@ -157,8 +169,12 @@ fn provider() -> Arc<CryptoProvider> {
 /// handshake, in place of an answer.
 pub(in crate::client) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
     match alert(&error) {
-        Some(AlertDescription::CertificateRequired) => ClientError::CertificateRequired(error),
-        Some(alert) if REFUSALS.contains(&alert) => ClientError::CertificateRefused(error),
+        Some(AlertDescription::CertificateRequired) => {
+            ClientError::Never(anyhow!(error).context("the proxy requires a client certificate: give --cert and --key"))
+        }
+        Some(alert) if REFUSALS.contains(&alert) => {
+            ClientError::Never(anyhow!(error).context("the proxy refused the client certificate"))
+        }
         Some(_) | None => otherwise(error),
     }
 }
@@ -274,7 +290,12 @@ pub(in crate::client) fn system_roots() -> Result<RootCertStore, ClientError> {
     // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
     roots.add_parsable_certificates(system.certs);
     if roots.is_empty() {
-        return Err(ClientError::NoSystemRoots(system.errors.into_iter().next()));
+        let text = "the system has no trusted certificates: give the proxy's with --ca";
+        let fault = system.errors.into_iter().next();
+        return Err(ClientError::WithPauses(match fault {
+            Some(fault) => anyhow!(fault).context(text),
+            None => anyhow!(text),
+        }));
     }
     Ok(roots)
 }

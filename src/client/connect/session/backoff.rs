@@ -5,8 +5,7 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 use tokio::time::Instant;
 
-use super::error::Retry;
-use crate::client::ClientError;
+use crate::client::error::{ClientError, Retry};
 
 /// Pauses of less than a second while there is no path, and pauses that grow up to ten seconds when something answers, or
 /// when the outage lasts. Each is a little shorter or longer by chance: the clients of a proxy that restarts do not come
@@ -64,12 +63,10 @@ impl Backoff {
         if self.is_answered {
             self.last = Some(Instant::now());
         }
-        if let ClientError::Refused {
-            retry_after: Some(after),
-            ..
-        } = error
+        if let ClientError::Refused(refusal) = error
+            && let Some(after) = refusal.retry_after
         {
-            self.least = (*after).min(LONGEST_ASKED);
+            self.least = after.min(LONGEST_ASKED);
         }
     }
 
@@ -113,6 +110,8 @@ const LONGEST_ASKED: Duration = Duration::from_secs(4);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::error::Refusal;
+    use anyhow::anyhow;
 
     #[track_caller]
     fn expect(pause: Duration, expected: u128) {
@@ -132,12 +131,12 @@ mod tests {
     }
 
     fn refused(retry_after: Option<u64>) -> ClientError {
-        ClientError::Refused {
+        ClientError::Refused(Refusal {
             status: 503,
             retry_after: retry_after.map(Duration::from_secs),
             starting: None,
             reason: String::new(),
-        }
+        })
     }
 
     #[tokio::test(start_paused = true)]
@@ -146,7 +145,7 @@ mod tests {
         let began = Instant::now();
         for expected in [0, 200, 500] {
             expect(pause(&mut backoff).await, expected);
-            backoff.heed(&ClientError::NoAnswer);
+            backoff.heed(&ClientError::Soon(anyhow!("no answer")));
         }
         while began.elapsed() < LONGEST_STEADY {
             let pause = pause(&mut backoff).await;
@@ -172,7 +171,7 @@ mod tests {
                 attempts.extend((syn < backoff.timeout()).then(|| Instant::now() + syn));
             }
             tokio::time::advance(backoff.timeout()).await;
-            backoff.heed(&ClientError::NoAnswer);
+            backoff.heed(&ClientError::Soon(anyhow!("no answer")));
         }
         let longest = attempts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         let rare = attempts
@@ -193,7 +192,7 @@ mod tests {
             backoff.heed(&refused(None));
         }
         // Its place is empty.
-        backoff.heed(&ClientError::NoAnswer);
+        backoff.heed(&ClientError::Soon(anyhow!("no answer")));
         expect(pause(&mut backoff).await, 700);
     }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
-use super::error::SessionError;
-use crate::client::ClientError;
 use crate::client::dial::transport::{Stream, read_some};
+use crate::client::error::ClientError;
 use crate::protocol::resume::LONGEST_EXCHANGE;
-use crate::protocol::resume::exchange::opening::{Attached, Opening, Step};
+use crate::protocol::resume::driver::Unlinked;
+use crate::protocol::resume::exchange::opening::{Attached, Failure, Opening, Step};
 
 /// What is at the other end of a tunnel.
 pub(in crate::client) enum Found {
@@ -29,7 +29,7 @@ pub(in crate::client) async fn find(mut stream: Stream, early: Vec<u8>) -> Resul
     let last = Instant::now() + LONGEST_EXCHANGE;
     let mut read = early;
     loop {
-        match opening.receive(&read).map_err(SessionError::from)? {
+        match opening.receive(&read)? {
             Step::Plain(bytes) => return Ok(Found::Plain { stream, bytes }),
             Step::Undecided if opening.is_proved() => {
                 let opening = Box::new(opening);
@@ -37,7 +37,7 @@ pub(in crate::client) async fn find(mut stream: Stream, early: Vec<u8>) -> Resul
             }
             Step::Undecided => {}
             // It has not seen the proof yet.
-            Step::Attached(_) => return Err(SessionError::Fault.into()),
+            Step::Attached(_) => return Err(Failure::Fault.into()),
         }
         read.clear();
         read.reserve(BUFFER);
@@ -65,19 +65,19 @@ pub(super) async fn resume(
 ) -> Result<(Stream, Attached), ClientError> {
     let mut read = early;
     loop {
-        let step = opening.receive(&read).map_err(SessionError::from)?;
+        let step = opening.receive(&read)?;
         if let Step::Attached(attached) = step {
             return Ok((stream, attached));
         }
         let output = opening.take_output();
         if !output.is_empty() {
-            stream.write_all(&output).await.map_err(ClientError::Lost)?;
-            stream.flush().await.map_err(ClientError::Lost)?;
+            stream.write_all(&output).await?;
+            stream.flush().await?;
         }
         read.clear();
         read.reserve(BUFFER);
-        if read_some(&mut stream, &mut read).await.map_err(ClientError::Lost)? == 0 {
-            return Err(SessionError::Closed.into());
+        if read_some(&mut stream, &mut read).await? == 0 {
+            return Err(Unlinked::Closed.into());
         }
     }
 }

@@ -3,11 +3,10 @@
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep_until;
 
-use super::error::SessionError;
 use super::{Left, Session};
-use crate::client::ClientError;
+use crate::client::connect::attempt;
 use crate::client::connect::login::Login;
-use crate::client::connect::{attempt, notice};
+use crate::client::error::ClientError;
 
 impl<R, W> Session<'_, R, W>
 where
@@ -30,7 +29,7 @@ where
             Err(left) => return left,
         };
         login.has_opened();
-        Box::pin(self.resume(stream, early)).await.map_err(notice::explain)
+        Box::pin(self.resume(stream, early)).await
     }
 
     /// Waits for the next attempt, unless it is due at once: the host has slept or is in another network, or ssh leaves.
@@ -45,7 +44,7 @@ where
             match step {
                 Ok(None) => {}
                 Ok(Some(left)) => return Err(Ok(left)),
-                Err(ClientError::Session(SessionError::Slept | SessionError::Moved)) => break,
+                Err(ClientError::Moved(_)) => break,
                 Err(error) => return Err(Err(error)),
             }
         }

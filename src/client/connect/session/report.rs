@@ -1,30 +1,12 @@
 //! What the user is told of a session without a connection: one line when it lasts, and one when it is over.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::base::text::{chain, printable};
-use crate::client::{ClientError, LONGEST_LINE, stderr};
-
-/// Where lines for the user go.
-#[derive(Clone)]
-pub struct Remarks(pub Arc<dyn Fn(&str) + Send + Sync>);
-
-/// To stderr.
-impl Default for Remarks {
-    fn default() -> Self {
-        Self(Arc::new(stderr::line))
-    }
-}
-
-impl fmt::Debug for Remarks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Remarks")
-    }
-}
+use crate::client::error::ClientError;
+use crate::client::stderr::{LONGEST_LINE, Remarks};
 
 /// The time since the connection was lost, and what was said of it.
 #[derive(Debug)]

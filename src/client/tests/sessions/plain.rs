@@ -106,6 +106,9 @@ async fn an_anchor_that_dies_before_its_announcement_is_an_error() {
     });
     assert!(received == upload);
     let error = within(ended).await.unwrap().unwrap_err();
-    assert!(matches!(error, ClientError::Unidentified), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "the tunnel was closed before the target's first byte"
+    );
     assert_eq!(error.exit_code(), 1);
 }

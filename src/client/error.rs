@@ -1,0 +1,136 @@
+//! The failure of a tunnel: a sentence for the user, and what follows for the next attempt and for the exit code.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use anyhow::anyhow;
+
+use crate::base::authority::AuthorityError;
+
+/// The failure of a tunnel: it did not open, or did not end in order.
+///
+/// Each variant is treated in its own way; the sentence of those that are only printed is inside. Each message prints its
+/// own level: the cause is the `source`.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::client) enum ClientError {
+    /// The target is not `host:port`: an error of usage.
+    #[error("the target is not HOST:PORT")]
+    Target(#[source] AuthorityError),
+    /// A credential would cross the network in clear: an error of usage.
+    #[error(
+        "cannot log in to the proxy: each host on the way to an http:// proxy can read and use a credential: use https://, \
+         or --allow-cleartext where the way is encrypted otherwise"
+    )]
+    Cleartext,
+    /// The proxy's answer is not 2xx.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The connection to the proxy was reset, or timed out. Bytes may be missing.
+    #[error("the connection to the proxy was lost")]
+    Lost(#[source] io::Error),
+    /// A session has left its connection for another one, which is due at once.
+    #[error("{0}")]
+    Moved(&'static str),
+    /// No other attempt will succeed, or the user's right is gone.
+    #[error(transparent)]
+    Never(anyhow::Error),
+    /// A proxy has answered, or what is in its place: each attempt costs it something.
+    #[error(transparent)]
+    WithPauses(anyhow::Error),
+    /// No proxy was reached, or it has only ended a connection, as does a balancer without a proxy behind it.
+    #[error(transparent)]
+    Soon(anyhow::Error),
+}
+
+/// An answer of the proxy other than 2xx.
+#[derive(Clone, Debug)]
+pub(in crate::client) struct Refusal {
+    /// The status code.
+    pub(in crate::client) status: u16,
+    /// When another request makes sense, if the proxy says so.
+    pub(in crate::client) retry_after: Option<Duration>,
+    /// How long the target has left to start, if the proxy has started it.
+    pub(in crate::client) starting: Option<Duration>,
+    /// The reason phrase or the first line of the body, without control characters. It may be empty.
+    pub(in crate::client) reason: String,
+}
+
+impl Refusal {
+    /// The reason, and when another try makes sense.
+    pub(in crate::client) fn phrase(&self) -> String {
+        match self.retry_after {
+            Some(pause) => format!("{} (retry after {}s)", self.reason, pause.as_secs()),
+            None => self.reason.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colon = if self.reason.is_empty() { "" } else { ": " };
+        write!(f, "the proxy answered {}{colon}{}", self.status, self.phrase())
+    }
+}
+
+/// The end of a tunnel by the proxy, which has said why. A read of the tunnel fails with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(in crate::client) struct Ended(pub(in crate::client) String);
+
+/// The failure of a connection to the proxy, or the end that the proxy has announced.
+impl From<io::Error> for ClientError {
+    fn from(error: io::Error) -> Self {
+        match error.downcast::<Ended>() {
+            Ok(ended) => Self::Soon(ended.into()),
+            Err(error) => Self::Lost(error),
+        }
+    }
+}
+
+/// Whether another attempt to connect may succeed, and what it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::client) enum Retry {
+    /// As of [`ClientError::Never`].
+    Never,
+    /// As of [`ClientError::WithPauses`].
+    WithPauses,
+    /// As of [`ClientError::Soon`].
+    Soon,
+}
+
+impl ClientError {
+    /// The answer of the peer is not HTTP.
+    pub(in crate::client) fn no_http() -> Self {
+        Self::WithPauses(anyhow!(
+            "the proxy's answer is not HTTP: are the scheme, the address and the port of its URL right?"
+        ))
+    }
+
+    /// Returns what the failure says of the next attempt. What may be the network of the moment, such as a captive portal
+    /// with its certificate, or a rollout, is tried again.
+    pub(in crate::client) fn retry(&self) -> Retry {
+        match self {
+            // 408, 425 and 429 ask for another request; a captive portal redirects. The request was good before, so a 400 is
+            // that of one which the network has cut off.
+            Self::Refused(Refusal { status, .. })
+                if (400..500).contains(status) && !matches!(status, 400 | 408 | 425 | 429) =>
+            {
+                Retry::Never
+            }
+            Self::Target(_) | Self::Never(_) => Retry::Never,
+            // A resolver may lead `localhost` elsewhere for a while.
+            Self::Cleartext | Self::Refused(_) | Self::WithPauses(_) => Retry::WithPauses,
+            Self::Lost(_) | Self::Moved(_) | Self::Soon(_) => Retry::Soon,
+        }
+    }
+
+    /// The exit code of the process: 2 for an error of usage, else 1.
+    pub(in crate::client) fn exit_code(&self) -> u8 {
+        if matches!(self, Self::Target(_) | Self::Cleartext) {
+            2
+        } else {
+            1
+        }
+    }
+}
