@@ -134,7 +134,7 @@ impl Dialler {
         };
         let dialled = dial(&addresses, 0, &options).await;
         match &dialled {
-            Err(refusal) => self.fails(refusal.phrase()),
+            Err(refusal) => self.fails(&refusal.phrase().to_string()),
             Ok(_) if self.fault.is_over() => info!("the target {} can be reached again", self.to),
             Ok(_) => {}
         }

@@ -88,13 +88,15 @@ impl Allowlist {
     fn without_endpoint(&self, target: &Target) -> Denial {
         if let Some(left) = self.wakes.left(target.id()) {
             let phrase = format!("{} is starting, try again in 30 s", target.id());
-            let unnamed = Refusal::TargetStarting.phrase();
-            return Denial::of_target(Refusal::TargetStarting, &phrase, unnamed).starting(left);
+            let refusal = Refusal::TargetStarting;
+            return Denial::of_target(refusal, &phrase, refusal.phrase()).starting(left);
         }
         let Endpoints { ready, total, .. } = *target.endpoints();
         let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
-        let unnamed = format!("{} ({ready} of {total} ready)", Refusal::NoEndpoint.phrase());
-        Denial::of_target(Refusal::NoEndpoint, &phrase, &unnamed)
+        let unnamed = Refusal::NoEndpoint
+            .phrase()
+            .followed_by(&format!(" ({ready} of {total} ready)"));
+        Denial::of_target(Refusal::NoEndpoint, &phrase, unnamed)
     }
 
     /// The number of targets, each counted once however many names it has.

@@ -1,9 +1,5 @@
 //! An SSH_MSG_DISCONNECT behind an identification: a sentence in a form that every SSH client prints.
 
-use std::fmt::Display;
-
-use crate::base::text::ascii;
-
 /// An identification and the message SSH_MSG_DISCONNECT (RFC 4253 sections 4.2, 6 and 11.1), which is allowed before any
 /// key exchange. OpenSSH prints `Received disconnect from …: <sentence>`. A line before the identification, or HTTP in its
 /// place, OpenSSH prints only with `-v`.
@@ -39,33 +35,6 @@ pub(crate) enum Code {
     NoMoreAuthMethods = 14,
 }
 
-/// The sentence of a disconnect: one line of printable ASCII of at most `longest` bytes.
-///
-/// It names the `host:port` that was asked for, in the place of the phrase's "the target" or in front of the phrase: with
-/// a `Host` alias a user does not see what `%h:%p` has become. At its end is the id of the access line, if there is one.
-pub(crate) fn sentence(name: &str, phrase: &str, id: Option<&dyn Display>, longest: usize) -> String {
-    let id = id.map(|id| format!(" (id {id})")).unwrap_or_default();
-    let name = shortened(name, LONGEST_NAME);
-    let told = match phrase.split_once("the target") {
-        // "the target's" as well.
-        Some((before, after)) if !name.is_empty() => format!("{before}{name}{after}"),
-        _ if name.is_empty() || phrase.contains(&name) => phrase.to_owned(),
-        _ => format!("{name}: {phrase}"),
-    };
-    let told = shortened(&told, longest.saturating_sub(id.len()));
-    ascii(told.chars().chain(id.chars())).into_string()
-}
-
-/// The text, with `...` for its end if it has more characters.
-fn shortened(text: &str, longest: usize) -> String {
-    const CUT: &str = "...";
-    if text.chars().count() <= longest {
-        return text.to_owned();
-    }
-    let kept = text.chars().take(longest.saturating_sub(CUT.len()));
-    kept.chain(CUT.chars()).collect()
-}
-
 fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).unwrap_or_default().to_be_bytes()
 }
@@ -74,13 +43,10 @@ const IDENTIFICATION: &[u8] = b"SSH-2.0-switchboard\r\n";
 const DISCONNECT: u8 = 1;
 /// Bytes of a sentence that crosses the network: two lines and a half of a terminal.
 pub(crate) const LONGEST: usize = 199;
-/// Characters of a name, of which there may be 253: the phrase behind it has to fit, too.
-const LONGEST_NAME: usize = 90;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn a_disconnect_is_an_identification_and_one_whole_packet() {
@@ -95,55 +61,6 @@ mod tests {
             assert_eq!(&packet[14..14 + sentence.len()], sentence.as_bytes());
             let end = 14 + sentence.len() + 4 + usize::from(packet[4]);
             assert_eq!(end, packet.len());
-        }
-    }
-
-    #[test]
-    fn a_sentence_names_what_was_asked_for_and_ends_in_the_id() {
-        for (name, phrase, expected) in [
-            (
-                "svc-a.team-a:22",
-                "the target has no ready endpoint",
-                "svc-a.team-a:22 has no ready endpoint (id 4711)",
-            ),
-            (
-                "a:22",
-                "too many connections to the target are in progress, try again",
-                "too many connections to a:22 are in progress, try again (id 4711)",
-            ),
-            (
-                "a:22",
-                "the proxy is shutting down, try again",
-                "a:22: the proxy is shutting down, try again (id 4711)",
-            ),
-            (
-                "a:22",
-                "alice may not ssh to a:22",
-                "alice may not ssh to a:22 (id 4711)",
-            ),
-            (
-                "",
-                "the target cannot be reached",
-                "the target cannot be reached (id 4711)",
-            ),
-            ("\u{1b}[31m", "x", "?[31m: x (id 4711)"),
-        ] {
-            assert_eq!(sentence(name, phrase, Some(&4711), LONGEST), expected);
-        }
-        assert_eq!(
-            sentence("a:22", "the target is closed", None, LONGEST),
-            "a:22 is closed"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn no_sentence_is_long_or_has_more_than_one_line(name in ".{0,300}", phrase in ".{0,300}", id in "[0-9a-f-]{1,25}") {
-            let sentence = sentence(&name, &phrase, Some(&id), LONGEST);
-            prop_assert!(sentence.len() < 200, "{}", sentence.len());
-            prop_assert!(sentence.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
-            let end = format!("(id {id})");
-            prop_assert!(sentence.ends_with(&end));
         }
     }
 }

@@ -179,7 +179,7 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
         None => (pending.client()?, Refusal::ClientFull),
     };
     let of_owner = owner.tunnels.take();
-    let of_owner = of_owner.ok_or_else(|| Denial::of_limit(full, owner.tunnels.most()))?;
+    let of_owner = of_owner.ok_or_else(|| Denial::new(full, full.phrase().limited(owner.tunnels.most())))?;
     let holdings = Box::new(Holdings {
         _slots: [of_process, of_owner, target.enter()?],
         owner,

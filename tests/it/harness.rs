@@ -80,7 +80,8 @@ pub(crate) fn refused(reason: Refusal) -> String {
         Some(seconds) => format!("Retry-After: {seconds}\r\n"),
         None => String::new(),
     };
-    refusal(reason.status(), reason.phrase(), reason.proxy_status(), &fields)
+    let phrase = reason.phrase().to_string();
+    refusal(reason.status(), &phrase, reason.proxy_status(), &fields)
 }
 
 /// A refusal as it is on the wire; `fields` are those that only some refusals have, with their line ends.

@@ -116,7 +116,7 @@ fn requests() -> Vec<(Vec<u8>, String)> {
     let not_allowed = refused(Refusal::NotAllowed);
     let method = refusal(
         405,
-        Refusal::MethodNotAllowed.phrase(),
+        &Refusal::MethodNotAllowed.phrase().to_string(),
         "http_request_error",
         "Allow: CONNECT\r\n",
     );

@@ -17,7 +17,8 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::stdio::Local;
 use crate::base::text::chain;
 use crate::client::error::ClientError;
-use crate::protocol::ssh_disconnect::{Code, disconnect, sentence};
+use crate::protocol::phrase::Phrase;
+use crate::protocol::ssh_disconnect::{Code, disconnect};
 
 /// The streams of a program that may be ssh.
 pub(in crate::client) fn watch<R, W>(local: Local<R, W>, target: &str) -> Local<Input<R>, Output<W>>
@@ -35,7 +36,7 @@ where
             stream: local.stdout,
             first,
             state: if local.interactive { State::Begun } else { State::Empty },
-            unanswered: message(Code::ServiceNotAvailable, target, UNANSWERED),
+            unanswered: message(Code::ServiceNotAvailable, target, &Phrase::of_target("", UNANSWERED)),
         },
         interactive: local.interactive,
         is_abandoned: None,
@@ -88,8 +89,8 @@ where
     true
 }
 
-/// The code and the phrase of a failure.
-fn of(error: &ClientError) -> (Code, String) {
+/// The code and the phrase of a failure. A reason comes from the proxy as a text.
+fn of(error: &ClientError) -> (Code, Phrase) {
     if let ClientError::Refused(refusal) = error
         && !refusal.reason.is_empty()
     {
@@ -99,13 +100,20 @@ fn of(error: &ClientError) -> (Code, String) {
             500.. => Code::ServiceNotAvailable,
             _ => Code::ProtocolError,
         };
-        return (code, refusal.phrase());
+        let reason = refusal.phrase();
+        return (
+            code,
+            match reason.split_once("the target") {
+                Some((before, after)) => Phrase::of_target(before.to_owned(), after.to_owned()),
+                None => reason.into(),
+            },
+        );
     }
-    (Code::ServiceNotAvailable, chain(error))
+    (Code::ServiceNotAvailable, chain(error).into())
 }
 
-fn message(code: Code, target: &str, phrase: &str) -> Vec<u8> {
-    disconnect(code, &sentence(target, phrase, None, LONGEST_SENTENCE))
+fn message(code: Code, target: &str, phrase: &Phrase) -> Vec<u8> {
+    disconnect(code, &phrase.sentence(target, None, LONGEST_SENTENCE))
 }
 
 /// stdin, of which the first bytes are noted.
@@ -234,7 +242,7 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
 }
 
 const SSH: &[u8] = b"SSH-";
-const UNANSWERED: &str = "the target closed the connection before its SSH identification";
+const UNANSWERED: &str = " closed the connection before its SSH identification";
 /// The wait for the first bytes of stdin, which ssh has sent before this process began; and for room in stdout.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// The wait for ssh to read and to exit.
@@ -333,7 +341,7 @@ mod tests {
             of(&late),
             (
                 Code::ServiceNotAvailable,
-                "the proxy's answer took longer than 30s".to_owned()
+                "the proxy's answer took longer than 30s".into()
             )
         );
     }

@@ -82,20 +82,28 @@ pub(crate) struct AnnotationFault {
     pub(crate) key: Box<str>,
     /// The reason, and what was expected instead.
     pub(crate) reason: Box<str>,
+    /// True if no port of the Service is known to be SSH, and there is no annotation that says which one is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_without_port: bool,
 }
 
 impl AnnotationFault {
-    /// The fault of a Service of which no port is known to be SSH.
-    pub(crate) fn without_port(ports: usize) -> Self {
+    /// The fault of an annotation that is there.
+    pub(crate) fn new(key: &str, reason: String) -> Self {
         Self {
-            key: "port".into(),
-            reason: format!("{WITHOUT_PORT} of the {ports} TCP ports of the Service is known to be SSH").into(),
+            key: key.into(),
+            reason: reason.into(),
+            is_without_port: false,
         }
     }
 
-    /// Whether it is that.
-    pub(crate) fn is_without_port(&self) -> bool {
-        &*self.key == "port" && self.reason.starts_with(WITHOUT_PORT)
+    /// The fault of a Service of which no port is known to be SSH.
+    pub(crate) fn without_port(ports: usize) -> Self {
+        let reason = format!("missing: none of the {ports} TCP ports of the Service is known to be SSH");
+        Self {
+            is_without_port: true,
+            ..Self::new("port", reason)
+        }
     }
 }
 
@@ -121,10 +129,7 @@ pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str
         let text = text.as_deref().unwrap_or_default().trim();
         if let Err(reason) = parsed.set(key, text) {
             parsed.restrict(key);
-            parsed.faults.push(AnnotationFault {
-                key: values::shown(key).into(),
-                reason: reason.into(),
-            });
+            parsed.faults.push(AnnotationFault::new(&values::shown(key), reason));
         }
     }
     parsed
@@ -242,11 +247,9 @@ pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> 
         ),
     ];
     let unmet = unmet.into_iter().filter(|(is_unmet, ..)| *is_unmet);
-    let fault = |(_, key, reason): (bool, &str, String)| AnnotationFault {
-        key: key.into(),
-        reason: reason.into(),
-    };
-    unmet.map(fault).collect()
+    unmet
+        .map(|(_, key, reason)| AnnotationFault::new(key, reason))
+        .collect()
 }
 
 /// The largest burst that an annotation may ask for: the bytes of one second at the ceiling's rate, or the default burst
@@ -344,9 +347,6 @@ mod as_text {
 
 /// Of one list: more belong into a group.
 const MOST_NAMES: usize = 1024;
-
-/// The beginning of the fault of a Service without a port. It is in snapshots, too.
-const WITHOUT_PORT: &str = "missing: none";
 
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \

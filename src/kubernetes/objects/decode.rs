@@ -169,10 +169,8 @@ fn choose(
             PortSelector::Name(name) => port.plain.name == *name,
         });
         if found.is_none() {
-            faults.push(AnnotationFault {
-                key: "port".into(),
-                reason: "the Service has no TCP port of that number or name".into(),
-            });
+            let reason = "the Service has no TCP port of that number or name".to_owned();
+            faults.push(AnnotationFault::new("port", reason));
         }
         found
     });

@@ -62,7 +62,7 @@ impl Remark {
             Self::Annotation(service, fault) => {
                 let (key, reason) = (&fault.key, &fault.reason);
                 // It has no other port, or the wrong annotation has been told already.
-                let (word, message) = match fault.is_without_port() {
+                let (word, message) = match fault.is_without_port {
                     true => ("NoUsablePort", format!("No port leads to sshd: {reason}")),
                     false => ("IgnoredAnnotation", format!("Ignored annotation {key}: {reason}")),
                 };

@@ -14,6 +14,7 @@ use super::sources::Rules;
 use super::tickets::{EXPIRED, Judged, UNKNOWN};
 use super::user::{AUTHENTICATED, Method, User};
 use crate::policy::allowlist::{Target, UserLists};
+use crate::protocol::phrase::Phrase;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Denial, Refusal};
 
@@ -222,8 +223,8 @@ fn denial(user: &User, target: &Target) -> Denial {
         true => brief(&id.service),
         false => format!("{}.{}", brief(&id.service), brief(&id.namespace)),
     };
-    let phrase = format!("{} may not ssh to {target}", brief(&user.name));
-    Denial::with_phrase(Refusal::NotAuthorized, &phrase)
+    let before = format!("{} may not ssh to ", brief(&user.name));
+    Denial::new(Refusal::NotAuthorized, Phrase::naming(before, &target))
 }
 
 /// The reason of a decision by the lists of a target.

@@ -17,6 +17,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use super::workload::Workloads;
 use crate::base::cold::cold;
 use crate::net::tls::Identity;
+use crate::protocol::phrase::Phrase;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::TargetLimits;
 use crate::tunnel::limits::bucket::Limit;
@@ -242,8 +243,8 @@ impl Target {
             return Err(Refusal::TargetClosed.into());
         }
         let tunnels = self.made(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
-        let full = || Denial::of_limit(Refusal::TargetFull, tunnels.most());
-        tunnels.take().ok_or_else(full)
+        let phrase = || Refusal::TargetFull.phrase().limited(tunnels.most());
+        tunnels.take().ok_or_else(|| Denial::new(Refusal::TargetFull, phrase()))
     }
 
     /// Whether an operator lets no new tunnel begin, in this process.
@@ -275,8 +276,8 @@ impl Target {
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
             (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
             (Some(_), None) => {
-                let phrase = "the target requires a client certificate";
-                Err(Denial::with_phrase(Refusal::ClientNotAllowed, phrase))
+                let phrase = Phrase::of_target("", " requires a client certificate");
+                Err(Denial::new(Refusal::ClientNotAllowed, phrase))
             }
         }
     }

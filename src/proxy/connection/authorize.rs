@@ -149,7 +149,7 @@ fn hidden(denial: Denial, shared: &Shared) -> Denial {
         if !shared.allowlist.is_complete() {
             return Refusal::AllowlistUnknown.into();
         }
-        return Denial::with_phrase(denial.refusal, Refusal::NotAllowed.phrase());
+        return Denial::new(denial.refusal, Refusal::NotAllowed.phrase());
     }
     denial
 }

@@ -15,8 +15,8 @@ use crate::policy::access::Grant;
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice;
 use crate::protocol::end_notice::Marker;
+use crate::protocol::phrase::Phrase;
 use crate::protocol::resume::exchange::lines::{First, first};
-use crate::protocol::ssh_disconnect::sentence;
 use crate::proxy::http::Refusals;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::TunnelRecord;
@@ -346,22 +346,21 @@ fn ending(
 /// The notice of a tunnel that the proxy has ended.
 fn of_proxy(marker: Marker, reason: Reason, record: &TunnelRecord<'_>) -> Vec<u8> {
     let operator = record.tunnel().closing().unwrap_or_default();
-    notice(marker, &phrase_of_proxy(reason, operator), record)
+    notice(marker, phrase_of_proxy(reason, operator), record)
 }
 
 /// The notice of a tunnel that has ended in front of the target's identification.
 fn of_end(marker: Marker, end: &End<'_>, record: &TunnelRecord<'_>) -> Vec<u8> {
-    notice(marker, &phrase(end), record)
+    notice(marker, phrase(end), record)
 }
 
-fn notice(marker: Marker, phrase: &str, record: &TunnelRecord<'_>) -> Vec<u8> {
+fn notice(marker: Marker, phrase: Phrase, record: &TunnelRecord<'_>) -> Vec<u8> {
     // The client knows the name that it has asked for, and puts it in front of a sentence without it.
-    let name = match (phrase.contains("the target"), &record.tunnel().facts.authority) {
-        (true, Some(authority)) => authority.to_string(),
-        (true, None) | (false, _) => String::new(),
-    };
-    let phrase = format!("the proxy ended the session: {phrase}");
-    end_notice::notice(marker, &sentence(&name, &phrase, Some(&record.id()), LONGEST))
+    let authority = record.tunnel().facts.authority.as_ref();
+    let name = authority.filter(|_| phrase.is_of_target()).map(ToString::to_string);
+    let phrase = phrase.preceded_by("the proxy ended the session: ");
+    let sentence = phrase.sentence(&name.unwrap_or_default(), Some(&record.id()), LONGEST);
+    end_notice::notice(marker, &sentence)
 }
 
 /// Sends a notice to a client that takes it at once, or nearly so. False: perhaps a part of it.

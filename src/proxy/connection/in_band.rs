@@ -9,17 +9,16 @@ use tokio::time::timeout;
 
 use crate::base::text::ascii;
 use crate::net::transport::{Reader, Transport, Writer};
-use crate::protocol::ssh_disconnect::{Code, LONGEST, disconnect, sentence};
+use crate::protocol::phrase::Phrase;
+use crate::protocol::ssh_disconnect::{Code, LONGEST, disconnect};
 use crate::proxy::open_tunnels::facts::Id;
 use crate::tunnel::outcome::{Denial, Reason, Refusal, Side};
 use crate::tunnel::ssh::identification;
 
 /// The refusal of a request for that target, as bytes of SSH.
 pub(super) fn of_refusal(denial: &Denial, asked_for: &str, id: Id) -> Vec<u8> {
-    disconnect(
-        code(denial.refusal),
-        &sentence(asked_for, denial.unnamed(), Some(&id), LONGEST),
-    )
+    let sentence = denial.unnamed().sentence(asked_for, Some(&id), LONGEST);
+    disconnect(code(denial.refusal), &sentence)
 }
 
 fn code(refusal: Refusal) -> Code {
@@ -48,29 +47,26 @@ pub(super) struct End<'a> {
 
 /// That end as bytes of SSH.
 pub(super) fn of_end(end: &End<'_>, target: &str, id: Id) -> Vec<u8> {
-    disconnect(
-        Code::ServiceNotAvailable,
-        &sentence(target, &phrase(end), Some(&id), LONGEST),
-    )
+    let sentence = phrase(end).sentence(target, Some(&id), LONGEST);
+    disconnect(Code::ServiceNotAvailable, &sentence)
 }
 
-/// The reason of the end, without the target's name.
-pub(super) fn phrase(end: &End<'_>) -> String {
+/// The reason of the end.
+pub(super) fn phrase(end: &End<'_>) -> Phrase {
+    let of_target = |text: &'static str| Phrase::of_target("", text);
     let said = excerpt(end.said);
     match end.reason {
-        Reason::NotSsh if end.said.starts_with(b"HTTP/") => "the target is a web server, not an SSH server".to_owned(),
-        Reason::NotSsh if identification::read(end.said, Side::Target).is_err() => {
-            "the target is not an SSH server".to_owned()
-        }
-        Reason::NotSsh => format!("the target has sent no SSH identification in {:?}", end.deadline),
+        Reason::NotSsh if end.said.starts_with(b"HTTP/") => of_target(" is a web server, not an SSH server"),
+        Reason::NotSsh if identification::read(end.said, Side::Target).is_err() => of_target(" is not an SSH server"),
+        Reason::NotSsh => Phrase::of_target("", format!(" has sent no SSH identification in {:?}", end.deadline)),
         // Such as `Exceeded MaxStartups` and `Not allowed at this time` of sshd, which OpenSSH shows with `-v` only.
         // A reset says no less: sshd closes with the client's identification unread.
         Reason::Eof | Reason::Reset | Reason::Io if !said.is_empty() => {
-            format!("the target closed the connection: {said}")
+            Phrase::of_target("", format!(" closed the connection: {said}"))
         }
-        Reason::Eof => "the target closed the connection before its SSH identification".to_owned(),
+        Reason::Eof => of_target(" closed the connection before its SSH identification"),
         Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
-            "the target reset the connection before its SSH identification".to_owned()
+            of_target(" reset the connection before its SSH identification")
         }
         Reason::Revoked
         | Reason::Unauthorized
@@ -85,23 +81,23 @@ pub(super) fn phrase(end: &End<'_>) -> String {
 }
 
 /// Why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
-pub(super) fn phrase_of_proxy(reason: Reason, operator: &str) -> String {
-    let phrase = match reason {
-        Reason::Revoked => "the target has left the allowlist",
-        Reason::Unauthorized => "the user may no longer ssh to the target",
+pub(super) fn phrase_of_proxy(reason: Reason, operator: &str) -> Phrase {
+    let text = match reason {
+        Reason::Revoked => return Phrase::of_target("", " has left the allowlist"),
+        Reason::Unauthorized => return Phrase::of_target("the user may no longer ssh to ", ""),
         Reason::Expired => "the credentials have expired",
-        Reason::Drained | Reason::Moved => Refusal::Draining.phrase(),
+        Reason::Drained | Reason::Moved => return Refusal::Draining.phrase(),
         Reason::Idle => "no byte has moved for the idle timeout",
         Reason::Lifetime => "the longest time for a connection is over",
         Reason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
-        Reason::ClosedByOperator => return format!("an operator ended the connection: {operator}"),
+        Reason::ClosedByOperator => return format!("an operator ended the connection: {operator}").into(),
         // Of a target it is said in other words: see `phrase`.
         Reason::NotSsh => "the client has sent no SSH identification",
         Reason::Panic | Reason::Eof | Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
             "the proxy ended the connection"
         }
     };
-    phrase.to_owned()
+    text.into()
 }
 
 /// The last line of a target's text.
@@ -167,10 +163,8 @@ mod tests {
 
     #[test]
     fn a_refusal_of_a_target_has_the_name_that_was_asked_for_alone() {
-        let (named, unnamed) = (
-            "no ready endpoint for team-a/svc-a (0 of 2 ready)",
-            "the target has no ready endpoint (0 of 2 ready)",
-        );
+        let named = "no ready endpoint for team-a/svc-a (0 of 2 ready)";
+        let unnamed = Refusal::NoEndpoint.phrase().followed_by(" (0 of 2 ready)");
         let denial = Denial::of_target(Refusal::NoEndpoint, named, unnamed);
         let id = crate::proxy::open_tunnels::facts::Ids::default().next();
         let message = of_refusal(&denial, "svc-a.team-a:22", id);
@@ -232,7 +226,7 @@ mod tests {
                 "an operator ended the connection: the node is drained",
             ),
         ] {
-            assert_eq!(told(reason, said), expected);
+            assert_eq!(told(reason, said).to_string(), expected);
         }
     }
 

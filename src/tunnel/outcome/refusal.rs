@@ -1,6 +1,7 @@
 //! The table of refusals: one row for each reason not to open a tunnel, with its answer, its label and its side.
 
 use super::{Malformed, Side};
+use crate::protocol::phrase::Phrase;
 
 refusals! {
     /// The head breaks RFC 9112, or the request target is not an authority.
@@ -10,7 +11,7 @@ refusals! {
     /// The target is not on the allowlist. The answer does not tell an unknown name from an unknown port.
     NotAllowed =>
         403, "not_allowed", Proxy, "http_request_denied", None, 10,
-        "the target is not on the allowlist";
+        Phrase::of_target("", " is not on the allowlist");
     /// The target is for clients whose certificate has another name, or any certificate at all.
     ClientNotAllowed =>
         403, "client_not_allowed", Proxy, "http_request_denied", None, 10,
@@ -39,7 +40,7 @@ refusals! {
     /// The user may not reach the target.
     NotAuthorized =>
         403, "not_authorized", Proxy, "http_request_denied", None, 10,
-        "the user may not ssh to the target";
+        Phrase::of_target("the user may not ssh to ", "");
     /// The source of users or rights does not answer, and has not answered this question lately.
     AccessUnknown =>
         503, "access_unknown", Proxy, "destination_unavailable", Some(5), 10,
@@ -75,43 +76,43 @@ refusals! {
     /// The target's host answered the dial with a reset.
     TargetRefused =>
         502, "target_refused", Target, "connection_refused", None, 10,
-        "the target refused the connection";
+        Phrase::of_target("", " refused the connection");
     /// There is no route to the target's host, or the dial failed for another reason.
     TargetUnreachable =>
         502, "target_unreachable", Proxy, "destination_ip_unroutable", None, 10,
-        "the target cannot be reached";
+        Phrase::of_target("", " cannot be reached");
     /// No address of the target answered before the dial's deadline.
     DialTimeout =>
         504, "dial_timeout", Proxy, "connection_timeout", None, 10,
-        "the target did not answer in time";
+        Phrase::of_target("", " did not answer in time");
     /// The target has no address to dial.
     NoEndpoint =>
         503, "no_endpoint", Proxy, "destination_unavailable", Some(1), 10,
-        "the target has no ready endpoint";
+        Phrase::of_target("", " has no ready endpoint");
     /// The target has been asked to start, and has no address to dial yet.
     TargetStarting =>
         503, "target_starting", Proxy, "destination_unavailable", Some(30), 10,
-        "the target is starting, try again in 30 s";
+        Phrase::of_target("", " is starting, try again in 30 s");
     /// The target has reached its tunnel limit. Tunnels last for hours: a client need not ask every second.
     TargetFull =>
         503, "target_full", Proxy, "connection_limit_reached", Some(30), 10,
-        "the target has reached its tunnel limit, try again later";
+        Phrase::of_target("", " has reached its tunnel limit").advising(", try again later");
     /// The target takes no new tunnels: its limit is 0, or cannot be read.
     TargetClosed =>
         503, "target_closed", Proxy, "connection_limit_reached", Some(30), 10,
-        "the target is closed to new tunnels";
+        Phrase::of_target("", " is closed to new tunnels");
     /// The target has reached its limit of dials in progress.
     TargetBusy =>
         503, "target_busy", Proxy, "connection_limit_reached", Some(1), 10,
-        "too many connections to the target are in progress, try again";
+        Phrase::of_target("too many connections to ", " are in progress, try again");
     /// The client address has reached its tunnel limit.
     ClientFull =>
         429, "client_full", Proxy, "connection_limit_reached", Some(30), 10,
-        "this client address has reached its tunnel limit, try again later";
+        Phrase::from("this client address has reached its tunnel limit").advising(", try again later");
     /// The user has reached its tunnel limit.
     UserFull =>
         429, "user_full", Proxy, "connection_limit_reached", Some(30), 10,
-        "this user has reached the tunnel limit, try again later";
+        Phrase::from("this user has reached the tunnel limit").advising(", try again later");
     /// The client address has exceeded its connect rate.
     ConnectRate =>
         429, "connect_rate", Proxy, "connection_limit_reached", Some(1), 1,
@@ -119,7 +120,7 @@ refusals! {
     /// The process has reached its tunnel limit. Another replica may have free slots.
     ProxyFull =>
         503, "proxy_full", Proxy, "connection_limit_reached", Some(5), 10,
-        "the proxy has reached its tunnel limit, try again later";
+        Phrase::from("the proxy has reached its tunnel limit").advising(", try again later");
     /// The request was the oldest unfinished one, of its client or of all, when their limit was reached.
     Crowded =>
         503, "crowded", Proxy, "connection_limit_reached", Some(1), 1,
@@ -195,7 +196,7 @@ impl Refusal {
     }
 
     /// The reason phrase: one ASCII line, since most clients print nothing else.
-    pub fn phrase(self) -> &'static str {
+    pub fn phrase(self) -> Phrase {
         self.row().phrase
     }
 
@@ -234,7 +235,7 @@ struct Row {
     proxy_status: &'static str,
     retry_after: Option<u32>,
     lines_a_second: u32,
-    phrase: &'static str,
+    phrase: Phrase,
 }
 
 /// Makes the enum, its list and its rows from one table, so that none of them can lack a refusal. A row is
@@ -266,7 +267,7 @@ macro_rules! refusals {
                         proxy_status: $proxy_status,
                         retry_after: $retry_after,
                         lines_a_second: $lines,
-                        phrase: $phrase,
+                        phrase: $phrase.into(),
                     },)*
                 }
             }

@@ -51,6 +51,7 @@ fn a_refused_stream_has_status_phrase_and_reason_and_does_not_hurt_its_siblings(
     ] {
         peer.ask_with(stream, &fields);
         let fields = peer.expect_status(stream, status);
+        let phrase = phrase.to_string();
         let proxy_status = format!("switchboard; error={error}; details=\"{phrase}\"");
         assert_eq!(fields["proxy-status"], proxy_status.as_str());
         assert_eq!(fields["content-length"], (phrase.len() + 1).to_string());

@@ -168,7 +168,7 @@ pub(super) fn shows_refusals(client: &Client) {
         (
             "unknown.ns.svc.cluster.local",
             403,
-            Refusal::NotAllowed.phrase(),
+            &*Refusal::NotAllowed.phrase().to_string(),
             "not_allowed",
         ),
         (
@@ -177,7 +177,12 @@ pub(super) fn shows_refusals(client: &Client) {
             "the target requires a client certificate",
             "client_not_allowed",
         ),
-        (CLOSED, 502, Refusal::TargetRefused.phrase(), "target_refused"),
+        (
+            CLOSED,
+            502,
+            &*Refusal::TargetRefused.phrase().to_string(),
+            "target_refused",
+        ),
         (
             HOST,
             503,

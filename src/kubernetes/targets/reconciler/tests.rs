@@ -135,10 +135,8 @@ fn a_faulty_annotation_is_counted_once() {
     let mut stage = stage(None);
     let (key, mut object) = service("s0");
     if let Some(Object::Service(service)) = &mut object {
-        service.faults.push(AnnotationFault {
-            key: "upload".into(),
-            reason: "expected a rate".into(),
-        });
+        let reason = "expected a rate".to_owned();
+        service.faults.push(AnnotationFault::new("upload", reason));
     }
     for _ in 0..2 {
         stage.take(0, Event::Listed(vec![(key.clone(), object.clone())]));

@@ -184,7 +184,7 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
     assert!(identify(&node, None).await.unwrap_err().contains("system:node:a"));
     assert_eq!(
         identify(&nameless, None).await,
-        refused(Refusal::CredentialsRequired.phrase())
+        refused(&Refusal::CredentialsRequired.phrase().to_string())
     );
     assert_eq!(
         identify(&nameless, Some("alice")).await,
