@@ -1,16 +1,17 @@
 //! The download of a tunnel whose proxy has promised an end notice: the notice is taken out of it, and becomes an error.
 
 use std::io;
-use std::pin::Pin;
+use std::mem;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use aws_lc_rs::rand;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use crate::base::text::printable;
 use crate::client::error::Ended;
 use crate::client::stderr::LONGEST_LINE;
-use crate::protocol::end_notice::{Finder, Marker, Passed};
+use crate::protocol::end_notice::{Marker, sentence};
 
 /// A marker for one request. Without random bytes there is none, and the request asks for no notice.
 pub(in crate::client) fn marker() -> Option<Marker> {
@@ -23,44 +24,79 @@ pub(in crate::client) fn marker() -> Option<Marker> {
 #[derive(Debug)]
 pub(in crate::client) struct Watched<S> {
     stream: S,
-    finder: Finder,
-    /// What is read next.
-    ready: Vec<u8>,
-    /// The error behind that.
-    failed: Option<io::Error>,
+    marker: Marker,
+    /// The last bytes that were read, as far as they may be of a notice or were not passed on.
+    kept: Vec<u8>,
+    /// How many of these have been passed on.
+    passed: usize,
+    /// How many may be passed on.
+    free: usize,
+    /// How many cannot be of a notice.
+    before: usize,
+    /// What follows after the bytes that may be passed on.
+    end: Option<io::Result<()>>,
 }
 
 impl<S> Watched<S> {
     /// `early` are the bytes in front of those of the stream.
-    pub(in crate::client) fn new(stream: S, marker: Marker, mut early: Vec<u8>) -> Self {
-        let mut finder = Finder::new(marker);
-        let Passed { now, .. } = finder.feed(&early);
-        early.truncate(now);
-        Self {
+    pub(in crate::client) fn new(stream: S, marker: Marker, early: Vec<u8>) -> Self {
+        let mut watched = Self {
             stream,
-            finder,
-            ready: early,
-            failed: None,
-        }
+            marker,
+            kept: early,
+            passed: 0,
+            free: 0,
+            before: 0,
+            end: None,
+        };
+        watched.judge(None);
+        watched
     }
 
-    fn ended(&self) -> io::Error {
-        let sentence = self.finder.sentence().filter(|sentence| !sentence.is_empty());
-        let sentence = sentence.unwrap_or_else(|| "the proxy ended the session".to_owned());
-        io::Error::other(Ended(printable(&sentence, LONGEST_LINE)))
-    }
-
-    /// Takes the notice, or its beginning, out of what was read into `buffer` behind its first bytes.
-    fn sift(&mut self, buffer: &mut ReadBuf<'_>, before: usize) {
-        let read = buffer.filled().get(before..).unwrap_or_default();
-        let Passed { mut released, now } = self.finder.feed(read);
-        if released.is_empty() {
-            buffer.set_filled(before + now);
+    /// Finds out how much of the bytes may be passed on; `end` is that of the stream.
+    fn judge(&mut self, end: Option<io::Result<()>>) {
+        self.before = self.marker.begins_in(&self.kept);
+        let rest = self.kept.get(self.before..).unwrap_or_default();
+        if let Some(notice) = rest.strip_prefix(self.marker.bytes()) {
+            self.free = self.before;
+            let told = sentence(notice);
+            if told.is_some() || end.is_some() {
+                let told = told.filter(|sentence| !sentence.is_empty());
+                let told = told.unwrap_or_else(|| "the proxy ended the session".to_owned());
+                self.end = Some(Err(io::Error::other(Ended(printable(&told, LONGEST_LINE)))));
+            }
         } else {
-            released.extend(read.iter().take(now));
-            self.ready = released;
-            buffer.set_filled(before);
+            let is_held = end.is_none() && rest.len() >= LEAST_HELD;
+            self.free = if is_held { self.before } else { self.kept.len() };
+            self.end = end;
         }
+    }
+}
+
+impl<S: AsyncRead + Unpin> Watched<S> {
+    /// Reads on, once there is nothing to pass on: to where the bytes go, unless what is kept may begin a marker.
+    fn poll_more(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<()> {
+        let gone = mem::take(&mut self.before);
+        self.kept.drain(..gone);
+        self.passed -= gone;
+        self.free = self.passed;
+        let filled = buffer.filled().len();
+        let read = if self.kept.is_empty() {
+            let read = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+            let piece = buffer.filled().get(filled..).unwrap_or_default();
+            let before = self.marker.begins_in(piece);
+            let length = piece.len();
+            self.kept.extend(piece.iter().skip(before));
+            buffer.set_filled(filled + before);
+            read.map(|()| length)
+        } else {
+            ready!(pin!(self.stream.read_buf(&mut self.kept)).poll(context))
+        };
+        self.judge(match read {
+            Ok(1..) => None,
+            ended => Some(ended.map(drop)),
+        });
+        Poll::Ready(())
     }
 }
 
@@ -70,38 +106,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let before = buffer.filled().len();
-        if buffer.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
-        while buffer.filled().len() == before {
-            if !this.ready.is_empty() {
-                let now = this.ready.len().min(buffer.remaining());
-                buffer.put_slice(this.ready.get(..now).unwrap_or_default());
-                this.ready.drain(..now);
-                break;
+        let filled = buffer.filled().len();
+        while buffer.remaining() > 0 && buffer.filled().len() == filled {
+            let ready = self.kept.get(self.passed..self.free).unwrap_or_default();
+            let now = ready.len().min(buffer.remaining());
+            if now > 0 {
+                buffer.put_slice(ready.get(..now).unwrap_or_default());
+                self.passed += now;
+            } else if let Some(end) = self.end.take() {
+                return Poll::Ready(end);
+            } else {
+                ready!(self.poll_more(context, buffer));
             }
-            if let Some(error) = this.failed.take() {
-                return Poll::Ready(Err(error));
-            }
-            if this.finder.sentence().is_some() {
-                return Poll::Ready(Err(this.ended()));
-            }
-            let read = ready!(Pin::new(&mut this.stream).poll_read(context, buffer));
-            let has_ended = read.is_err() || buffer.filled().len() == before;
-            if has_ended && this.finder.has_marker() {
-                return Poll::Ready(Err(this.ended()));
-            }
-            if has_ended {
-                this.ready = this.finder.rest();
-                if this.ready.is_empty() {
-                    return Poll::Ready(read);
-                }
-                this.failed = read.err();
-                continue;
-            }
-            this.sift(buffer, before);
         }
         Poll::Ready(Ok(()))
     }
@@ -133,18 +149,27 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
+/// The beginning of a marker is held back from so many bytes on. One piece in 256 ends in the first byte of one, and a
+/// keystroke's echo must not wait for the next. Fewer than four bytes are no message to ssh: they are not yet the length of a
+/// packet (RFC 4253 section 6).
+const LEAST_HELD: usize = 4;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::end_notice::notice;
-    use tokio::io::AsyncReadExt;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::timeout;
 
     const MARK: [u8; 16] = *b"0123456789abcdef";
 
     /// What is read, by so many bytes at once, and the error behind it.
     async fn read(early: &[u8], pieces: &[&[u8]], at_once: usize) -> (Vec<u8>, Option<String>) {
-        let mut mock = tokio_test(pieces);
-        let mut watched = Watched::new(&mut mock, MARK.into(), early.to_vec());
+        let pieces = Pieces(pieces.iter().map(|piece| piece.to_vec()).collect());
+        let mut watched = Watched::new(pieces, MARK.into(), early.to_vec());
         let (mut all, mut buffer) = (Vec::new(), vec![0; at_once]);
         loop {
             match watched.read(&mut buffer).await {
@@ -156,10 +181,6 @@ mod tests {
     }
 
     /// A stream of which each read gives one piece.
-    fn tokio_test(pieces: &[&[u8]]) -> Pieces {
-        Pieces(pieces.iter().map(|piece| piece.to_vec()).collect())
-    }
-
     struct Pieces(std::collections::VecDeque<Vec<u8>>);
 
     impl AsyncRead for Pieces {
@@ -213,5 +234,67 @@ mod tests {
     async fn a_sentence_has_no_control_characters() {
         let notice = notice(MARK.into(), "a\x1b[2Jb\r\nc");
         assert_eq!(read(b"", &[&notice], 100).await.1.as_deref(), Some("a[2Jbc"));
+    }
+
+    #[tokio::test]
+    async fn a_keystroke_that_ends_like_a_marker_begins_is_passed_on_at_once() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut watched = Watched::new(near, MARK.into(), Vec::new());
+        for (piece, passed) in [(&b"x0"[..], &b"x0"[..]), (b"12", b"12"), (b"3", b""), (b"!", b"3!")] {
+            far.write_all(piece).await.unwrap();
+            let (mut all, mut chunk) = (Vec::<u8>::new(), [0; 64]);
+            while let Ok(read) = timeout(Duration::ZERO, watched.read(&mut chunk)).await {
+                all.extend(&chunk[..read.unwrap()]);
+            }
+            assert_eq!(all, passed, "{piece:?}");
+        }
+    }
+
+    /// Pieces of a stream of bytes that are often those of the marker.
+    fn stream() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let lump = prop_oneof![
+            (1..=MARK.len()).prop_map(|length| MARK[..length].to_vec()),
+            proptest::collection::vec(any::<u8>(), 1..40),
+        ];
+        proptest::collection::vec(lump, 0..30)
+    }
+
+    fn read_now(pieces: &[&[u8]], at_once: usize) -> (Vec<u8>, Option<String>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(read(b"", pieces, at_once))
+    }
+
+    proptest! {
+        #[test]
+        fn a_notice_is_found_however_it_is_split(
+            before in stream(), cuts in proptest::collection::vec(0_usize..400, 0..8), at_once in 1_usize..100
+        ) {
+            let mut expected = before.concat();
+            // Within a stream a whole marker is the notice.
+            prop_assume!(!expected.windows(MARK.len()).any(|window| window == MARK));
+            let mut all = expected.clone();
+            all.extend(notice(MARK.into(), "the reason"));
+            prop_assume!(all.windows(MARK.len()).position(|window| window == MARK) == Some(expected.len()));
+            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(all.len())).collect();
+            cuts.extend([0, all.len()]);
+            cuts.sort_unstable();
+            cuts.dedup();
+            let pieces: Vec<_> = cuts.windows(2).map(|cut| &all[cut[0]..cut[1]]).collect();
+            let (passed, sentence) = read_now(&pieces, at_once);
+            prop_assert_eq!(sentence.as_deref(), Some("the reason"));
+            // Up to three bytes of the marker itself may have been passed on.
+            let leaked = passed.len() - expected.len();
+            prop_assert!(leaked < LEAST_HELD);
+            expected.extend(&MARK[..leaked]);
+            prop_assert_eq!(passed, expected);
+        }
+
+        #[test]
+        fn without_a_notice_every_byte_is_passed_on(pieces in stream(), at_once in 1_usize..100) {
+            let all = pieces.concat();
+            prop_assume!(!all.windows(MARK.len()).any(|window| window == MARK));
+            let pieces: Vec<_> = pieces.iter().map(Vec::as_slice).collect();
+            prop_assert_eq!(read_now(&pieces, at_once), (all, None));
+        }
     }
 }
