@@ -40,7 +40,7 @@ pub fn command(options: &Options) -> ExitCode {
         },
         Err(error) => return report(options, &relay::unwritable(error)),
     };
-    let mut local = in_band::watch(local, &options.target);
+    let mut local = in_band::watch(local);
     local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
     let runtime = match runtime() {
         Ok(runtime) => runtime,

@@ -29,6 +29,9 @@ pub(in crate::client) enum ClientError {
     /// The connection to the proxy was reset, or timed out. Bytes may be missing.
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),
+    /// The target, or what is between, has closed the tunnel without a byte.
+    #[error("the target{}", UNIDENTIFIED)]
+    Unidentified,
     /// A session has left its connection for another one, which is due at once.
     #[error("{0}")]
     Moved(&'static str),
@@ -42,6 +45,9 @@ pub(in crate::client) enum ClientError {
     #[error(transparent)]
     Soon(anyhow::Error),
 }
+
+/// The end of the sentence for [`ClientError::Unidentified`], behind the target.
+pub(in crate::client) const UNIDENTIFIED: &str = " closed the connection before its SSH identification";
 
 /// An answer of the proxy other than 2xx.
 #[derive(Clone, Debug)]
@@ -121,7 +127,7 @@ impl ClientError {
             Self::Target(_) | Self::Never(_) => Retry::Never,
             // A resolver may lead `localhost` elsewhere for a while.
             Self::Cleartext | Self::Refused(_) | Self::WithPauses(_) => Retry::WithPauses,
-            Self::Lost(_) | Self::Moved(_) | Self::Soon(_) => Retry::Soon,
+            Self::Lost(_) | Self::Unidentified | Self::Moved(_) | Self::Soon(_) => Retry::Soon,
         }
     }
 

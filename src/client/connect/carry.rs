@@ -3,7 +3,6 @@
 use std::future::pending;
 use std::time::Duration;
 
-use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
@@ -53,9 +52,7 @@ where
             let relayed = Box::pin(relay::relay(stream, bytes, local));
             match or_now(exit, relayed).await? {
                 // An SSH server identifies itself, and an anchor announces itself, before anything else.
-                Some(Sent::Nothing) => Err(ClientError::Soon(anyhow!(
-                    "the tunnel was closed before the target's first byte"
-                ))),
+                Some(Sent::Nothing) => Err(ClientError::Unidentified),
                 Some(Sent::Bytes) | None => Ok(()),
             }
         }

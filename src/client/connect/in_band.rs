@@ -3,7 +3,6 @@
 //! ssh prints the sentence of the disconnect, also in scp and sftp and at LogLevel ERROR. That stdout leads to ssh is shown
 //! by stdin: an SSH client sends its identification at once.
 
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,16 +11,16 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::timeout;
 
 use super::stdio::Local;
 use crate::base::text::chain;
-use crate::client::error::ClientError;
+use crate::client::error::{ClientError, UNIDENTIFIED};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
 
 /// The streams of a program that may be ssh.
-pub(in crate::client) fn watch<R, W>(local: Local<R, W>, target: &str) -> Local<Input<R>, Output<W>>
+pub(in crate::client) fn watch<R, W>(local: Local<R, W>) -> Local<Input<R>, Output<W>>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -35,8 +34,7 @@ where
         stdout: Output {
             stream: local.stdout,
             first,
-            state: if local.interactive { State::Begun } else { State::Empty },
-            unanswered: message(Code::ServiceNotAvailable, target, &Phrase::of_target("", UNANSWERED)),
+            has_begun: local.interactive,
         },
         interactive: local.interactive,
         is_abandoned: None,
@@ -53,10 +51,8 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    match local.stdout.state {
-        State::Told => return true,
-        State::Empty => {}
-        State::Waiting(_) | State::Telling(_) | State::Begun => return false,
+    if local.stdout.has_begun {
+        return false;
     }
     let mut chunk = vec![0; CHUNK];
     let is_ssh = async {
@@ -73,7 +69,7 @@ where
         return false;
     }
     let (code, phrase) = of(error);
-    let message = message(code, target, &phrase);
+    let message = disconnect(code, &phrase.sentence(target, None, LONGEST_SENTENCE));
     let stream = &mut local.stdout.stream;
     let told = async {
         stream.write_all(&message).await?;
@@ -82,7 +78,6 @@ where
     if !matches!(timeout(LONGEST_WAIT, told).await, Ok(Ok(()))) {
         return false;
     }
-    local.stdout.state = State::Told;
     // ssh writes its key exchange before it reads: without a reader it would report a broken pipe instead.
     let taken = async { while !matches!(local.stdin.read(&mut chunk).await, Ok(0) | Err(_)) {} };
     timeout(LONGEST_FAREWELL, taken).await.ok();
@@ -91,29 +86,21 @@ where
 
 /// The code and the phrase of a failure. A reason comes from the proxy as a text.
 fn of(error: &ClientError) -> (Code, Phrase) {
-    if let ClientError::Refused(refusal) = error
-        && !refusal.reason.is_empty()
-    {
-        let code = match refusal.status {
-            401 | 403 | 407 => Code::NoMoreAuthMethods,
-            429 => Code::TooManyConnections,
-            500.. => Code::ServiceNotAvailable,
-            _ => Code::ProtocolError,
-        };
-        let reason = refusal.phrase();
-        return (
-            code,
-            match reason.split_once("the target") {
-                Some((before, after)) => Phrase::of_target(before.to_owned(), after.to_owned()),
-                None => reason.into(),
-            },
-        );
-    }
-    (Code::ServiceNotAvailable, chain(error).into())
-}
-
-fn message(code: Code, target: &str, phrase: &Phrase) -> Vec<u8> {
-    disconnect(code, &phrase.sentence(target, None, LONGEST_SENTENCE))
+    let refusal = match error {
+        ClientError::Refused(refusal) if !refusal.reason.is_empty() => refusal,
+        ClientError::Unidentified => return (Code::ServiceNotAvailable, Phrase::of_target("", UNIDENTIFIED)),
+        error => return (Code::ServiceNotAvailable, chain(error).into()),
+    };
+    let code = match refusal.status {
+        401 | 403 | 407 => Code::NoMoreAuthMethods,
+        429 => Code::TooManyConnections,
+        500.. => Code::ServiceNotAvailable,
+        _ => Code::ProtocolError,
+    };
+    let reason = refusal.phrase();
+    let parts = reason.split_once("the target");
+    let parts = parts.map(|(before, after)| Phrase::of_target(before.to_owned(), after.to_owned()));
+    (code, parts.unwrap_or_else(|| reason.into()))
 }
 
 /// stdin, of which the first bytes are noted.
@@ -156,44 +143,26 @@ impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
     }
 }
 
-/// stdout, whose end in front of its first byte is told to ssh.
+/// stdout, which is not shut down in front of its first byte: ssh is told the reason first.
 #[derive(Debug)]
 pub(in crate::client) struct Output<W> {
     pub(in crate::client) stream: W,
     first: Arc<Mutex<First>>,
-    state: State,
-    /// The message of an end in front of the first byte.
-    unanswered: Vec<u8>,
+    /// True if something was written, or a terminal reads it.
+    has_begun: bool,
 }
 
-#[derive(Debug)]
-enum State {
-    /// Nothing was written.
-    Empty,
-    /// It ends, and what writes to stdin is not known yet.
-    Waiting(Pin<Box<Sleep>>),
-    /// So many bytes of the message are written.
-    Telling(usize),
-    /// ssh was told.
-    Told,
-    /// No message any more: the target's bytes were written, a terminal reads them, or stdin is not ssh's.
-    Begun,
-}
-
-impl<W> Output<W> {
-    fn wrote(&mut self, written: usize) -> Poll<io::Result<usize>> {
-        if written > 0 {
-            self.state = State::Begun;
-        }
-        Poll::Ready(Ok(written))
-    }
-}
+/// The error of a shutdown in front of the first byte.
+#[derive(Debug, thiserror::Error)]
+#[error("the target has sent nothing")]
+pub(in crate::client) struct Unanswered;
 
 impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.stream).poll_write(context, bytes))?;
-        this.wrote(written)
+        this.has_begun |= written > 0;
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -203,7 +172,8 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.stream).poll_write_vectored(context, pieces))?;
-        this.wrote(written)
+        this.has_begun |= written > 0;
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -216,33 +186,14 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        loop {
-            let is_ssh = this.first.lock().is_ssh();
-            this.state = match &mut this.state {
-                State::Told | State::Begun => return Pin::new(&mut this.stream).poll_shutdown(context),
-                State::Empty | State::Waiting(_) if is_ssh == Some(true) => State::Telling(0),
-                State::Empty | State::Waiting(_) if is_ssh == Some(false) => State::Begun,
-                State::Empty => State::Waiting(Box::pin(sleep(LONGEST_WAIT))),
-                State::Waiting(wait) => {
-                    // A read of stdin wakes the same task.
-                    ready!(wait.as_mut().poll(context));
-                    State::Begun
-                }
-                State::Telling(written) => {
-                    let rest = this.unanswered.get(*written..).unwrap_or_default();
-                    if rest.is_empty() {
-                        State::Told
-                    } else {
-                        State::Telling(*written + ready!(Pin::new(&mut this.stream).poll_write(context, rest))?)
-                    }
-                }
-            };
+        if !this.has_begun && this.first.lock().is_ssh() != Some(false) {
+            return Poll::Ready(Err(io::Error::other(Unanswered)));
         }
+        Pin::new(&mut this.stream).poll_shutdown(context)
     }
 }
 
 const SSH: &[u8] = b"SSH-";
-const UNANSWERED: &str = " closed the connection before its SSH identification";
 /// The wait for the first bytes of stdin, which ssh has sent before this process began; and for room in stdout.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// The wait for ssh to read and to exit.
@@ -264,7 +215,7 @@ mod tests {
             interactive,
             is_abandoned: None,
         };
-        watch(local, "svc-a.team-a:22")
+        watch(local)
     }
 
     fn refused(status: u16, seconds: Option<u64>) -> ClientError {
@@ -313,12 +264,10 @@ mod tests {
     #[tokio::test]
     async fn an_end_in_front_of_the_first_byte_is_told() {
         let mut local = local(b"SSH-2.0-x\r\n", false);
-        let Local { stdin, stdout, .. } = &mut local;
-        let mut read = Vec::new();
-        let (closed, read) = tokio::join!(stdout.shutdown(), stdin.read_to_end(&mut read));
-        closed.unwrap();
-        read.unwrap();
-        let said = text(&stdout.stream);
+        let closed = local.stdout.shutdown().await.unwrap_err();
+        let error = crate::client::connect::relay::unwritable(closed);
+        assert!(tell(&mut local, &error, "svc-a.team-a:22").await);
+        let said = text(&local.stdout.stream);
         assert!(
             said.contains("svc-a.team-a:22 closed the connection before its SSH identification"),
             "{said:?}"

@@ -5,6 +5,7 @@ use std::io;
 use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
+use super::in_band::Unanswered;
 use super::stdio::Local;
 use crate::client::dial::transport::read_some;
 use crate::client::error::ClientError;
@@ -138,6 +139,9 @@ pub(super) fn unreadable(error: io::Error) -> ClientError {
 
 /// The failure of stdout, whose reader is there.
 pub(super) fn unwritable(error: io::Error) -> ClientError {
+    if error.get_ref().is_some_and(|error| error.is::<Unanswered>()) {
+        return ClientError::Unidentified;
+    }
     ClientError::Never(anyhow!(error).context("cannot write to stdout"))
 }
 

@@ -108,7 +108,7 @@ async fn an_anchor_that_dies_before_its_announcement_is_an_error() {
     let error = within(ended).await.unwrap().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the tunnel was closed before the target's first byte"
+        "the target closed the connection before its SSH identification"
     );
     assert_eq!(error.exit_code(), 1);
 }
