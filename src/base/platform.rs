@@ -13,9 +13,9 @@ mod unix;
 mod windows;
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) use self::no_pipes::{PipeInput, PipeOutput};
+pub(crate) use self::no_pipes::{PipeSize, pipe_input, pipe_output};
 #[cfg(target_os = "linux")]
-pub(crate) use self::pipes::{PipeInput, PipeOutput};
+pub(crate) use self::pipes::{PipeSize, pipe_input, pipe_output};
 #[cfg(unix)]
 use self::unix as system;
 #[cfg(windows)]

@@ -5,13 +5,12 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, Stdin};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::base::platform::{self, PipeInput, PipeOutput};
+use crate::base::platform::{self, PipeSize};
 
 /// Returns the process's output, and puts one in its place that discards everything.
 ///
@@ -39,14 +38,11 @@ pub(in crate::client) struct Local<R, W> {
     pub(in crate::client) is_abandoned: Option<fn(&W) -> bool>,
 }
 
-/// The process's input.
-#[derive(Debug, Default)]
-pub(in crate::client) enum Input {
-    /// Not read yet, perhaps for want of a runtime.
-    #[default]
-    Unopened,
-    Pipe(PipeInput),
-    Threads(Stdin),
+/// The process's input. Its first read opens it, where there is a runtime.
+#[derive(Default)]
+pub(in crate::client) struct Input {
+    stream: Option<Box<dyn AsyncRead + Send + Unpin>>,
+    size: PipeSize,
 }
 
 impl AsyncRead for Input {
@@ -55,76 +51,74 @@ impl AsyncRead for Input {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        loop {
-            *self = match &mut *self {
-                Self::Unopened => {
-                    PipeInput::open(&io::stdin()).map_or_else(|_| Self::Threads(tokio::io::stdin()), Self::Pipe)
-                }
-                Self::Pipe(pipe) => return Pin::new(pipe).poll_read(context, buffer),
-                Self::Threads(stdin) => return Pin::new(stdin).poll_read(context, buffer),
-            };
-        }
+        let (this, before) = (&mut *self, buffer.filled().len());
+        let stream = this.stream.get_or_insert_with(|| {
+            let pipe = platform::pipe_input(&io::stdin());
+            pipe.unwrap_or_else(|_| Box::new(tokio::io::stdin()))
+        });
+        ready!(Pin::new(stream).poll_read(context, buffer))?;
+        this.size.moved(buffer.filled().len() - before, &io::stdin());
+        Poll::Ready(Ok(()))
     }
 }
 
 /// A pipe, file or terminal whose `shutdown` closes the descriptor.
 ///
 /// Unlike tokio's `Stdout` it has no line buffer: SSH's bytes are not lines.
-#[derive(Debug)]
-pub(in crate::client) enum ClosableOutput {
-    /// Not written yet, perhaps for want of a runtime.
-    Unopened(File),
-    Pipe(PipeOutput),
-    Threads(tokio::fs::File),
-    Closed,
+pub(in crate::client) struct ClosableOutput {
+    /// `None` once it is shut down.
+    file: Option<File>,
+    /// The same, opened by the first write, where there is a runtime.
+    stream: Option<Box<dyn AsyncWrite + Send + Unpin>>,
+    size: PipeSize,
 }
 
 impl From<File> for ClosableOutput {
     fn from(file: File) -> Self {
-        Self::Unopened(file)
+        Self {
+            file: Some(file),
+            stream: None,
+            size: PipeSize::default(),
+        }
     }
 }
 
 impl ClosableOutput {
-    /// Whether its reader has closed it, as far as the platform tells.
+    /// Whether its reader has closed it, as far as the platform tells. After a shutdown the reader has been told the end, and
+    /// the other stream goes on.
     pub(in crate::client) fn is_abandoned(&self) -> bool {
-        match self {
-            Self::Unopened(file) => platform::has_no_reader(file),
-            Self::Pipe(pipe) => pipe.has_no_reader(),
-            Self::Threads(file) => platform::has_no_reader(file),
-            // By its shutdown: its reader has been told the end, and the other stream goes on.
-            Self::Closed => false,
-        }
+        self.file.as_ref().is_some_and(platform::has_no_reader)
     }
 
-    fn open(&mut self) -> io::Result<Pin<&mut dyn AsyncWrite>> {
-        *self = match mem::replace(self, Self::Closed) {
-            Self::Unopened(file) => match PipeOutput::open(&file) {
-                Ok(pipe) => Self::Pipe(pipe),
+    fn open(&mut self) -> io::Result<Pin<&mut Box<dyn AsyncWrite + Send + Unpin>>> {
+        let file = self.file.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        if self.stream.is_none() {
+            self.stream = Some(match platform::pipe_output(file) {
+                Ok(pipe) => pipe,
                 Err(_) => {
                     platform::outlive_the_limit_of_a_file();
-                    Self::Threads(tokio::fs::File::from_std(file))
+                    Box::new(tokio::fs::File::from_std(file.try_clone()?))
                 }
-            },
-            opened @ (Self::Pipe(_) | Self::Threads(_) | Self::Closed) => opened,
-        };
-        match self {
-            Self::Pipe(pipe) => {
-                let pipe: Pin<&mut PipeOutput> = Pin::new(pipe);
-                Ok(pipe)
-            }
-            Self::Threads(file) => {
-                let file: Pin<&mut tokio::fs::File> = Pin::new(file);
-                Ok(file)
-            }
-            Self::Unopened(_) | Self::Closed => Err(io::ErrorKind::BrokenPipe.into()),
+            });
         }
+        self.stream
+            .as_mut()
+            .map(Pin::new)
+            .ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn wrote(&mut self, written: usize) -> Poll<io::Result<usize>> {
+        if let Some(file) = &self.file {
+            self.size.moved(written, file);
+        }
+        Poll::Ready(Ok(written))
     }
 }
 
 impl AsyncWrite for ClosableOutput {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.open()?.poll_write(context, bytes)
+        let written = ready!(self.open()?.poll_write(context, bytes))?;
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -132,12 +126,13 @@ impl AsyncWrite for ClosableOutput {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.open()?.poll_write_vectored(context, pieces)
+        let written = ready!(self.open()?.poll_write_vectored(context, pieces))?;
+        self.wrote(written)
     }
 
     /// A pipe takes what it is given at once, from where it is.
     fn is_write_vectored(&self) -> bool {
-        matches!(self, Self::Pipe(_))
+        self.stream.as_ref().is_some_and(|stream| stream.is_write_vectored())
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -147,7 +142,7 @@ impl AsyncWrite for ClosableOutput {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // A write in flight on another thread holds the descriptor too, and has to end first.
         ready!(self.open()?.poll_flush(context))?;
-        *self = Self::Closed;
+        (self.stream, self.file) = (None, None);
         Poll::Ready(Ok(()))
     }
 }
