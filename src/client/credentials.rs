@@ -95,6 +95,6 @@ async fn of_command(line: &str, deadline: Instant) -> anyhow::Result<Credentials
     if let Some(read) = exec_credential::read_any(&printed) {
         return read;
     }
-    let token = str::from_utf8(&printed).map_or(Err(authorization::TokenFault::Character), Token::parse);
+    let token = Token::parse(&String::from_utf8_lossy(&printed));
     Ok(token.context("what it printed is no token")?.into())
 }

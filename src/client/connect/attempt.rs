@@ -11,8 +11,8 @@ use crate::client::credentials::Credentials;
 use crate::client::dial::deadline::{Deadline, Step};
 use crate::client::dial::dialing::Dialing;
 use crate::client::dial::head::Request;
-use crate::client::dial::route::{self, Route};
-use crate::client::dial::tls::{self, KeyPair};
+use crate::client::dial::route;
+use crate::client::dial::tls;
 use crate::client::dial::transport::Stream;
 use crate::client::dial::url::Scheme;
 use crate::client::error::{ClientError, Refusal};
@@ -31,15 +31,11 @@ pub(in crate::client) async fn open(
 ) -> Result<Tunnel, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
-    if source.has_source()
-        && options.proxy.scheme() == Scheme::Http
-        && !source.cleartext
-        && (options.forward.is_some() || !is_local(options.proxy.host()))
-    {
+    if may_not_be_clear(options) && (options.forward.is_some() || !is_local(options.proxy.host())) {
         return Err(ClientError::Cleartext);
     }
     let credentials = Box::pin(login.credentials(source)).await.map_err(no_login)?;
-    let refusal = match Box::pin(Attempt::new(options, &credentials)?.open(dialing)).await {
+    let refusal = match Box::pin(request(options, &credentials, dialing)).await {
         Err(ClientError::Refused(refusal)) if refusal.status == 407 => refusal,
         ended => return ended,
     };
@@ -57,7 +53,7 @@ pub(in crate::client) async fn open(
     if fresh == credentials {
         return Err(ClientError::Refused(refusal));
     }
-    Box::pin(Attempt::new(options, &fresh)?.open(dialing)).await
+    Box::pin(request(options, &fresh, dialing)).await
 }
 
 /// There are no credentials for the proxy. What gives them may need the network, and files may be replaced at the moment.
@@ -66,77 +62,53 @@ fn no_login(error: anyhow::Error) -> ClientError {
 }
 
 /// One request to the proxy.
-struct Attempt<'a> {
-    options: &'a Options,
-    request: Request<'a>,
-    certificate: Option<&'a KeyPair>,
+async fn request(options: &Options, credentials: &Credentials, dialing: &mut Dialing) -> Result<Tunnel, ClientError> {
+    let Options {
+        proxy, forward, trust, ..
+    } = options;
+    let certificate = credentials.certificate.as_ref();
+    let authorization = match &credentials.authorization {
+        Some(authorization) => Some(authorization.field()),
+        None if proxy.scheme() == Scheme::Http && certificate.is_some() => {
+            return Err(no_login(anyhow!(
+                "the user has a client certificate and no token, and only an https:// proxy can be shown one"
+            )));
+        }
+        None => proxy.authorization().map(|basic| basic.to_owned().into()),
+    };
+    let deadline = Deadline::after(options.timeout);
+    let tls = match proxy.scheme() {
+        Scheme::Http => None,
+        // Before the first packet: a wrong file is reported whatever the state of the network.
+        Scheme::Https => Some(tls::Connector::new(proxy.host(), trust, certificate)?),
+    };
+    let route = route::open(proxy, forward.as_ref(), dialing, deadline).await?;
+    let (mut stream, deadline) = (route.stream, route.deadline);
+    if let Some(tls) = tls {
+        dialing.step = Step::Tls;
+        stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
+    }
+    dialing.step = Step::Answer;
+    // A resolver may lead `localhost` elsewhere.
+    if may_not_be_clear(options) && !route.peer.is_some_and(is_loopback) {
+        return Err(ClientError::Cleartext);
+    }
+    let request = Request {
+        target: &options.target,
+        authorization,
+        end_marker: notice::marker(),
+    };
+    let (early, marker) = Box::pin(request.open(&mut stream, deadline)).await?;
+    Ok(match marker {
+        Some(marker) => (Box::new(Watched::new(stream, marker, early)), Vec::new()),
+        None => (stream, early),
+    })
 }
 
-impl<'a> Attempt<'a> {
-    fn new(options: &'a Options, credentials: &'a Credentials) -> Result<Self, ClientError> {
-        let certificate = credentials.certificate.as_ref();
-        let authorization = match &credentials.authorization {
-            Some(authorization) => Some(authorization.field()),
-            None if options.proxy.scheme() == Scheme::Http && certificate.is_some() => {
-                return Err(no_login(anyhow!(
-                    "the user has a client certificate and no token, and only an https:// proxy can be shown one"
-                )));
-            }
-            None => options.proxy.authorization().map(|basic| basic.to_owned().into()),
-        };
-        Ok(Self {
-            options,
-            request: Request {
-                target: &options.target,
-                authorization,
-                end_marker: notice::marker(),
-            },
-            certificate,
-        })
-    }
-
-    async fn open(&self, dialing: &mut Dialing) -> Result<Tunnel, ClientError> {
-        let Options {
-            proxy, forward, trust, ..
-        } = self.options;
-        let deadline = Deadline::after(self.options.timeout);
-        match proxy.scheme() {
-            Scheme::Http => {
-                let route = route::open(proxy, forward.as_ref(), dialing, deadline).await?;
-                dialing.step = Step::Answer;
-                self.permit_cleartext(&route)?;
-                self.ask(route.stream, route.deadline).await
-            }
-            Scheme::Https => {
-                // Before the first packet: a wrong file is reported whatever the state of the network.
-                let tls = tls::Connector::new(proxy.host(), trust, self.certificate)?;
-                let route = route::open(proxy, forward.as_ref(), dialing, deadline).await?;
-                let Route { stream, deadline, .. } = route;
-                dialing.step = Step::Tls;
-                let stream = Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?;
-                dialing.step = Step::Answer;
-                self.ask(Box::new(stream), deadline).await
-            }
-        }
-    }
-
-    /// Has the proxy open the tunnel over this connection.
-    async fn ask(&self, mut stream: Stream, deadline: Deadline) -> Result<Tunnel, ClientError> {
-        let (early, marker) = Box::pin(self.request.open(&mut stream, deadline)).await?;
-        Ok(match marker {
-            Some(marker) => (Box::new(Watched::new(stream, marker, early)), Vec::new()),
-            None => (stream, early),
-        })
-    }
-
-    /// A resolver may lead `localhost` elsewhere.
-    fn permit_cleartext(&self, route: &Route) -> Result<(), ClientError> {
-        let source = &self.options.credentials;
-        if !source.has_source() || source.cleartext || route.peer.is_some_and(is_loopback) {
-            return Ok(());
-        }
-        Err(ClientError::Cleartext)
-    }
+/// Whether a credential would be sent in clear, and may not be beyond this host.
+fn may_not_be_clear(options: &Options) -> bool {
+    let source = &options.credentials;
+    source.has_source() && options.proxy.scheme() == Scheme::Http && !source.cleartext
 }
 
 /// Whether a host is this one by its name, or by an address that never leaves it.

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::attempt;
 use super::attempt::Tunnel;
 use super::login::Login;
-use crate::base::text::{chain, printable};
+use crate::base::text::printable;
 use crate::client::dial::dialing::Dialing;
 use crate::client::error::ClientError;
 use crate::client::options::Options;
@@ -24,11 +24,14 @@ pub(in crate::client) async fn open(
     let (began, mut starts_by) = (Instant::now(), None);
     let mut is_told = false;
     loop {
-        let error = match Box::pin(attempt::open(options, login, dialing)).await {
-            Err(error) => error,
-            opened => return opened,
+        let refusal = match Box::pin(attempt::open(options, login, dialing)).await {
+            Err(ClientError::Refused(refusal)) if matches!(refusal.status, 429 | 503) => refusal,
+            ended => return ended,
         };
-        let left = starting(&error).map(|left| left.min(LONGEST_START));
+        // The proxy ends the wait for a start by another answer; one that does not is given up when the time that it has
+        // named first is over.
+        let left = refusal.starting.filter(|_| refusal.status == 503);
+        let left = left.map(|left| left.min(LONGEST_START));
         if let Some(left) = left.filter(|_| starts_by.is_none_or(|by| Instant::now() < by)) {
             starts_by.get_or_insert(Instant::now() + left + GRACE);
             // Each request is held for a while by the proxy, so the line comes every ten seconds or so.
@@ -38,36 +41,15 @@ pub(in crate::client) async fn open(
             sleep(SHORTEST).await;
             continue;
         }
-        let (Some(until), Some(pause)) = (until, pause(&error)) else {
-            return Err(error);
-        };
-        if Instant::now() + pause > until {
-            return Err(error);
+        let pause = refusal.retry_after.unwrap_or(UNNAMED).max(SHORTEST);
+        if until.is_none_or(|until| Instant::now() + pause > until) {
+            return Err(ClientError::Refused(refusal));
         }
         if options.verbose || !is_told {
             is_told = true;
-            stderr::line(&format!("{}: waiting", printable(&chain(&error), LONGEST_LINE)));
+            stderr::line(&format!("{}: waiting", printable(&refusal.to_string(), LONGEST_LINE)));
         }
         sleep(pause).await;
-    }
-}
-
-/// How long the target has left to start, if the proxy has started it. The proxy ends the wait by another answer; one that
-/// does not is given up when the time that it has named first is over.
-fn starting(error: &ClientError) -> Option<Duration> {
-    match error {
-        ClientError::Refused(refusal) if refusal.status == 503 => refusal.starting,
-        _ => None,
-    }
-}
-
-/// The time until another request makes sense.
-fn pause(error: &ClientError) -> Option<Duration> {
-    match error {
-        ClientError::Refused(refusal) if matches!(refusal.status, 429 | 503) => {
-            Some(refusal.retry_after.unwrap_or(UNNAMED).max(SHORTEST))
-        }
-        _ => None,
     }
 }
 

@@ -38,32 +38,27 @@ impl Version {
 ///
 /// `authority` is the cluster's authority, in base64. `cluster` is for plugins that are to know it.
 pub(super) fn information(version: Version, cluster: Option<(&Cluster, Option<String>)>) -> String {
-    let mut spec = json!({"interactive": false});
-    if let (Some((cluster, authority)), Some(spec)) = (cluster, spec.as_object_mut()) {
-        let fields = [
-            ("server", cluster.server.clone().map(Value::from)),
-            ("tls-server-name", cluster.tls_server_name.clone().map(Value::from)),
-            (
-                "insecure-skip-tls-verify",
-                cluster.insecure_skip_tls_verify.filter(|skips| *skips).map(Value::from),
-            ),
-            ("certificate-authority-data", authority.map(Value::from)),
-            ("proxy-url", cluster.proxy_url.clone().map(Value::from)),
-            (
-                "disable-compression",
-                cluster
-                    .disable_compression
-                    .filter(|disabled| *disabled)
-                    .map(Value::from),
-            ),
-            ("config", cluster.exec_config().cloned()),
-        ];
-        let present = fields
-            .into_iter()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        spec.insert("cluster".to_owned(), present.collect());
-    }
+    let cluster = cluster.map(|(cluster, authority)| {
+        present(json!({
+            "server": cluster.server,
+            "tls-server-name": cluster.tls_server_name,
+            "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify.filter(|skips| *skips),
+            "certificate-authority-data": authority,
+            "proxy-url": cluster.proxy_url,
+            "disable-compression": cluster.disable_compression.filter(|disabled| *disabled),
+            "config": cluster.exec_config(),
+        }))
+    });
+    let spec = present(json!({"interactive": false, "cluster": cluster}));
     json!({"kind": "ExecCredential", "apiVersion": version.name(), "spec": spec}).to_string()
+}
+
+/// The fields that have a value.
+fn present(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    object
 }
 
 /// Reads what a plugin has printed. The versions have to agree. No error quotes it.

@@ -100,7 +100,7 @@ pub(super) struct Variable {
     pub(super) value: Secret,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Context {
     cluster: Option<String>,
     user: Option<String>,
@@ -109,28 +109,18 @@ struct Context {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Kubeconfig {
-    clusters: Option<Vec<NamedCluster>>,
-    users: Option<Vec<NamedUser>>,
-    contexts: Option<Vec<NamedContext>>,
+    clusters: Option<Vec<Named<Cluster>>>,
+    users: Option<Vec<Named<User>>>,
+    contexts: Option<Vec<Named<Context>>>,
     current_context: Option<String>,
 }
 
+/// An entry of one of the lists.
 #[derive(Deserialize)]
-struct NamedCluster {
+struct Named<T> {
     name: String,
-    cluster: Option<Cluster>,
-}
-
-#[derive(Deserialize)]
-struct NamedUser {
-    name: String,
-    user: Option<User>,
-}
-
-#[derive(Deserialize)]
-struct NamedContext {
-    name: String,
-    context: Option<Context>,
+    #[serde(rename = "cluster", alias = "user", alias = "context")]
+    value: Option<T>,
 }
 
 /// All files together: of each name the first file's entry counts, and the first current context.
@@ -197,12 +187,12 @@ impl Merged {
     /// Adds what is new in a file of that folder.
     fn add(&mut self, file: Kubeconfig, folder: &Path) {
         for named in file.clusters.unwrap_or_default() {
-            let mut cluster = named.cluster.unwrap_or_default();
+            let mut cluster = named.value.unwrap_or_default();
             anchor(&mut cluster.certificate_authority, folder);
             self.clusters.entry(named.name).or_insert(cluster);
         }
         for named in file.users.unwrap_or_default() {
-            let mut user = named.user.unwrap_or_default();
+            let mut user = named.value.unwrap_or_default();
             for path in [&mut user.token_file, &mut user.client_certificate, &mut user.client_key] {
                 anchor(path, folder);
             }
@@ -215,10 +205,7 @@ impl Merged {
             self.users.entry(named.name).or_insert(user);
         }
         for named in file.contexts.unwrap_or_default() {
-            let context = named.context.unwrap_or(Context {
-                cluster: None,
-                user: None,
-            });
+            let context = named.value.unwrap_or_default();
             self.contexts.entry(named.name).or_insert(context);
         }
         let current = file.current_context.filter(|name| !name.is_empty());

@@ -1,14 +1,14 @@
 //! Runs a program for its output: with a bound and a deadline, without a terminal, and with nothing left of it after a
 //! failure.
 
-use std::io;
+use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStdout, Command};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
 use crate::base::platform::{Group, is_suspended, killed_by};
@@ -30,7 +30,7 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::R
     let stdout = child.stdout.take();
     let group = Group::of(&child);
     // Never moved: what a reallocation leaves behind would not be overwritten.
-    let mut printed = Zeroizing::new(Vec::with_capacity(MOST_OUTPUT + 1));
+    let mut printed = Zeroizing::new(Vec::with_capacity(MOST_OUTPUT + 64));
     let collected = collect(&mut child, stdout, &mut printed);
     let status = timeout_at(deadline, collected)
         .await
@@ -46,48 +46,43 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::R
 }
 
 /// Reads until the program has ended and its output too.
-async fn collect(
-    child: &mut Child,
-    mut stdout: Option<ChildStdout>,
-    printed: &mut Vec<u8>,
-) -> anyhow::Result<ExitStatus> {
+async fn collect(child: &mut Child, stdout: Option<ChildStdout>, printed: &mut Vec<u8>) -> anyhow::Result<ExitStatus> {
+    let reading = async {
+        if let Some(stdout) = stdout {
+            let mut stdout = stdout.take(MOST_OUTPUT as u64 + 1);
+            stdout.read_to_end(printed).await.context(UNREADABLE)?;
+        }
+        ensure!(
+            printed.len() <= MOST_OUTPUT,
+            "it printed more than 64 KiB and was stopped"
+        );
+        Ok(())
+    };
     let id = child.id();
-    let mut ended: Option<(ExitStatus, Instant)> = None;
-    let mut look = interval(LOOK);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        match ended {
-            Some((status, last)) if stdout.is_none() || last <= Instant::now() => return Ok(status),
-            Some(_) | None => {}
-        }
-        let last = ended.map_or_else(Instant::now, |(_, last)| last);
-        tokio::select! {
-            read = read_some(&mut stdout, printed) => match read.context(UNREADABLE)? {
-                0 => stdout = None,
-                _ if printed.len() > MOST_OUTPUT => bail!("it printed more than 64 KiB and was stopped"),
-                _ => {}
-            },
-            status = child.wait(), if ended.is_none() => {
-                // A process that it left behind may hold the pipe open for good.
-                ended = Some((status.context(UNREADABLE)?, Instant::now() + PIPE_WAIT));
+    let ending = async {
+        loop {
+            if let Ok(status) = timeout(LOOK, child.wait()).await {
+                return status.context(UNREADABLE);
             }
-            () = sleep_until(last), if ended.is_some() => {}
-            _ = look.tick(), if ended.is_none() => if id.is_some_and(is_suspended) {
-                // The kernel has suspended it (SIGTTIN).
-                bail!("it asks at the terminal, which belongs to ssh: log in with it in a shell first");
-            },
+            // By the kernel (SIGTTIN).
+            let is_suspended = id.is_some_and(is_suspended);
+            ensure!(
+                !is_suspended,
+                "it asks at the terminal, which belongs to ssh: log in with it in a shell first"
+            );
         }
-    }
-}
-
-/// Reads, or waits without end where the output has ended.
-async fn read_some(stdout: &mut Option<ChildStdout>, printed: &mut Vec<u8>) -> io::Result<usize> {
-    match stdout {
-        Some(stdout) => {
-            let free = MOST_OUTPUT + 1 - printed.len().min(MOST_OUTPUT);
-            stdout.take(free as u64).read_buf(printed).await
+    };
+    let (mut reading, mut ending) = (pin!(reading), pin!(ending));
+    tokio::select! {
+        read = &mut reading => {
+            read?;
+            ending.await
         }
-        None => std::future::pending().await,
+        status = &mut ending => {
+            // A process that it left behind may hold the pipe open for good.
+            timeout(PIPE_WAIT, reading).await.unwrap_or(Ok(()))?;
+            status
+        }
     }
 }
 

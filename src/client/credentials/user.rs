@@ -100,8 +100,8 @@ impl<'a> Plugin<'a> {
 
     async fn run(&self, deadline: Instant) -> anyhow::Result<Credentials> {
         let mut command = Command::new(self.command);
-        command.args(self.arguments().iter().map(Secret::expose));
-        let variables = self.variables().iter();
+        command.args(self.exec.args.iter().flatten().map(Secret::expose));
+        let variables = self.exec.env.iter().flatten();
         command
             .envs(variables.map(|variable| (&variable.name, variable.value.expose())))
             .env("KUBERNETES_EXEC_INFO", &self.information);
@@ -123,14 +123,6 @@ impl<'a> Plugin<'a> {
             true => String::new(),
             false => format!(": {}", printable(&words.join(" "), LONGEST_HINT)),
         }
-    }
-
-    fn arguments(&self) -> &[Secret] {
-        self.exec.args.as_deref().unwrap_or_default()
-    }
-
-    fn variables(&self) -> &[super::kubeconfig::Variable] {
-        self.exec.env.as_deref().unwrap_or_default()
     }
 }
 
