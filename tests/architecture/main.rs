@@ -126,7 +126,7 @@ const OWNERS: [(&str, &[&str]); 36] = [
             "daemon",
             "kubernetes",
             "operator",
-                    "protocol::jwt",
+            "protocol::jwt",
             "protocol::ticket",
             "proxy",
         ],
