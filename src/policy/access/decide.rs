@@ -13,6 +13,7 @@ use super::reviewer::{Action, Decision, Verdict};
 use super::sources::Rules;
 use super::tickets::{EXPIRED, Judged, UNKNOWN};
 use super::user::{AUTHENTICATED, Method, User};
+use crate::base::cold::cold;
 use crate::policy::allowlist::{Target, UserLists};
 use crate::protocol::phrase::Phrase;
 use crate::tunnel::metrics::Metrics;
@@ -109,7 +110,7 @@ impl Judge {
         };
         let mut user = user_here(&inquiry.rules, subject, target, how)?;
         if how != How::Login {
-            user = self.prove_again(&inquiry, subject, user).await?;
+            user = cold(self.prove_again(&inquiry, subject, user)).await?;
         }
         let Some(action) = action(&inquiry.rules, &user, target)? else {
             return Ok(BY_LIST.into());

@@ -22,6 +22,7 @@ use super::reviewer::{Action, Change, Decision, Review, Unavailable, Verdict, bu
 use super::sources::{NO_SOURCE, Rules, Source};
 use super::tickets::watches::Watches;
 use super::user::User;
+use crate::base::cold::cold;
 use crate::tunnel::limits::owners::network;
 use crate::tunnel::metrics::Metrics;
 
@@ -206,7 +207,7 @@ impl Questions {
         if *how != How::Login {
             return match self.verdicts.yes(&digest, rules.recheck() / 2) {
                 Some(verdict) => Ok(verdict),
-                None => self.prove(source, *client, digest).await,
+                None => cold(self.prove(source, *client, digest)).await,
             };
         }
         // A right password waits for its permit as a wrong one does, and no earlier yes counts without one: where none is
@@ -285,7 +286,7 @@ impl Questions {
         let changes = self.changes.lock();
         let verdict = match verdict {
             Verdict::Proved(user) if changes.is_gone(&user) => Verdict::Refused(GONE.into()),
-            verdict => verdict,
+            verdict @ (Verdict::Proved(_) | Verdict::Refused(_)) => verdict,
         };
         if changes.forgotten.is_none_or(|forgotten| asked >= forgotten) {
             let (is_yes, expires, size) = match &verdict {

@@ -52,7 +52,7 @@ impl Sources {
     pub(super) fn normalized(&self, credential: Credential) -> Credential {
         match credential {
             Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),
-            credential => credential,
+            credential @ (Credential::Basic { .. } | Credential::Bearer(_)) => credential,
         }
     }
 

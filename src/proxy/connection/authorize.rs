@@ -71,7 +71,7 @@ async fn authorize_user(
         report(&target, pending);
         return Ok(Authorized { target, grant: None });
     };
-    let grant = match bounded(counts, access.authorize(&subject, &target)).await {
+    let grant = match cold(bounded(counts, access.authorize(&subject, &target))).await {
         // Looked at once more behind the registration of the right: a certificate that is revoked before is seen here, and
         // one that is revoked later there.
         Ok(_) if counts && !subject.is_trusted(&pending.shared.tls) => return Err(Refusal::CertificateLapsed.into()),

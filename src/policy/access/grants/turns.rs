@@ -15,10 +15,13 @@ use tokio::time::{Instant, sleep};
 #[derive(Debug)]
 pub(super) struct Turns {
     turns: Semaphore,
-    lines: Mutex<HashMap<(Box<str>, bool), Weak<Line<()>>>>,
+    lines: Mutex<HashMap<Place, Weak<Line<()>>>>,
     /// The theoretical arrival time of the next recheck, by the generic cell rate algorithm (ITU-T I.371).
     due: Mutex<Instant>,
 }
+
+/// A namespace, and whether it is the place of pairs that were denied once.
+type Place = (Box<str>, bool);
 
 impl Turns {
     /// Creates the state in which all turns are free.
@@ -42,7 +45,7 @@ impl Turns {
         turn
     }
 
-    fn line(&self, key: (Box<str>, bool)) -> Arc<Line<()>> {
+    fn line(&self, key: Place) -> Arc<Line<()>> {
         let mut lines = self.lines.lock();
         if let Some(line) = lines.get(&key).and_then(Weak::upgrade) {
             return line;
