@@ -14,5 +14,5 @@ pub mod secret;
 pub(crate) mod text;
 pub mod units;
 pub(crate) mod user_name;
-pub(crate) mod values;
+pub mod values;
 pub(crate) mod yaml;

@@ -1,10 +1,9 @@
 //! The command line: a file for each program, with its arguments and its exit status.
 
-use std::fmt::Display;
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use switchboard::client::{Report, ticket};
 
 #[cfg(feature = "anchor")]
 mod anchor;
@@ -16,19 +15,19 @@ mod completions;
 mod config;
 mod connect;
 mod misspelt_variables;
+mod output;
 mod proxy;
 #[cfg(feature = "server")]
 mod server;
 #[cfg(feature = "anchor")]
 mod start;
-mod ticket;
 
 use self::completions::{Completions, Manual};
 use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
-use self::misspelt_variables::naming_the_variable;
+use self::misspelt_variables::{naming_the_variable, warn_of_misspelt_variables};
+use self::output::{USAGE, to_stderr};
 use self::proxy::conceal;
-use self::ticket::{TICKET_EXAMPLE, Ticket};
 
 /// Runs the program that the arguments name.
 pub(crate) fn run() -> ExitCode {
@@ -36,33 +35,45 @@ pub(crate) fn run() -> ExitCode {
         let error = naming_the_variable(CommandLine::command(), error);
         conceal(CommandLine::command(), error).exit()
     });
-    match arguments.task {
+    if matches!(arguments.task, Task::Connect(_) | Task::Config(_)) {
+        warn_of_misspelt_variables(&CommandLine::command());
+    }
+    let result = match arguments.task {
         #[cfg(feature = "server")]
         Task::Server(task) => server::run(*task),
         #[cfg(feature = "anchor")]
         Task::Anchor(options) => anchor::anchor(options),
         Task::Connect(options) => connect::connect(*options),
         #[cfg(not(feature = "server"))]
-        Task::Check(options) => ended(client_check::check(options)),
-        Task::Ticket(options) => ticket::ticket(options),
-        Task::Config(flags) => ended(config::config(*flags)),
-        Task::Completions(options) => ended(completions::completions(&options)),
-        Task::Manual(options) => ended(completions::manual(&options)),
-    }
+        Task::Check(options) => client_check::check(options),
+        Task::Ticket(options) => ticket::make(&options),
+        Task::Config(flags) => config::config(*flags),
+        Task::Completions(options) => completions::completions(&options, CommandLine::command()),
+        Task::Manual(options) => completions::manual(&options, CommandLine::command()),
+    };
+    result.unwrap_or_else(failed)
 }
 
-/// The exit status of a program; an error is said.
-fn ended(result: anyhow::Result<ExitCode>) -> ExitCode {
-    result.unwrap_or_else(|error| {
-        to_stderr(format_args!("switchboard: {error:#}"));
-        ExitCode::FAILURE
-    })
+/// Prints the error of a program, and returns its exit status.
+fn failed(error: anyhow::Error) -> ExitCode {
+    match error.downcast::<clap::Error>() {
+        Ok(error) => error.format(&mut CommandLine::command()).exit(),
+        Err(error) if error.is::<Report>() => {
+            // As `check` prints it, without a prefix: editors and terminals follow FILE:LINE:COLUMN.
+            to_stderr(error);
+            ExitCode::from(USAGE)
+        }
+        Err(error) => {
+            to_stderr(format_args!("switchboard: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// An SSH ingress for Kubernetes: CONNECT in, SSH servers behind an allowlist.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
-pub(crate) struct CommandLine {
+struct CommandLine {
     #[command(subcommand)]
     task: Task,
 }
@@ -88,7 +99,7 @@ enum Task {
     Check(client_check::Check),
     /// Make a ticket: 26 letters in place of a token, for clients that cannot carry one
     #[command(after_help = TICKET_EXAMPLE)]
-    Ticket(Ticket),
+    Ticket(ticket::Options),
     /// Print the completions of a shell
     Completions(Completions),
     /// Write the manual pages into a folder: for packages
@@ -96,10 +107,12 @@ enum Task {
     Manual(Manual),
 }
 
-/// Writes a line. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.
-pub(crate) fn to_stderr(line: impl Display) {
-    writeln!(std::io::stderr(), "{line}").unwrap_or_default();
-}
+/// For `--help`.
+const TICKET_EXAMPLE: &str = "\
+A ticket of alice in the proxy's Secret. Each ticket has a field manager of its own: another one's apply leaves it alone.
+  switchboard ticket --user alice --namespace switchboard >alice.json
+  kubectl apply --server-side --field-manager=switchboard-alice-1 -f alice.json
 
-/// The exit status of faulty arguments, and of a faulty configuration.
-pub(crate) const USAGE: u8 = 2;
+stdout has the Secret. The first line of stderr is the ticket and nothing else; the last one takes it back.
+
+Exit status: 0 it was made, 1 it was not, 2 usage";

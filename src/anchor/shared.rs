@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use clap::Args;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,29 +16,59 @@ use super::destination::{Destination, Dialler};
 use super::metrics::Metrics;
 use super::record::Lines;
 use super::sessions::Sessions;
+use crate::base::units::{Size, UnitError};
+use crate::base::values::{address, duration};
 use crate::protocol::resume::keys::OwnKey;
+use crate::protocol::resume::window;
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::Unfinished;
 use crate::tunnel::relay::Resources;
 use crate::tunnel::relay::meter::Totals;
 
-/// The settings of an anchor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The settings of an anchor: the arguments of the program.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The address for clients.
+    /// Serve clients at this address
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ANCHOR_LISTEN",
+        value_name = "ADDR",
+        value_parser = address,
+        default_value = "0.0.0.0:2222"
+    )]
     pub listen: SocketAddr,
-    /// The SSH server.
+    /// Carry them to the SSH server at this address, or at this name, which is looked up for each connection
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ANCHOR_TO",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:22"
+    )]
     pub to: Destination,
-    /// The address of `/metrics`, `/livez` and `/readyz`.
+    /// Serve /metrics, /livez, /readyz and, for processes of this host, /drain at this address
+    #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR", value_parser = address)]
     pub admin: Option<SocketAddr>,
-    /// How long a session is kept without a connection.
+    /// Keep a session for so long without a connection
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
     pub grace: Duration,
-    /// The bytes of each stream that are kept until they are acknowledged.
+    /// Keep so many bytes of each direction of a session until they are acknowledged, from 4KiB to 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = window, default_value = "1MiB")]
     pub window: u32,
-    /// The most sessions, and the most plain connections.
+    /// Keep no more than so many sessions, and as many connections of clients without one
+    #[arg(long, value_name = "N", default_value = "1000")]
     pub max_sessions: NonZeroU32,
-    /// The bytes that all sessions together keep.
+    /// Keep no more than so many bytes of all sessions together, at least 64KiB
+    #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "256MiB")]
     pub memory: usize,
+}
+
+/// Reads the bytes of all sessions. With less, the first one would be without a window that carries anything.
+fn memory(text: &str) -> Result<usize, String> {
+    let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
+    match size.get() {
+        0..MIN_MEMORY => Err("an anchor has 64KiB or more".to_owned()),
+        size => Ok(usize::try_from(size).unwrap_or(usize::MAX)),
+    }
 }
 
 /// The state that all connections of an anchor share.
@@ -78,5 +109,6 @@ pub(super) struct Connection {
     pub(super) since: Instant,
 }
 
+const MIN_MEMORY: u64 = 64 << 10;
 /// How long clients have to answer that the process ends.
 pub(super) const LONGEST_STOP: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@
 //! Rates, sizes and versions of the PROXY protocol are types with a [`FromStr`](std::str::FromStr) of their own.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,7 +66,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// A duration of more than 0 s and of at most a year.
-pub(crate) fn timeout(text: &str) -> Result<Duration, &'static str> {
+///
+/// # Errors
+/// It is another one, or none.
+pub fn timeout(text: &str) -> Result<Duration, &'static str> {
     match duration(text)? {
         Duration::ZERO => Err("must be more than 0s"),
         timeout => Ok(timeout),
@@ -126,6 +130,15 @@ pub(crate) fn text(text: &str) -> Result<Box<str>, &'static str> {
         "" => Err("expected a text"),
         _ => Ok(text.into()),
     }
+}
+
+/// An address of this host to listen at, or to ask.
+///
+/// # Errors
+/// It is a name, or has no port.
+pub fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse()
+        .map_err(|_| "give an IP address and a port, such as 127.0.0.1:2222 or [::]:2222")
 }
 
 /// The path of a file.

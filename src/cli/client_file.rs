@@ -1,15 +1,13 @@
 //! What `check` says of the client's file: `check --client` in the whole build, `check` in that of the client alone.
 
 use std::env;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap::error::ErrorKind;
 use switchboard::client::configuration::{self, Configuration};
 
-use crate::cli::{CommandLine, USAGE, to_stderr};
+use crate::cli::output::{print, to_stderr};
 
 /// Prints what is wrong with the client's file, and with the files that it names.
 pub(crate) fn check(file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
@@ -19,16 +17,10 @@ pub(crate) fn check(file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
         .or_else(|| configuration::default_path(|name| env::var_os(name)));
     let Some(file) = file else {
         let missing = "no file to check: give FILE or SWITCHBOARD_CLIENT_CONFIG, as there is no home folder";
-        CommandLine::command()
-            .error(ErrorKind::MissingRequiredArgument, missing)
-            .exit()
+        return Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).into());
     };
-    let checked = Configuration::check(&file);
-    let (Ok(report) | Err(report)) = &checked;
+    let report = Configuration::check(&file)?;
     report.lines().for_each(|(_, line)| to_stderr(line));
-    if checked.is_err() {
-        return Ok(ExitCode::from(USAGE));
-    }
-    writeln!(std::io::stdout(), "{}: ok", file.display())?;
+    print(format!("{}: ok\n", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,24 +3,22 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
-use switchboard::base::units::{Size, UnitError};
+use clap::{ArgMatches, Args, FromArgMatches, ValueEnum};
 use switchboard::client::configuration::{self, Configuration, Entry};
 use switchboard::client::credentials::{self, Source};
 use switchboard::client::{self, ForwardProxy, Identity, ProxyUrl, Report, Scheme, Trust};
-use switchboard::protocol::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
+use switchboard::protocol::resume::window;
 
 mod credential_flags;
 
 use self::credential_flags::{CredentialFlags, source_of, variable};
+use crate::cli::output::to_stderr;
 use crate::cli::proxy::SecretUrl;
-use crate::cli::{CommandLine, USAGE, to_stderr};
 
 /// The way to a proxy, and how to log in there.
 #[derive(Args, Clone)]
@@ -121,33 +119,9 @@ impl Args for Typed {
     }
 }
 
-/// Arguments, variables or a file of a client that cannot be used.
-pub(crate) enum Unusable {
-    /// The arguments or the environment.
-    Arguments(clap::Error),
-    /// The file.
-    File(Report),
-}
-
-impl Unusable {
-    /// Of arguments that go together with each other badly.
-    pub(crate) fn arguments(kind: ErrorKind, message: impl std::fmt::Display) -> Self {
-        Self::Arguments(CommandLine::command().error(kind, message))
-    }
-
-    /// Says what is wrong.
-    pub(crate) fn report(&self) -> ExitCode {
-        match self {
-            Self::Arguments(error) => error.exit(),
-            Self::File(report) => to_stderr(report),
-        }
-        ExitCode::from(USAGE)
-    }
-}
-
 impl ClientFlags {
     /// The settings of a tunnel to `target`.
-    pub(crate) fn into_options(self, target: String) -> Result<client::Options, Unusable> {
+    pub(crate) fn into_options(self, target: String) -> anyhow::Result<client::Options> {
         let (proxy, entry) = self.proxy_and_entry(&target)?;
         self.refuse_unused_trust(&proxy)?;
         let credentials = self.credential_options(&proxy, &entry)?;
@@ -155,7 +129,7 @@ impl ClientFlags {
         let forward = match no_env_proxy {
             true => None,
             false => ForwardProxy::from_environment(&proxy, |name| env::var_os(name))
-                .map_err(|fault| Unusable::arguments(ErrorKind::ValueValidation, fault))?,
+                .map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, fault))?,
         };
         let identity = self.cert.zip(self.key).or(entry.cert.zip(entry.key));
         let resume = self.session.resume.unwrap_or(if entry.resume == Some(false) {
@@ -188,7 +162,7 @@ impl ClientFlags {
 
     /// The proxy, and the file's settings for it. With a proxy of a flag or a variable the file is not read: its
     /// credentials are for another one.
-    fn proxy_and_entry(&self, target: &str) -> Result<(ProxyUrl, Entry), Unusable> {
+    fn proxy_and_entry(&self, target: &str) -> anyhow::Result<(ProxyUrl, Entry)> {
         if let Some(proxy) = &self.proxy {
             return Ok((proxy.clone(), Entry::default()));
         }
@@ -208,18 +182,18 @@ impl ClientFlags {
                 "there is no proxy for the target: give --proxy URL or set SWITCHBOARD_PROXY{}",
                 place.unwrap_or_default()
             );
-            Unusable::arguments(ErrorKind::MissingRequiredArgument, missing)
+            clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).into()
         })
     }
 
-    fn configuration(&self, path: &std::path::Path) -> Result<Option<Configuration>, Unusable> {
-        let (configuration, report) = Configuration::read(path, self.config.is_some()).map_err(Unusable::File)?;
+    fn configuration(&self, path: &std::path::Path) -> Result<Option<Configuration>, Report> {
+        let (configuration, report) = Configuration::read(path, self.config.is_some())?;
         report.lines().for_each(|(_, line)| to_stderr(line));
         Ok(configuration)
     }
 
     /// Refuses certificates for a proxy without TLS, which would check none: a user could think that it does.
-    fn refuse_unused_trust(&self, proxy: &ProxyUrl) -> Result<(), Unusable> {
+    fn refuse_unused_trust(&self, proxy: &ProxyUrl) -> Result<(), clap::Error> {
         if proxy.scheme() == Scheme::Https {
             return Ok(());
         }
@@ -232,7 +206,7 @@ impl ClientFlags {
             let flag = name.replace('_', "-");
             let what = format!("is for an https:// proxy, and {proxy} is none: nothing is encrypted or verified there");
             if self.typed.has(name) {
-                return Err(Unusable::arguments(
+                return Err(clap::Error::raw(
                     ErrorKind::ArgumentConflict,
                     format!("--{flag} {what}"),
                 ));
@@ -243,9 +217,9 @@ impl ClientFlags {
     }
 
     /// The source of credentials: of the command line, the URL, the environment or the file, in this order.
-    fn credential_options(&self, proxy: &ProxyUrl, entry: &Entry) -> Result<credentials::Options, Unusable> {
+    fn credential_options(&self, proxy: &ProxyUrl, entry: &Entry) -> Result<credentials::Options, clap::Error> {
         let flags = &self.credentials;
-        let conflict = |message: &str| Unusable::arguments(ErrorKind::ArgumentConflict, message);
+        let conflict = |message: &str| clap::Error::raw(ErrorKind::ArgumentConflict, message);
         let typed = flags
             .source(|name| self.typed.has(name))
             .map_err(|()| conflict(SEVERAL_FLAGS))?;
@@ -323,14 +297,6 @@ fn path_text(path: &PathBuf) -> std::io::Result<String> {
     whole
         .into_string()
         .map_err(|_| std::io::Error::other(format!("{} is not UTF-8", path.display())))
-}
-
-/// A number of bytes that a session may keep, at `connect` and at `anchor`.
-pub(crate) fn window(text: &str) -> Result<u32, String> {
-    let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
-    let window = u32::try_from(size.get()).ok();
-    let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));
-    window.ok_or_else(|| "a window has 4KiB to 64MiB".to_owned())
 }
 
 const TWO_CREDENTIALS: &str =

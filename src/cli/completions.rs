@@ -1,15 +1,14 @@
 //! `completions` and `manual`: what shells and man(1) are told of the command line, generated from it.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::cli::CommandLine;
+use super::output::print;
 
 /// The arguments of `completions`.
 #[derive(Args)]
@@ -26,19 +25,19 @@ pub(crate) struct Manual {
 }
 
 /// Prints the completions of a shell.
-pub(crate) fn completions(options: &Completions) -> anyhow::Result<ExitCode> {
+pub(crate) fn completions(options: &Completions, mut command: Command) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(options.shell, &mut CommandLine::command(), NAME, &mut script);
-    std::io::stdout().write_all(&script)?;
+    clap_complete::generate(options.shell, &mut command, NAME, &mut script);
+    print(script)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes a page for the program and one for each of its tasks.
-pub(crate) fn manual(options: &Manual) -> anyhow::Result<ExitCode> {
+pub(crate) fn manual(options: &Manual, command: Command) -> anyhow::Result<ExitCode> {
     let folder = &options.folder;
     let cannot = || format!("cannot write into {}", folder.display());
     fs::create_dir_all(folder).with_context(cannot)?;
-    clap_mangen::generate_to(CommandLine::command().name(NAME), folder).with_context(cannot)?;
+    clap_mangen::generate_to(command.name(NAME), folder).with_context(cannot)?;
     Ok(ExitCode::SUCCESS)
 }
 

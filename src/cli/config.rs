@@ -1,7 +1,6 @@
 //! `config`: what OpenSSH is told of the proxy, and whether it works.
 
 use std::env;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,9 +11,8 @@ use switchboard::base::platform;
 use switchboard::client::check;
 use switchboard::client::ssh_config::{Block, Place, System};
 
-use crate::cli::client_flags::{ClientFlags, Unusable};
-use crate::cli::misspelt_variables::warn_of_misspelt_variables;
-use crate::cli::to_stderr;
+use crate::cli::client_flags::ClientFlags;
+use crate::cli::output::{print, to_stderr};
 
 /// The arguments of `config`.
 #[derive(Args)]
@@ -43,50 +41,35 @@ pub(crate) struct ConfigFlags {
 
 /// Prints, installs or removes the block, or checks the way to a name.
 pub(crate) fn config(flags: ConfigFlags) -> anyhow::Result<ExitCode> {
-    warn_of_misspelt_variables();
-    if let Some(name) = &flags.check {
-        let target = if has_port(name) {
-            name.clone()
-        } else {
-            format!("{name}:22")
-        };
-        return Ok(match flags.client.into_options(target) {
-            Ok(options) => check::command(&options),
-            Err(unusable) => unusable.report(),
-        });
+    if let Some(name) = flags.check {
+        let target = if has_port(&name) { name } else { format!("{name}:22") };
+        return Ok(check::command(&flags.client.into_options(target)?));
     }
     if flags.remove {
         return tell(&place(&flags)?.remove(&flags.name)?);
     }
-    let text = match block(&flags)? {
-        Ok(block) => block.text(),
-        Err(unusable) => return Ok(unusable.report()),
-    };
-    match text {
-        Err(fault) => Ok(Unusable::arguments(ErrorKind::ValueValidation, fault).report()),
-        Ok(text) if flags.write.is_some() => tell(&place(&flags)?.install(&flags.name, &text)?),
-        Ok(text) => {
-            write!(std::io::stdout(), "{text}")?;
-            Ok(ExitCode::SUCCESS)
-        }
+    let text = block(&flags)?.text();
+    let text = text.map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, fault))?;
+    if flags.write.is_some() {
+        return tell(&place(&flags)?.install(&flags.name, &text)?);
     }
+    print(text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The block that the arguments describe. Where no proxy is named, the client's file has to have one for the names.
-fn block(flags: &ConfigFlags) -> anyhow::Result<Result<Block, Unusable>> {
+fn block(flags: &ConfigFlags) -> anyhow::Result<Block> {
     let client = &flags.client;
     if client.proxy.as_ref().is_some_and(|proxy| proxy.has_credentials()) {
-        return Ok(Err(Unusable::arguments(ErrorKind::ArgumentConflict, PASSWORD)));
+        return Err(clap::Error::raw(ErrorKind::ArgumentConflict, PASSWORD).into());
     }
     // A contradiction of the arguments is said now, and not at the first login.
     let mut is_resumable = true;
     for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
         let example = name.replace(['*', '?'], "x");
-        match client.clone().into_options(format!("{example}:22")) {
-            // By a flag, a variable, or the entry of the file.
-            Ok(options) => is_resumable &= options.session.is_some(),
-            Err(unusable) => return Ok(Err(unusable)),
-        }
+        // By a flag, a variable, or the entry of the file.
+        let options = client.clone().into_options(format!("{example}:22"))?;
+        is_resumable &= options.session.is_some();
     }
     let program = program().context("cannot tell the path of this program")?;
     let program = program
@@ -96,14 +79,14 @@ fn block(flags: &ConfigFlags) -> anyhow::Result<Result<Block, Unusable>> {
         .context("the path of this program is not UTF-8")?;
     let mut words = vec![program, "connect".to_owned()];
     words.extend(client.to_words()?);
-    Ok(Ok(Block {
+    Ok(Block {
         names: flags.name.clone(),
         words,
         is_resumable,
         user: flags.user.clone(),
         control_master: flags.control_master,
         system: System::OWN,
-    }))
+    })
 }
 
 /// The place that --write names, or the file that ssh reads.

@@ -8,8 +8,7 @@ use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use switchboard::client;
 
-use crate::cli::client_flags::{ClientFlags, Unusable};
-use crate::cli::misspelt_variables::warn_of_misspelt_variables;
+use crate::cli::client_flags::ClientFlags;
 
 /// The arguments of `connect`.
 #[derive(Args)]
@@ -38,32 +37,28 @@ pub(crate) struct Connect {
     port: Option<String>,
 }
 
-/// Carries stdin and stdout, or says which arguments contradict each other.
-pub(crate) fn connect(options: Connect) -> ExitCode {
-    warn_of_misspelt_variables();
-    if let Some(unusable) = stray_duration(&options) {
-        return unusable.report();
-    }
-    match options.client.into_options(joined(options.target, options.port)) {
-        Ok(reached) => client::command(&client::Options {
-            wait: options.wait,
-            verbose: options.verbose,
-            ..reached
-        }),
-        Err(unusable) => unusable.report(),
-    }
+/// Carries stdin and stdout.
+pub(crate) fn connect(options: Connect) -> anyhow::Result<ExitCode> {
+    refuse_a_stray_duration(&options)?;
+    let reached = options.client.into_options(joined(options.target, options.port))?;
+    Ok(client::command(&client::Options {
+        wait: options.wait,
+        verbose: options.verbose,
+        ..reached
+    }))
 }
 
 /// A duration that stands behind `--wait` without its `=` is taken for the host, and the target for the port.
-fn stray_duration(options: &Connect) -> Option<Unusable> {
-    let port = options.port.as_ref()?;
+fn refuse_a_stray_duration(options: &Connect) -> Result<(), clap::Error> {
+    let is_port = |port: &String| port.bytes().all(|byte| byte.is_ascii_digit());
     let is_stray = options.wait.is_some()
-        && humantime::parse_duration(&options.target).is_ok()
-        && !port.bytes().all(|byte| byte.is_ascii_digit());
-    is_stray.then(|| {
+        && options.port.as_ref().is_some_and(|port| !is_port(port))
+        && humantime::parse_duration(&options.target).is_ok();
+    if is_stray {
         let meant = format!("--wait takes its duration behind `=`: --wait={}", options.target);
-        Unusable::arguments(ErrorKind::ValueValidation, meant)
-    })
+        return Err(clap::Error::raw(ErrorKind::ValueValidation, meant));
+    }
+    Ok(())
 }
 
 /// `%h:%p`, or `%h %p`, in which an IPv6 address has no brackets.

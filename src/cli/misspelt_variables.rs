@@ -2,16 +2,14 @@
 
 use std::env;
 
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue};
 use switchboard::client::configuration;
 
-use crate::cli::{CommandLine, to_stderr};
+use crate::cli::output::to_stderr;
 
 /// Says which variables of the environment are probably misspelt. Those that Kubernetes sets for a Service called
 /// switchboard are others.
-pub(crate) fn warn_of_misspelt_variables() {
-    let command = CommandLine::command();
+pub(crate) fn warn_of_misspelt_variables(command: &clap::Command) {
     let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
     let known = arguments.filter_map(|argument| argument.get_env()?.to_str().map(str::to_owned));
     let known: Vec<String> = known.chain(["SWITCHBOARD_TOKEN".to_owned()]).collect();

@@ -1,15 +1,14 @@
-//! The programs of the feature `server`, and how an error ends one.
+//! The programs of the feature `server`.
 
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use switchboard::proxy::serve::StartError;
+use switchboard::operator::drain_request;
 
 mod check;
 mod desk;
 mod drain;
 mod import;
-mod overrides;
 mod replica_flags;
 mod serve;
 mod targets;
@@ -17,12 +16,10 @@ mod tunnels;
 
 use self::check::{CHECK_EXITS, Check};
 use self::desk::{DESK_EXITS, Desk};
-use self::drain::{DRAIN_EXITS, Drain};
+use self::drain::DRAIN_EXITS;
 use self::import::{IMPORT_EXITS, Import};
 use self::replica_flags::OPERATOR_EXITS;
 use self::serve::{SERVE_EXITS, Serve};
-use crate::cli::start::failed;
-use crate::cli::{USAGE, to_stderr};
 
 #[derive(Subcommand)]
 pub(crate) enum Task {
@@ -34,7 +31,7 @@ pub(crate) enum Task {
     Check(Check),
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
-    Drain(Drain),
+    Drain(drain_request::Options),
     /// Serve a page for operators on this computer: the tunnels, targets and refusals of all replicas
     #[command(after_help = DESK_EXITS)]
     Desk(Desk),
@@ -53,8 +50,8 @@ pub(crate) enum Task {
 }
 
 /// Runs a program of the server.
-pub(crate) fn run(task: Task) -> ExitCode {
-    let result = match task {
+pub(crate) fn run(task: Task) -> anyhow::Result<ExitCode> {
+    match task {
         Task::Serve(options) => serve::serve(options),
         Task::Check(options) => check::check(options),
         Task::Drain(options) => drain::drain(&options),
@@ -62,14 +59,6 @@ pub(crate) fn run(task: Task) -> ExitCode {
         Task::Import(options) => import::import(options),
         Task::Tunnels(options) => tunnels::tunnels(*options),
         Task::Targets(options) => targets::targets(options),
-        Task::Clients(options) => targets::clients(options),
-    };
-    result.unwrap_or_else(|error| {
-        if let Some(StartError::Config(report)) = error.downcast_ref() {
-            // As `check` prints it, without a prefix: editors and terminals follow FILE:LINE:COLUMN.
-            to_stderr(report);
-            return ExitCode::from(USAGE);
-        }
-        failed(&error)
-    })
+        Task::Clients(options) => targets::clients(&options),
+    }
 }

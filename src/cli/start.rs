@@ -1,20 +1,16 @@
 //! The start of the programs that serve: their logs, their runtime, and their end by a signal.
 
-use std::error::Error;
 use std::fs::File;
-use std::net::SocketAddr;
-use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::error::ErrorKind;
 use switchboard::base::platform::outlive_the_limit_of_a_file;
-use switchboard::daemon::logging::{self, Logging, ParseError};
+use switchboard::daemon::logging::{self, Format, Logging};
 use switchboard::daemon::process_size::ProcessSize;
 use switchboard::daemon::{calls, threads, vital};
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-
-use crate::cli::{USAGE, to_stderr};
 
 /// The flags of the logs.
 #[derive(Args)]
@@ -25,22 +21,6 @@ pub(crate) struct LogFlags {
     /// Form of the messages on stderr
     #[arg(long, env = "SWITCHBOARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     log_format: Format,
-}
-
-/// Lines, or JSON.
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Format {
-    Text,
-    Json,
-}
-
-impl From<Format> for logging::Format {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Text => Self::Text,
-            Format::Json => Self::Json,
-        }
-    }
 }
 
 /// Starts the runtime and the logs of a program that serves.
@@ -72,16 +52,14 @@ fn try_descriptors() -> std::io::Result<()> {
 }
 
 fn start_logging(flags: &LogFlags, queued: usize) -> anyhow::Result<Logging> {
-    logging::start(&flags.log, flags.log_format.into(), queued).map_err(|error| match error {
-        logging::StartError::Filter(fault) => anyhow::Error::new(fault).context("--log"),
+    logging::start(&flags.log, flags.log_format, queued).map_err(|error| match error {
+        logging::StartError::Filter(fault) => clap::Error::raw(
+            ErrorKind::ValueValidation,
+            format!("--log: {:#}", anyhow::Error::new(fault)),
+        )
+        .into(),
         logging::StartError::Open(_) => error.into(),
     })
-}
-
-/// An address of this host to listen at, or to ask.
-pub(crate) fn address(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse()
-        .map_err(|_| "give an IP address and a port, such as 127.0.0.1:2222 or [::]:2222")
 }
 
 /// Completes at the first signal to stop.
@@ -93,16 +71,6 @@ pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
-}
-
-/// The exit status of a program that has failed; the error is said. A malformed filter is a faulty argument.
-pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
-    to_stderr(format_args!("switchboard: {error:#}"));
-    if error.chain().any(<dyn Error>::is::<ParseError>) {
-        ExitCode::from(USAGE)
-    } else {
-        ExitCode::FAILURE
-    }
 }
 
 /// Two for the logs, seven for the runtime and its signals, one for the file, and one each for the ports.

@@ -9,10 +9,10 @@ use super::ssh_config::System;
 use crate::base::file;
 use crate::base::platform;
 use crate::base::yaml::finding::{Findings, Report};
-use crate::base::yaml::form::{BOOLEAN, DURATION, Form, PATH, SIZE, Schema};
+use crate::base::yaml::form::{BOOLEAN, DURATION, Form, PATH, Schema};
 use crate::base::yaml::section::{Field, Section};
 use crate::base::yaml::{self, suggest};
-use crate::protocol::resume::{LARGEST_WINDOW, SMALLEST_WINDOW};
+use crate::protocol::resume::window;
 
 /// The entries of a file, in its order.
 #[derive(Clone, Debug, Default)]
@@ -277,30 +277,25 @@ fn is_among(host: &str, patterns: &[String]) -> bool {
             .any(|pattern| matches(pattern.trim_start_matches('!')))
 }
 
-/// Whether a text has the form of a pattern with `*` and `?`. The last `*` alone is tried again: the time is at most the
-/// product of both lengths.
+/// Whether a text has the form of a pattern with `*` and `?`, in time of the product of both lengths.
 fn is_match(text: &[u8], pattern: &[u8]) -> bool {
-    let (mut at, mut next, mut star): (usize, usize, Option<(usize, usize)>) = (0, 0, None);
-    while let Some(&byte) = text.get(at) {
-        match pattern.get(next) {
-            Some(b'*') => {
-                star = Some((next, at));
-                next += 1;
-            }
-            Some(&expected) if expected == b'?' || expected == byte => {
-                at += 1;
-                next += 1;
-            }
-            Some(_) | None => match &mut star {
-                Some((behind, from)) => {
-                    *from += 1;
-                    (at, next) = (*from, *behind + 1);
-                }
-                None => return false,
-            },
+    // Whether the pattern so far fits the first 0, 1, 2, … bytes.
+    let mut fits = vec![false; text.len()];
+    fits.insert(0, true);
+    for &expected in pattern {
+        if expected == b'*' {
+            let first = fits.iter().position(|fit| *fit).unwrap_or(fits.len());
+            fits.iter_mut().skip(first).for_each(|fit| *fit = true);
+            continue;
         }
+        fits.pop();
+        let fits_byte = |byte: &u8| expected == b'?' || expected == *byte;
+        fits.iter_mut()
+            .zip(text)
+            .for_each(|(fit, byte)| *fit &= fits_byte(byte));
+        fits.insert(0, false);
     }
-    pattern.get(next..).unwrap_or_default().iter().all(|&rest| rest == b'*')
+    fits.last() == Some(&true)
 }
 
 const TEXT: Form<String> = Form {
@@ -332,12 +327,7 @@ const RESUME: Form<bool> = Form {
     schema: Schema::Words(&["auto", "off"]),
 };
 const WINDOW: Form<u32, String> = Form {
-    parse: |text| {
-        let size = (SIZE.parse)(text).map_err(|error| error.to_string())?;
-        let window = u32::try_from(size.get()).ok();
-        let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));
-        window.ok_or_else(|| "a window has 4KiB to 64MiB".to_owned())
-    },
+    parse: window,
     schema: Schema::Amount(""),
 };
 const ONE_SOURCE: &str = "only one source of credentials can be used: `token_file`, `token_command`, `kubeconfig` with \

@@ -6,52 +6,58 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+use anyhow::{Context, anyhow};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
 use super::stderr::LONGEST_LINE;
 use crate::base::text::printable;
+use crate::base::values::duration;
 use crate::protocol::ticket::{Minted, SECRET_TYPE, Ticket, TicketTarget};
 
-/// The settings of one ticket.
-#[derive(Clone, Debug)]
+/// The settings of one ticket: the arguments of the program.
+#[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// The user's name.
-    pub user: String,
-    /// The user's groups.
-    pub groups: Vec<String>,
-    /// Its lifetime.
-    pub ttl: Duration,
-    /// The only target that it opens: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target.
-    pub target: Option<TicketTarget>,
-    /// The namespace of the Secret; `None` leaves it to kubectl.
-    pub namespace: Option<String>,
-    /// The name of the Secret.
-    pub secret: String,
+    /// The user whose ticket it is
+    #[arg(long, value_name = "NAME")]
+    user: String,
+    /// A group of that user (repeatable)
+    #[arg(long = "group", value_name = "NAME")]
+    groups: Vec<String>,
+    /// How long it is to live, 10m or more; the proxy's access.tickets.ttl bounds it
+    #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "12h")]
+    ttl: Duration,
+    /// The only target that it opens: SERVICE.NAMESPACE, or HOST:PORT of a static target
+    #[arg(long, value_name = "NAME")]
+    target: Option<TicketTarget>,
+    /// The namespace of the Secret, in place of that of kubectl's context
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    namespace: Option<String>,
+    /// The Secret: the proxy's access.tickets.secret
+    #[arg(long, value_name = "NAME", default_value = "switchboard-tickets", value_parser = name)]
+    secret: String,
 }
 
-/// Makes a ticket: the Secret goes to stdout, the ticket and the commands for it to stderr. Returns the exit status.
-pub fn command(options: &Options) -> ExitCode {
-    match make(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(fault) => {
-            say(&format!("no ticket was made: {fault}"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn make(options: &Options) -> Result<(), String> {
-    let minted = Minted::new().ok_or("the system has no random numbers")?;
+/// Makes a ticket: the Secret goes to stdout, the ticket and the commands for it to stderr.
+///
+/// # Errors
+/// The system has no random numbers, the ticket is too long, or stdout cannot be written.
+pub fn make(options: &Options) -> anyhow::Result<ExitCode> {
+    let minted = Minted::new().context("no ticket was made: the system has no random numbers")?;
     let ticket = Ticket {
         user: options.user.as_str().into(),
         groups: options.groups.iter().map(|group| group.as_str().into()).collect(),
         expires: SystemTime::now() + options.ttl,
         target: options.target.clone(),
     };
-    let entry = STANDARD.encode(ticket.encode()?);
+    let entry = STANDARD.encode(
+        ticket
+            .encode()
+            .map_err(|fault| anyhow!("no ticket was made: {fault}"))?,
+    );
     let key = minted.key.to_string();
     let metadata = match &options.namespace {
         Some(namespace) => json!({"name": options.secret, "namespace": namespace}),
@@ -61,7 +67,7 @@ fn make(options: &Options) -> Result<(), String> {
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": SECRET_TYPE, "data": {&key: entry}});
     let mut stdout = io::stdout();
     let printed = writeln!(stdout, "{secret:#}").and_then(|()| stdout.flush());
-    printed.map_err(|error| format!("cannot write to stdout: {error}"))?;
+    printed.context("no ticket was made: cannot write to stdout")?;
     // Alone on its line, for scripts.
     writeln!(io::stderr(), "{}", minted.ticket.expose()).ok();
     say(&summary(&ticket));
@@ -75,7 +81,7 @@ fn make(options: &Options) -> Result<(), String> {
         namespace.unwrap_or_default(),
         options.secret
     ));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn summary(ticket: &Ticket) -> String {
@@ -91,7 +97,31 @@ fn summary(ticket: &Ticket) -> String {
     )
 }
 
+fn ttl(text: &str) -> Result<Duration, &'static str> {
+    let ttl = duration(text)?;
+    match ttl {
+        short if short < SHORTEST => Err("a ticket lives for at least 10m"),
+        long if long > LONGEST => Err("a ticket lives for at most 1d"),
+        ttl => Ok(ttl),
+    }
+}
+
+/// A name as it stands in a path of the API (RFC 1123).
+fn name(text: &str) -> Result<String, &'static str> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let ends = [text.bytes().next(), text.bytes().next_back()];
+    let is_name =
+        text.len() <= 253 && text.bytes().all(is_inner) && ends.into_iter().all(|end| end.is_some_and(is_end));
+    is_name
+        .then(|| text.to_owned())
+        .ok_or("expected lower case letters, digits, `-` and `.`")
+}
+
 /// Writes a line. With stderr closed the exit status remains.
 fn say(line: &str) {
     writeln!(io::stderr(), "switchboard: {}", printable(line, LONGEST_LINE)).ok();
 }
+
+const SHORTEST: Duration = Duration::from_mins(10);
+const LONGEST: Duration = Duration::from_hours(24);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 /// Why a filter is malformed.
@@ -24,12 +25,14 @@ use super::threads::run_within;
 mod writer;
 
 /// The form of messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// One line of text for each.
     #[default]
+    #[value(help = None::<&str>)]
     Text,
     /// One line of JSON for each, with the fields `timestamp`, `level` and `message`.
+    #[value(help = None::<&str>)]
     Json,
 }
 

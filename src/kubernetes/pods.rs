@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::api::{ListParams, Portforwarder};
@@ -13,20 +14,26 @@ use tokio::time::{sleep, timeout};
 
 use super::api::failure::{ApiError, Failure};
 use super::api::requests::{self, LONGEST_ANSWER, Login, failure_of};
+use crate::base::values;
 
-/// Which pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Which pods: arguments of the programs of operators.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSearch {
-    /// The kubeconfig; `None` is KUBECONFIG or the file in the home directory, and in a pod its service account.
-    pub kubeconfig: Option<PathBuf>,
-    /// Its context; `None` is the current one.
-    pub context: Option<String>,
-    /// The namespace; `None` is the context's.
-    pub namespace: Option<String>,
-    /// The labels, as in `kubectl get pods --selector`.
-    pub selector: String,
-    /// The admin port; `None` is the container port with the name `metrics` or `admin`, or else 9090.
-    pub port: Option<u16>,
+    /// The pods of this namespace [default: that of the context]
+    #[arg(long, short = 'n', value_name = "NAME")]
+    namespace: Option<String>,
+    /// The pods with these labels [default: app.kubernetes.io/name=switchboard]
+    #[arg(long, short = 'l', value_name = "LABELS")]
+    selector: Option<String>,
+    /// Ask the API server of this context, not of the current one
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Ask the API server of this kubeconfig [default: KUBECONFIG or ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The admin port of the pods [default: the container port named metrics or admin, or else 9090]
+    #[arg(long, value_name = "PORT", value_parser = values::port)]
+    pod_port: Option<u16>,
 }
 
 /// The pods that a search is for, and the way to them.
@@ -62,8 +69,8 @@ impl Pods {
         let namespace = search.namespace.as_deref().unwrap_or(client.default_namespace());
         Ok(Self {
             api: Api::namespaced(client.clone(), namespace),
-            selector: search.selector.clone(),
-            port: search.port,
+            selector: search.selector.clone().unwrap_or_else(|| USUAL_SELECTOR.to_owned()),
+            port: search.pod_port,
         })
     }
 
@@ -179,6 +186,8 @@ fn read(pod: core::Pod, port: Option<u16>) -> Option<Pod> {
 const OPERATOR: &str = concat!("switchboard-operator/", env!("CARGO_PKG_VERSION"));
 /// More replicas are a selector that matches other pods, too.
 const MOST_PODS: usize = 256;
+/// The labels of the chart and of the kustomization.
+const USUAL_SELECTOR: &str = "app.kubernetes.io/name=switchboard";
 const ADMIN_PORT: u16 = 9090;
 const LONGEST_END: Duration = Duration::from_secs(2);
 

@@ -4,27 +4,34 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use tokio::time::sleep;
 
 use super::replicas::{Ask, Replica, ReplicaError};
+use crate::base::values;
 use crate::daemon::admin::Progress;
 
-/// The process to ask, and how long to wait for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The process to ask, and how long to wait for it: the arguments of the program.
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The admin port of the process.
-    pub admin: SocketAddr,
-    /// The end of the wait; `None` returns once the drain has begun.
-    pub wait: Option<Wait>,
-}
-
-/// The end of the wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// The wait ends when no resumable tunnel is left, and no more others than this.
-    pub at_most: u32,
-    /// The longest wait; `None` has no end.
-    pub timeout: Option<Duration>,
+    /// The admin port of the process
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ADMIN",
+        value_name = "ADDR",
+        value_parser = values::address,
+        default_value = "127.0.0.1:9090"
+    )]
+    admin: SocketAddr,
+    /// Return when the tunnels of the process have ended
+    #[arg(long)]
+    wait: bool,
+    /// Return when no more than N tunnels are left that would be cut: resumable ones do not count
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "wait")]
+    at_most: u32,
+    /// Wait no longer than this, such as 50m
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, requires = "wait")]
+    timeout: Option<Duration>,
 }
 
 /// The state of the process at the end of the wait.
@@ -57,21 +64,21 @@ pub async fn drain(options: &Options) -> Result<Answer, RequestError> {
     let process = Replica::at(address, ANSWER_TIMEOUT);
     let start = Instant::now();
     let mut progress: Progress = process.ask(&Ask::post("/drain")).await.map_err(failed)?;
-    let Some(Wait { at_most, timeout }) = options.wait else {
+    if !options.wait {
         return Ok(Answer::Draining(progress));
-    };
+    }
     let mut failures = 0;
     loop {
         // As long as the ports are open, further tunnels may begin.
         let is_open = matches!(progress.phase.as_str(), "serving" | "leaving" | "parting");
         let resumable = progress.resumable.unwrap_or_default();
-        let are_few = !is_open && progress.tunnels.saturating_sub(resumable) <= at_most;
+        let are_few = !is_open && progress.tunnels.saturating_sub(resumable) <= options.at_most;
         // Resumable tunnels leave within seconds, and are waited for: when the process ends, all that are left reconnect
         // in one moment.
         if are_few && resumable == 0 {
             return Ok(Answer::Draining(progress));
         }
-        if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
+        if options.timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
             return Ok(if are_few {
                 Answer::Draining(progress)
             } else {

@@ -17,7 +17,7 @@ pub mod session;
 
 pub use self::liveness::Timing;
 pub(crate) use self::options::{LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
-pub use self::options::{Options, SMALLEST_WINDOW};
+pub use self::options::{Options, SMALLEST_WINDOW, window};
 
 /// The bytes of each stream that may be sent before the first ACK: enough for what both sides of SSH send without
 /// waiting for each other.

@@ -14,11 +14,13 @@ mod warnings;
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 
+use clap::Args;
 use serde::Deserialize;
 
 pub use crate::base::yaml::finding::{Finding, Position, Report, Severity};
 pub use load::{Loaded, Purpose};
 
+use crate::base::values::address;
 use crate::base::yaml::forms;
 use crate::kubernetes;
 use crate::net::tls;
@@ -151,13 +153,21 @@ impl Config {
 }
 
 /// The settings of flags and environment variables; empty or `None` leaves the value of the file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// The public ports, in place of all in the file.
+    /// Serve clients at this address, in place of the file's (repeatable)
+    #[arg(long, env = "SWITCHBOARD_LISTEN", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     pub listen: Vec<SocketAddr>,
-    /// The address of the admin port.
+    /// Serve /metrics, /livez and /readyz at this address
+    #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR", value_parser = address)]
     pub admin: Option<SocketAddr>,
-    /// Further targets.
+    /// Allow this target, besides the file's (repeatable; separated by spaces in the environment)
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ALLOW",
+        value_name = "NAME:PORT=ADDR[,ADDR…]",
+        value_delimiter = ' '
+    )]
     pub allow: Vec<StaticTarget>,
 }
 

@@ -1,21 +1,20 @@
 //! `check`: reads a configuration as `serve` or `connect` would, and prints its faults, or the schema.
 
 use std::env;
-use std::io::{Read as _, Write};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{TryRecvError, channel};
 
+use clap::Args;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
 use switchboard::base::follow::{LONGEST, ReadFailure};
+use switchboard::daemon::logging::Format;
 use switchboard::daemon::threads::run_within;
 use switchboard::proxy::config::{Config, Loaded, Overrides, Purpose, Report};
 
-use crate::cli::CommandLine;
-use crate::cli::server::overrides::OverrideFlags;
-use crate::cli::start::Format;
-use crate::cli::{USAGE, client_file, to_stderr};
+use crate::cli::client_file;
+use crate::cli::output::{USAGE, print, to_stderr};
 
 /// The arguments of `check`.
 #[derive(Args)]
@@ -28,7 +27,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    overrides: OverrideFlags,
+    overrides: Overrides,
     /// Form of the findings: lines on stderr, or an object on stdout
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
@@ -43,7 +42,8 @@ pub(crate) struct Check {
 /// Prints what is wrong with the file, or the schema.
 pub(crate) fn check(options: Check) -> anyhow::Result<ExitCode> {
     if options.schema {
-        return print_schema();
+        print(format!("{:#}\n", Config::schema()))?;
+        return Ok(ExitCode::SUCCESS);
     }
     if options.client {
         return client_file::check(options.file);
@@ -52,23 +52,19 @@ pub(crate) fn check(options: Check) -> anyhow::Result<ExitCode> {
     let file = options.file.or(options.config);
     let Some(file) = file.or_else(|| by_environment().map(PathBuf::from)) else {
         let missing = "no file to check: give FILE, --config FILE or SWITCHBOARD_CONFIG";
-        CommandLine::command()
-            .error(ErrorKind::MissingRequiredArgument, missing)
-            .exit()
+        return Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).into());
     };
-    let overrides = options.overrides.into();
     let is_stdin = file == Path::new("-");
-    let loaded = load_to_check(&file, overrides)?;
+    let loaded = load_to_check(&file, options.overrides)?;
     let is_ok = loaded.is_ok();
     let report: Report = loaded.map_or_else(|faults| faults, |loaded| loaded.report);
-    let mut stdout = std::io::stdout();
     match options.format {
-        Format::Json => writeln!(stdout, "{:#}", report.json())?,
+        Format::Json => print(format!("{:#}\n", report.json()))?,
         Format::Text => {
             report.lines().for_each(|(_, line)| to_stderr(line));
             if is_ok {
                 let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
-                writeln!(stdout, "{name}: ok")?;
+                print(format!("{name}: ok\n"))?;
             }
         }
     }
@@ -77,11 +73,6 @@ pub(crate) fn check(options: Check) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::from(USAGE)
     })
-}
-
-fn print_schema() -> anyhow::Result<ExitCode> {
-    writeln!(std::io::stdout(), "{:#}", Config::schema())?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Reads a configuration and the files that it names, for as long as `serve` would. What is piped in has no deadline.

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Args;
+use switchboard::base::values::address;
 use switchboard::operator::desk::{self, Opening};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::replica_flags::{Reach, print, run};
-use crate::cli::start::address;
-use crate::cli::to_stderr;
+use super::replica_flags::{Reach, run};
+use crate::cli::output::{print, to_stderr};
 
 /// The arguments of `desk`.
 #[derive(Args)]
@@ -33,7 +33,7 @@ async fn serve(options: Desk) -> anyhow::Result<ExitCode> {
     let (mut interrupted, mut ended) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let desk = desk::Desk::start(options.listen, options.reach.replicas()?)?;
     // The address is the output of the program.
-    print(&format!("{}\n", desk.url))?;
+    print(format!("{}\n", desk.url))?;
     to_stderr(
         "the address has a secret, with which these replicas' tunnels can be seen and ended; Ctrl-C ends the page",
     );

@@ -1,37 +1,66 @@
 //! The arguments by which the programs of operators find the replicas, and what they say of those that do not answer.
 
 use std::env;
-use std::io::{IsTerminal as _, Write as _, stdin, stdout};
+use std::fmt::Display;
+use std::io::{IsTerminal as _, Write as _, stdin};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
+use serde::Serialize;
+use switchboard::base::values::{address, timeout};
 use switchboard::kubernetes::PodSearch;
-use switchboard::operator::replicas::{Replicas, Source, State};
+use switchboard::operator::replicas::{Replicas, Source, State, json};
 use switchboard::operator::tables::columns::{Table, terminal_width};
 use switchboard::operator::tables::formatting;
 
-use crate::cli::start::address;
-use crate::cli::to_stderr;
+use crate::cli::output::{print, to_stderr};
 
 /// Where the replicas are.
 #[derive(Args)]
 pub(crate) struct Reach {
     /// The admin port of a replica, which answers on its own host only (repeatable) [default: SWITCHBOARD_ADMIN or
     /// 127.0.0.1:9090]
-    #[arg(long, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        value_parser = address,
+        value_delimiter = ',',
+        conflicts_with_all = ["namespace", "selector", "context", "kubeconfig", "pod_port"]
+    )]
     admin: Vec<SocketAddr>,
     /// Wait no longer for the answer of a replica
-    #[arg(long, value_name = "DURATION", value_parser = deadline, default_value = "5s")]
+    #[arg(long, value_name = "DURATION", value_parser = timeout, default_value = "5s")]
     timeout: Duration,
     #[command(
         flatten,
         next_help_heading = "In a cluster: each pod by a port that the API server forwards, with your right to pods/portforward"
     )]
-    cluster: Cluster,
+    cluster: PodSearch,
+}
+
+/// Where the replicas are, and the form of what is said of their answers.
+#[derive(Args)]
+pub(crate) struct Replies {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+impl Replies {
+    /// The replicas that the arguments name.
+    pub(crate) fn replicas(&self) -> anyhow::Result<Replicas> {
+        self.reach.replicas()
+    }
+
+    /// Prints a value as [`print_as`] does.
+    pub(crate) fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+        print_as(self.json, value, text)
+    }
 }
 
 /// The columns of a table.
@@ -54,60 +83,17 @@ impl Columns {
     }
 }
 
-#[derive(Args)]
-struct Cluster {
-    /// The pods of this namespace [default: that of the context]
-    #[arg(long, short = 'n', value_name = "NAME", conflicts_with = "admin")]
-    namespace: Option<String>,
-    /// The pods with these labels [default: app.kubernetes.io/name=switchboard]
-    #[arg(long, short = 'l', value_name = "LABELS", conflicts_with = "admin")]
-    selector: Option<String>,
-    /// Ask the API server of this context, not of the current one
-    #[arg(long, value_name = "NAME", conflicts_with = "admin")]
-    context: Option<String>,
-    /// Ask the API server of this kubeconfig [default: KUBECONFIG or ~/.kube/config]
-    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
-    kubeconfig: Option<PathBuf>,
-    /// The admin port of the pods [default: the container port named metrics or admin, or else 9090]
-    #[arg(long, value_name = "PORT", conflicts_with = "admin", value_parser = clap::value_parser!(u16).range(1..))]
-    pod_port: Option<u16>,
-}
-
-impl Cluster {
-    fn is_named(&self) -> bool {
-        let Self {
-            namespace,
-            selector,
-            context,
-            kubeconfig,
-            pod_port,
-        } = self;
-        namespace.is_some() || selector.is_some() || context.is_some() || kubeconfig.is_some() || pod_port.is_some()
-    }
-}
-
 impl Reach {
     /// The replicas that the arguments name.
-    pub(crate) fn replicas(self) -> anyhow::Result<Replicas> {
-        let Self {
-            admin,
-            timeout,
-            cluster,
-        } = self;
-        let source = if cluster.is_named() {
-            Source::Cluster(PodSearch {
-                kubeconfig: cluster.kubeconfig,
-                context: cluster.context,
-                namespace: cluster.namespace,
-                selector: cluster.selector.unwrap_or_else(|| USUAL_SELECTOR.to_owned()),
-                port: cluster.pod_port,
-            })
-        } else if admin.is_empty() {
+    pub(crate) fn replicas(&self) -> anyhow::Result<Replicas> {
+        let source = if self.cluster != PodSearch::default() {
+            Source::Cluster(self.cluster.clone())
+        } else if self.admin.is_empty() {
             Source::Addresses(usual_addresses()?)
         } else {
-            Source::Addresses(admin)
+            Source::Addresses(self.admin.clone())
         };
-        Ok(Replicas::new(source, timeout))
+        Ok(Replicas::new(source, self.timeout))
     }
 }
 
@@ -123,23 +109,18 @@ fn usual_addresses() -> anyhow::Result<Vec<SocketAddr>> {
     addresses.collect()
 }
 
-fn deadline(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(deadline) if !deadline.is_zero() => Ok(deadline),
-        Ok(_) => Err("expected more than 0s".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
 /// Runs a program that waits for replicas. A program of a kubeconfig that hangs does not delay its end.
-pub(crate) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+pub(crate) fn run<T, E>(work: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
+where
+    anyhow::Error: From<E>,
+{
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
     let result = runtime.block_on(work);
     runtime.shutdown_background();
-    result
+    Ok(result?)
 }
 
 /// Says which replicas have not answered. The exit status: 1 if none has, 3 if some have not.
@@ -160,17 +141,24 @@ pub(crate) fn status(replicas: &[State]) -> ExitCode {
     }
 }
 
-/// Prints a table that fits the terminal.
-pub(crate) fn print_table(table: &Table) -> anyhow::Result<()> {
-    print(&table.render(terminal_width()))
+/// [`status`], and 1 if nothing was found although every replica has answered: `missing` is printed then.
+pub(crate) fn status_unless_none(is_none: bool, replicas: &[State], missing: impl Display) -> ExitCode {
+    let status = status(replicas);
+    if is_none && replicas.iter().all(State::answers) {
+        to_stderr(missing);
+        return ExitCode::FAILURE;
+    }
+    status
 }
 
-/// Prints a text. A reader that is gone, as `head` is, has read what it wanted.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    match stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
-    }
+/// Prints a value as JSON, or the text that says the same.
+pub(crate) fn print_as(is_json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
+    print(if is_json { json(value) + "\n" } else { text() })
+}
+
+/// A table that fits the terminal.
+pub(crate) fn rendered(table: &Table) -> String {
+    table.render(terminal_width())
 }
 
 /// Asks a question on the terminal; anything but `y` or `yes` is a no.
@@ -189,7 +177,5 @@ pub(crate) fn confirm(question: &str) -> anyhow::Result<bool> {
 /// For `--help`.
 pub(crate) const OPERATOR_EXITS: &str = "\
 Exit status: 0 done, 1 nothing was found, or no replica answers, 2 usage, 3 some replicas do not answer";
-/// The labels of the chart and of the kustomization.
-const USUAL_SELECTOR: &str = "app.kubernetes.io/name=switchboard";
 /// The exit status where some replicas have not answered.
 const PARTIAL: u8 = 3;

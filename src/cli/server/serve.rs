@@ -6,14 +6,13 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use switchboard::daemon::process_size::ProcessSize;
-use switchboard::proxy::config::{Loaded, Purpose};
-use switchboard::proxy::serve::{App, Command, LoadConfig};
+use switchboard::proxy::config::{Loaded, Overrides, Purpose};
+use switchboard::proxy::serve::{App, Command, LoadConfig, StartError};
 use switchboard::tunnel::drain::Drained;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::cli::server::drain::DRAIN_CUT;
-use crate::cli::server::overrides::OverrideFlags;
 use crate::cli::start::{LogFlags, start, stopped};
 
 /// The arguments of `serve`.
@@ -23,7 +22,7 @@ pub(crate) struct Serve {
     #[arg(long, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    overrides: OverrideFlags,
+    overrides: Overrides,
     #[command(flatten)]
     log: LogFlags,
 }
@@ -36,7 +35,11 @@ pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
         let stopped = stopped().context("cannot listen for signals")?;
         let start = Box::pin(App::start(load_config(options), logging.logs.clone()));
         tokio::select! {
-            app = start => anyhow::Ok(Box::pin(app?.run(commands)).await),
+            app = start => match app {
+                Ok(app) => Ok(Box::pin(app.run(commands)).await),
+                Err(StartError::Config(report)) => Err(anyhow::Error::new(report)),
+                Err(error) => Err(error.into()),
+            },
             // While the configuration is read, which may take until a mount answers. Nothing is served yet.
             () = stopped => Ok(Drained::Clean),
         }
@@ -52,8 +55,7 @@ pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
 
 /// Reads the file anew and overlays it with the flags.
 fn load_config(options: Serve) -> LoadConfig {
-    let overrides = options.overrides.into();
-    Box::new(move || Loaded::from_file(options.config.as_deref(), &overrides, Purpose::Serve))
+    Box::new(move || Loaded::from_file(options.config.as_deref(), &options.overrides, Purpose::Serve))
 }
 
 /// Turns signals into commands, for as long as the runtime lives.

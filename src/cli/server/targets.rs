@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use switchboard::daemon::admin::api::{Client, Target};
-use switchboard::operator::replicas::{self, Query, TargetName, json};
+use switchboard::operator::replicas::{self, Query, TargetName};
 use switchboard::operator::tables::formatting;
 use switchboard::operator::tables::listings::{client_table, target_table};
 
-use super::replica_flags::{Columns, OPERATOR_EXITS, Reach, print, print_table, run, status};
-use crate::cli::to_stderr;
+use super::replica_flags::{
+    Columns, OPERATOR_EXITS, Reach, Replies, print_as, rendered, run, status, status_unless_none,
+};
 
 /// The arguments of `targets`.
 #[derive(Args)]
@@ -51,74 +52,50 @@ struct Cordon {
     /// namespace/service, or static/NAME:PORT
     #[arg(value_name = "TARGET")]
     target: TargetName,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    reach: Reach,
+    replies: Replies,
 }
 
 /// Does what the arguments say.
 pub(crate) fn targets(options: Targets) -> anyhow::Result<ExitCode> {
     match options.action {
-        None => list(options.list),
-        Some(Action::List(options)) => list(options),
-        Some(Action::Cordon(options)) => cordon(options, true),
-        Some(Action::Uncordon(options)) => cordon(options, false),
+        None => list(&options.list),
+        Some(Action::List(options)) => list(&options),
+        Some(Action::Cordon(options)) => cordon(&options, true),
+        Some(Action::Uncordon(options)) => cordon(&options, false),
     }
 }
 
-fn list(options: List) -> anyhow::Result<ExitCode> {
-    let replicas = options.reach.replicas()?;
-    let listed = run(async { Ok(replicas.list::<Target>(&Query::default()).await?) })?;
-    match options.json {
-        true => print(&(json(&listed) + "\n"))?,
-        false => print_table(&target_table(&listed, options.columns.is_wide()))?,
-    }
+fn list(options: &List) -> anyhow::Result<ExitCode> {
+    let listed = run(options.reach.replicas()?.list::<Target>(&Query::default()))?;
+    let is_wide = options.columns.is_wide();
+    print_as(options.json, &listed, || rendered(&target_table(&listed, is_wide)))?;
     Ok(status(&listed.replicas))
 }
 
 /// Lists the clients of all replicas.
-pub(crate) fn clients(options: List) -> anyhow::Result<ExitCode> {
-    let replicas = options.reach.replicas()?;
-    let listed = run(async { Ok(replicas.list::<Client>(&Query::default()).await?) })?;
-    match options.json {
-        true => print(&(json(&listed) + "\n"))?,
-        false => print_table(&client_table(&listed))?,
-    }
+pub(crate) fn clients(options: &List) -> anyhow::Result<ExitCode> {
+    let listed = run(options.reach.replicas()?.list::<Client>(&Query::default()))?;
+    print_as(options.json, &listed, || rendered(&client_table(&listed)))?;
     Ok(status(&listed.replicas))
 }
 
-fn cordon(options: Cordon, is_cordoned: bool) -> anyhow::Result<ExitCode> {
-    let replicas = options.reach.replicas()?;
-    let report = run(async { Ok(replicas.cordon(&options.target, is_cordoned).await?) })?;
-    if options.json {
-        print(&(json(&report) + "\n"))?;
-    } else {
-        for row in &report.changed {
-            let (namespace, service) = (
-                formatting::foreign(&row.item.namespace),
-                formatting::foreign(&row.item.service),
-            );
-            let now = if row.item.is_cordoned {
-                "is cordoned"
-            } else {
-                "takes new tunnels"
+fn cordon(options: &Cordon, is_cordoned: bool) -> anyhow::Result<ExitCode> {
+    let replicas = options.replies.replicas()?;
+    let report = run(replicas.cordon(&options.target, is_cordoned))?;
+    options.replies.print(&report, || {
+        let lines = report.changed.iter().map(|row| {
+            let [namespace, service] = [&row.item.namespace, &row.item.service].map(|name| formatting::foreign(name));
+            let now = match row.item.is_cordoned {
+                true => "is cordoned",
+                false => "takes new tunnels",
             };
             let tunnels = row.item.tunnels;
-            print(&format!(
-                "{namespace}/{service} {now} on {}, {tunnels} tunnels are open\n",
-                row.replica
-            ))?;
-        }
-    }
-    let status = status(&report.replicas);
-    if report.changed.is_empty() && report.replicas.iter().all(replicas::State::answers) {
-        to_stderr(format_args!(
-            "switchboard: no target {} is on the allowlist",
-            options.target
-        ));
-        return Ok(ExitCode::FAILURE);
-    }
-    Ok(status)
+            let replica = &row.replica;
+            format!("{namespace}/{service} {now} on {replica}, {tunnels} tunnels are open\n")
+        });
+        lines.collect()
+    })?;
+    let missing = format!("switchboard: no target {} is on the allowlist", options.target);
+    Ok(status_unless_none(report.changed.is_empty(), &report.replicas, missing))
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use switchboard::daemon::admin::api::{Closing, Rates, Tunnel};
-use switchboard::operator::replicas::{self, Listed, Query, Reason, Replicas, Selection, Sort, TargetName, json};
+use switchboard::operator::replicas::{self, Listed, Query, Reason, Replicas, Selection, Sort, TargetName};
 use switchboard::operator::tables::diagnoses::{diagnosis_summary, diagnosis_table};
 use switchboard::operator::tables::formatting;
-use switchboard::operator::tables::listings::tunnel_table;
+use switchboard::operator::tables::listings::{fields, tunnel_table};
 use tokio::time::sleep;
 
-use super::replica_flags::{Columns, OPERATOR_EXITS, Reach, confirm, print, print_table, run, status};
-use crate::cli::to_stderr;
+use super::replica_flags::{Columns, OPERATOR_EXITS, Replies, confirm, rendered, run, status, status_unless_none};
+use crate::cli::output::{print, to_stderr};
 
 /// The arguments of `tunnels`.
 #[derive(Args)]
@@ -56,11 +56,8 @@ struct List {
     limit: Option<usize>,
     #[command(flatten)]
     columns: Columns,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    reach: Reach,
+    replies: Replies,
 }
 
 #[derive(Args)]
@@ -96,11 +93,8 @@ struct Show {
     /// The id, as `tunnels` and the access log show it
     #[arg(value_name = "ID")]
     id: String,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    reach: Reach,
+    replies: Replies,
 }
 
 #[derive(Args)]
@@ -115,11 +109,8 @@ struct Why {
     limit: usize,
     #[command(flatten)]
     columns: Columns,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    reach: Reach,
+    replies: Replies,
 }
 
 #[derive(Args)]
@@ -135,11 +126,8 @@ struct Close {
     /// Do not ask
     #[arg(long, short = 'y')]
     yes: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    reach: Reach,
+    replies: Replies,
 }
 
 #[derive(Args)]
@@ -153,11 +141,8 @@ struct Limit {
     /// From the client
     #[arg(long, value_name = "RATE")]
     upload: Option<String>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    reach: Reach,
+    replies: Replies,
 }
 
 /// Does what the arguments say.
@@ -165,7 +150,7 @@ pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
     match options.action {
         None => list(options.list),
         Some(Action::List(options)) => list(options),
-        Some(Action::Show(options)) => show(options, ""),
+        Some(Action::Show(options)) => show(&options.replies, &options.replies.replicas()?, &options.id, ""),
         Some(Action::Why(options)) => why(options),
         Some(Action::Close(options)) => close(options),
         Some(Action::Limit(options)) => limit(options),
@@ -178,15 +163,13 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
         limit: options.limit,
         ..options.filter.into_query()
     };
-    let replicas = options.reach.replicas()?;
+    let replicas = options.replies.replicas()?;
     let listed = run(look(&replicas, &query))?;
-    if options.json {
-        print(&(json(&listed) + "\n"))?;
-    } else {
+    options.replies.print(&listed, || {
         let has_rates = query.sort == Some(Sort::Rate);
-        print_table(&tunnel_table(&listed, has_rates, options.columns.is_wide()))?;
-        print(&summary(&listed))?;
-    }
+        let table = tunnel_table(&listed, has_rates, options.columns.is_wide());
+        rendered(&table) + &summary(&listed)
+    })?;
     Ok(status(&listed.replicas))
 }
 
@@ -218,53 +201,32 @@ fn summary(listed: &Listed<Tunnel>) -> String {
 }
 
 fn why(options: Why) -> anyhow::Result<ExitCode> {
-    let Why {
-        id,
-        filter,
-        limit,
-        columns,
-        json: is_json,
-        reach,
-    } = options;
-    if let Some(id) = id {
-        let json = is_json;
-        return show(Show { id, json, reach }, LOOK);
+    let replicas = options.replies.replicas()?;
+    if let Some(id) = options.id {
+        return show(&options.replies, &replicas, &id, LOOK);
     }
     let query = Query {
         sort: Some(Sort::Rate),
-        limit: Some(limit.clamp(1, LARGEST_LOOKS)),
-        ..filter.into_query()
+        limit: Some(options.limit.clamp(1, LARGEST_LOOKS)),
+        ..options.filter.into_query()
     };
-    let replicas = reach.replicas()?;
     let (states, looks) = run(async {
         let listed = look(&replicas, &query).await?;
-        Ok((listed.replicas, replicas.diagnose(listed.items, LOOK).await?))
+        anyhow::Ok((listed.replicas, replicas.diagnose(listed.items, LOOK).await?))
     })?;
-    if is_json {
-        print(&(json(&looks) + "\n"))?;
-    } else if !looks.is_empty() {
-        print_table(&diagnosis_table(&looks, columns.is_wide()))?;
-        print(&diagnosis_summary(&looks))?;
-    }
-    if looks.is_empty() && states.iter().all(replicas::State::answers) {
-        return Ok(not_found());
-    }
-    Ok(status(&states))
+    options.replies.print(&looks, || match looks.is_empty() {
+        true => String::new(),
+        false => rendered(&diagnosis_table(&looks, options.columns.is_wide())) + &diagnosis_summary(&looks),
+    })?;
+    Ok(status_unless_none(looks.is_empty(), &states, NOT_FOUND))
 }
 
-fn show(options: Show, path: &str) -> anyhow::Result<ExitCode> {
-    let replicas = options.reach.replicas()?;
-    let report = run(async { Ok(replicas.show(&options.id, path).await?) })?;
-    if options.json {
-        print(&(json(&report.changed) + "\n"))?;
-    } else {
-        for row in &report.changed {
-            print(&switchboard::operator::tables::listings::fields(
-                &row.replica,
-                &row.item,
-            ))?;
-        }
-    }
+fn show(replies: &Replies, replicas: &Replicas, id: &str, path: &str) -> anyhow::Result<ExitCode> {
+    let report = run(replicas.show(id, path))?;
+    replies.print(&report.changed, || {
+        let rows = report.changed.iter();
+        rows.map(|row| fields(&row.replica, &row.item)).collect()
+    })?;
     Ok(found(&report))
 }
 
@@ -274,17 +236,18 @@ fn close(options: Close) -> anyhow::Result<ExitCode> {
 }
 
 async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
-    let replicas = options.reach.replicas()?;
+    let replicas = options.replies.replicas()?;
     let query = options.filter.into_query();
     let mut listed = replicas.list::<Tunnel>(&query).await?;
     if !options.ids.is_empty() {
         listed.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
     }
     if listed.items.is_empty() && listed.is_whole() {
-        return Ok(not_found());
+        to_stderr(NOT_FOUND);
+        return Ok(ExitCode::FAILURE);
     }
     if !options.yes {
-        print_table(&tunnel_table(&listed, false, false))?;
+        print(rendered(&tunnel_table(&listed, false, false)))?;
         if !confirm(&format!("End {} tunnels?", listed.items.len()))? {
             return Ok(ExitCode::FAILURE);
         }
@@ -299,16 +262,8 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
     for selection in &selections {
         ended.add(replicas.close(selection, &closing).await?);
     }
-    if options.json {
-        print(&(json(&ended) + "\n"))?;
-    } else {
-        print(&said(&ended, &listed))?;
-    }
-    let status = status(&ended.replicas);
-    if ended.changed.is_empty() && ended.replicas.iter().all(replicas::State::answers) {
-        return Ok(not_found());
-    }
-    Ok(status)
+    options.replies.print(&ended, || said(&ended, &listed))?;
+    Ok(status_unless_none(ended.changed.is_empty(), &ended.replicas, NOT_FOUND))
 }
 
 /// What has ended, in words.
@@ -329,25 +284,21 @@ fn said(ended: &replicas::Ended, listed: &Listed<Tunnel>) -> String {
 }
 
 fn limit(options: Limit) -> anyhow::Result<ExitCode> {
-    let replicas = options.reach.replicas()?;
+    let replicas = options.replies.replicas()?;
     let rates = Rates {
         download: options.download,
         upload: options.upload,
     };
-    let report = run(async { Ok(replicas.limit(&options.id, &rates).await?) })?;
-    if options.json {
-        print(&(json(&report) + "\n"))?;
-    } else {
-        for row in &report.changed {
+    let report = run(replicas.limit(&options.id, &rates))?;
+    options.replies.print(&report, || {
+        let lines = report.changed.iter().map(|row| {
             let [download, upload] =
                 [&row.item.download, &row.item.upload].map(|limit| formatting::foreign(&limit.rate));
             let id = formatting::foreign(&row.item.tunnel_id);
-            print(&format!(
-                "{id} on {}: download {download}, upload {upload}\n",
-                row.replica
-            ))?;
-        }
-    }
+            format!("{id} on {}: download {download}, upload {upload}\n", row.replica)
+        });
+        lines.collect()
+    })?;
     Ok(found(&report))
 }
 
@@ -356,18 +307,11 @@ fn found<T>(report: &replicas::Changed<T>) -> ExitCode {
     if !report.changed.is_empty() {
         return ExitCode::SUCCESS;
     }
-    if report.replicas.iter().all(replicas::State::answers) {
-        return not_found();
-    }
-    status(&report.replicas);
+    status_unless_none(true, &report.replicas, NOT_FOUND);
     ExitCode::FAILURE
 }
 
-fn not_found() -> ExitCode {
-    to_stderr("switchboard: no open tunnel is that");
-    ExitCode::FAILURE
-}
-
+const NOT_FOUND: &str = "switchboard: no open tunnel is that";
 /// The proxy's own look at a tunnel takes that long, within the deadline of its answer.
 const LOOK: &str = "/diagnosis?over_ms=2000";
 /// What says which tunnels, in place of an id.

@@ -63,7 +63,11 @@ impl ProxyUrl {
 
 impl fmt::Display for ProxyUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.scheme.prefix(), self.authority)
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        write!(f, "{scheme}://{}", self.authority)
     }
 }
 
@@ -83,10 +87,13 @@ impl FromStr for ProxyUrl {
         if text.trim().is_empty() {
             return Err(ProxyUrlError::Empty);
         }
-        let (scheme, rest) = [Scheme::Http, Scheme::Https]
-            .into_iter()
-            .find_map(|scheme| Some((scheme, scheme.strip(text)?)))
-            .ok_or(ProxyUrlError::Scheme)?;
+        let (scheme, rest) = text.split_once("://").ok_or(ProxyUrlError::Scheme)?;
+        // In upper or lower case (RFC 3986 section 3.1).
+        let (scheme, port) = match &*scheme.to_ascii_lowercase() {
+            "http" => (Scheme::Http, 80),
+            "https" => (Scheme::Https, 443),
+            _ => return Err(ProxyUrlError::Scheme),
+        };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains(['/', '?', '#']) {
             return Err(ProxyUrlError::Path);
@@ -94,10 +101,6 @@ impl FromStr for ProxyUrl {
         let (userinfo, host) = match authority.rsplit_once('@') {
             Some((userinfo, host)) => (Some(userinfo), host),
             None => (None, authority),
-        };
-        let port = match scheme {
-            Scheme::Http => 80,
-            Scheme::Https => 443,
         };
         Ok(Self {
             scheme,
@@ -131,21 +134,6 @@ pub enum ProxyUrlError {
     /// A colon in the decoded user, or a control character: Basic cannot carry them (RFC 7617 section 2).
     #[error("the user or password of the proxy URL holds a character that cannot be sent")]
     BadCredentials,
-}
-
-impl Scheme {
-    fn prefix(self) -> &'static str {
-        match self {
-            Self::Http => "http://",
-            Self::Https => "https://",
-        }
-    }
-
-    /// The text behind the prefix, which may be in upper or lower case (RFC 3986 section 3.1).
-    fn strip(self, text: &str) -> Option<&str> {
-        let (prefix, rest) = text.split_at_checked(self.prefix().len())?;
-        prefix.eq_ignore_ascii_case(self.prefix()).then_some(rest)
-    }
 }
 
 fn parse_host(host: &str, default_port: u16) -> Result<Authority, ProxyUrlError> {

@@ -8,8 +8,10 @@ use self::route::{Context, Route};
 use super::cluster_names::ClusterNames;
 use super::document::At;
 use super::entry::{Entry, Service, Target, by_name};
-use super::remarks::Remarks;
-use super::{Format, Imported, Input, Options, kubectl, static_list};
+use super::input::Input;
+use super::options::{Format, Options};
+use super::remarks::{Imported, Remarks};
+use super::{kubectl, static_list};
 use crate::base::values;
 use crate::base::values::shown;
 
@@ -32,7 +34,7 @@ pub fn envoyfilter(inputs: &[Input], options: &Options) -> Imported {
         Format::Kubectl => kubectl::lines(entries, &names, &mut remarks),
         Format::Static => static_list::section(entries, |entry| found.addresses(entry), &mut remarks),
     };
-    Imported::new(text, remarks)
+    remarks.finish(text)
 }
 
 /// What the documents hold.

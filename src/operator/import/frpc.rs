@@ -7,8 +7,10 @@ use self::proxy::{Context, Proxy};
 use super::cluster_names::ClusterNames;
 use super::document::At;
 use super::entry::{Entry, by_name};
-use super::remarks::{Place, Remarks};
-use super::{Format, Imported, Input, Options, kubectl, static_list};
+use super::input::Input;
+use super::options::{Format, Frp, Options};
+use super::remarks::{Imported, Place, Remarks};
+use super::{kubectl, static_list};
 use crate::base::values::shown;
 use crate::base::yaml::finding::{Findings, Position};
 use crate::base::yaml::tree::Node;
@@ -17,10 +19,14 @@ mod proxy;
 mod toml_tree;
 
 /// Translates the tcpmux proxies of all files together.
-pub fn frpc(inputs: &[Input], options: &Options) -> Imported {
+pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> Imported {
     let mut remarks = Remarks::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
-    let context = Context { options, names: &names };
+    let context = Context {
+        format: options.format,
+        frp,
+        names: &names,
+    };
     let mut entries = Vec::new();
     for (file, input) in inputs.iter().enumerate() {
         for root in &read(file, input, &mut remarks) {
@@ -37,7 +43,7 @@ pub fn frpc(inputs: &[Input], options: &Options) -> Imported {
             static_list::section(entries, |_| Err(reason.to_owned()), &mut remarks)
         }
     };
-    Imported::new(text, remarks)
+    remarks.finish(text)
 }
 
 /// The file as one tree in the keys of today's frp, whatever its format; none after a fault.

@@ -1,8 +1,29 @@
 //! What an import has to say of its files: each remark has a file, a position and a severity.
 
-use super::Extent;
 use crate::base::text::escaped;
 use crate::base::yaml::finding::{Finding, Findings, Position, Severity};
+
+/// The result of an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// What is printed on stdout.
+    pub text: String,
+    /// What is printed on stderr: `FILE:LINE:COLUMN: severity: message`.
+    pub remarks: Vec<String>,
+    /// How much was translated.
+    pub extent: Extent,
+}
+
+/// How much of the files was translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Not all: the remarks name what is left out.
+    Part,
+    /// A file could not be read, or is not of its format.
+    Unreadable,
+}
 
 /// A place in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,28 +113,21 @@ impl Remarks {
         format!("{}:{}", self.name(place.file), place.position)
     }
 
-    /// How much was translated.
-    pub(super) fn extent(&self) -> Extent {
-        if self.is_unreadable {
-            return Extent::Unreadable;
-        }
-        if self.leaves_out { Extent::Part } else { Extent::Whole }
-    }
-
-    /// The remarks as lines, in the order of the files; no more than a person would read.
-    pub(super) fn into_lines(mut self) -> Vec<String> {
+    /// The result with that text: the remarks as lines, in the order of the files, and no more than a person would read.
+    pub(super) fn finish(mut self, text: String) -> Imported {
         self.sort();
-        let mut lines: Vec<_> = self
-            .found
-            .iter()
-            .take(MOST_LINES)
-            .map(|remark| self.line(remark))
-            .collect();
+        let shown = self.found.iter().take(MOST_LINES);
+        let mut remarks: Vec<_> = shown.map(|remark| self.line(remark)).collect();
         let more = self.dropped + self.found.len().saturating_sub(MOST_LINES);
         if more > 0 {
-            lines.push(format!("and {more} more"));
+            remarks.push(format!("and {more} more"));
         }
-        lines
+        let extent = match (self.is_unreadable, self.leaves_out) {
+            (true, _) => Extent::Unreadable,
+            (false, true) => Extent::Part,
+            (false, false) => Extent::Whole,
+        };
+        Imported { text, remarks, extent }
     }
 
     fn line(&self, (file, finding): &(usize, Finding)) -> String {
@@ -140,8 +154,10 @@ mod tests {
             remarks.note(place(0, line), "a");
             assert!(remarks.found.len() <= 2 * MOST_LINES);
         }
-        assert!(matches!(remarks.extent(), Extent::Part));
-        let lines = remarks.into_lines();
+        let Imported {
+            remarks: lines, extent, ..
+        } = remarks.finish(String::new());
+        assert_eq!(extent, Extent::Part);
         assert_eq!(lines.len(), MOST_LINES + 1);
         assert!(
             lines[0].starts_with("a:1:1: ") && lines[9_999].starts_with("a:10000:1: "),

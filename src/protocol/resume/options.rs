@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::LARGEST_WINDOW;
 use super::liveness::Timing;
+use crate::base::units::{Size, UnitError};
 
 /// The settings of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,3 +43,14 @@ pub(crate) const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
 pub(crate) const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
 /// The smallest window of a stream in bytes.
 pub const SMALLEST_WINDOW: u32 = 4 * 1024;
+
+/// Reads the size of a window, such as `1MiB`.
+///
+/// # Errors
+/// It is no size, or not between the smallest and the largest window.
+pub fn window(text: &str) -> Result<u32, String> {
+    let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
+    let window = u32::try_from(size.get()).ok();
+    let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));
+    window.ok_or_else(|| "a window has 4KiB to 64MiB".to_owned())
+}

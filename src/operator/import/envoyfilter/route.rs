@@ -32,17 +32,10 @@ impl Context<'_> {
     /// A patch of the connection manager: its routes, if it has some, and CONNECT for its port, which needs nothing here.
     pub(super) fn connection_manager(&mut self, value: At<'_>) {
         let typed = value.get("typed_config").unwrap_or(value);
-        for pair in typed.pairs() {
-            match pair.key.as_str() {
-                "route_config" => self.route_configuration(pair.value),
-                key if OF_THE_GATEWAY.contains(&key) => {}
-                key => {
-                    let key = shown(key);
-                    let reason = format!("{key} stays with the gateway, and so does what it restricts");
-                    self.remarks.warning(pair.place, reason);
-                }
-            }
+        if let Some(routes) = typed.get("route_config") {
+            self.route_configuration(routes);
         }
+        self.warn_of_the_rest(typed, &OF_THE_GATEWAY);
     }
 
     /// A route configuration: its virtual hosts.
@@ -50,14 +43,13 @@ impl Context<'_> {
         for host in value.items_of("virtual_hosts") {
             self.virtual_host(host);
         }
-        for pair in value
-            .pairs()
-            .filter(|pair| !matches!(&*pair.key, "name" | "virtual_hosts"))
-        {
-            let reason = format!(
-                "{} stays with the gateway, and so does what it restricts",
-                shown(&pair.key)
-            );
+        self.warn_of_the_rest(value, &["name", "virtual_hosts"]);
+    }
+
+    fn warn_of_the_rest(&mut self, value: At<'_>, known: &[&str]) {
+        for pair in value.pairs().filter(|pair| !known.contains(&&*pair.key)) {
+            let key = shown(&pair.key);
+            let reason = format!("{key} stays with the gateway, and so does what it restricts");
             self.remarks.warning(pair.place, reason);
         }
     }
@@ -204,8 +196,9 @@ fn unknown<'a>(at: At<'a>, known: &[&str]) -> Option<Pair<'a>> {
     at.pairs().find(|pair| !known.contains(&pair.key.as_str()))
 }
 
-/// The options of a connection manager that are of its own port and protocols.
-const OF_THE_GATEWAY: [&str; 9] = [
+/// The options of a connection manager that are read, or are of its own port and protocols.
+const OF_THE_GATEWAY: [&str; 10] = [
+    "route_config",
     "@type",
     "stat_prefix",
     "codec_type",

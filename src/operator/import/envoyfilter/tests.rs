@@ -70,7 +70,6 @@ fn options(format: Format) -> Options {
         format,
         cluster_domain: "cluster.local".into(),
         alias_port: 22,
-        frp: super::super::Frp::default(),
     }
 }
 

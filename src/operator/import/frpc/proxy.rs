@@ -8,8 +8,8 @@ use crate::base::yaml::tree::Value;
 use crate::operator::import::cluster_names::ClusterNames;
 use crate::operator::import::document::At;
 use crate::operator::import::entry::{Entry, Service, Settings, Target};
+use crate::operator::import::options::{Format, Frp};
 use crate::operator::import::remarks::{Place, Remarks};
-use crate::operator::import::{Format, Options};
 use crate::tunnel::limits::Rate;
 
 /// A proxy of a file.
@@ -34,7 +34,8 @@ struct Wanted<'a> {
 /// What the translation of every proxy needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
-    pub(super) options: &'a Options,
+    pub(super) format: Format,
+    pub(super) frp: &'a Frp,
     pub(super) names: &'a ClusterNames,
 }
 
@@ -55,8 +56,8 @@ impl<'a> Proxy<'a> {
     /// Its names, each at the ports that clients ask for; none if it is not translated, which `remarks` then say.
     pub(super) fn entries(&self, context: Context<'_>, remarks: &mut Remarks) -> Vec<Entry> {
         let name = shown(self.name);
-        let made = self.wanted(context.options, remarks).map(|wanted| {
-            let ports = match context.options.frp.ports.as_slice() {
+        let made = self.wanted(context.frp, remarks).map(|wanted| {
+            let ports = match context.frp.ports.as_slice() {
                 [] => &[22],
                 ports => ports,
             };
@@ -91,7 +92,7 @@ impl<'a> Proxy<'a> {
         at.text()
     }
 
-    fn wanted(&self, options: &Options, remarks: &mut Remarks) -> Result<Wanted<'a>, Unsuited> {
+    fn wanted(&self, frp: &Frp, remarks: &mut Remarks) -> Result<Wanted<'a>, Unsuited> {
         let unsuited = |reason: String| Err(Unsuited(self.place, reason));
         match (self.text("type"), self.text("multiplexer")) {
             (Some("tcpmux"), Some("httpconnect")) => {}
@@ -114,7 +115,7 @@ impl<'a> Proxy<'a> {
         let mut wanted = Wanted::default();
         for (key, at) in &self.options {
             if key == "subdomain" && at.text().is_some_and(|text| !text.is_empty()) {
-                wanted.hosts.push(subdomain(*at, options)?);
+                wanted.hosts.push(subdomain(*at, frp)?);
             } else {
                 let read = wanted.read(key, *at);
                 let remark = read.map_err(|reason| Unsuited(at.place(), format!("{}: {reason}", shown(key))))?;
@@ -181,8 +182,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-fn subdomain(at: At<'_>, options: &Options) -> Result<(String, Place), Unsuited> {
-    match (&options.frp.subdomain_host, at.text()) {
+fn subdomain(at: At<'_>, frp: &Frp) -> Result<(String, Place), Unsuited> {
+    match (&frp.subdomain_host, at.text()) {
         (Some(domain), Some(name)) => Ok((format!("{name}.{domain}"), at.place())),
         _ => {
             let reason = "subdomain: give the subDomainHost of frps by --subdomain-host DOMAIN";
@@ -197,26 +198,23 @@ fn named(host: &str, port: u16, wanted: &Wanted<'_>, context: Context<'_>) -> Re
         return Err("a pattern, and names match exactly: give the names".to_owned());
     }
     let name: Authority = format!("{host}:{port}").parse().map_err(|error| format!("{error}"))?;
-    let target = match context.options.format {
-        Format::Static => address(wanted, context.options),
+    let target = match context.format {
+        Format::Static => address(wanted, context.frp),
         Format::Kubectl => service(&name, wanted, context),
     };
     Ok((name, target?))
 }
 
 /// The address of a static target.
-fn address(wanted: &Wanted<'_>, options: &Options) -> Result<Target, String> {
+fn address(wanted: &Wanted<'_>, frp: &Frp) -> Result<Target, String> {
     let local = wanted.ip.unwrap_or(LOCAL);
     let port = wanted.port.ok_or("no localPort")?;
     let ip = match local.parse::<IpAddr>() {
-        Ok(ip) if ip.is_loopback() => options.frp.host.ok_or(
+        Ok(ip) if ip.is_loopback() => frp.host.ok_or(
             "localIP is the host of frpc itself: give its address, as the proxy reaches it, by --frpc-host IP",
         )?,
         Ok(ip) => ip,
-        Err(_) if local == "localhost" => options
-            .frp
-            .host
-            .ok_or("give the address of frpc's host by --frpc-host IP")?,
+        Err(_) if local == "localhost" => frp.host.ok_or("give the address of frpc's host by --frpc-host IP")?,
         Err(_) => {
             return Err(format!(
                 "localIP {} is a name, and names are not resolved",
@@ -229,7 +227,7 @@ fn address(wanted: &Wanted<'_>, options: &Options) -> Result<Target, String> {
 
 /// The Service of a proxy: the one that localIP names, or the one that the name itself names.
 fn service(name: &Authority, wanted: &Wanted<'_>, context: Context<'_>) -> Result<Target, String> {
-    let Context { options, names } = context;
+    let Context { frp, names, .. } = context;
     let local = wanted.ip.unwrap_or(LOCAL);
     if let Some(service) = names.service(local) {
         return Ok(Target::Service(service, wanted.port));
@@ -237,7 +235,7 @@ fn service(name: &Authority, wanted: &Wanted<'_>, context: Context<'_>) -> Resul
     if !local.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) && local != "localhost" {
         return Err(format!("localIP {} is no Service: use --format static", shown(local)));
     }
-    let suffixes = options.frp.public_suffixes.iter();
+    let suffixes = frp.public_suffixes.iter();
     let shorts = suffixes.filter_map(|suffix| name.host().strip_suffix(&**suffix)?.strip_suffix('.'));
     let service = shorts
         .filter_map(|short| short.split_once('.'))

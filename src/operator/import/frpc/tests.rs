@@ -48,9 +48,8 @@ fn imported_with(files: &[(&str, &str)], format: Format, frp: Frp) -> Imported {
         format,
         cluster_domain: "cluster.local".into(),
         alias_port: 22,
-        frp,
     };
-    frpc(&inputs, &options)
+    frpc(&inputs, &options, &frp)
 }
 
 fn imported(name: &str, text: &str, format: Format) -> Imported {

@@ -1,0 +1,20 @@
+//! Writes to stdout and stderr: a reader that is gone ends no program.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write, stderr, stdout};
+
+/// Writes a line to stderr. A full disk or a reader that is gone changes no exit status: `eprintln!` would panic.
+pub(crate) fn to_stderr(line: impl Display) {
+    writeln!(stderr(), "{line}").unwrap_or_default();
+}
+
+/// Writes a text to stdout. A reader that is gone, as `head` is, has read what it wanted.
+pub(crate) fn print(text: impl AsRef<[u8]>) -> anyhow::Result<()> {
+    match stdout().lock().write_all(text.as_ref()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+/// The exit status of faulty arguments, and of a faulty configuration.
+pub(crate) const USAGE: u8 = 2;

@@ -1,0 +1,49 @@
+//! What the files do not say: the arguments of the program.
+
+use std::net::IpAddr;
+
+use clap::{Args, ValueEnum};
+
+use crate::base::values;
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// `kubectl label` and `kubectl annotate` for each Service.
+    #[value(help = None::<&str>)]
+    Kubectl,
+    /// The section `allowlist.static` of a configuration file.
+    #[value(help = None::<&str>)]
+    Static,
+}
+
+/// What the files do not say, how the proxy is configured: the arguments of the program.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What is printed: lines of kubectl, or the section `allowlist` of a configuration file
+    #[arg(long, value_name = "FORMAT", default_value = "kubectl")]
+    pub format: Format,
+    /// `allowlist.kubernetes.cluster_domain` of the proxy
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local", value_parser = values::domain)]
+    pub cluster_domain: Box<str>,
+    /// `allowlist.kubernetes.alias_port` of the proxy
+    #[arg(long, value_name = "PORT", default_value = "22", value_parser = values::port)]
+    pub alias_port: u16,
+}
+
+/// What an frpc file does not say: the arguments for it.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frp {
+    /// A port that clients ask for, which frp does not look at (repeatable; 22 without one)
+    #[arg(long = "port", value_name = "PORT", value_parser = values::port)]
+    pub ports: Vec<u16>,
+    /// The subDomainHost of frps, for proxies with a subdomain
+    #[arg(long, value_name = "DOMAIN", value_parser = values::domain)]
+    pub subdomain_host: Option<Box<str>>,
+    /// The domain behind SERVICE.NAMESPACE in names of Services, for kubectl lines (repeatable)
+    #[arg(long = "public-suffix", value_name = "DOMAIN", value_parser = values::domain)]
+    pub public_suffixes: Vec<Box<str>>,
+    /// The address of frpc's host, in place of its own loopback, for static targets
+    #[arg(long = "frpc-host", value_name = "IP")]
+    pub host: Option<IpAddr>,
+}
