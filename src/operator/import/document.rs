@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::remarks::Place;
+use super::remarks::{Place, Remarks};
+use crate::base::values::shown;
 use crate::base::yaml::tree::{Entry, Node, Value};
 
 /// A value of a document, with its file.
@@ -98,20 +99,30 @@ impl<'a> At<'a> {
         &self.node.value
     }
 
-    /// The keys that a map has twice, in either spelling: readers differ in which one counts.
-    pub(super) fn duplicates(self) -> Vec<Pair<'a>> {
-        let (mut found, mut open) = (Vec::new(), vec![self]);
+    /// The first key of a map that is none of these.
+    pub(super) fn unknown(self, known: &[&str]) -> Option<Pair<'a>> {
+        self.pairs().find(|pair| !known.contains(&&*pair.key))
+    }
+
+    /// Returns whether no map has a key twice, in either spelling: readers differ in which one counts. `remarks` get those.
+    pub(super) fn has_no_duplicates(self, remarks: &mut Remarks) -> bool {
+        let (mut is_sound, mut open) = (true, vec![self]);
         while let Some(at) = open.pop() {
             let mut known = HashSet::new();
-            for pair in at.pairs() {
-                open.push(pair.value);
-                if !known.insert(pair.key.clone()) {
-                    found.push(pair);
+            for Pair { key, place, value } in at.pairs() {
+                open.push(value);
+                if known.contains(&key) {
+                    remarks.error(
+                        place,
+                        format!("the key {} is there twice: the document is not read", shown(&key)),
+                    );
+                    is_sound = false;
                 }
+                known.insert(key);
             }
             open.extend(at.items());
         }
-        found
+        is_sound
     }
 
     fn entries(self) -> &'a [Entry] {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::remarks::{Place, Remarks};
-use crate::base::authority::Authority;
+use crate::base::authority::{Authority, AuthorityError};
 use crate::tunnel::limits::Rate;
 use crate::tunnel::proxy_header::Version;
 
@@ -61,6 +61,14 @@ impl Service {
 pub(super) fn is_label(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// The name of a target, with its port.
+pub(super) fn exact_name(text: &str) -> Result<Authority, String> {
+    match text.contains('*') {
+        true => Err("a pattern, and names match exactly: give the names".to_owned()),
+        false => text.parse().map_err(|error: AuthorityError| error.to_string()),
+    }
 }
 
 /// Each name once, in the order of the files. Members of a group become one entry; another entry of a name that is taken is

@@ -48,12 +48,7 @@ struct Found {
 
 impl Found {
     fn read(&mut self, document: At<'_>, names: &ClusterNames, remarks: &mut Remarks) {
-        let duplicates = document.duplicates();
-        for pair in &duplicates {
-            let reason = format!("the key {} is there twice: the document is not read", shown(&pair.key));
-            remarks.error(pair.place, reason);
-        }
-        if !duplicates.is_empty() {
+        if !document.has_no_duplicates(remarks) {
             return;
         }
         let is_list = document.text_of("kind").is_some_and(|kind| kind.ends_with("List"));

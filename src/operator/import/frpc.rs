@@ -89,14 +89,7 @@ fn template(text: &str) -> Option<Position> {
 
 /// The proxies of a file that frpc starts. What else the file holds is named.
 fn proxies<'a>(root: At<'a>, remarks: &mut Remarks) -> Vec<Proxy<'a>> {
-    let duplicates = root.duplicates();
-    for pair in &duplicates {
-        remarks.error(
-            pair.place,
-            format!("{} is there twice: the file is not read", shown(&pair.key)),
-        );
-    }
-    if !duplicates.is_empty() {
+    if !root.has_no_duplicates(remarks) {
         return Vec::new();
     }
     for (key, reason) in [

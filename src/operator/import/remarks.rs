@@ -34,6 +34,9 @@ pub(super) struct Place {
     pub(super) position: Position,
 }
 
+/// Why something is not printed, and where that is said.
+pub(super) struct Unsuited(pub(super) Place, pub(super) String);
+
 /// The remarks so far. An error is about a name that is not printed, a warning about an option that has no counterpart.
 #[derive(Debug)]
 pub(super) struct Remarks {

@@ -19,7 +19,7 @@ pub(super) enum Cluster {
 /// The cluster's name, and what is behind it, or why that cannot be reached.
 pub(super) fn read(value: At<'_>, names: &ClusterNames) -> (String, Result<Cluster, String>) {
     let name = value.text_of("name").unwrap_or_default().to_owned();
-    let unknown = value.pairs().find(|pair| !HARMLESS.contains(&pair.key.as_str()));
+    let unknown = value.unknown(&HARMLESS);
     let cluster = match unknown {
         Some(pair) => Err(format!("has the option {}, which is not translated", shown(&pair.key))),
         None => read_endpoints(value, names),

@@ -5,8 +5,8 @@
 use crate::base::authority::Authority;
 use crate::base::values::{self, shown};
 use crate::operator::import::document::{At, Pair};
-use crate::operator::import::entry::Settings;
-use crate::operator::import::remarks::{Place, Remarks};
+use crate::operator::import::entry::{Settings, exact_name};
+use crate::operator::import::remarks::{Place, Remarks, Unsuited};
 use crate::tunnel::proxy_header::Version;
 
 /// A name and the cluster that it leads to.
@@ -24,9 +24,6 @@ pub(super) struct Context<'a> {
     pub(super) routes: &'a mut Vec<Route>,
     pub(super) remarks: &'a mut Remarks,
 }
-
-/// Why a route is not printed, and where that is said.
-struct Unsuited(Place, String);
 
 impl Context<'_> {
     /// A patch of the connection manager: its routes, if it has some, and CONNECT for its port, which needs nothing here.
@@ -57,7 +54,7 @@ impl Context<'_> {
     /// A virtual host: its first route of CONNECT, for each of its domains.
     pub(super) fn virtual_host(&mut self, host: At<'_>) {
         let name = shown(host.text_of("name").unwrap_or("without a name"));
-        if let Some(pair) = unknown(host, &["name", "domains", "routes"]) {
+        if let Some(pair) = host.unknown(&["name", "domains", "routes"]) {
             let reason = format!(
                 "the virtual host {name} has the option {}: not printed",
                 shown(&pair.key)
@@ -102,19 +99,13 @@ impl Context<'_> {
 
 fn read_domain(domain: At<'_>) -> Result<Authority, Unsuited> {
     let text = domain.text().unwrap_or_default();
-    let unsuited = |reason: String| Unsuited(domain.place(), format!("the domain {}: {reason}", shown(text)));
-    if text.contains('*') {
-        return Err(unsuited(
-            "a pattern, and names match exactly: give the names".to_owned(),
-        ));
-    }
-    text.parse().map_err(|error| unsuited(format!("{error}")))
+    exact_name(text).map_err(|reason| Unsuited(domain.place(), format!("the domain {}: {reason}", shown(text))))
 }
 
 /// The cluster of a route that ends a CONNECT, and its settings.
 fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Unsuited> {
     let refuse = |pair: Pair<'_>| Unsuited(pair.place, format!("its route has the option {}", shown(&pair.key)));
-    if let Some(pair) = unknown(item, &["name", "match", "route", "decorator"]) {
+    if let Some(pair) = item.unknown(&["name", "match", "route", "decorator"]) {
         return Err(refuse(pair));
     }
     let matched = item.get("match").unwrap_or(item);
@@ -124,7 +115,7 @@ fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Unsuited> {
             "its route is not for CONNECT alone".to_owned(),
         ));
     }
-    if let Some(pair) = unknown(matched, &["connect_matcher"]) {
+    if let Some(pair) = matched.unknown(&["connect_matcher"]) {
         return Err(refuse(pair));
     }
     let route = item.get("route").unwrap_or(item);
@@ -172,7 +163,7 @@ fn upgrade(route: At<'_>) -> Result<Option<Version>, Unsuited> {
         let reason = "its route passes the CONNECT on to another proxy instead of ending it";
         return Err(Unsuited(connect.place(), reason.to_owned()));
     };
-    if let Some(pair) = unknown(config, &["proxy_protocol_config"]) {
+    if let Some(pair) = config.unknown(&["proxy_protocol_config"]) {
         return Err(Unsuited(
             pair.place,
             format!("its route has the option {}", shown(&pair.key)),
@@ -181,7 +172,7 @@ fn upgrade(route: At<'_>) -> Result<Option<Version>, Unsuited> {
     let Some(header) = config.get("proxy_protocol_config") else {
         return Ok(None);
     };
-    match (unknown(header, &["version"]), header.text_of("version").unwrap_or("V1")) {
+    match (header.unknown(&["version"]), header.text_of("version").unwrap_or("V1")) {
         (None, "V1") => Ok(Some(Version::V1)),
         (None, "V2") => Ok(Some(Version::V2)),
         _ => Err(Unsuited(
@@ -189,11 +180,6 @@ fn upgrade(route: At<'_>) -> Result<Option<Version>, Unsuited> {
             "its route has a PROXY header of its own".to_owned(),
         )),
     }
-}
-
-/// The first key that is none of these.
-fn unknown<'a>(at: At<'a>, known: &[&str]) -> Option<Pair<'a>> {
-    at.pairs().find(|pair| !known.contains(&pair.key.as_str()))
 }
 
 /// The options of a connection manager that are read, or are of its own port and protocols.

@@ -7,9 +7,9 @@ use crate::base::values::{self, shown};
 use crate::base::yaml::tree::Value;
 use crate::operator::import::cluster_names::ClusterNames;
 use crate::operator::import::document::At;
-use crate::operator::import::entry::{Entry, Service, Settings, Target};
+use crate::operator::import::entry::{Entry, Service, Settings, Target, exact_name};
 use crate::operator::import::options::{Format, Frp};
-use crate::operator::import::remarks::{Place, Remarks};
+use crate::operator::import::remarks::{Place, Remarks, Unsuited};
 use crate::tunnel::limits::Rate;
 
 /// A proxy of a file.
@@ -38,9 +38,6 @@ pub(super) struct Context<'a> {
     pub(super) frp: &'a Frp,
     pub(super) names: &'a ClusterNames,
 }
-
-/// Why a proxy is not printed, and where that is said.
-struct Unsuited(Place, String);
 
 impl<'a> Proxy<'a> {
     pub(super) fn new(at: At<'a>) -> Self {
@@ -194,10 +191,7 @@ fn subdomain(at: At<'_>, frp: &Frp) -> Result<(String, Place), Unsuited> {
 
 /// A name at one port, and where it leads.
 fn named(host: &str, port: u16, wanted: &Wanted<'_>, context: Context<'_>) -> Result<(Authority, Target), String> {
-    if host.contains('*') {
-        return Err("a pattern, and names match exactly: give the names".to_owned());
-    }
-    let name: Authority = format!("{host}:{port}").parse().map_err(|error| format!("{error}"))?;
+    let name = exact_name(&format!("{host}:{port}"))?;
     let target = match context.format {
         Format::Static => address(wanted, context.frp),
         Format::Kubectl => service(&name, wanted, context),
