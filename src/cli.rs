@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use switchboard::client::{Report, ticket};
 
 #[cfg(feature = "anchor")]
@@ -14,40 +14,36 @@ mod client_flags;
 mod completions;
 mod config;
 mod connect;
-mod misspelt_variables;
 mod output;
-mod proxy;
 #[cfg(feature = "server")]
 mod server;
 #[cfg(feature = "anchor")]
 mod start;
+mod usage_error;
 
 use self::completions::{Completions, Manual};
 use self::config::{CONFIG_EXAMPLE, ConfigFlags};
 use self::connect::{CONNECT_EXAMPLE, Connect};
-use self::misspelt_variables::{naming_the_variable, warn_of_misspelt_variables};
 use self::output::{USAGE, to_stderr};
-use self::proxy::conceal;
+use self::usage_error::usage_error;
 
 /// Runs the program that the arguments name.
 pub(crate) fn run() -> ExitCode {
-    let arguments = CommandLine::try_parse().unwrap_or_else(|error| {
-        let error = naming_the_variable(CommandLine::command(), error);
-        conceal(CommandLine::command(), error).exit()
-    });
-    if matches!(arguments.task, Task::Connect(_) | Task::Config(_)) {
-        warn_of_misspelt_variables(&CommandLine::command());
-    }
+    let matches = CommandLine::command()
+        .try_get_matches()
+        .unwrap_or_else(|error| usage_error(CommandLine::command, error).exit());
+    let arguments = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let given = || matches.subcommand().map(|(_, given)| given.clone()).unwrap_or_default();
     let result = match arguments.task {
         #[cfg(feature = "server")]
         Task::Server(task) => server::run(*task),
         #[cfg(feature = "anchor")]
         Task::Anchor(options) => anchor::anchor(options),
-        Task::Connect(options) => connect::connect(*options),
+        Task::Connect(options) => connect::connect(*options, given()),
         #[cfg(not(feature = "server"))]
         Task::Check(options) => client_check::check(options),
         Task::Ticket(options) => ticket::make(&options),
-        Task::Config(flags) => config::config(*flags),
+        Task::Config(flags) => config::config(&flags, given()),
         Task::Completions(options) => completions::completions(&options, CommandLine::command()),
         Task::Manual(options) => completions::manual(&options, CommandLine::command()),
     };

@@ -7,6 +7,7 @@ pub mod credentials;
 mod dial;
 mod error;
 mod options;
+pub mod proxy_settings;
 pub mod ssh_config;
 mod stderr;
 pub mod ticket;

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Args;
 use clap::error::ErrorKind;
+use clap::{ArgMatches, Args};
 use switchboard::base::platform;
 use switchboard::client::check;
+use switchboard::client::proxy_settings::ProxySettings;
 use switchboard::client::ssh_config::{Block, Place, System};
 
 use crate::cli::client_flags::ClientFlags;
@@ -18,7 +19,7 @@ use crate::cli::output::{print, to_stderr};
 #[derive(Args)]
 pub(crate) struct ConfigFlags {
     #[command(flatten)]
-    client: ClientFlags,
+    settings: ProxySettings,
     /// The names that are reached through the proxy, as a pattern of ssh_config(5) (repeatable)
     #[arg(long, value_name = "PATTERN", default_value = "*.svc.cluster.local")]
     name: Vec<String>,
@@ -40,27 +41,36 @@ pub(crate) struct ConfigFlags {
 }
 
 /// Prints, installs or removes the block, or checks the way to a name.
-pub(crate) fn config(flags: ConfigFlags) -> anyhow::Result<ExitCode> {
-    if let Some(name) = flags.check {
-        let target = if has_port(&name) { name } else { format!("{name}:22") };
-        return Ok(check::command(&flags.client.into_options(target)?));
+pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<ExitCode> {
+    let client = ClientFlags {
+        settings: flags.settings.clone(),
+        given,
+    };
+    if let Some(name) = &flags.check {
+        let port = if has_port(name) { "" } else { ":22" };
+        let target = format!("{name}{port}");
+        return Ok(check::command(&client.options(target)?));
     }
     if flags.remove {
-        return tell(&place(&flags)?.remove(&flags.name)?);
+        return tell(&place(flags)?.remove(&flags.name)?);
     }
-    let text = block(&flags)?.text();
+    let text = block(flags, &client)?.text();
     let text = text.map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, fault))?;
     if flags.write.is_some() {
-        return tell(&place(&flags)?.install(&flags.name, &text)?);
+        return tell(&place(flags)?.install(&flags.name, &text)?);
     }
     print(text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The block that the arguments describe. Where no proxy is named, the client's file has to have one for the names.
-fn block(flags: &ConfigFlags) -> anyhow::Result<Block> {
-    let client = &flags.client;
-    if client.proxy.as_ref().is_some_and(|proxy| proxy.has_credentials()) {
+fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
+    if client
+        .settings
+        .proxy
+        .as_ref()
+        .is_some_and(|proxy| proxy.has_credentials())
+    {
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, PASSWORD).into());
     }
     // A contradiction of the arguments is said now, and not at the first login.
@@ -68,7 +78,7 @@ fn block(flags: &ConfigFlags) -> anyhow::Result<Block> {
     for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
         let example = name.replace(['*', '?'], "x");
         // By a flag, a variable, or the entry of the file.
-        let options = client.clone().into_options(format!("{example}:22"))?;
+        let options = client.options(format!("{example}:22"))?;
         is_resumable &= options.session.is_some();
     }
     let program = program().context("cannot tell the path of this program")?;

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
 use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
+use clap::{ArgMatches, Args};
 use switchboard::client;
+use switchboard::client::proxy_settings::ProxySettings;
 
 use crate::cli::client_flags::ClientFlags;
 
@@ -14,7 +15,7 @@ use crate::cli::client_flags::ClientFlags;
 #[derive(Args)]
 pub(crate) struct Connect {
     #[command(flatten)]
-    client: ClientFlags,
+    settings: ProxySettings,
     /// Ask again for up to DURATION when the proxy answers 429 or 503, as its Retry-After says; 5m without a value
     #[arg(
         long,
@@ -38,9 +39,10 @@ pub(crate) struct Connect {
 }
 
 /// Carries stdin and stdout.
-pub(crate) fn connect(options: Connect) -> anyhow::Result<ExitCode> {
+pub(crate) fn connect(options: Connect, given: ArgMatches) -> anyhow::Result<ExitCode> {
     refuse_a_stray_duration(&options)?;
-    let reached = options.client.into_options(joined(options.target, options.port))?;
+    let settings = options.settings;
+    let reached = ClientFlags { settings, given }.options(joined(options.target, options.port))?;
     Ok(client::command(&client::Options {
         wait: options.wait,
         verbose: options.verbose,

@@ -1,68 +1,33 @@
 //! The client's file: which proxy a name is reached through, and how to log in there.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+
+use serde::Deserialize;
 
 use super::dial::url::{ProxyUrl, Scheme};
+use super::proxy_settings::{ProxySettings, SeveralSources};
 use super::ssh_config::System;
 use crate::base::file;
 use crate::base::platform;
+use crate::base::yaml::field::Field;
 use crate::base::yaml::finding::{Findings, Report};
-use crate::base::yaml::form::{BOOLEAN, DURATION, Form, PATH, Schema};
-use crate::base::yaml::section::{Field, Section};
-use crate::base::yaml::{self, suggest};
-use crate::protocol::resume::window;
+use crate::base::yaml::{self, de};
 
 /// The entries of a file, in its order.
-#[derive(Clone, Debug, Default)]
-pub struct Configuration(Vec<Proxy>);
-
-/// The settings for some names. `None` is the default of `connect`.
-#[derive(Clone, Debug, Default)]
-pub struct Entry {
-    /// The file of `--ca`.
-    pub ca: Option<PathBuf>,
-    /// The file of `--cert`.
-    pub cert: Option<PathBuf>,
-    /// The file of `--key`.
-    pub key: Option<PathBuf>,
-    /// `--server-name`.
-    pub server_name: Option<String>,
-    /// `--no-env-proxy`.
-    pub no_env_proxy: bool,
-    /// `--token-file`.
-    pub token_file: Option<PathBuf>,
-    /// `--token-command`.
-    pub token_command: Option<String>,
-    /// `--kubeconfig`.
-    pub kubeconfig: Option<PathBuf>,
-    /// `--context`.
-    pub context: Option<String>,
-    /// `--allow-cleartext`.
-    pub allow_cleartext: bool,
-    /// `--resume`: false is off.
-    pub resume: Option<bool>,
-    /// `--grace`.
-    pub grace: Option<Duration>,
-    /// `--window`, in bytes.
-    pub window: Option<u32>,
-}
-
-/// A proxy with the names that are reached through it.
-#[derive(Clone, Debug)]
-struct Proxy {
-    names: Vec<String>,
-    url: ProxyUrl,
-    entry: Entry,
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Configuration {
+    proxies: Vec<ProxySettings>,
 }
 
 impl Configuration {
-    /// Reads a file with its warnings; `None` if there is none, unless it has to be there.
+    /// Reads a file with its warnings. One that is not there has no entries, unless it has to be there.
     ///
     /// # Errors
     /// It cannot be read, or has faults: all of them at once.
-    pub fn read(path: &Path, is_demanded: bool) -> Result<(Option<Self>, Report), Report> {
+    pub fn read(path: &Path, is_demanded: bool) -> Result<(Self, Report), Report> {
         Self::load(path, is_demanded, Named::Unread)
     }
 
@@ -74,11 +39,11 @@ impl Configuration {
         Self::load(path, true, Named::Opened).map(|(_, report)| report)
     }
 
-    fn load(path: &Path, is_demanded: bool, named: Named) -> Result<(Option<Self>, Report), Report> {
+    fn load(path: &Path, is_demanded: bool, named: Named) -> Result<(Self, Report), Report> {
         let name = path.display().to_string();
         let opened = match file::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_demanded => {
-                return Findings::default().finish(None, None);
+                return Findings::default().finish(None, Self::default());
             }
             opened => opened,
         };
@@ -94,21 +59,19 @@ impl Configuration {
             home: home.as_deref(),
             named,
         };
-        let (configuration, report) = parse(&bytes, &name, &base)?;
-        Ok((Some(configuration), report))
+        parse(&bytes, &name, &base)
     }
 
-    /// The proxy and the settings of the first entry with a pattern for the host of that target.
-    pub fn entry(&self, target: &str) -> Option<(ProxyUrl, Entry)> {
+    /// The first entry with a pattern for the host of that target.
+    pub fn entry(&self, target: &str) -> Option<&ProxySettings> {
         let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
-        let found = self.0.iter().find(|proxy| is_among(host, &proxy.names))?;
-        Some((found.url.clone(), found.entry.clone()))
+        self.proxies.iter().find(|proxy| is_among(host, &proxy.names))
     }
 }
 
 /// The place of the file: the XDG Base Directory Specification's, and that of Windows.
-pub fn default_path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    path_on(System::OWN, variable)
+pub fn default_path() -> Option<PathBuf> {
+    path_on(System::OWN, |name| env::var_os(name))
 }
 
 fn path_on(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
@@ -122,11 +85,6 @@ fn path_on(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Optio
         },
     };
     Some(settings.join("switchboard").join("config.yaml"))
-}
-
-/// The known variable that one was probably meant to be.
-pub fn meant_variable<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
-    suggest::variable(name, known)
 }
 
 /// Whether the files that the file names are opened while it is read.
@@ -146,43 +104,51 @@ struct Base<'a> {
 }
 
 impl Base<'_> {
-    fn whole(&self, path: PathBuf) -> PathBuf {
+    fn whole(&self, path: &Path) -> PathBuf {
         match (path.strip_prefix("~"), self.home) {
             (Ok(rest), Some(home)) => home.join(rest),
             (Ok(_), None) | (Err(_), _) => self.folder.join(path),
         }
     }
-
-    /// The path of a key, from the root.
-    fn path(&self, keys: &mut Section<'_>, name: &'static str) -> Option<PathBuf> {
-        let field = keys.field(name)?;
-        let path = self.whole(field.parse(&PATH)?);
-        if self.named == Named::Opened
-            && let Err(error) = file::open(&path)
-        {
-            field.fault(format!("{} cannot be read: {error}", path.display()));
-        }
-        Some(path)
-    }
 }
 
 fn parse(bytes: &[u8], name: &str, base: &Base<'_>) -> Result<(Configuration, Report), Report> {
     let findings = Findings::default();
+    let mut configuration = Configuration::default();
     // A file in which all is commented out has no entries.
-    if is_blank(bytes) {
-        return findings.finish(Some(name), Configuration::default());
+    let tree = (!is_blank(bytes)).then(|| yaml::tree(bytes, &findings)).flatten();
+    if let Some(mut tree) = tree {
+        configuration = de::read(&mut tree, &findings);
+        let places = Field::root(&tree, &findings).at("proxies");
+        for (settings, place) in configuration.proxies.iter_mut().zip(places.items()) {
+            complete(settings, &place, base);
+        }
     }
-    let proxies = yaml::tree(bytes, &findings).and_then(|tree| {
-        let proxies = Field::root(&tree, &findings).section(|top| {
-            let items = top.field("proxies").map(|field| field.items()).unwrap_or_default();
-            items
-                .iter()
-                .filter_map(|item| item.section(|keys| proxy(keys, base))?)
-                .collect()
-        });
-        proxies.map(Configuration)
-    });
-    findings.finish(Some(name), proxies.unwrap_or_default())
+    findings.finish(Some(name), configuration)
+}
+
+/// Makes the paths of an entry whole, and reports what is wrong with it as a whole.
+fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &Base<'_>) {
+    let files = [
+        ("ca", &mut settings.ca),
+        ("cert", &mut settings.cert),
+        ("key", &mut settings.key),
+        ("token_file", &mut settings.token_file),
+        ("kubeconfig", &mut settings.kubeconfig),
+    ];
+    for (key, path) in files {
+        let Some(path) = path else { continue };
+        *path = base.whole(path);
+        if base.named == Named::Opened
+            && let Err(error) = file::open(path)
+        {
+            let reason = format!("{} cannot be read: {error}", path.display());
+            place.at(key).fault(reason);
+        }
+    }
+    if !place.has_faults() {
+        contradictions(settings).for_each(|reason| place.fault(reason));
+    }
 }
 
 /// Whether a text has nothing but comments.
@@ -191,76 +157,28 @@ fn is_blank(text: &[u8]) -> bool {
     lines.all(|line| line.is_empty() || line.starts_with(b"#"))
 }
 
-fn proxy(keys: &mut Section<'_>, base: &Base<'_>) -> Option<Proxy> {
-    let faults = keys.faults();
-    let names = keys.required("names");
-    let names: Vec<String> = names
-        .map(|field| field.items())
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|item| item.parse(&PATTERN))
-        .collect();
-    let url = keys.required("proxy");
-    let text = url.as_ref().and_then(|field| Some((field.parse(&TEXT)?, field)));
-    // Its fault has no part of the URL, which may be its password.
-    let url: Option<ProxyUrl> = text.and_then(|(text, field)| {
-        text.parse()
-            .map_err(|fault: super::ProxyUrlError| field.fault(fault.to_string()))
-            .ok()
-    });
-    let mut path = |name| base.path(keys, name);
-    let (ca, cert, key) = (path("ca"), path("cert"), path("key"));
-    let (token_file, kubeconfig) = (path("token_file"), path("kubeconfig"));
-    let entry = Entry {
-        ca,
-        cert,
-        key,
-        server_name: keys.value("server_name", &TEXT),
-        no_env_proxy: keys.value("no_env_proxy", &BOOLEAN).unwrap_or_default(),
-        token_file,
-        token_command: keys.value("token_command", &TEXT),
-        kubeconfig,
-        context: keys.value("context", &TEXT),
-        allow_cleartext: keys.value("allow_cleartext", &BOOLEAN).unwrap_or_default(),
-        resume: keys.value("resume", &RESUME),
-        grace: keys.value("grace", &DURATION),
-        window: keys.value("window", &WINDOW),
-    };
-    if keys.faults() > faults {
-        return None;
-    }
-    let url = url?;
-    contradictions(&entry, &url)
-        .into_iter()
-        .for_each(|fault| keys.itself().fault(fault));
-    Some(Proxy { names, url, entry })
-}
-
 /// What cannot all be meant.
-fn contradictions(entry: &Entry, url: &ProxyUrl) -> Vec<&'static str> {
-    let Entry {
-        ca,
-        cert,
-        key,
-        server_name,
-        ..
-    } = entry;
-    let is_kubeconfig = entry.kubeconfig.is_some() || entry.context.is_some();
-    let sources = [
-        entry.token_file.is_some(),
-        entry.token_command.is_some(),
-        is_kubeconfig,
-        url.has_credentials(),
+fn contradictions(settings: &ProxySettings) -> impl Iterator<Item = &'static str> {
+    let url = settings.proxy.as_ref();
+    let is_trust = settings.ca.is_some() || settings.cert.is_some() || settings.server_name.is_some();
+    let is_named_twice = match settings.source(|_| true) {
+        Ok(source) => source.is_some() && url.is_some_and(ProxyUrl::has_credentials),
+        Err(SeveralSources) => true,
+    };
+    let wrong = [
+        (
+            settings.cert.is_some() != settings.key.is_some(),
+            "`cert` and `key` belong together",
+        ),
+        (is_named_twice, ONE_SOURCE),
+        (
+            url.is_some_and(|url| url.scheme() == Scheme::Http) && is_trust,
+            NOT_ENCRYPTED,
+        ),
     ];
-    let is_trust = ca.is_some() || cert.is_some() || server_name.is_some();
-    [
-        (cert.is_some() != key.is_some(), "`cert` and `key` belong together"),
-        (sources.iter().filter(|&&is_given| is_given).count() > 1, ONE_SOURCE),
-        (url.scheme() == Scheme::Http && is_trust, NOT_ENCRYPTED),
-    ]
-    .into_iter()
-    .filter_map(|(is_wrong, fault)| is_wrong.then_some(fault))
-    .collect()
+    wrong
+        .into_iter()
+        .filter_map(|(is_wrong, fault)| is_wrong.then_some(fault))
 }
 
 /// Whether a host is among patterns as those of ssh_config(5): one of them is for it, and none with `!`.
@@ -298,38 +216,6 @@ fn is_match(text: &[u8], pattern: &[u8]) -> bool {
     fits.last() == Some(&true)
 }
 
-const TEXT: Form<String> = Form {
-    parse: |text| {
-        if text.is_empty() {
-            Err("must not be empty")
-        } else {
-            Ok(text.to_owned())
-        }
-    },
-    schema: Schema::Text,
-};
-const PATTERN: Form<String> = Form {
-    parse: |text| {
-        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*?:[]!".contains(&byte);
-        match !text.is_empty() && text.bytes().all(is_of_name) {
-            true => Ok(text.to_owned()),
-            false => Err("expected a pattern of names such as `*.svc.cluster.local`"),
-        }
-    },
-    schema: Schema::Text,
-};
-const RESUME: Form<bool> = Form {
-    parse: |text| match text {
-        "auto" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("expected `auto` or `off`"),
-    },
-    schema: Schema::Words(&["auto", "off"]),
-};
-const WINDOW: Form<u32, String> = Form {
-    parse: window,
-    schema: Schema::Amount(""),
-};
 const ONE_SOURCE: &str = "only one source of credentials can be used: `token_file`, `token_command`, `kubeconfig` with \
                           `context`, or a user in the URL";
 const NOT_ENCRYPTED: &str =
@@ -337,7 +223,11 @@ const NOT_ENCRYPTED: &str =
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::client::credentials::Source;
+    use crate::client::proxy_settings::Resume;
 
     fn read(text: &str) -> Result<Configuration, String> {
         let base = Base {
@@ -358,15 +248,17 @@ mod tests {
              - {names: ['*'], proxy: 'http://u:p@two:8080'}\n",
         )
         .unwrap();
-        let proxy = |target| configuration.entry(target).unwrap().0.to_string();
+        let proxy = |target| configuration.entry(target).unwrap().proxy.as_ref().unwrap().to_string();
         assert_eq!(proxy("a.PROD.example.:22"), "https://one:443");
         assert_eq!(proxy("db.prod.example:22"), "http://two:8080");
         assert_eq!(proxy("prod.example:22"), "http://two:8080");
-        let (_, entry) = configuration.entry("a.prod.example:22").unwrap();
-        assert_eq!(entry.ca.unwrap(), Path::new("/home/u/ca.pem"));
-        assert_eq!(entry.cert.unwrap(), Path::new("/etc/x/a.crt"));
-        assert_eq!(entry.key.unwrap(), Path::new("/b.key"));
-        assert_eq!((entry.context.as_deref(), entry.resume), (Some("prod"), Some(false)));
+        let entry = configuration.entry("a.prod.example:22").unwrap();
+        assert_eq!(entry.ca.as_deref(), Some(Path::new("/home/u/ca.pem")));
+        assert_eq!(entry.cert.as_deref(), Some(Path::new("/etc/x/a.crt")));
+        assert_eq!(entry.key.as_deref(), Some(Path::new("/b.key")));
+        let source = entry.source(|_| true).unwrap();
+        assert!(matches!(source, Some(Source::Kubeconfig { context: Some(context), .. }) if context == "prod"));
+        assert_eq!(entry.resume, Some(Resume::Off));
         assert_eq!(
             (entry.grace, entry.window),
             (Some(Duration::from_mins(10)), Some(65_536))

@@ -30,10 +30,7 @@ const PARTS: [(&str, &str); 12] = [
     ("anchor", "base daemon net protocol tunnel"),
     ("operator", "base daemon kubernetes net policy tunnel"),
     ("proxy", "base daemon kubernetes net policy protocol tunnel"),
-    (
-        "cli",
-        "anchor base client daemon kubernetes operator protocol proxy tunnel",
-    ),
+    ("cli", "anchor base client daemon kubernetes operator proxy tunnel"),
 ];
 
 /// Groups whose members import nothing of each other.

@@ -122,7 +122,7 @@ fn one_command_leads_to_a_login_and_another_one_back() {
     let other = ["--name", ".hidden[a]", "--name", "*.b", "--write", &config];
     setup.by(&spaced, &[&other[..], &["--proxy", "https://b"]].concat());
     let found = setup.settings("x.b");
-    assert!(found.contains(" connect --proxy https://b:443 %h %p\n"), "{found}");
+    assert!(found.contains(" connect --proxy https://b %h %p\n"), "{found}");
     setup.by(&spaced, &[&["--remove"], &other[..]].concat());
     assert!(!setup.settings("x.b").contains("proxycommand"));
     setup.logs_in();
@@ -169,8 +169,8 @@ fn ssh_reads_every_option_of_a_block_as_it_was_meant() {
         "controlpersist 600",
         "serveraliveinterval 0",
         &format!(
-            "proxycommand {} connect --proxy https://ssh.example.com:443 --server-name x.example --token-command 'echo \
-             \"it'\\''s $HOME\"' --grace 1h30m --window 65536B --no-env-proxy %h %p",
+            "proxycommand {} connect --proxy https://ssh.example.com --server-name x.example --no-env-proxy --token-command \
+             'echo \"it'\\''s $HOME\"' --grace 90m --window 64KiB %h %p",
             ours()
         ),
     ] {

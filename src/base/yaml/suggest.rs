@@ -21,15 +21,6 @@ pub(crate) fn value(given: &str, words: &[&str], accepts: impl Fn(&str) -> bool)
     question(&meant)
 }
 
-/// The known variable that one was probably meant to be. All have the prefix of the program.
-pub(crate) fn variable<'a>(given: &str, known: &'a [String]) -> Option<&'a str> {
-    let own = |name: &str| name.trim_start_matches("SWITCHBOARD_").to_lowercase();
-    let names: Vec<(String, &str)> = known.iter().map(|name| (own(name), name.as_str())).collect();
-    nearest(&own(given), names.iter().map(|(own, name)| (own.as_str(), *name)))
-        .first()
-        .copied()
-}
-
 fn question<T: AsRef<str>>(meant: &[T]) -> String {
     let meant: Vec<_> = meant.iter().map(|text| format!("`{}`", text.as_ref())).collect();
     match meant.len() {
@@ -171,21 +162,6 @@ mod tests {
             (&"download".repeat(100), ""),
         ] {
             assert_eq!(key(given, &known), expected, "{given}");
-        }
-    }
-
-    #[test]
-    fn the_nearest_variable_is_suggested() {
-        let known = ["SWITCHBOARD_PROXY", "SWITCHBOARD_CA", "SWITCHBOARD_TOKEN_FILE"].map(str::to_owned);
-        for (given, expected) in [
-            ("SWITCHBOARD_PRXY", Some("SWITCHBOARD_PROXY")),
-            ("SWITCHBOARD_PROXY_URL", None),
-            ("SWITCHBOARD_TOKENFILE", Some("SWITCHBOARD_TOKEN_FILE")),
-            ("SWITCHBOARD_ELSE", None),
-            ("SWITCHBOARD_CAS", Some("SWITCHBOARD_CA")),
-            ("SWITCHBOARD_", None),
-        ] {
-            assert_eq!(variable(given, &known), expected, "{given}");
         }
     }
 

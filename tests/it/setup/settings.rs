@@ -253,18 +253,12 @@ fn a_flag_goes_before_a_variable_and_a_variable_before_the_token_of_the_environm
 }
 
 #[test]
-fn what_was_meant_is_said_of_variables() {
+fn what_is_wrong_with_a_variable_is_said() {
     let proxy = DemandingProxy::start("", None);
     for (name, value, expected) in [
-        ("SWITCHBOARD_PRXY", "x", Some("did you mean SWITCHBOARD_PROXY?")),
-        ("SWITCHBOARD_TOKNE", "x", Some("did you mean SWITCHBOARD_TOKEN?")),
-        // As Kubernetes sets them for a Service called switchboard.
-        ("SWITCHBOARD_PORT", "tcp://10.0.0.1:8080", None),
-        ("SWITCHBOARD_SERVICE_PORT", "8080", None),
-        ("SWITCHBOARD_MODEL_CASES", "1", None),
         (
             "SWITCHBOARD_CA",
-            &missing(),
+            missing().as_str(),
             Some("SWITCHBOARD_CA is for an https:// proxy"),
         ),
         ("SWITCHBOARD_PROXY", "", Some("the proxy URL is empty")),
@@ -281,7 +275,7 @@ fn what_was_meant_is_said_of_variables() {
         let (_, _, stderr) = ended(command);
         match expected {
             Some(expected) => assert!(stderr.contains(expected), "{name}: {stderr}"),
-            None => assert!(!stderr.contains("mean") && !stderr.contains(name), "{name}: {stderr}"),
+            None => assert!(!stderr.contains(name), "{name}: {stderr}"),
         }
         assert!(!stderr.contains("s3cret"), "{stderr}");
     }

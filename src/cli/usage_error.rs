@@ -1,33 +1,45 @@
-//! The argument of `--proxy`: what is wrong with it is said without its password.
+//! Errors of the command line, where clap would say too little, or print a password.
 
 use std::env;
-use std::ffi::OsStr;
 
-use clap::Arg;
-use clap::builder::TypedValueParser;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use switchboard::client::{ProxyUrl, ProxyUrlError};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, Command, Error};
 
-/// The parser of the proxy's URL. clap's own would print a faulty one, with the password in it.
-#[derive(Clone)]
-pub(crate) struct SecretUrl;
+/// The error as it is printed. `command`: makes the whole command line.
+pub(crate) fn usage_error(command: fn() -> Command, error: Error) -> Error {
+    conceal(command(), naming_the_variable(command(), error))
+}
 
-impl TypedValueParser for SecretUrl {
-    type Value = ProxyUrl;
-
-    fn parse_ref(&self, command: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<ProxyUrl, clap::Error> {
-        // No host is named in another encoding.
-        let parsed = value.to_str().map_or(Err(ProxyUrlError::BadHost), str::parse);
-        parsed.map_err(|fault| {
-            let message = format!("invalid value for '--proxy <URL>' or SWITCHBOARD_PROXY: {fault}\n");
-            clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
-        })
+/// The error of an argument without a value, which names the variable that is set and empty: clap names the flag alone, which
+/// was not given.
+fn naming_the_variable(mut command: Command, error: Error) -> Error {
+    let is_empty =
+        matches!(error.get(ContextKind::InvalidValue), Some(ContextValue::String(value)) if value.is_empty());
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg).filter(|_| is_empty) else {
+        return error;
+    };
+    // Only then does an argument know how it is shown.
+    command.build();
+    let arguments = command.get_subcommands().flat_map(Command::get_arguments);
+    let variables = arguments
+        .filter(|argument| argument.to_string() == *flag)
+        .filter_map(Arg::get_env);
+    let empty = variables
+        .filter(|name| env::var_os(name).is_some_and(|value| value.is_empty()))
+        .map(|name| name.to_string_lossy().into_owned())
+        .next();
+    match empty {
+        Some(name) => command.error(
+            error.kind(),
+            format!("{name} in the environment is empty: unset it, or give it a value"),
+        ),
+        None => error,
     }
 }
 
 /// The error of a command line without what may be a part of a proxy URL: a password with a space in it and without
 /// quotation marks becomes arguments of its own.
-pub(crate) fn conceal(mut command: clap::Command, error: clap::Error) -> clap::Error {
+fn conceal(mut command: Command, error: Error) -> Error {
     let stray = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),
         Some(_) | None => false,

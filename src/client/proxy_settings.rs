@@ -1,0 +1,184 @@
+//! The settings for a proxy: the flags of `connect` and `config`, their variables, and an entry of the client's file.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{FalseyValueParser, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, ValueEnum};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+use super::credentials::{Files, Source};
+use super::dial::url::{ProxyUrl, ProxyUrlError};
+use crate::base::yaml::forms::{self, AnyDuration, Schema};
+use crate::base::{platform, values};
+use crate::protocol::resume::window;
+
+/// The way to a proxy, and how to log in there. `None` and `false` are the default of `connect`.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, rename = "names, proxy", deny_unknown_fields)]
+pub struct ProxySettings {
+    /// Patterns of the names that are reached through the proxy; none where it is named by a flag or a variable.
+    #[arg(skip)]
+    #[serde(deserialize_with = "forms::list::<Pattern, _, _>")]
+    pub(super) names: Vec<String>,
+    /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires a password
+    #[arg(
+        long,
+        env = "SWITCHBOARD_PROXY",
+        value_name = "URL",
+        hide_env_values = true,
+        value_parser = SecretUrl
+    )]
+    #[serde(deserialize_with = "secret_url")]
+    pub proxy: Option<ProxyUrl>,
+    /// Read the proxy of a name from this file, where no flag and no variable has one [default: ~/.config/switchboard/config.yaml]
+    #[arg(long, env = "SWITCHBOARD_CLIENT_CONFIG", value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
+    #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Show this client certificate (PEM, with its intermediate certificates) to an https:// proxy that asks for one
+    #[arg(long, env = "SWITCHBOARD_CERT", value_name = "FILE", requires = "key")]
+    pub cert: Option<PathBuf>,
+    /// The private key of --cert (PEM, not encrypted)
+    #[arg(long, env = "SWITCHBOARD_KEY", value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
+    #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
+    pub server_name: Option<String>,
+    /// Do not go through the proxy that HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names (NO_PROXY exempts hosts)
+    #[arg(long, env = "SWITCHBOARD_NO_ENV_PROXY", value_parser = FalseyValueParser::new())]
+    pub no_env_proxy: bool,
+    /// Send the bearer token in this file
+    #[arg(long, env = "SWITCHBOARD_TOKEN_FILE", value_name = "FILE", help_heading = CREDENTIALS)]
+    pub(super) token_file: Option<PathBuf>,
+    /// Send the bearer token that this line for `sh -c` prints, bare or as an ExecCredential
+    #[arg(long, env = "SWITCHBOARD_TOKEN_COMMAND", value_name = "COMMAND", help_heading = CREDENTIALS)]
+    token_command: Option<String>,
+    /// Send the credentials of this kubeconfig's user [default: KUBECONFIG or ~/.kube/config, with --context]
+    #[arg(long, env = "SWITCHBOARD_KUBECONFIG", value_name = "FILE", help_heading = CREDENTIALS)]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// Send the credentials of this context's user, not the current one's
+    #[arg(long, env = "SWITCHBOARD_CONTEXT", value_name = "NAME", help_heading = CREDENTIALS)]
+    context: Option<String>,
+    /// Send credentials in clear, too, to an http:// proxy that is not on this host
+    #[arg(
+        long,
+        env = "SWITCHBOARD_ALLOW_CLEARTEXT",
+        value_parser = FalseyValueParser::new(),
+        help_heading = CREDENTIALS
+    )]
+    pub allow_cleartext: bool,
+    /// Whether the session goes on over another connection when its own is lost, where the target has an anchor [default: auto]
+    #[arg(long, env = "SWITCHBOARD_RESUME", value_name = "WHEN", help_heading = SESSIONS)]
+    pub resume: Option<Resume>,
+    /// How long a session waits for another connection [default: 24h]
+    #[arg(long, env = "SWITCHBOARD_GRACE", value_name = "DURATION", value_parser = values::duration, help_heading = SESSIONS)]
+    #[serde(deserialize_with = "forms::some::<AnyDuration, _>")]
+    pub grace: Option<Duration>,
+    /// How much of each direction is kept to be sent again, 4KiB to 64MiB: what is read while there is no connection [default: 1MiB]
+    #[arg(long, env = "SWITCHBOARD_WINDOW", value_name = "SIZE", value_parser = window, help_heading = SESSIONS)]
+    #[serde(deserialize_with = "forms::some::<Window, _>")]
+    pub window: Option<u32>,
+}
+
+/// When a session goes on over another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Resume {
+    /// Where the target announces an anchor
+    Auto,
+    /// Never
+    Off,
+}
+
+impl ProxySettings {
+    /// The source of credentials that those of the settings name for which `is_meant` is true; `None` if none of them does.
+    ///
+    /// # Errors
+    /// Several do.
+    pub fn source(&self, is_meant: impl Fn(&str) -> bool) -> Result<Option<Source>, SeveralSources> {
+        let file = self.token_file.as_ref().filter(|_| is_meant("token_file"));
+        let command = self.token_command.as_ref().filter(|_| is_meant("token_command"));
+        let is_kubeconfig =
+            (self.kubeconfig.is_some() && is_meant("kubeconfig")) || (self.context.is_some() && is_meant("context"));
+        let kubeconfig = is_kubeconfig.then(|| Source::Kubeconfig {
+            files: self.kubeconfig.clone().map_or_else(listed_files, Files::One),
+            context: self.context.clone(),
+        });
+        let named = [
+            file.cloned().map(Source::TokenFile),
+            command.cloned().map(Source::TokenCommand),
+            kubeconfig,
+        ];
+        let mut named = named.into_iter().flatten();
+        match (named.next(), named.next()) {
+            (source, None) => Ok(source),
+            (_, Some(_)) => Err(SeveralSources),
+        }
+    }
+}
+
+/// Several settings name a source of credentials each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeveralSources;
+
+/// The kubeconfig files that kubectl reads without a flag.
+fn listed_files() -> Files {
+    let listed = variable("KUBECONFIG").map(|list| env::split_paths(&list).collect());
+    let mut files: Vec<PathBuf> = listed.unwrap_or_default();
+    files.retain(|file| !file.as_os_str().is_empty());
+    if files.is_empty() {
+        files.extend(platform::home().map(|home| home.join(".kube").join("config")));
+    }
+    Files::Listed(files)
+}
+
+/// A variable of the environment that is not empty.
+pub fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Reads a URL of the file. Its fault has no part of the URL, which may be its password.
+fn secret_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ProxyUrl>, D::Error> {
+    let url = String::deserialize(deserializer)?.parse();
+    url.map(Some).map_err(D::Error::custom)
+}
+
+/// The parser of a URL of the command line. clap's own would print a faulty one, with the password in it.
+#[derive(Clone)]
+struct SecretUrl;
+
+impl TypedValueParser for SecretUrl {
+    type Value = ProxyUrl;
+
+    fn parse_ref(&self, command: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<ProxyUrl, clap::Error> {
+        // No host is named in another encoding.
+        let parsed = value.to_str().map_or(Err(ProxyUrlError::BadHost), str::parse);
+        parsed.map_err(|fault| {
+            let message = format!("invalid value for '--proxy <URL>' or SWITCHBOARD_PROXY: {fault}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
+        })
+    }
+}
+
+fn pattern(text: &str) -> Result<String, &'static str> {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*?:[]!".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_of_name) {
+        true => Ok(text.to_owned()),
+        false => Err("expected a pattern of names such as `*.svc.cluster.local`"),
+    }
+}
+
+forms::forms! {
+    Pattern: String = pattern, Schema::Text;
+    Window: u32 = window, Schema::Amount("");
+}
+
+const CREDENTIALS: &str = "Credentials";
+const SESSIONS: &str = "Sessions";
