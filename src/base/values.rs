@@ -6,7 +6,6 @@
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -139,14 +138,6 @@ pub(crate) fn text(text: &str) -> Result<Box<str>, &'static str> {
 pub fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse()
         .map_err(|_| "give an IP address and a port, such as 127.0.0.1:2222 or [::]:2222")
-}
-
-/// The path of a file.
-pub(crate) fn path(text: &str) -> Result<PathBuf, &'static str> {
-    match text {
-        "" => Err("expected the path of a file"),
-        _ => Ok(text.into()),
-    }
 }
 
 /// A text as a fault shows it: at most 60 characters, escaped.

@@ -7,11 +7,8 @@
 pub(crate) mod de;
 pub(crate) mod field;
 pub(crate) mod finding;
-pub(crate) mod form;
 pub(crate) mod forms;
 pub(crate) mod schema;
-pub(crate) mod section;
-pub(crate) mod shape;
 pub(crate) mod suggest;
 pub(crate) mod tree;
 

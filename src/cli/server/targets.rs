@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use switchboard::daemon::admin::api::{Client, Target};
-use switchboard::operator::replicas::{self, Query, TargetName};
+use switchboard::operator::replicas::{Query, TargetName};
 use switchboard::operator::tables::formatting;
 use switchboard::operator::tables::listings::{client_table, target_table};
 
