@@ -80,7 +80,7 @@ impl Pods {
     /// The API server does not answer, refuses, or lists more than [`MOST_PODS`] pods.
     pub(crate) async fn list(&self) -> Result<Vec<Pod>, ApiError> {
         let all = ListParams::default().labels(&self.selector);
-        let listed = answer(self.api.list(&all)).await?;
+        let listed = answer(Box::pin(self.api.list(&all))).await?;
         let mut pods: Vec<_> = listed.into_iter().filter_map(|pod| read(pod, self.port)).collect();
         if pods.len() > MOST_PODS {
             let reason = format!(
@@ -99,7 +99,7 @@ impl Pods {
     /// # Errors
     /// The API server does not answer, or refuses. That the pod cannot be reached is told by [`Forward::broken`].
     pub(crate) async fn forward(&self, pod: &str, port: u16) -> Result<Forward, ApiError> {
-        let mut forwarder = answer(self.api.portforward(pod, &[port])).await?;
+        let mut forwarder = answer(Box::pin(self.api.portforward(pod, &[port]))).await?;
         Ok(Forward {
             port,
             stream: forwarder.take_stream(port),

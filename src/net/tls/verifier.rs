@@ -23,6 +23,9 @@ pub struct NextUpdate {
     pub timestamp: i64,
 }
 
+/// A verifier, and of each authority that has a list, its earliest end.
+type Verifier = (Arc<dyn ClientCertVerifier>, Vec<NextUpdate>);
+
 /// Makes the verifier of the authorities and lists in two files, and remarks on them.
 ///
 /// # Errors
@@ -32,7 +35,7 @@ pub(super) fn of(
     (authorities, list): (&PemFile, Option<&PemFile>),
     provider: CryptoProvider,
     cautions: &mut Vec<Caution>,
-) -> Result<(Arc<dyn ClientCertVerifier>, Vec<NextUpdate>), Vec<FileFault>> {
+) -> Result<Verifier, Vec<FileFault>> {
     let roots = roots(authorities, cautions);
     let chosen = list.map_or_else(|| Ok(Chosen::default()), lists);
     let (roots, chosen) = match (roots, chosen) {
