@@ -1,7 +1,6 @@
 //! Relays bytes both ways between the two transports of a tunnel, and returns how the tunnel ended.
 
 use std::future::{Future, poll_fn};
-use std::io;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
@@ -9,21 +8,21 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use self::copy::Halves;
+pub use self::failure::Failure;
 use self::first_bytes::Beginning;
 pub use self::first_bytes::Inspect;
-use self::half_close::{LONGEST_SILENCE, LeftBehind, silence};
-pub use self::pump::Failure;
+use self::half_close::{LONGEST_SILENCE, silence};
 use self::pump::Pump;
-use self::strategy::Strategy;
 pub use self::terms::{Bounds, Early, LastLook, Options, Resources, Terms, Transports};
 use crate::base::cold::cold;
-use crate::net::transport::{Cancelled, Reader, Transport, Writer};
+use crate::net::transport::{Reader, Transport, Writer};
 use crate::tunnel::direction::Direction;
 use crate::tunnel::outcome::{Close, Reason, Side};
 
 pub mod activity_rule;
 mod cooperative_yield;
 mod copy;
+mod failure;
 mod first_bytes;
 mod half_close;
 pub mod meter;
@@ -132,18 +131,19 @@ pub async fn until_end<D: Transport>(
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = Transport::split(&mut transports.upstream);
     let up = Halves {
+        direction: Direction::Upload,
         reader: from_client,
         writer: to_target,
         beginning: Beginning::of(Direction::Upload, terms.inspected(), inspector.clone()),
     };
     let down = Halves {
+        direction: Direction::Download,
         reader: from_target,
         writer: to_client,
         beginning: Beginning::of(Direction::Download, None, inspector),
     };
-    let strategy = |direction| Strategy::new(direction, D::BULK, terms.resources.hot);
-    let mut upload = Pump::new(up, strategy(Direction::Upload), terms).beginning_with(early_upload);
-    let mut download = Pump::new(down, strategy(Direction::Download), terms).beginning_with(early_download);
+    let mut upload = Pump::new(up, D::BULK, terms).beginning_with(early_upload);
+    let mut download = Pump::new(down, D::BULK, terms).beginning_with(early_download);
     let close = tokio::select! {
         biased;
         close = until_both_end(&mut upload, &mut download, terms) => close,
@@ -261,7 +261,7 @@ async fn half_closed(
             let is_over = cold(is_over_when_cancelled(running, ended, &failure)).await;
             if is_over { eof(first) } else { failure.into() }
         }
-        Side::Target | Side::Proxy if ended.has_sent_end() && Cancelled::is(&failure.error) => eof(first),
+        Side::Target | Side::Proxy if ended.has_sent_end() && failure.is_cancelled => eof(first),
         Side::Target | Side::Proxy => failure.into(),
     }
 }
@@ -283,36 +283,15 @@ async fn is_over_when_cancelled(
     if failure.by != Side::Client {
         return false;
     }
-    let is_cancelled = Cancelled::is(&failure.error) || {
+    let is_cancelled = failure.is_cancelled || {
         // The error of a write does not say why there is nothing to write to any more.
         let mut failed = pin!(upload.reader_failed());
         poll_fn(|context| Poll::Ready(failed.as_mut().poll(context)))
             .await
-            .map(|failure| Cancelled::is(&failure.error))
+            .map(|failure| failure.is_cancelled)
             == Poll::Ready(true)
     };
     is_cancelled && timeout(LONGEST_FAREWELL, download.ends_here()).await == Ok(true)
-}
-
-impl From<Failure> for Close {
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "the enum is the standard library's, and grows"
-    )]
-    fn from(Failure { by, error }: Failure) -> Self {
-        if LeftBehind::is(&error) {
-            return eof(by);
-        }
-        let reason = match error.kind() {
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
-                Reason::Reset
-            }
-            io::ErrorKind::UnexpectedEof => Reason::Truncated,
-            io::ErrorKind::InvalidData => Reason::Corrupted,
-            _ => Reason::Io,
-        };
-        Self { by, reason }
-    }
 }
 
 /// How long a target has to end its stream behind that of a client that needs no more of it.

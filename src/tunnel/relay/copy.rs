@@ -4,8 +4,10 @@ use std::cell::RefCell;
 use std::io;
 use std::task::{Context, Poll, ready};
 
+use super::failure::Failure;
 use super::first_bytes::Beginning;
 use crate::net::transport::{Reader, Writer};
+use crate::tunnel::direction::Direction;
 
 /// The most that an ordinary copy moves, in bytes.
 pub(super) const MOST: usize = 64 * 1024;
@@ -22,15 +24,6 @@ pub(super) struct Copied {
     pub(super) read: usize,
     /// Those of them that are not written.
     pub(super) residue: Option<Residue>,
-}
-
-/// Which half of a copy failed.
-#[derive(Debug)]
-pub(super) enum CopyError {
-    /// The reader.
-    Read(io::Error),
-    /// The writer.
-    Write(io::Error),
 }
 
 /// Bytes that the writer has not taken yet.
@@ -70,6 +63,7 @@ impl Residue {
 /// The read half of one transport and the write half of the other: what one direction passes through.
 #[derive(Debug)]
 pub(super) struct Halves<'a, R, W> {
+    pub(super) direction: Direction,
     pub(super) reader: R,
     pub(super) writer: W,
     /// Looked at. Boxed: most directions have none, and no other has it for long.
@@ -90,24 +84,26 @@ impl<R: Reader, W: Writer> Halves<'_, R, W> {
         context: &mut Context<'_>,
         most: usize,
         moved: impl Fn(usize),
-    ) -> Poll<Result<Copied, CopyError>> {
+    ) -> Poll<Result<Copied, Failure>> {
         let Self {
+            direction,
             reader,
             writer,
             beginning,
         } = self;
+        let failure = |side| move |error| Failure::new(side, &error);
         SCRATCH.with_borrow_mut(|scratch| {
             if scratch.len() < most {
                 scratch.resize(most, 0);
             }
             let buffer = scratch.get_mut(..most).unwrap_or_default();
-            let bytes = ready!(reader.poll_read(context, buffer)).map_err(CopyError::Read)?;
+            let bytes = ready!(reader.poll_read(context, buffer)).map_err(failure(direction.sender()))?;
             inspect(beginning, bytes);
             let mut rest = bytes;
             while !rest.is_empty()
                 && let Poll::Ready(result) = writer.poll_write(context, rest)
             {
-                let written = result.map_err(CopyError::Write)?;
+                let written = result.map_err(failure(direction.receiver()))?;
                 moved(written);
                 rest = rest.get(written..).unwrap_or_default();
             }
@@ -126,7 +122,7 @@ impl<R: Reader, W: Writer> Halves<'_, R, W> {
         context: &mut Context<'_>,
         most: usize,
         moved: impl Fn(usize),
-    ) -> Poll<Result<Copied, CopyError>> {
+    ) -> Poll<Result<Copied, Failure>> {
         let Some(memory) = self.writer.lender().and_then(|lender| lender.lend(most)) else {
             return self.poll_copy(context, most.min(MOST), moved);
         };
@@ -137,7 +133,7 @@ impl<R: Reader, W: Writer> Halves<'_, R, W> {
         });
         let (read, elsewhere) = match read {
             Poll::Ready(Ok(read)) => read,
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(CopyError::Read(error))),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(Failure::new(self.direction.sender(), &error))),
             Poll::Pending => {
                 self.keep(0)?;
                 return Poll::Pending;
@@ -152,9 +148,9 @@ impl<R: Reader, W: Writer> Halves<'_, R, W> {
         }))
     }
 
-    fn keep(&mut self, bytes: usize) -> Result<(), CopyError> {
+    fn keep(&mut self, bytes: usize) -> Result<(), Failure> {
         let kept = self.writer.lender().map_or(Ok(()), |lender| lender.keep(bytes));
-        kept.map_err(CopyError::Write)
+        kept.map_err(|error| Failure::new(self.direction.receiver(), &error))
     }
 }
 

@@ -2,11 +2,11 @@
 //! connection means nothing: it carries the session no more, and holds slots that the session's next tunnel may need.
 
 use std::future::{Future, pending};
-use std::io;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::failure::Failure;
 use super::meter::Meter;
 use super::terms::Terms;
 use crate::base::cold::cold;
@@ -15,17 +15,22 @@ use crate::tunnel::outcome::{Close, Reason, Side};
 
 /// Completes when the sender is to be given up although bytes of it wait for their receiver: its connection has failed or, in a
 /// resumable tunnel, it has ended and no byte has moved for [`LONGEST_SILENCE`]. Nothing else would notice.
-pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>) -> io::Error {
+pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>, by: Side) -> Failure {
     if !terms.is_resumable() {
-        return reader.failed().await;
+        return Failure::new(by, &reader.failed().await);
     }
     if let Err(error) = reader.ended().await {
-        return error;
+        return Failure::new(by, &error);
     }
     tokio::select! {
         biased;
-        error = reader.failed() => error,
-        _ = silence(terms.meter, Some(LONGEST_SILENCE), Instant::now()) => LeftBehind.into(),
+        error = reader.failed() => Failure::new(by, &error),
+        // It has ended in order, but the other side did not take its last bytes in time.
+        _ = silence(terms.meter, Some(LONGEST_SILENCE), Instant::now()) => Failure {
+            by,
+            reason: Reason::Eof,
+            is_cancelled: false,
+        },
     }
 }
 
@@ -48,24 +53,6 @@ pub(super) fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) 
             by: Side::Proxy,
             reason: Reason::Idle,
         }
-    }
-}
-
-/// The error of a side that has ended in order, but whose last bytes the other side did not take in time.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the side has ended, and its last bytes were not taken in time")]
-pub(super) struct LeftBehind;
-
-impl LeftBehind {
-    /// Whether that error is one.
-    pub(super) fn is(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|cause| cause.is::<Self>())
-    }
-}
-
-impl From<LeftBehind> for io::Error {
-    fn from(left_behind: LeftBehind) -> Self {
-        Self::other(left_behind)
     }
 }
 

@@ -7,18 +7,18 @@ use std::{io, mem};
 
 use tokio::time::Instant;
 
-use super::copy::{self, Copied, CopyError, Halves, Residue};
+use super::copy::{self, Copied, Halves, Residue};
+use super::failure::Failure;
 use super::half_close::given_up;
 use super::splice::Pipe;
 use super::strategy::{Step, Strategy};
 use super::terms::{Bounds, Terms};
 use crate::base::cold::cold;
 use crate::net::socket::is_refusal_of_an_end;
-use crate::net::transport::{Reader, Writer};
+use crate::net::transport::{Bulk, Reader, Writer};
 use crate::tunnel::limits::budget::{Budget, Share};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::limits::throttle::Throttle;
-use crate::tunnel::outcome::Side;
 
 /// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
 #[derive(Debug)]
@@ -35,15 +35,6 @@ pub(super) struct Pump<'a, R, W> {
     has_sent_end: bool,
 }
 
-/// Which side of a tunnel failed, and how.
-#[derive(Debug)]
-pub struct Failure {
-    /// The side whose transport failed.
-    pub by: Side,
-    /// The error of its read or write.
-    pub error: io::Error,
-}
-
 /// What was read and is not written yet. Nothing is read while there is any.
 #[derive(Debug)]
 enum InFlight<'a> {
@@ -57,11 +48,12 @@ enum InFlight<'a> {
 }
 
 impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
-    pub(super) fn new(halves: Halves<'a, R, W>, strategy: Strategy, terms: &'a Terms<'a>) -> Self {
-        let Bounds { tunnel, own, shared } = terms.limits[strategy.direction()];
+    /// One direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
+    pub(super) fn new(halves: Halves<'a, R, W>, bulk: Bulk, terms: &'a Terms<'a>) -> Self {
+        let Bounds { tunnel, own, shared } = terms.limits[halves.direction];
         Self {
+            strategy: Strategy::new(halves.direction, bulk, terms.resources.hot),
             halves,
-            strategy,
             terms,
             throttle: Throttle::new(tunnel).with_own(own),
             shares: shared.map(|budget| budget.map(Budget::share)),
@@ -86,7 +78,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Completes when the sending side, which has finished, fails, without reading from it. Notes meanwhile when its end of
     /// stream has been sent.
     pub(super) async fn reader_failed(&mut self) -> Failure {
-        let by = self.sender();
+        let by = self.halves.direction.sender();
         let Halves { reader, writer, .. } = &mut self.halves;
         let sent = async {
             poll_fn(|context| writer.poll_end_sent(context)).await;
@@ -97,7 +89,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             error = reader.failed() => error,
             error = sent => error,
         };
-        Failure { by, error }
+        Failure::new(by, &error)
     }
 
     /// Whether the end of stream was seen to be sent, to a receiver that may have left because of it.
@@ -150,14 +142,15 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         let end = poll_fn(|context| self.halves.writer.poll_shutdown(context)).await;
         // Where the receiver has reset meanwhile, the other direction will find that when it reads.
         let error = end.err().filter(is_refusal_of_an_end);
-        error.map_or(Ok(()), |error| Err(self.not_taken(error)))
+        let receiver = self.halves.direction.receiver();
+        error.map_or(Ok(()), |error| Err(Failure::new(receiver, &error)))
     }
 
     /// Waits for something to read. Before a limit is asked, so that an idle tunnel takes no part of a budget.
     async fn readable(&mut self) -> Result<(), Failure> {
-        let by = self.sender();
+        let by = self.halves.direction.sender();
         let ready = poll_fn(|context| self.halves.reader.poll_readable(context)).await;
-        ready.map_err(|error| Failure { by, error })
+        ready.map_err(|error| Failure::new(by, &error))
     }
 
     /// Waits until every limit lets bytes through, and returns how many: 1 to `most`.
@@ -169,7 +162,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     }
 
     async fn admit_by_limits(&mut self, most: usize) -> usize {
-        let (meter, direction) = (self.terms.meter, self.strategy.direction());
+        let (meter, direction) = (self.terms.meter, self.halves.direction);
         let waited = |wait| meter.throttled(direction, wait);
         let mut admitted = self.throttle.admit(most, waited).await;
         for next in 0..self.shares.len() {
@@ -195,16 +188,20 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 
     /// Waits until the writer can lend memory. Ends if the sending side is [given up](given_up) meanwhile.
     async fn lender_ready(&mut self) -> Result<(), Failure> {
-        let (sender, receiver) = (self.sender(), self.receiver());
-        let Halves { reader, writer, .. } = &mut self.halves;
+        let Halves {
+            direction,
+            reader,
+            writer,
+            ..
+        } = &mut self.halves;
         let ready = poll_fn(|context| match writer.lender() {
             Some(lender) => lender.poll_ready(context),
             None => Poll::Ready(Ok(())),
         });
         tokio::select! {
             biased;
-            ready = ready => ready.map_err(|error| Failure { by: receiver, error }),
-            error = given_up(reader, self.terms) => Err(Failure { by: sender, error }),
+            ready = ready => ready.map_err(|error| Failure::new(direction.receiver(), &error)),
+            failure = given_up(reader, self.terms, direction.sender()) => Err(failure),
         }
     }
 
@@ -214,7 +211,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         let at_once = poll_fn(|context| Poll::Ready(self.poll_write(context))).await;
         let slowly = match at_once {
             Poll::Ready(Ok(())) => false,
-            Poll::Ready(Err(error)) => return Err(self.not_taken(error)),
+            Poll::Ready(Err(error)) => return Err(Failure::new(self.halves.direction.receiver(), &error)),
             Poll::Pending => cold(self.wait_until_written()).await? >= SLOW,
         };
         self.strategy.has_written(slowly);
@@ -224,16 +221,15 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Writes all that is in flight, and returns how long that took.
     async fn wait_until_written(&mut self) -> Result<Duration, Failure> {
         let start = Instant::now();
-        let (sender, receiver) = (self.sender(), self.receiver());
-        let moved = self.moved();
+        let (direction, moved) = (self.halves.direction, self.moved());
         let (Halves { reader, writer, .. }, in_flight) = (&mut self.halves, &mut self.in_flight);
         tokio::select! {
             biased;
             written = poll_fn(|context| in_flight.poll_write(context, writer, &moved)) => match written {
                 Ok(()) => Ok(start.elapsed()),
-                Err(error) => Err(Failure { by: receiver, error }),
+                Err(error) => Err(Failure::new(direction.receiver(), &error)),
             },
-            error = given_up(reader, self.terms) => Err(Failure { by: sender, error }),
+            failure = given_up(reader, self.terms, direction.sender()) => Err(failure),
         }
     }
 
@@ -264,7 +260,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
     /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
     fn splice(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
-        let by = self.sender();
+        let by = self.halves.direction.sender();
         let (Some(socket), Some(mut pipe)) = (self.halves.reader.socket(), self.terms.resources.pipes.take()) else {
             return self.copy(context, most.min(copy::MOST), None);
         };
@@ -277,7 +273,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock || pipe.is_refused(&error) => {
                 self.copy(context, most.min(copy::MOST), None)
             }
-            Err(error) => Err(Failure { by, error }),
+            Err(error) => Err(Failure::new(by, &error)),
         }
     }
 
@@ -289,21 +285,10 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     }
 
     /// Keeps in flight what a copy has not written. `slot` is that of a large piece.
-    fn account(
-        &mut self,
-        copied: Poll<Result<Copied, CopyError>>,
-        slot: Option<Slot>,
-    ) -> Result<Option<usize>, Failure> {
-        let Poll::Ready(copied) = copied else {
+    fn account(&mut self, copied: Poll<Result<Copied, Failure>>, slot: Option<Slot>) -> Result<Option<usize>, Failure> {
+        let Poll::Ready(copied) = copied? else {
             return Ok(None);
         };
-        let copied = copied.map_err(|error| match error {
-            CopyError::Read(error) => Failure {
-                by: self.sender(),
-                error,
-            },
-            CopyError::Write(error) => self.not_taken(error),
-        })?;
         self.in_flight = match copied.residue {
             None => InFlight::Nothing,
             Some(residue) => InFlight::Buffered {
@@ -316,7 +301,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 
     /// Counts the bytes that are written.
     fn moved(&self) -> impl Fn(usize) + 'a {
-        let (meter, direction) = (self.terms.meter, self.strategy.direction());
+        let (meter, direction) = (self.terms.meter, self.halves.direction);
         move |bytes| meter.moved(direction, bytes)
     }
 
@@ -331,19 +316,6 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 cold(self.terms.resources.yielder.yield_now()).await;
             }
         }
-    }
-
-    fn sender(&self) -> Side {
-        self.strategy.direction().sender()
-    }
-
-    fn not_taken(&self, error: io::Error) -> Failure {
-        let by = self.receiver();
-        Failure { by, error }
-    }
-
-    fn receiver(&self) -> Side {
-        self.strategy.direction().receiver()
     }
 }
 

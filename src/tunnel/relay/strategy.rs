@@ -50,10 +50,6 @@ impl Strategy {
         }
     }
 
-    pub(super) fn direction(&self) -> Direction {
-        self.direction
-    }
-
     /// How the next bytes are to be moved.
     pub(super) fn next(&self) -> Step {
         let is_hot = self.heat >= self.hot;

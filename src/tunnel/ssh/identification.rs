@@ -120,7 +120,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
         progress.passed();
         let error = self.reader.failed().await;
         let by = self.direction.sender();
-        Failure { by, error }.into()
+        Failure::new(by, &error).into()
     }
 
     async fn pass(&mut self, meter: &Meter, identified: impl Fn(Line<'_>)) -> Result<(), Close> {
@@ -150,7 +150,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
                 }
             }
             let more = poll_fn(|context| poll_more(context, &mut self.reader, &mut self.held)).await;
-            if more.map_err(|error| Failure { by: source, error })? == 0 {
+            if more.map_err(|error| Failure::new(source, &error))? == 0 {
                 return Err(Close {
                     by: source,
                     reason: Reason::Eof,
@@ -183,7 +183,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
         let line = std::mem::replace(&mut self.held, rest);
         let mut line = line.as_slice();
         let sent = poll_fn(|context| self.poll_send(context, &mut line, meter)).await;
-        sent.map_err(|error| Failure { by, error }.into())
+        sent.map_err(|error| Failure::new(by, &error).into())
     }
 
     fn poll_send(&mut self, context: &mut Context<'_>, line: &mut &[u8], meter: &Meter) -> Poll<io::Result<()>> {

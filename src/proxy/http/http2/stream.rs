@@ -5,14 +5,13 @@ use std::time::Duration;
 use h2::{Reason, RecvStream, SendStream};
 use parking_lot::Mutex;
 
-pub(super) use self::errors::stream_error;
 use self::receive::{ReceiveHalf, StreamReader};
+pub(super) use self::send::stream_error;
 use self::send::{SendHalf, StreamWriter};
 use super::outgoing::Outgoing;
 use super::payload::Payload;
 use crate::net::transport::{Bulk, Transport};
 
-mod errors;
 mod receive;
 mod send;
 

@@ -8,8 +8,7 @@ use bytes::Bytes;
 use h2::RecvStream;
 use parking_lot::Mutex;
 
-use super::errors::{reset_error, stream_error};
-use super::send::SendHalf;
+use super::send::{SendHalf, reset_error, stream_error};
 use crate::net::transport::Reader;
 use crate::proxy::http::http2::inbox::{Inbox, StreamFailure};
 

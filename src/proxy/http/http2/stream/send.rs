@@ -13,8 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
-use super::errors::stream_error;
-use crate::net::transport::{Lender, Writer};
+use crate::net::transport::{Cancelled, Lender, Writer};
 use crate::proxy::http::http2::outgoing::Outgoing;
 use crate::proxy::http::http2::payload::Payload;
 use crate::proxy::http::http2::send_buffer::{Class, SendBuffer};
@@ -221,6 +220,24 @@ impl Writer for StreamWriter<'_> {
 
     fn lender(&mut self) -> Option<&mut dyn Lender> {
         Some(self)
+    }
+}
+
+/// An error of the stream as a socket would report it.
+pub(in crate::proxy::http::http2) fn stream_error(error: h2::Error) -> io::Error {
+    match error.reason() {
+        Some(reason) if error.is_reset() && error.is_remote() => reset_error(reason),
+        Some(_) => io::ErrorKind::ConnectionReset.into(),
+        None => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),
+    }
+}
+
+/// The error of a stream that the client has reset. "The endpoint uses [CANCEL] to indicate that the stream is no longer
+/// needed" (RFC 9113 section 7); NO_ERROR says that there is none.
+pub(super) fn reset_error(reason: Reason) -> io::Error {
+    match reason {
+        Reason::CANCEL | Reason::NO_ERROR => Cancelled.into(),
+        _ => io::ErrorKind::ConnectionReset.into(),
     }
 }
 

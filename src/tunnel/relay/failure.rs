@@ -1,0 +1,45 @@
+//! The failure of one transport of a tunnel, which ends it.
+
+use std::io;
+
+use crate::net::transport::Cancelled;
+use crate::tunnel::outcome::{Close, Reason, Side};
+
+/// Which side of a tunnel failed, and how.
+#[derive(Debug)]
+pub struct Failure {
+    /// The side whose transport failed.
+    pub(super) by: Side,
+    pub(super) reason: Reason,
+    /// True if its peer needs no more of the stream.
+    pub(super) is_cancelled: bool,
+}
+
+impl Failure {
+    /// The failure of a read from that side, or a write to it.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the enum is the standard library's, and grows"
+    )]
+    pub fn new(by: Side, error: &io::Error) -> Self {
+        let reason = match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
+                Reason::Reset
+            }
+            io::ErrorKind::UnexpectedEof => Reason::Truncated,
+            io::ErrorKind::InvalidData => Reason::Corrupted,
+            _ => Reason::Io,
+        };
+        Self {
+            by,
+            reason,
+            is_cancelled: Cancelled::is(error),
+        }
+    }
+}
+
+impl From<Failure> for Close {
+    fn from(Failure { by, reason, .. }: Failure) -> Self {
+        Self { by, reason }
+    }
+}
