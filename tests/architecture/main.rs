@@ -135,6 +135,7 @@ const OWNERS: [(&str, &[&str]); 36] = [
             "daemon",
             "kubernetes",
             "operator",
+            "policy::access",
             "protocol::jwt",
             "protocol::ticket",
             "proxy",
