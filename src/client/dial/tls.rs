@@ -130,13 +130,14 @@ fn distrust(error: &io::Error) -> Option<String> {
     let rustls::Error::InvalidCertificate(reason) = error.get_ref()?.downcast_ref()? else {
         return None;
     };
-    Some(match reason {
-        CertificateError::Other(reason) => reason.to_string(),
-        CertificateError::NotValidForNameContext { .. } => {
-            format!("{reason} (--server-name sets the name that it must have)")
-        }
-        reason => reason.to_string(),
-    })
+    if let CertificateError::Other(reason) = reason {
+        return Some(reason.to_string());
+    }
+    let hint = match matches!(reason, CertificateError::NotValidForNameContext { .. }) {
+        true => " (--server-name sets the name that it must have)",
+        false => "",
+    };
+    Some(format!("{reason}{hint}"))
 }
 
 /// The client's certificate cannot be used. Its files may be replaced at the moment.

@@ -65,14 +65,11 @@ impl Verifier {
 
     /// Returns the error with the name of the authority that is missing, if one is.
     fn explain(&self, error: Error, [own, last]: [&CertificateDer<'_>; 2]) -> Error {
-        let is_unknown = match &error {
-            Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,
-            // A certificate that is an authority, and not one of a server: only its presence in the file would help.
-            Error::InvalidCertificate(CertificateError::Other(_)) => {
-                presented::is_self_issued(own) && !self.is_in_file(own)
-            }
-            _ => false,
-        };
+        // A certificate that is an authority, and not one of a server: only its presence in the file would help.
+        let is_authority = matches!(&error, Error::InvalidCertificate(CertificateError::Other(_)))
+            && presented::is_self_issued(own)
+            && !self.is_in_file(own);
+        let is_unknown = is_authority || matches!(&error, Error::InvalidCertificate(CertificateError::UnknownIssuer));
         match presented::issuer(last).filter(|_| is_unknown) {
             Some(issuer) => {
                 let is_system = self.listed.is_none();
