@@ -13,7 +13,7 @@ pub struct Denial {
     pub refusal: Refusal,
     phrase: Box<str>,
     /// The same for where the name that was asked for takes the place of the target.
-    unnamed: Phrase,
+    unnamed: Box<Phrase>,
     details: Option<Box<str>>,
     starting: Option<Duration>,
 }
@@ -35,7 +35,7 @@ impl Denial {
         Self {
             refusal,
             phrase: ascii(named.chars().take(LONGEST)),
-            unnamed,
+            unnamed: Box::new(unnamed),
             details: None,
             starting: None,
         }
