@@ -109,9 +109,11 @@ async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
             }
             Ok(_) => return Err(said(&read)),
             Err(error) => {
-                return Err(match ClientError::from(error) {
-                    ClientError::Lost(error) => format!("the connection broke: {error}"),
-                    told => told.to_string(),
+                let error = ClientError::from(error);
+                return Err(if let ClientError::Lost(error) = &error {
+                    format!("the connection broke: {error}")
+                } else {
+                    error.to_string()
                 });
             }
         }

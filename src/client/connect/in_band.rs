@@ -86,10 +86,14 @@ where
 
 /// The code and the phrase of a failure. A reason comes from the proxy as a text.
 fn of(error: &ClientError) -> (Code, Phrase) {
-    let refusal = match error {
-        ClientError::Refused(refusal) if !refusal.reason.is_empty() => refusal,
-        ClientError::Unidentified => return (Code::ServiceNotAvailable, Phrase::of_target("", UNIDENTIFIED)),
-        error => return (Code::ServiceNotAvailable, chain(error).into()),
+    let refusal = if let ClientError::Refused(refusal) = error
+        && !refusal.reason.is_empty()
+    {
+        refusal
+    } else if matches!(error, ClientError::Unidentified) {
+        return (Code::ServiceNotAvailable, Phrase::of_target("", UNIDENTIFIED));
+    } else {
+        return (Code::ServiceNotAvailable, chain(error).into());
     };
     let code = match refusal.status {
         401 | 403 | 407 => Code::NoMoreAuthMethods,

@@ -33,10 +33,11 @@ where
             Err(CopyError::Read(error)) => Err(unreadable(error)),
             // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
             Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
-                Err(CopyError::Read(read)) => Err(match ClientError::from(read) {
-                    ClientError::Lost(_) => lost(error),
-                    told => told,
-                }),
+                Err(CopyError::Read(read)) => {
+                    let read = ClientError::from(read);
+                    let is_lost = matches!(read, ClientError::Lost(_));
+                    Err(if is_lost { lost(error) } else { read })
+                }
                 Ok(_) => Err(lost(error)),
                 Err(error) => download_error(error),
             },
@@ -123,13 +124,11 @@ fn upload_error_after_download(error: CopyError) -> Result<(), ClientError> {
 
 /// The failure of the connection. A reset may be the target's, which the proxy has passed on, and bytes may be missing.
 pub(super) fn lost(error: io::Error) -> ClientError {
-    match ClientError::from(error) {
-        ClientError::Lost(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-            let text = "the connection was reset: the target or the proxy has ended it, or the network has failed";
-            ClientError::Soon(anyhow!(error).context(text))
-        }
-        error => error,
+    if error.kind() != io::ErrorKind::ConnectionReset {
+        return error.into();
     }
+    let text = "the connection was reset: the target or the proxy has ended it, or the network has failed";
+    ClientError::Soon(anyhow!(error).context(text))
 }
 
 /// The failure of stdin.

@@ -38,7 +38,7 @@ const LIST: &str = "allowlist:
 ";
 const EMPTY: &str = "allowlist:\n  static: []\n";
 
-fn imported_with(files: &[(&str, &str)], format: Format, frp: Frp) -> Imported {
+fn imported_with(files: &[(&str, &str)], format: Format, frp: &Frp) -> Imported {
     let input = |(name, text): &(&str, &str)| Input {
         name: (*name).to_owned(),
         bytes: text.as_bytes().to_vec(),
@@ -49,7 +49,7 @@ fn imported_with(files: &[(&str, &str)], format: Format, frp: Frp) -> Imported {
         cluster_domain: "cluster.local".into(),
         alias_port: 22,
     };
-    frpc(&inputs, &options, &frp)
+    frpc(&inputs, &options, frp)
 }
 
 fn imported(name: &str, text: &str, format: Format) -> Imported {
@@ -58,7 +58,7 @@ fn imported(name: &str, text: &str, format: Format) -> Imported {
         host: Some("10.1.2.3".parse().unwrap()),
         ..Frp::default()
     };
-    imported_with(&[(name, text)], format, frp)
+    imported_with(&[(name, text)], format, &frp)
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn every_format_has_the_same_result() {
 fn a_proxy_before_a_service_becomes_its_label() {
     let text = TOML.replace("localPort", "localIP = \"box-1.research.svc.cluster.local\"\nlocalPort");
     let text = text.replace("research.ssh.example.com", "research");
-    let lines = imported_with(&[("a.toml", &text)], Format::Kubectl, Frp::default());
+    let lines = imported_with(&[("a.toml", &text)], Format::Kubectl, &Frp::default());
     assert_eq!(
         lines.text,
         "kubectl -n research annotate service box-1 switchboard.dev/port=2222\n\
@@ -122,7 +122,7 @@ fn what_the_file_does_not_say_is_asked_for() {
         ports: vec![22, 2222],
         ..Frp::default()
     };
-    let list = imported_with(&[("a.toml", &subdomain)], Format::Static, frp(Some("ssh.example.com")));
+    let list = imported_with(&[("a.toml", &subdomain)], Format::Static, &frp(Some("ssh.example.com")));
     for port in [22, 2222] {
         let name = format!("{{name: \"box-1.ssh.example.com:{port}\", addresses: [\"10.1.2.3:2222\"]}}");
         assert!(list.text.contains(&name), "{list:?}");
@@ -132,7 +132,7 @@ fn what_the_file_does_not_say_is_asked_for() {
         (TOML, Format::Static, Frp::default(), "--frpc-host"),
         (TOML, Format::Kubectl, Frp::default(), "--public-suffix"),
     ] {
-        let result = imported_with(&[("a.toml", text)], format, frp);
+        let result = imported_with(&[("a.toml", text)], format, &frp);
         assert!(matches!(result.text.as_str(), EMPTY | ""), "{result:?}");
         assert!(result.remarks.concat().contains(reason), "{result:?}");
     }
@@ -254,9 +254,9 @@ fn what_a_file_holds_besides_proxies_is_named() {
         ..Frp::default()
     };
     let files = [TOML.to_owned() + group, other.clone() + group];
-    let list = imported_with(&[("a.toml", &files[0]), ("b.toml", &files[1])], Format::Static, frp());
+    let list = imported_with(&[("a.toml", &files[0]), ("b.toml", &files[1])], Format::Static, &frp());
     assert!(list.text.contains("[\"10.1.2.3:2222\", \"10.1.2.3:2223\"]"), "{list:?}");
-    let list = imported_with(&[("a.toml", TOML), ("b.toml", &other)], Format::Static, frp());
+    let list = imported_with(&[("a.toml", TOML), ("b.toml", &other)], Format::Static, &frp());
     assert_eq!(list.text, LIST);
     assert!(list.remarks.concat().contains("is already printed from"), "{list:?}");
 }
