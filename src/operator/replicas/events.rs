@@ -20,7 +20,8 @@ pub(crate) struct Events {
 impl Events {
     /// Begins to read the events of a replica.
     pub(crate) async fn of(replica: &Replica) -> Result<Self, ReplicaError> {
-        let (response, link) = replica.in_time(replica.begin(&Ask::get("/events"))).await?;
+        let ask = Ask::get("/events");
+        let (response, link) = replica.in_time(Box::pin(replica.begin(&ask))).await?;
         match response.status().as_u16() {
             200 => Ok(Self {
                 body: response.into_body(),

@@ -189,7 +189,7 @@ pub(super) fn path_of(path: &str, query: &Query) -> String {
 
 /// The answers of all replicas as one.
 pub(super) fn merge<T: Item>(
-    answers: Vec<(String, Result<(Vec<T>, usize), ReplicaError>)>,
+    answers: impl IntoIterator<Item = (String, Result<(Vec<T>, usize), ReplicaError>)>,
     query: &Query,
 ) -> Listed<T> {
     let mut listed = Listed {

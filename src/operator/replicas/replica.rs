@@ -66,7 +66,7 @@ impl Replica {
 
     /// The same, with the bytes of the answer.
     pub(super) async fn ask_sized<T: DeserializeOwned>(&self, ask: &Ask) -> Result<(T, usize), ReplicaError> {
-        self.in_time(async {
+        self.in_time(Box::pin(async {
             let (response, _link) = self.begin(ask).await?;
             let status = response.status();
             let body = body(response.into_body()).await?;
@@ -75,7 +75,7 @@ impl Replica {
             }
             let answer = serde_json::from_slice(&body).map_err(|error| ReplicaError::Strange(error.to_string()))?;
             Ok((answer, body.len()))
-        })
+        }))
         .await
     }
 
@@ -89,7 +89,7 @@ impl Replica {
         work: impl Future<Output = Result<T, ReplicaError>>,
     ) -> Result<T, ReplicaError> {
         let late = |_| Err(ReplicaError::Late(self.deadline));
-        timeout(self.deadline, Box::pin(work)).await.unwrap_or_else(late)
+        timeout(self.deadline, work).await.unwrap_or_else(late)
     }
 
     /// Sends a request, and returns the head of the answer. Its body is read as long as the second value lives.
@@ -98,9 +98,14 @@ impl Replica {
         let (pods, pod) = match &self.way {
             Way::Pod { pods, pod } => (pods, pod),
             Way::Address(address) => {
-                let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
-                    io::ErrorKind::ConnectionRefused => ReplicaError::Closed(error.to_string()),
-                    _ => unreachable(&error.to_string()),
+                let stream = TcpStream::connect(address).await.map_err(|error| {
+                    let is_closed = error.kind() == io::ErrorKind::ConnectionRefused;
+                    let error = error.to_string();
+                    if is_closed {
+                        ReplicaError::Closed(error)
+                    } else {
+                        unreachable(&error)
+                    }
                 })?;
                 let (response, running) = ask.send(stream, &address.to_string()).await?;
                 return Ok((response, (running, None)));

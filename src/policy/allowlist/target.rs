@@ -329,20 +329,20 @@ impl Target {
     }
 
     /// Changes it, for its tunnels and those that begin from now on. Returns whether it names other users than before.
-    pub(super) fn update(&self, endpoints: Endpoints, terms: Arc<Terms>) -> bool {
+    pub(super) fn update(&self, endpoints: Endpoints, terms: &Arc<Terms>) -> bool {
         if **self.endpoints.load() != endpoints {
             self.endpoints.store(Arc::new(endpoints));
             self.endpoints_changed.notify_waiters();
         }
         let before = self.terms();
-        if before == terms {
+        if before == *terms {
             return false;
         }
         let tunnel = &terms.limits.tunnel;
         self.rates.upload.set(tunnel.upload, tunnel.burst);
         self.rates.download.set(tunnel.download, tunnel.burst);
         // Stored before: what is made at the same time has the limits before or after, and then is set to these.
-        self.terms.store(Arc::clone(&terms));
+        self.terms.store(Arc::clone(terms));
         self.set_made();
         before.user_lists != terms.user_lists
     }
@@ -412,11 +412,11 @@ mod tests {
             total: 1,
             ..Endpoints::default()
         };
-        target.update(none_ready, Arc::default());
+        target.update(none_ready, &Arc::default());
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
         let endpoints = Endpoints::from(vec!["10.0.0.1:22".parse().unwrap()]);
-        target.update(endpoints.clone(), Arc::default());
+        target.update(endpoints.clone(), &Arc::default());
         let got = timeout(Duration::from_secs(5), waiter).await.unwrap().unwrap();
         assert_eq!(*got, endpoints);
     }
@@ -438,9 +438,9 @@ mod tests {
             is_closed: true,
             ..TargetLimits::default()
         };
-        target.update(Endpoints::default(), terms(closed));
+        target.update(Endpoints::default(), &terms(closed));
         assert_eq!(target.enter().unwrap_err().refusal, Refusal::TargetClosed);
-        target.update(Endpoints::default(), terms(few));
+        target.update(Endpoints::default(), &terms(few));
         let second = Duration::from_secs(1);
         let timeouts = QueueTimeouts {
             longest: second,
@@ -449,7 +449,7 @@ mod tests {
         let dial = || target.begin_dial(timeouts);
         let _dial = dial().await.unwrap();
         assert_eq!(dial().await.unwrap_err(), Refusal::TargetBusy);
-        target.update(Endpoints::default(), Arc::default());
+        target.update(Endpoints::default(), &Arc::default());
         let mut more = Vec::new();
         for _ in 0..10 {
             more.push((target.enter().unwrap(), dial().await.unwrap()));

@@ -86,7 +86,7 @@ impl Writer {
             };
             let published = match gone.remove(&target.name) {
                 Some(published) => {
-                    has_other_users |= published.update(endpoints, terms);
+                    has_other_users |= published.update(endpoints, &terms);
                     published
                 }
                 None => {
@@ -262,7 +262,7 @@ impl Edit {
         let name = id.short_name();
         let target = match self.route(&name).cloned() {
             Some(known) => {
-                self.has_other_users |= known.target.update(endpoints, terms);
+                self.has_other_users |= known.target.update(endpoints, &terms);
                 if known.ports == ports {
                     return;
                 }
