@@ -52,15 +52,15 @@ impl OneSecret {
 
     /// Applies the data, and reports each fault of them once.
     fn replace(&mut self, data: Data) {
-        let faults = match data {
-            Ok(data) => self
-                .tickets
-                .replace(&data)
-                .into_iter()
-                .map(|fault| fault.to_string())
-                .collect(),
+        let faults: Vec<_> = match data {
+            Ok(data) => {
+                let faults = self.tickets.replace(&data).into_iter();
+                faults
+                    .map(|fault| format!("an entry of the Secret is no ticket: {fault}"))
+                    .collect()
+            }
             Err(reason) => vec![format!(
-                "it cannot be used, and its tickets stay as they were: {reason}"
+                "the Secret of tickets cannot be used, its tickets stay as they were: {reason}"
             )],
         };
         if faults == self.reported {
@@ -68,11 +68,11 @@ impl OneSecret {
         }
         let secret = &*self.name;
         for fault in faults.iter().take(MOST_REPORTED) {
-            warn!(secret, "the Secret of tickets has a fault: {fault}");
+            warn!(secret, "{fault}");
         }
         if faults.len() > MOST_REPORTED {
             let more = faults.len() - MOST_REPORTED;
-            warn!(secret, more, "the Secret of tickets has further faults");
+            warn!(secret, more, "further entries of the Secret are no tickets");
         }
         if faults.is_empty() {
             info!(secret, "the Secret of tickets is in order again");
@@ -183,7 +183,11 @@ mod tests {
         }
         own.take(Event::Applied(read(&own, &secret("own", "x")).unwrap())).await;
         assert!(!is_known());
-        assert!(own.reported[0].starts_with("x: "), "{:?}", own.reported);
+        assert!(
+            own.reported[0].starts_with("an entry of the Secret is no ticket: x: "),
+            "{:?}",
+            own.reported
+        );
         own.take(listed(&own, &good)).await;
         assert!(is_known());
         assert!(own.reported.is_empty());
