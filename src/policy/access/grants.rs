@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SetOnce};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use self::turns::Turns;
+use self::turns::{Pace, Turns};
 use super::decide::{Judge, NotAllowed};
 use super::evidence::digest::Digest;
 use super::evidence::{Subject, brief};
@@ -252,6 +252,8 @@ impl Recheck {
     fn spawn(self) {
         tokio::spawn(async move {
             while AssertUnwindSafe(self.run()).catch_unwind().await.is_err() {
+                // Not forgotten: the panic may have taken a change with it.
+                self.look.notify_one();
                 sleep(BETWEEN_SCOUTS).await;
             }
         });
@@ -260,38 +262,58 @@ impl Recheck {
     async fn run(&self) {
         let questions = &self.registry.judge.questions;
         let (mut last, mut recovered) = (Last::Kept, questions.recovered());
+        // Answers one after the other that were not complete.
+        let (mut asked, mut incomplete) = (Instant::now(), 0_u32);
         loop {
-            let mut scout = None;
+            let (mut scout, mut pace) = (None, Pace::Counted);
             match last {
                 Last::Kept => {
-                    let pause = questions.settles(&self.namespace).unwrap_or_else(|| self.until_due());
+                    let settles = questions.settles(&self.namespace, asked);
+                    let pause = settles.unwrap_or_else(|| self.until_due());
                     let is_changed = timeout(pause, self.look.notified()).await.is_ok();
                     if is_changed && self.grant.strong_count() > 0 {
                         sleep(TOGETHER).await;
                     }
+                    if settles.is_none() && !is_changed {
+                        pace = Pace::Periodic;
+                    }
                 }
-                Last::Denied => sleep(BETWEEN_DENIALS).await,
+                Last::Denied => {
+                    pace = Pace::Denied;
+                    sleep(BETWEEN_DENIALS).await;
+                }
                 Last::Unknown => {
                     sleep(SOON).await;
-                    tokio::select! {
-                        () = self.look.notified() => {}
-                        _ = recovered.changed() => {}
-                        permit = self.registry.scout.acquire() => {
-                            scout = permit.ok();
-                            sleep(if questions.is_silent() { BETWEEN_SCOUTS } else { SOON }).await;
+                    let backoff = SOON * (2_u32.pow(incomplete.saturating_sub(PATIENT).min(MOST_DOUBLINGS)) - 1);
+                    if timeout(backoff, self.look.notified()).await.is_ok() {
+                        incomplete = 0;
+                    } else {
+                        tokio::select! {
+                            () = self.look.notified() => {}
+                            _ = recovered.changed() => {}
+                            permit = self.registry.scout.acquire() => {
+                                scout = permit.ok();
+                                sleep(if questions.is_silent() { BETWEEN_SCOUTS } else { SOON }).await;
+                            }
                         }
                     }
                 }
             }
-            if self.grant.strong_count() == 0 {
+            let is_alive = || self.grant.strong_count() > 0;
+            if !is_alive() {
                 return;
             }
             recovered.mark_unchanged();
-            let _turn = self.registry.turns.wait(&self.namespace, last == Last::Denied).await;
+            let _turn = self.registry.turns.wait(&self.namespace, pace, is_alive).await;
+            // Changes until now are in the answer.
+            self.look.notified().now_or_never();
+            asked = Instant::now();
             match cold(self.look_again(last == Last::Denied)).await {
                 Some(answer) => last = answer,
                 None => return,
             }
+            let is_incomplete = last == Last::Unknown && !questions.is_silent();
+            incomplete = if is_incomplete { incomplete.saturating_add(1) } else { 0 };
             drop(scout);
         }
     }
@@ -302,6 +324,9 @@ impl Recheck {
         let active = self.grant.upgrade().filter(|grant| !grant.has_ended())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
         drop(active);
+        if self.registry.judge.rules.load().options.mode == Mode::Open {
+            return Some(Last::Kept);
+        }
         let how = if was_denied { How::Fresh } else { How::Recheck };
         let judged = self.registry.judge.judge(&subject, &target, how).await;
         let (result, last) = match judged {
@@ -324,7 +349,8 @@ impl Recheck {
     fn until_due(&self) -> Duration {
         let interval = self.registry.judge.rules.load().recheck();
         let intervals = self.registry.begun.elapsed().as_secs_f64() / interval.as_secs_f64();
-        interval.mul_f64(1.0 - (intervals - self.phase).rem_euclid(1.0))
+        // Rounded, a time that has just passed may be due again.
+        interval.mul_f64((1.0 - (intervals - self.phase).rem_euclid(1.0)).max(0.01))
     }
 }
 
@@ -336,5 +362,9 @@ const BETWEEN_SCOUTS: Duration = Duration::from_secs(1);
 /// The same where there are answers, and none of them is complete: an API server that has just come back says no less than
 /// it will.
 const SOON: Duration = Duration::from_millis(125);
+/// After so many answers that were not complete, one after the other, the time between two of them doubles, up to 32 s: an
+/// API server that answers for others, and not for this right, may do so for long.
+const PATIENT: u32 = 8;
+const MOST_DOUBLINGS: u32 = 8;
 /// Changes that come within this time of each other are one.
 const TOGETHER: Duration = Duration::from_millis(50);

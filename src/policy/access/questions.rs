@@ -78,7 +78,7 @@ pub(super) enum How {
 /// The times of what may have changed answers.
 #[derive(Debug, Default)]
 struct Changes {
-    /// When every verdict was forgotten.
+    /// When every verdict was forgotten. No answer that was asked for before is remembered.
     forgotten: Option<Instant>,
     everywhere: Option<Instant>,
     namespaces: HashMap<Box<str>, Instant>,
@@ -147,10 +147,11 @@ impl Questions {
         self.decisions.clear();
     }
 
-    /// Returns how long a change in that namespace is so new that an API server may not know of it; `None` without one.
-    pub(super) fn settles(&self, namespace: &str) -> Option<Duration> {
-        let left = (self.changes.lock().last(namespace)? + AGAIN).saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
+    /// Returns the time until every API server knows of the last change in that namespace; `None` if an answer that was
+    /// `asked` for then has it.
+    pub(super) fn settles(&self, namespace: &str, asked: Instant) -> Option<Duration> {
+        let settled = self.changes.lock().last(namespace)? + AGAIN;
+        (settled > asked).then(|| settled.saturating_duration_since(Instant::now()))
     }
 
     /// Returns whether the last review of a right had no answer at all.
@@ -354,7 +355,8 @@ impl Questions {
             self.recovered.send_modify(|times| *times += 1);
         }
         let decision = answer?;
-        if is_sure {
+        let forgotten = self.changes.lock().forgotten;
+        if is_sure && forgotten.is_none_or(|forgotten| asked >= forgotten) {
             let known = Known {
                 value: decision.clone(),
                 asked,

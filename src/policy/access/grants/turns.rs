@@ -20,6 +20,17 @@ pub(super) struct Turns {
     due: Mutex<Instant>,
 }
 
+/// How a recheck counts against the rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// It does: something may have changed.
+    Counted,
+    /// It does not, as the interval bounds it.
+    Periodic,
+    /// It does not, and has a place of its own: the right was denied once.
+    Denied,
+}
+
 /// A namespace, and whether it is the place of pairs that were denied once.
 type Place = (Box<str>, bool);
 
@@ -33,13 +44,21 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn, which ends when it is dropped. A recheck after a denial is not counted against the rate.
-    pub(super) async fn wait(&self, namespace: &str, after_denial: bool) -> Option<SemaphorePermit<'_>> {
-        let line = self.line((namespace.into(), after_denial));
+    /// Waits for a turn, which ends when it is dropped. `None` if there is nothing to look at any more.
+    pub(super) async fn wait(
+        &self,
+        namespace: &str,
+        pace: Pace,
+        is_alive: impl Fn() -> bool,
+    ) -> Option<SemaphorePermit<'_>> {
+        let line = self.line((namespace.into(), pace == Pace::Denied));
         let place = line.lock().await;
+        if !is_alive() {
+            return None;
+        }
         let turn = self.turns.acquire().await.ok();
         drop(place);
-        if !after_denial {
+        if pace == Pace::Counted {
             sleep(self.excess()).await;
         }
         turn

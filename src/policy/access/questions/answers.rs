@@ -86,9 +86,16 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
         allowed.or_else(|| state.no.get(question, no, since))
     }
 
-    /// Remembers an answer in place of any other one to that question.
+    /// Remembers an answer in place of any other one to that question, but for one that was asked for later.
     pub(super) fn put(&self, question: Digest, is_yes: bool, known: Known<V>) {
         let State { yes, no, .. } = &mut *self.state.lock();
+        let is_older = |cache: &&mut Cache<V>| {
+            let other = cache.entries.get(&question);
+            other.is_some_and(|(other, _)| other.asked > known.asked)
+        };
+        if [&yes, &no].into_iter().any(is_older) {
+            return;
+        }
         let (own, other) = if is_yes { (yes, no) } else { (no, yes) };
         other.remove(&question);
         own.put(question, known);
