@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -24,7 +24,7 @@ pub(super) struct Hub {
     /// When a page asked last.
     asked: watch::Sender<Option<Instant>>,
     /// Wakes the tasks of the replicas.
-    wanted: Notify,
+    wanted: watch::Sender<()>,
 }
 
 impl Hub {
@@ -34,7 +34,7 @@ impl Hub {
             replicas,
             state: watch::Sender::default(),
             asked: watch::Sender::default(),
-            wanted: Notify::new(),
+            wanted: watch::Sender::default(),
         }
     }
 
@@ -55,7 +55,7 @@ impl Hub {
 
     /// Asks again at once, after a change.
     pub(super) fn refresh(&self) {
-        self.wanted.notify_waiters();
+        self.wanted.send_replace(());
     }
 
     /// Returns the replica with that name, if it is still there.
@@ -98,7 +98,7 @@ pub(super) async fn run(hub: Arc<Hub>) {
 
 /// Asks a replica as long as pages ask.
 async fn ask(hub: Arc<Hub>, name: Arc<str>) {
-    let mut asked = hub.asked.subscribe();
+    let (mut asked, mut wanted) = (hub.asked.subscribe(), hub.wanted.subscribe());
     let is_watched = |asked: &Option<Instant>| asked.is_some_and(|asked| asked.elapsed() < LONGEST_PAUSE);
     let mut look_at = Instant::now();
     loop {
@@ -121,7 +121,7 @@ async fn ask(hub: Arc<Hub>, name: Arc<str>) {
         let next = start + INTERVAL.max(start.elapsed() * 4);
         tokio::select! {
             () = sleep_until(next) => {}
-            () = hub.wanted.notified() => look_at = Instant::now(),
+            Ok(()) = wanted.changed() => look_at = Instant::now(),
         }
     }
 }
