@@ -12,6 +12,7 @@ use super::hangup::{Exit, Leaving};
 use super::login::Login;
 use super::relay;
 use super::stdio::Local;
+use crate::client::dial::deadline::Step;
 use crate::client::dial::dialing::Dialing;
 use crate::client::dial::transport::Stream;
 use crate::client::error::{ClientError, Retry};
@@ -143,7 +144,7 @@ where
                 return Err(error);
             }
             self.report.lost(&error);
-            self.backoff.heed(&error);
+            self.backoff.heed(&error, self.dialing.step > Step::Connect);
             carried = Box::pin(self.reconnect(login)).await;
         }
     }

@@ -39,6 +39,8 @@ impl Dialing {
     /// Completes when the path to the proxy is another one than that of the last connection. It may be dropped at any time.
     pub(in crate::client) async fn moved(&mut self) {
         moved(&mut self.path).await;
+        // The resolver may be another one, too.
+        self.lookup = JoinSet::new();
     }
 
     /// Returns a connection to the proxy, and the time for what follows on it.
@@ -55,10 +57,11 @@ impl Dialing {
             self.step = Step::Connect;
             tokio::select! {
                 stream = until.bound(Step::Connect, first_of(&self.addresses)) => break stream?,
-                // The resolver may be another one, too.
                 () = moved(&mut self.path), if !is_first => self.lookup = JoinSet::new(),
             }
         };
+        // Its answer is not one for the next connection.
+        self.lookup = JoinSet::new();
         self.path = stream.peer_addr().ok().map(Path::new);
         let deadline = match is_first {
             true => deadline,

@@ -118,8 +118,14 @@ impl Connector {
         connected.map_err(|error| match distrust(&error) {
             Some(reason) => ClientError::WithPauses(anyhow!("the proxy is not trusted: {reason}")),
             None => explain(error, |error| {
+                // Not a TLS record: it is another port, or something else answers in place of the proxy.
+                let is_foreign = matches!(rustls_error(&error), Some(rustls::Error::InvalidMessage(_)));
                 let text = "the TLS handshake with the proxy failed: is the port one of TLS?";
-                ClientError::Soon(anyhow!(error).context(text))
+                let error = anyhow!(error).context(text);
+                match is_foreign {
+                    true => ClientError::WithPauses(error),
+                    false => ClientError::Soon(error),
+                }
             }),
         })
     }
@@ -127,7 +133,7 @@ impl Connector {
 
 /// What is wrong with the certificate of the proxy, if that is the error.
 fn distrust(error: &io::Error) -> Option<String> {
-    let rustls::Error::InvalidCertificate(reason) = error.get_ref()?.downcast_ref()? else {
+    let rustls::Error::InvalidCertificate(reason) = rustls_error(error)? else {
         return None;
     };
     if let CertificateError::Other(reason) = reason {
@@ -138,6 +144,10 @@ fn distrust(error: &io::Error) -> Option<String> {
         false => "",
     };
     Some(format!("{reason}{hint}"))
+}
+
+fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 /// The client's certificate cannot be used. Its files may be replaced at the moment.

@@ -57,10 +57,11 @@ impl Backoff {
         }
     }
 
-    /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request.
-    pub(super) fn heed(&mut self, error: &ClientError) {
+    /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request. A pause counts from the end
+    /// of one that has `reached` the proxy, which costs it TLS and a decision.
+    pub(super) fn heed(&mut self, error: &ClientError, reached: bool) {
         self.is_answered = error.retry() != Retry::Soon;
-        if self.is_answered {
+        if self.is_answered || reached {
             self.last = Some(Instant::now());
         }
         if let ClientError::Refused(refusal) = error
@@ -145,7 +146,7 @@ mod tests {
         let began = Instant::now();
         for expected in [0, 200, 500] {
             expect(pause(&mut backoff).await, expected);
-            backoff.heed(&ClientError::Soon(anyhow!("no answer")));
+            backoff.heed(&ClientError::Soon(anyhow!("no answer")), false);
         }
         while began.elapsed() < LONGEST_STEADY {
             let pause = pause(&mut backoff).await;
@@ -171,7 +172,7 @@ mod tests {
                 attempts.extend((syn < backoff.timeout()).then(|| Instant::now() + syn));
             }
             tokio::time::advance(backoff.timeout()).await;
-            backoff.heed(&ClientError::Soon(anyhow!("no answer")));
+            backoff.heed(&ClientError::Soon(anyhow!("no answer")), false);
         }
         let longest = attempts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         let rare = attempts
@@ -189,10 +190,10 @@ mod tests {
             expect(pause(&mut backoff).await, expected);
             // The pause begins with its answer.
             tokio::time::advance(Duration::from_secs(3)).await;
-            backoff.heed(&refused(None));
+            backoff.heed(&refused(None), true);
         }
         // Its place is empty.
-        backoff.heed(&ClientError::Soon(anyhow!("no answer")));
+        backoff.heed(&ClientError::Soon(anyhow!("no answer")), false);
         expect(pause(&mut backoff).await, 700);
     }
 
@@ -200,14 +201,14 @@ mod tests {
     async fn a_proxy_that_asks_for_time_has_it_up_to_some_seconds() {
         let mut backoff = Backoff::default();
         for (asked, expected) in [(2, 2_000), (30, 4_000), (u64::MAX, 4_000)] {
-            backoff.heed(&refused(Some(asked)));
+            backoff.heed(&refused(Some(asked)), true);
             expect(pause(&mut backoff).await, expected);
             backoff.reset();
             assert_eq!(pause(&mut backoff).await, Duration::ZERO);
         }
         // One that goes on asking is asked less and less often, as any other.
         for expected in [4_000, 4_000, 4_000, 4_000, 4_000, 8_000, 10_000] {
-            backoff.heed(&refused(Some(30)));
+            backoff.heed(&refused(Some(30)), true);
             expect(pause(&mut backoff).await, expected);
         }
     }

@@ -44,7 +44,10 @@ where
             match step {
                 Ok(None) => {}
                 Ok(Some(left)) => return Err(Ok(left)),
-                Err(ClientError::Moved(_)) => break,
+                Err(ClientError::Moved(_)) => {
+                    self.backoff.next();
+                    break;
+                }
                 Err(error) => return Err(Err(error)),
             }
         }
