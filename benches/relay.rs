@@ -33,7 +33,9 @@ use thread_time::{ThreadTime, used};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
-const ENGINES: [(&str, fn() -> Resources); 3] = [
+type Engine = fn() -> Resources;
+
+const ENGINES: [(&str, Engine); 3] = [
     ("copy", || Resources::new(0)),
     ("splice", || Resources::splicing_all(PIPES)),
     ("adaptive", || Resources::new(PIPES)),
