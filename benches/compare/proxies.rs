@@ -68,8 +68,8 @@ impl Program {
         }
     }
 
-    /// Starts a copy of it in front of `target` and waits until it accepts. How a file came to its place decides how its pages
-    /// lie in memory: a program as the linker left it took 11 % more CPU time than a copy of itself.
+    /// Starts a copy of it in front of `target` and waits until it accepts. A new copy each time, so that where the pages of one
+    /// file lie decides no comparison.
     pub(crate) fn start(&self, target: SocketAddr, machine: &Machine) -> io::Result<Proxy> {
         let directory = tempfile::tempdir()?;
         write_certificate(directory.path())?;
