@@ -30,7 +30,7 @@ pub(super) struct Dialled {
 pub(super) struct Target {
     /// `None` once it is closed.
     stream: Option<TcpStream>,
-    /// What it has sent before the session began.
+    /// Bytes that it sent before the session began.
     early: Vec<u8>,
     key_exchange: KeyExchange,
     bytes: SessionBytes,

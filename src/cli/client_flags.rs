@@ -20,7 +20,7 @@ pub(crate) struct ClientFlags {
 }
 
 impl ClientFlags {
-    /// Whether the command line has that setting, and not the environment.
+    /// Returns whether that setting was given on the command line, and not by the environment.
     fn is_typed(&self, name: &str) -> bool {
         self.given.value_source(name) == Some(ValueSource::CommandLine)
     }

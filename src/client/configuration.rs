@@ -195,9 +195,9 @@ fn is_among(host: &str, patterns: &[String]) -> bool {
             .any(|pattern| matches(pattern.trim_start_matches('!')))
 }
 
-/// Whether a text has the form of a pattern with `*` and `?`, in time of the product of both lengths.
+/// Returns whether a string matches a pattern with `*` and `?`, in time of the product of both lengths.
 fn is_match(text: &[u8], pattern: &[u8]) -> bool {
-    // Whether the pattern so far fits the first 0, 1, 2, … bytes.
+    // Element `n` is true if the pattern so far matches the first `n` bytes.
     let mut fits = vec![false; text.len()];
     fits.insert(0, true);
     for &expected in pattern {

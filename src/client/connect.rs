@@ -82,7 +82,7 @@ pub(in crate::client) fn report(options: &Options, error: &ClientError) -> ExitC
 /// A failure with the name that was asked for: behind an alias of ssh_config(5) the user does not see what `%h` became.
 pub(in crate::client) fn sentence(options: &Options, error: &ClientError) -> String {
     let (line, target) = (chain(error), options.target.as_str());
-    // What is no target may be a part of a password with a space in it.
+    // An argument that is not a target may be part of a password with a space in it.
     match line.contains(target) || matches!(error, ClientError::Target(_)) {
         true => line,
         false => format!("{target}: {line}"),

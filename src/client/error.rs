@@ -94,7 +94,7 @@ impl From<io::Error> for ClientError {
     }
 }
 
-/// Whether another attempt to connect may succeed, and what it costs.
+/// The prospects of another attempt to connect, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Retry {
     /// As of [`ClientError::Never`].

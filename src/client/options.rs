@@ -31,7 +31,7 @@ pub struct Options {
     pub session: Option<Settings>,
     /// How long a 429 or 503 is followed by further requests, when the proxy asks for them. `None`: not at all.
     pub wait: Option<Duration>,
-    /// Whether stderr has a failure also where ssh was told in band.
+    /// True if stderr has a failure also where ssh was told in band.
     pub verbose: bool,
 }
 

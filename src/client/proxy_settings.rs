@@ -74,7 +74,7 @@ pub struct ProxySettings {
         help_heading = CREDENTIALS
     )]
     pub allow_cleartext: bool,
-    /// Whether the session goes on over another connection when its own is lost, where the target has an anchor [default: auto]
+    /// Carry the session on over another connection when its own is lost, where the target has an anchor [default: auto]
     #[arg(long, env = "SWITCHBOARD_RESUME", value_name = "WHEN", help_heading = SESSIONS)]
     pub resume: Option<Resume>,
     /// How long a session waits for another connection [default: 24h]

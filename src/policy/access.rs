@@ -125,7 +125,7 @@ impl Access {
     /// # Errors
     /// [`Refusal::NotAuthorized`], or [`Refusal::AccessUnknown`].
     pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<Grant, Denial> {
-        // Before the question: what is taken back meanwhile is taken back of this grant, too.
+        // Before the question: what is revoked while it is asked is revoked for this grant, too.
         let active = self.grants.of(subject, target);
         let decided = match self.judge.judge(subject, target, How::Login).await {
             Ok(reason) => Ok(Grant::new(active, reason)),
@@ -172,8 +172,8 @@ impl Access {
             .look(|grant| is_of_ticket(&grant.subject) && !self.judge.has_same_ticket(&grant.subject, &grant.target));
     }
 
-    /// What client certificates are verified against has changed: the tunnels of those that no longer count end. One that
-    /// has expired is left to `at_expiry`.
+    /// Ends the tunnels of client certificates that no longer count, after a change of the authorities or revocation lists.
+    /// One that has expired is left to `at_expiry`.
     pub fn certificates_changed(&self, tls: &Tls) {
         self.grants
             .end_where(|subject| !subject.is_trusted(tls) && !subject.has_expired_certificate());

@@ -47,7 +47,7 @@ pub(crate) fn routes(shared: &Arc<Shared>, readiness: &Readiness, drain_request:
         .method_not_allowed_fallback(request::other_method)
         .layer(DefaultBodyLimit::max(request::LONGEST_BODY))
         .layer(axum::middleware::from_fn(caller::only_from_here))
-        // What every peer may read. Only this host learns by whom a target is used.
+        // Readable by every peer. Only this host learns by whom a target is used.
         .route("/activity", get(targets::activity))
         .route("/openapi.json", get(document))
         .with_state(Arc::clone(shared));

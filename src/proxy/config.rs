@@ -48,7 +48,7 @@ pub struct Config {
     pub allowlist: Allowlist,
     /// The limits of tunnels, targets, clients and the process.
     pub limits: Limits,
-    /// Whether both sides of the tunnels to a target that does not say so itself must begin with an SSH identification.
+    /// True if both sides of the tunnels to a target without a setting of its own must begin with an SSH identification.
     pub ssh_only: bool,
     /// The deadlines of every wait for a peer.
     pub timeouts: Timeouts,
@@ -60,7 +60,7 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Allowlist {
-    /// Whether what `ssh_only` and `access` would refuse is reported only.
+    /// True if a request that `ssh_only` or `access` would refuse is only reported.
     pub report: bool,
     /// The targets of the configuration, each with a name of its own.
     #[serde(rename = "static")]

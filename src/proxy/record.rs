@@ -192,11 +192,11 @@ pub struct TunnelRecord<'a> {
     /// Boxed: an idle tunnel would keep it in its future.
     held: Box<Established<'a>>,
     close: Option<Close>,
-    /// Whether the client was told the end in band.
+    /// True if the client was told the end in band.
     is_told: bool,
 }
 
-/// What an established tunnel is accounted for with.
+/// The accounts of an established tunnel.
 #[derive(Debug)]
 struct Established<'a> {
     telemetry: Telemetry<'a>,

@@ -71,17 +71,17 @@ impl<'a> Field<'a> {
         self.position.line
     }
 
-    /// Whether the file has it, be it at fault.
+    /// Returns whether the file has the value, valid or not.
     pub(crate) fn is_given(&self) -> bool {
         *self.value != Value::Null
     }
 
-    /// Whether it is at fault.
+    /// Returns whether the value is invalid.
     pub(crate) fn is_faulty(&self) -> bool {
         *self.value == Value::Faulty
     }
 
-    /// Whether it or anything in it is at fault.
+    /// Returns whether the value, or one in it, is invalid.
     pub(crate) fn has_faults(&self) -> bool {
         self.value.has_faults()
     }

@@ -1,4 +1,4 @@
-//! The forms of single values: how a text is read, and the values of JSON Schema that stand for the same texts.
+//! The forms of single values: how a string is read, and the JSON Schema that accepts the same strings.
 //!
 //! A field takes one by `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`; [`forms!`](crate::base::yaml::forms::forms)
 //! declares further ones.

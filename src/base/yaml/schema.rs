@@ -19,7 +19,7 @@ pub(crate) fn schema<T: DeserializeOwned>() -> Value {
     describe::<T>(&mut Vec::new(), false)
 }
 
-/// The schema of the value at a path. `or_null`: whether null stands for the default.
+/// The schema of the value at a path. With `or_null`, null means the default.
 fn describe<T: DeserializeOwned>(path: &mut Vec<&'static str>, or_null: bool) -> Value {
     let below = |path: &mut Vec<_>, step, or_null| {
         path.push(step);
@@ -50,7 +50,7 @@ fn describe<T: DeserializeOwned>(path: &mut Vec<&'static str>, or_null: bool) ->
     }
 }
 
-/// The schema of a single value, which null may stand for.
+/// The schema of a single value, which may be null.
 pub(super) fn with_null(mut schema: Value) -> Value {
     if let Some(kind) = schema.get_mut("type") {
         *kind = json!([kind, "null"]);
@@ -66,7 +66,7 @@ pub(super) fn with_null(mut schema: Value) -> Value {
     schema
 }
 
-/// What a type asks for at the end of a path.
+/// The kind of value that a type asks for at the end of a path.
 #[derive(Debug, thiserror::Error)]
 #[error("{self:?}")]
 enum Question {

@@ -54,7 +54,7 @@ impl Value {
         }
     }
 
-    /// Whether it or anything in it is at fault.
+    /// Returns whether the value, or one in it, is invalid.
     pub(crate) fn has_faults(&self) -> bool {
         match self {
             Self::Faulty => true,

@@ -105,7 +105,8 @@ async fn request(options: &Options, credentials: &Credentials, dialing: &mut Dia
     })
 }
 
-/// Whether a credential would be sent in clear, and may not be beyond this host.
+/// Returns whether a credential would be sent in clear although `--allow-cleartext` is not given; a proxy on this host may get
+/// it all the same.
 fn may_not_be_clear(options: &Options) -> bool {
     let source = &options.credentials;
     source.has_source() && options.proxy.scheme() == Scheme::Http && !source.cleartext

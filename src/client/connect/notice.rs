@@ -33,7 +33,7 @@ pub(in crate::client) struct Watched<S> {
     free: usize,
     /// How many cannot be of a notice.
     before: usize,
-    /// What follows after the bytes that may be passed on.
+    /// The end of the download, which follows the bytes that may be passed on.
     end: Option<io::Result<()>>,
 }
 

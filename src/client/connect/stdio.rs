@@ -31,7 +31,7 @@ pub(in crate::client) struct Local<R, W> {
     pub(in crate::client) stdin: R,
     /// The bytes from the target. Its `shutdown` is called at their end, and must be an end of stream to its reader.
     pub(in crate::client) stdout: W,
-    /// Whether `stdin` is a terminal, which stays open when `stdout` ends: the proxy's end then ends the tunnel.
+    /// True if `stdin` is a terminal, which stays open when `stdout` ends: the proxy's end then ends the tunnel.
     pub(in crate::client) interactive: bool,
     /// Looks whether the reader of `stdout` has left, which ends a login that the user no longer waits for: ssh that is
     /// killed sends its ProxyCommand no signal. `None` cannot tell.
@@ -84,7 +84,7 @@ impl From<File> for ClosableOutput {
 }
 
 impl ClosableOutput {
-    /// Whether its reader has closed it, as far as the platform tells. After a shutdown the reader has been told the end, and
+    /// Returns whether its reader has closed it, if the platform tells. After a shutdown the reader has been told the end, and
     /// the other stream goes on.
     pub(in crate::client) fn is_abandoned(&self) -> bool {
         self.file.as_ref().is_some_and(platform::has_no_reader)

@@ -74,7 +74,7 @@ impl PartialEq for Authorization {
 
 impl Eq for Authorization {}
 
-/// What the proxy is shown.
+/// The credentials that the proxy is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::client) struct Credentials {
     /// For `Proxy-Authorization`.

@@ -131,7 +131,7 @@ impl Connector {
     }
 }
 
-/// What is wrong with the certificate of the proxy, if that is the error.
+/// Returns why the certificate of the proxy is not trusted; `None` if the error is another one.
 fn distrust(error: &io::Error) -> Option<String> {
     let rustls::Error::InvalidCertificate(reason) = rustls_error(error)? else {
         return None;

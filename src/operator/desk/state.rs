@@ -14,7 +14,7 @@ use crate::daemon::admin::Progress;
 use crate::daemon::admin::api::{RefusalReason, Refusals, Target, Tunnel};
 use crate::operator::replicas::{Replica, ReplicaError, TargetRow, by_target};
 
-/// What is known of all replicas.
+/// The state of all replicas.
 #[derive(Debug)]
 pub(super) struct State {
     started: u64,
@@ -34,7 +34,7 @@ pub(super) struct State {
     missed: u64,
 }
 
-/// What is known of one replica.
+/// The state of one replica.
 #[derive(Debug)]
 pub(super) struct ReplicaState {
     replica: Replica,
@@ -64,7 +64,7 @@ struct Row {
 /// The answer to a page: the state, and of the tunnels those that have changed since a generation.
 #[derive(Debug, Serialize)]
 pub(super) struct Changes {
-    /// What a page asks with next time.
+    /// The generation that a page asks with next time.
     generation: u64,
     /// True if these are all tunnels, and those that the page knows are to be forgotten.
     reset: bool,
@@ -411,7 +411,7 @@ mod tests {
         state
     }
 
-    /// Whether the page begins again, and the keys of the tunnels that have changed and of those gone.
+    /// Returns whether the page begins again, the keys of the tunnels that have changed, and the keys of those that are gone.
     fn told(state: &State, since: u64) -> (bool, Vec<String>, Vec<String>) {
         let Changes {
             reset,

@@ -1,4 +1,4 @@
-//! What the files do not say: the arguments of the program.
+//! The arguments of `import`: settings that the files do not have.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use crate::base::values;
 
-/// What is printed.
+/// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// `kubectl label` and `kubectl annotate` for each Service.
@@ -17,10 +17,10 @@ pub enum Format {
     Static,
 }
 
-/// What the files do not say, how the proxy is configured: the arguments of the program.
+/// The arguments of the program: how the proxy is configured, which the files do not say.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// What is printed: lines of kubectl, or the section `allowlist` of a configuration file
+    /// The output: lines of kubectl, or the section `allowlist` of a configuration file
     #[arg(long, value_name = "FORMAT", default_value = "kubectl")]
     pub format: Format,
     /// `allowlist.kubernetes.cluster_domain` of the proxy
@@ -31,7 +31,7 @@ pub struct Options {
     pub alias_port: u16,
 }
 
-/// What an frpc file does not say: the arguments for it.
+/// The arguments for frpc files: settings that these do not have.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frp {
     /// A port that clients ask for, which frp does not look at (repeatable; 22 without one)

@@ -6,9 +6,9 @@ use crate::base::yaml::finding::{Finding, Findings, Position, Severity};
 /// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// What is printed on stdout.
+    /// The output on stdout.
     pub text: String,
-    /// What is printed on stderr: `FILE:LINE:COLUMN: severity: message`.
+    /// The lines on stderr: `FILE:LINE:COLUMN: severity: message`.
     pub remarks: Vec<String>,
     /// How much was translated.
     pub extent: Extent,

@@ -13,7 +13,7 @@ use crate::base::secret::Secret;
 use crate::policy::allowlist::TargetId;
 use crate::protocol::jwt::Jwt;
 
-/// What may prove users and decide about their rights.
+/// The sources that authenticate users and decide about their rights.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// The API server.
@@ -26,7 +26,7 @@ pub struct Sources {
     pub tickets: Option<Arc<Tickets>>,
 }
 
-/// What is asked, and of what.
+/// The options, and the sources that are asked.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     pub(super) options: Options,

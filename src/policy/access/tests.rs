@@ -160,7 +160,7 @@ async fn a_flood_of_rubbish_delays_no_user_and_evicts_none() {
     let flood = (0..10_000).map(|number| async move {
         sleep(Duration::from_micros(100 * number)).await;
         let denial = access
-            .authenticate(evidence(&format!("rubbish{number}"), 7))
+            .authenticate(evidence(&format!("invalid{number}"), 7))
             .await
             .unwrap_err();
         assert!(matches!(

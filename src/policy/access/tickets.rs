@@ -73,7 +73,7 @@ impl Proof {
         Ok(Self { user, target })
     }
 
-    /// Whether the ticket is for that target. It is the one that is dialled, by whatever name it was asked for.
+    /// Returns whether the ticket is for that target: the one that is dialled, regardless of the name it was asked for by.
     pub fn opens(&self, target: &TargetId) -> bool {
         self.target.as_ref().is_none_or(|own| match target.is_static() {
             true => own.is_static(&target.service),

@@ -25,7 +25,7 @@ pub struct StaticTarget {
     /// The limits that it sets itself.
     #[serde(default)]
     pub limits: TunnelOverrides,
-    /// Whether both sides of its tunnels must begin with an SSH identification; `None` leaves the default.
+    /// True if both sides of its tunnels must begin with an SSH identification; `None` leaves the default.
     pub ssh_only: Option<bool>,
     /// The version of the PROXY header that a tunnel to it begins with, if any.
     #[serde(

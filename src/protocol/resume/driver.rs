@@ -51,10 +51,10 @@ pub struct Link<S> {
     pub attachment: Attachment,
 }
 
-/// What the exchange of a connection has led to.
+/// The result of the exchange of a connection.
 #[derive(Debug, Default)]
 pub struct Exchanged<'a> {
-    /// What is sent in front of the first frame: this side's answer. What it claims has to be the session's
+    /// This side's answer, which is sent before the first frame. The offset in it has to be the session's
     /// [`received`](Session::received) of the same step.
     pub answer: Vec<u8>,
     /// The offset that the other side expects.
@@ -63,7 +63,7 @@ pub struct Exchanged<'a> {
     pub rest: &'a [u8],
 }
 
-/// What the caller has to decide on.
+/// An event that the caller has to decide on.
 #[derive(Debug)]
 pub enum Event {
     /// The connection carries the session no more, and is detached. It is to be dropped.

@@ -95,7 +95,8 @@ fn certificates(access: &access::Options, top: &Field<'_>, knows_clients: bool) 
     }
 }
 
-/// What reads a cluster is off unless it is enabled. All of `access` reads one cluster, which may be that of the allowlist.
+/// Turns the settings that read a cluster off unless they are enabled. All of `access` reads one cluster, which may be that of
+/// the allowlist.
 fn clusters(config: &mut Config, top: &Field<'_>) {
     let (access, services) = (&mut config.access, &mut config.allowlist.kubernetes);
     let own = access.kubernetes.as_mut().and_then(|options| options.kubeconfig.take());
@@ -145,7 +146,7 @@ fn users(options: &access::Options, access: &Field<'_>) {
     }
 }
 
-/// Whether there is a way to prove a user.
+/// Returns whether there is a source that authenticates users.
 pub(super) fn proves_users(options: &access::Options) -> bool {
     options.kubernetes.is_some() || !options.oidc.is_empty() || options.users.is_some() || options.tickets.is_some()
 }

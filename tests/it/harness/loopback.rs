@@ -26,7 +26,7 @@ pub(crate) enum Splices {
     All,
 }
 
-/// What is spliced, and the number of pipes: without any, all is copied.
+/// The directions that are spliced, and the number of pipes: without any, all is copied.
 pub(crate) type Setup = (Splices, usize);
 
 /// Each way to move bytes.

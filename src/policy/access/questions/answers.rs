@@ -1,7 +1,7 @@
 //! Recent answers, and the questions that are asked at the moment: one for all that ask the same.
 //!
-//! A yes and a no are kept apart, so that rubbish evicts rubbish only. What has no answer is not kept. Each answer has the
-//! time at which it was asked for: what has changed since then is not in it.
+//! A yes and a no are kept apart, so that invalid credentials evict only each other. A failure to answer is not kept.
+//! Each answer has the time at which it was asked for: what has changed since then is not in it.
 //!
 //! quick_cache has no times, and moka's are those of a clock of its own, which a test cannot pause; neither keeps an
 //! answer that is no longer fresh for the day on which there is no other.
@@ -328,16 +328,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_is_asked_once_though_its_first_client_leaves() {
-        let (answers, go) = (Answers::new(1, 1), Arc::new(Notify::new()));
+        let (answers, release) = (Answers::new(1, 1), Arc::new(Notify::new()));
         let (asked, one) = (Arc::new(AtomicUsize::new(0)), digests(1)[0]);
         let join = |since| {
-            let (answers, asked, go) = (Arc::clone(&answers), Arc::clone(&asked), Arc::clone(&go));
+            let (answers, asked, release) = (Arc::clone(&answers), Arc::clone(&asked), Arc::clone(&release));
             tokio::spawn(async move {
                 let ask = || {
-                    let go = Arc::clone(&go);
+                    let release = Arc::clone(&release);
                     asked.fetch_add(1, Ordering::Relaxed);
                     async move {
-                        go.notified().await;
+                        release.notified().await;
                         Ok("yes")
                     }
                 };
@@ -355,7 +355,7 @@ mod tests {
         let later = join(Some(Instant::now()));
         yield_now().await;
         assert_eq!(asked.load(Ordering::Relaxed), 2);
-        go.notify_waiters();
+        release.notify_waiters();
         for other in others.into_iter().chain([later]) {
             assert_eq!(other.await.unwrap(), Ok("yes"));
         }
@@ -369,14 +369,14 @@ mod tests {
             .join(one, None, || async { std::panic::resume_unwind(Box::new(())) })
             .await;
         assert_eq!(lost.unwrap_err().kind, "internal");
-        let go = Arc::new(Notify::new());
+        let release = Arc::new(Notify::new());
         let first = {
-            let (answers, go) = (Arc::clone(&answers), Arc::clone(&go));
+            let (answers, release) = (Arc::clone(&answers), Arc::clone(&release));
             tokio::spawn(async move {
                 let ask = || {
-                    let go = Arc::clone(&go);
+                    let release = Arc::clone(&release);
                     async move {
-                        go.notified().await;
+                        release.notified().await;
                         Err(busy())
                     }
                 };
@@ -389,7 +389,7 @@ mod tests {
             tokio::spawn(async move { answers.join(one, None, || async { Ok(7) }).await })
         };
         yield_now().await;
-        go.notify_one();
+        release.notify_one();
         assert_eq!(first.await.unwrap().unwrap_err().kind, BUSY);
         assert_eq!(second.await.unwrap(), Ok(7));
     }
