@@ -148,10 +148,10 @@ async fn what_is_known_is_not_asked_again_for_ten_seconds_and_once_by_all_togeth
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_rubbish_delays_no_user_and_evicts_none() {
+async fn a_flood_of_invalid_tokens_delays_no_user_and_evicts_none() {
     let world = World::new(|_| {});
     world.publish(["a".to_owned()], None);
-    world.script.set_token(|token| match token.starts_with("rubbish") {
+    world.script.set_token(|token| match token.starts_with("invalid") {
         true => Ok(Verdict::Refused("the token is not valid".into())),
         false => Ok(Verdict::Proved(Arc::new(user(token)))),
     });
