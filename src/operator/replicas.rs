@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::future::join_all;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use crate::daemon::admin::api::{Closed, Closing, Rates, Target, Tunnel};
 pub use crate::daemon::admin::api::{Query, Sort};
@@ -180,14 +180,44 @@ impl Replicas {
     where
         F: Future<Output = Result<T, ReplicaError>>,
     {
+        let permits = &Semaphore::new(MOST_AT_ONCE);
         let asking = self.find().await?.into_iter().map(|replica| {
             let name = replica.name().to_string();
             let answer = ask(replica);
-            async { (name, answer.await) }
+            async move {
+                // Never closed.
+                let _permit = permits.acquire().await;
+                (name, answer.await)
+            }
         });
-        Ok(stream::iter(asking).buffered(MOST_AT_ONCE).collect().await)
+        Ok(join_all(asking).await)
     }
 }
 
 /// Replicas that are asked at once. Each takes a connection, and a port-forward two of the API server.
 const MOST_AT_ONCE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn replicas_that_hang_delay_the_others_only_if_they_are_many() {
+        let addresses = (1..=64).map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
+        let replicas = Replicas::new(Source::Addresses(addresses.collect()), Duration::from_secs(5));
+        let ask = |replica: Replica| async move {
+            if replica.name().ends_with('1') {
+                sleep(Duration::from_secs(5)).await;
+            }
+            Ok(())
+        };
+        let start = Instant::now();
+        let answers = replicas.each(ask).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        let names: Vec<_> = answers.iter().map(|(name, _)| name.clone()).collect();
+        let expected: Vec<_> = (1..=64).map(|port| format!("192.0.2.1:{port}")).collect();
+        assert_eq!(names, expected);
+    }
+}
