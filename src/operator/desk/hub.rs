@@ -101,6 +101,7 @@ async fn ask(hub: Arc<Hub>, name: Arc<str>) {
     let (mut asked, mut wanted) = (hub.asked.subscribe(), hub.wanted.subscribe());
     let is_watched = |asked: &Option<Instant>| asked.is_some_and(|asked| asked.elapsed() < LONGEST_PAUSE);
     let mut look_at = Instant::now();
+    let mut looking: Option<AbortOnDropHandle<()>> = None;
     loop {
         if !is_watched(&asked.borrow()) {
             hub.with(&name, ReplicaState::rest);
@@ -111,10 +112,13 @@ async fn ask(hub: Arc<Hub>, name: Arc<str>) {
         let Some(replica) = hub.replica(&name) else { return };
         let start = Instant::now();
         let tunnels = replica.list::<Tunnel>(&Query::default()).await;
-        let is_there = tunnels.is_ok();
+        // Its targets are forgotten with it: an answer that is on its way comes too late.
+        looking = looking.filter(|looking| tunnels.is_ok() && !looking.is_finished());
+        let is_free = tunnels.is_ok() && looking.is_none();
         hub.state.send_modify(|state| state.learn(&name, tunnels, now()));
-        if is_there && start >= look_at {
-            look(&hub, &replica).await;
+        if is_free && start >= look_at {
+            // In a task of its own: one that hangs delays no tunnels.
+            looking = Some(AbortOnDropHandle::new(tokio::spawn(look(Arc::clone(&hub), replica))));
             look_at = start + BETWEEN_LOOKS;
         }
         // A fourth of the time at most: a long list over a slow line is no work without end.
@@ -127,7 +131,7 @@ async fn ask(hub: Arc<Hub>, name: Arc<str>) {
 }
 
 /// Asks for what is asked less often than tunnels, which show whether the replica answers.
-async fn look(hub: &Hub, replica: &Replica) {
+async fn look(hub: Arc<Hub>, replica: Replica) {
     let drain = replica.ask::<Progress>(&Ask::get("/drain")).await;
     let refusals = replica.ask::<Refusals>(&Ask::get("/refusals")).await;
     let targets = replica.list::<Target>(&Query::default()).await;
@@ -169,3 +173,47 @@ const BETWEEN_TRIES: Duration = Duration::from_secs(5);
 const FIRST_ANSWERS: Duration = Duration::from_secs(2);
 /// A page asks once a second; one that is hidden does not ask.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::operator::replicas::Source;
+
+    #[tokio::test]
+    async fn the_tunnels_of_a_replica_whose_drain_is_not_answered_go_on() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let source = Source::Addresses(vec![listener.local_addr().unwrap()]);
+        let hub = Arc::new(Hub::new(Replicas::new(source, Duration::from_hours(1))));
+        let (sender, mut listed) = mpsc::unbounded_channel();
+        let serving = tokio::spawn(async move {
+            let mut unanswered = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(stream.read_u8().await.unwrap());
+                }
+                if request.starts_with(b"GET /tunnels?") {
+                    let body = r#"{"tunnels":[],"total":0,"next":null}"#;
+                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    sender.send(()).unwrap();
+                } else {
+                    unanswered.push(stream);
+                }
+            }
+        });
+        let asking = tokio::spawn(run(Arc::clone(&hub)));
+        assert_eq!(hub.changes(0).await.replicas.len(), 1);
+        for _ in 0..3 {
+            listed.recv().await.unwrap();
+            hub.refresh();
+        }
+        asking.abort();
+        serving.abort();
+    }
+}

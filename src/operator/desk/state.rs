@@ -77,7 +77,7 @@ pub(super) struct Changes {
     started: u64,
     /// Why it is not known which replicas there are.
     fault: Option<String>,
-    replicas: Vec<ReplicaRow>,
+    pub(super) replicas: Vec<ReplicaRow>,
     targets: Vec<TargetRow>,
     refusals: RefusalRows,
     /// How many tunnels have ended since the start of the desk: a page that shows them asks for them when it grows.
@@ -96,7 +96,7 @@ struct TunnelRow {
 }
 
 #[derive(Debug, Serialize)]
-struct ReplicaRow {
+pub(super) struct ReplicaRow {
     name: String,
     error: Option<String>,
     /// The time of its last answer.
@@ -323,8 +323,10 @@ impl ReplicaState {
 
     /// Takes over what is asked less often. What has no answer stays, but for targets.
     pub(super) fn look(&mut self, drain: Option<Progress>, refusals: Option<Refusals>, targets: Vec<Target>) {
-        self.drain = drain.unwrap_or(std::mem::take(&mut self.drain));
         self.targets = targets;
+        if let Some(drain) = drain {
+            self.drain = drain;
+        }
         let Some(Refusals { reasons }) = refusals else {
             return;
         };
