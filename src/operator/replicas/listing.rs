@@ -96,7 +96,7 @@ impl Item for Target {
     const PATH: &'static str = "/targets";
 
     fn place(&self, _: Sort) -> (Reverse<u64>, String) {
-        (Reverse(0), format!("{}/{}", self.namespace, self.service))
+        (Reverse(0), format!("{} {}", self.namespace, self.service))
     }
 }
 

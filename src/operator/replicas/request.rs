@@ -29,7 +29,7 @@ pub enum ReplicaError {
     /// The answer is not one of the admin API.
     #[error("does not answer as switchboard does: {0}")]
     Strange(String),
-    /// Its list, or its events, have exceeded a limit, and are given up: the limit and what exceeds it.
+    /// Its list has exceeded a limit, and is given up: the limit and what exceeds it.
     #[error("{0}")]
     LimitExceeded(String),
     /// It answers that it cannot serve the request.
@@ -79,9 +79,7 @@ impl Ask {
             ..Self::get(path)
         }
     }
-}
 
-impl Ask {
     /// Sends it, and returns the head of the answer; its body is read as long as the second value lives.
     pub(super) async fn send<S>(
         &self,
