@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::remarks::{Place, Remarks};
+use super::remarks::{Place, Remarks, Unsuited};
 use crate::base::values::shown;
 use crate::base::yaml::tree::{Entry, Node, Value};
 
@@ -97,6 +97,11 @@ impl<'a> At<'a> {
     /// The value itself.
     pub(super) fn value(self) -> &'a Value {
         &self.node.value
+    }
+
+    /// Says why what begins here is not translated.
+    pub(super) fn unsuited(self, reason: impl Into<String>) -> Unsuited {
+        Unsuited(self.place(), reason.into())
     }
 
     /// The first key of a map that is none of these.

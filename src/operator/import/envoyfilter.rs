@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use self::cluster::Cluster;
 use self::route::{Context, Route};
 use super::cluster_names::ClusterNames;
 use super::document::At;
@@ -41,8 +40,8 @@ pub fn envoyfilter(inputs: &[Input], options: &Options) -> Imported {
 #[derive(Debug, Default)]
 struct Found {
     routes: Vec<Route>,
-    /// The clusters by name, or why one is none that can be reached.
-    clusters: HashMap<String, Result<Cluster, String>>,
+    /// The targets of clusters by name, or why one cannot be reached.
+    clusters: HashMap<String, Result<Target, String>>,
     services: HashMap<Service, Ports>,
 }
 
@@ -51,13 +50,11 @@ impl Found {
         if !document.has_no_duplicates(remarks) {
             return;
         }
-        let is_list = document.text_of("kind").is_some_and(|kind| kind.ends_with("List"));
-        if is_list {
-            for object in document.items_of("items") {
-                self.read_object(object, names, remarks);
-            }
-        } else {
-            self.read_object(document, names, remarks);
+        match document.text_of("kind").is_some_and(|kind| kind.ends_with("List")) {
+            true => document
+                .items_of("items")
+                .for_each(|object| self.read_object(object, names, remarks)),
+            false => self.read_object(document, names, remarks),
         }
     }
 
@@ -107,8 +104,8 @@ impl Found {
             "ROUTE_CONFIGURATION" => context.route_configuration(value),
             "VIRTUAL_HOST" => context.virtual_host(value),
             "CLUSTER" => {
-                let (name, cluster) = cluster::read(value, names);
-                self.clusters.insert(name, cluster);
+                let (name, target) = cluster::read(value, names);
+                self.clusters.insert(name, target);
             }
             other => remarks.error(
                 place,
@@ -142,11 +139,8 @@ impl Found {
     fn target(&self, cluster: &str, names: &ClusterNames) -> Result<Target, String> {
         let shown_name = shown(cluster);
         if let Some(known) = self.clusters.get(cluster) {
-            return match known {
-                Ok(Cluster::Service(service, port)) => Ok(Target::Service(service.clone(), Some(*port))),
-                Ok(Cluster::Addresses(addresses)) => Ok(Target::Addresses(addresses.clone())),
-                Err(reason) => Err(format!("its cluster {shown_name} {reason}")),
-            };
+            let known = known.clone();
+            return known.map_err(|reason| format!("its cluster {shown_name} {reason}"));
         }
         let Some(parts) = cluster.strip_prefix("outbound|") else {
             return Err(format!("its cluster {shown_name} is in none of the files"));

@@ -5,29 +5,19 @@ use std::net::{IpAddr, SocketAddr};
 use crate::base::values::{self, shown};
 use crate::operator::import::cluster_names::ClusterNames;
 use crate::operator::import::document::At;
-use crate::operator::import::entry::Service;
-
-/// What is behind a cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Cluster {
-    /// One Service, by its DNS name.
-    Service(Service, u16),
-    /// Addresses; at least one.
-    Addresses(Vec<SocketAddr>),
-}
+use crate::operator::import::entry::Target;
 
 /// The cluster's name, and what is behind it, or why that cannot be reached.
-pub(super) fn read(value: At<'_>, names: &ClusterNames) -> (String, Result<Cluster, String>) {
+pub(super) fn read(value: At<'_>, names: &ClusterNames) -> (String, Result<Target, String>) {
     let name = value.text_of("name").unwrap_or_default().to_owned();
-    let unknown = value.unknown(&HARMLESS);
-    let cluster = match unknown {
+    let target = match value.unknown(&HARMLESS) {
         Some(pair) => Err(format!("has the option {}, which is not translated", shown(&pair.key))),
         None => read_endpoints(value, names),
     };
-    (name, cluster)
+    (name, target)
 }
 
-fn read_endpoints(value: At<'_>, names: &ClusterNames) -> Result<Cluster, String> {
+fn read_endpoints(value: At<'_>, names: &ClusterNames) -> Result<Target, String> {
     if !matches!(
         value.text_of("type"),
         None | Some("STATIC" | "STRICT_DNS" | "LOGICAL_DNS")
@@ -37,9 +27,9 @@ fn read_endpoints(value: At<'_>, names: &ClusterNames) -> Result<Cluster, String
         );
     }
     let endpoints = value
-        .path(&["load_assignment"])
+        .path(&["load_assignment", "endpoints"])
         .into_iter()
-        .flat_map(|at| at.items_of("endpoints"));
+        .flat_map(At::items);
     let mut addresses = Vec::new();
     let mut services = Vec::new();
     for endpoint in endpoints.flat_map(|locality| locality.items_of("lb_endpoints")) {
@@ -61,8 +51,8 @@ fn read_endpoints(value: At<'_>, names: &ClusterNames) -> Result<Cluster, String
         }
     }
     match (addresses.is_empty(), services.pop()) {
-        (true, Some((service, port))) if services.is_empty() => Ok(Cluster::Service(service, port)),
-        (false, None) => Ok(Cluster::Addresses(addresses)),
+        (true, Some((service, port))) if services.is_empty() => Ok(Target::Service(service, Some(port))),
+        (false, None) => Ok(Target::Addresses(addresses)),
         (true, None) => Err("has no endpoint".to_owned()),
         _ => Err("leads to several Services, or to addresses and a Service".to_owned()),
     }

@@ -99,25 +99,17 @@ impl Context<'_> {
 
 fn read_domain(domain: At<'_>) -> Result<Authority, Unsuited> {
     let text = domain.text().unwrap_or_default();
-    exact_name(text).map_err(|reason| Unsuited(domain.place(), format!("the domain {}: {reason}", shown(text))))
+    exact_name(text).map_err(|reason| domain.unsuited(format!("the domain {}: {reason}", shown(text))))
 }
 
 /// The cluster of a route that ends a CONNECT, and its settings.
 fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Unsuited> {
-    let refuse = |pair: Pair<'_>| Unsuited(pair.place, format!("its route has the option {}", shown(&pair.key)));
-    if let Some(pair) = item.unknown(&["name", "match", "route", "decorator"]) {
-        return Err(refuse(pair));
-    }
+    has_only(item, &["name", "match", "route", "decorator"])?;
     let matched = item.get("match").unwrap_or(item);
     if matched.get("connect_matcher").is_none() {
-        return Err(Unsuited(
-            matched.place(),
-            "its route is not for CONNECT alone".to_owned(),
-        ));
+        return Err(matched.unsuited("its route is not for CONNECT alone"));
     }
-    if let Some(pair) = matched.unknown(&["connect_matcher"]) {
-        return Err(refuse(pair));
-    }
+    has_only(matched, &["connect_matcher"])?;
     let route = item.get("route").unwrap_or(item);
     let mut settings = Settings::default();
     for pair in route.pairs() {
@@ -133,53 +125,47 @@ fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Unsuited> {
             _ => false,
         };
         if !known {
-            return Err(refuse(pair));
+            return Err(refused(&pair));
         }
     }
     settings.proxy_header = upgrade(route)?;
-    match route.text_of("cluster") {
-        Some(cluster) => Ok((cluster, settings)),
-        None => Err(Unsuited(route.place(), "its route has no cluster".to_owned())),
-    }
+    let cluster = route.text_of("cluster");
+    let cluster = cluster.ok_or_else(|| route.unsuited("its route has no cluster"))?;
+    Ok((cluster, settings))
 }
 
 /// The PROXY header that a route for CONNECT begins a tunnel with.
 fn upgrade(route: At<'_>) -> Result<Option<Version>, Unsuited> {
-    let upgrades = || route.items_of("upgrade_configs");
     let is_connect = |at: &At<'_>| {
         at.text_of("upgrade_type")
             .is_some_and(|kind| kind.eq_ignore_ascii_case("CONNECT"))
     };
-    let Some(connect) = upgrades().find(is_connect) else {
-        return Err(Unsuited(
-            route.place(),
-            "its route has no upgrade of the type CONNECT".to_owned(),
-        ));
-    };
+    let connect = route.items_of("upgrade_configs").find(is_connect);
+    let connect = connect.ok_or_else(|| route.unsuited("its route has no upgrade of the type CONNECT"))?;
     if connect.text_of("enabled") == Some("false") {
-        return Err(Unsuited(connect.place(), "its route is switched off".to_owned()));
+        return Err(connect.unsuited("its route is switched off"));
     }
-    let Some(config) = connect.get("connect_config") else {
-        let reason = "its route passes the CONNECT on to another proxy instead of ending it";
-        return Err(Unsuited(connect.place(), reason.to_owned()));
-    };
-    if let Some(pair) = config.unknown(&["proxy_protocol_config"]) {
-        return Err(Unsuited(
-            pair.place,
-            format!("its route has the option {}", shown(&pair.key)),
-        ));
-    }
+    let passed_on = "its route passes the CONNECT on to another proxy instead of ending it";
+    let config = connect.get("connect_config");
+    let config = config.ok_or_else(|| connect.unsuited(passed_on))?;
+    has_only(config, &["proxy_protocol_config"])?;
     let Some(header) = config.get("proxy_protocol_config") else {
         return Ok(None);
     };
     match (header.unknown(&["version"]), header.text_of("version").unwrap_or("V1")) {
         (None, "V1") => Ok(Some(Version::V1)),
         (None, "V2") => Ok(Some(Version::V2)),
-        _ => Err(Unsuited(
-            header.place(),
-            "its route has a PROXY header of its own".to_owned(),
-        )),
+        _ => Err(header.unsuited("its route has a PROXY header of its own")),
     }
+}
+
+/// Refuses a map with a key that is none of these.
+fn has_only(at: At<'_>, known: &[&str]) -> Result<(), Unsuited> {
+    at.unknown(known).map_or(Ok(()), |pair| Err(refused(&pair)))
+}
+
+fn refused(pair: &Pair<'_>) -> Unsuited {
+    Unsuited(pair.place, format!("its route has the option {}", shown(&pair.key)))
 }
 
 /// The options of a connection manager that are read, or are of its own port and protocols.

@@ -53,32 +53,29 @@ impl<'a> Proxy<'a> {
     /// Its names, each at the ports that clients ask for; none if it is not translated, which `remarks` then say.
     pub(super) fn entries(&self, context: Context<'_>, remarks: &mut Remarks) -> Vec<Entry> {
         let name = shown(self.name);
-        let made = self.wanted(context.frp, remarks).map(|wanted| {
-            let ports = match context.frp.ports.as_slice() {
-                [] => &[22],
-                ports => ports,
-            };
-            let hosts = wanted.hosts.iter();
-            let asked = hosts.flat_map(|(host, place)| ports.iter().map(move |port| (host, *place, *port)));
-            asked
-                .map(|(host, place, port)| {
-                    let unsuited = |reason| Unsuited(place, format!("{}: {reason}", shown(host)));
-                    let (name, target) = named(host, port, &wanted, context).map_err(unsuited)?;
-                    Ok(Entry {
+        let wanted = self
+            .wanted(context.frp, remarks)
+            .unwrap_or_else(|Unsuited(place, reason)| {
+                remarks.error(place, format!("the proxy {name}: {reason}"));
+                Wanted::default()
+            });
+        let ports = match context.frp.ports.as_slice() {
+            [] => &[22],
+            ports => ports,
+        };
+        let mut entries = Vec::new();
+        for (host, place) in &wanted.hosts {
+            for port in ports {
+                match named(host, *port, &wanted, context) {
+                    Ok((name, target)) => entries.push(Entry {
                         name,
                         target,
                         settings: wanted.settings.clone(),
                         group: wanted.group.clone(),
-                        place,
-                    })
-                })
-                .collect::<Vec<_>>()
-        });
-        let mut entries = Vec::new();
-        for result in made.unwrap_or_else(|unsuited| vec![Err(unsuited)]) {
-            match result {
-                Ok(entry) => entries.push(entry),
-                Err(Unsuited(place, reason)) => remarks.error(place, format!("the proxy {name}: {reason}")),
+                        place: *place,
+                    }),
+                    Err(reason) => remarks.error(*place, format!("the proxy {name}: {}: {reason}", shown(host))),
+                }
             }
         }
         entries
@@ -115,7 +112,7 @@ impl<'a> Proxy<'a> {
                 wanted.hosts.push(subdomain(*at, frp)?);
             } else {
                 let read = wanted.read(key, *at);
-                let remark = read.map_err(|reason| Unsuited(at.place(), format!("{}: {reason}", shown(key))))?;
+                let remark = read.map_err(|reason| at.unsuited(format!("{}: {reason}", shown(key))))?;
                 let about = |reason| format!("the proxy {}: {} {reason}", shown(self.name), shown(key));
                 match remark {
                     Read::Translated => {}
@@ -184,7 +181,7 @@ fn subdomain(at: At<'_>, frp: &Frp) -> Result<(String, Place), Unsuited> {
         (Some(domain), Some(name)) => Ok((format!("{name}.{domain}"), at.place())),
         _ => {
             let reason = "subdomain: give the subDomainHost of frps by --subdomain-host DOMAIN";
-            Err(Unsuited(at.place(), reason.to_owned()))
+            Err(at.unsuited(reason))
         }
     }
 }
