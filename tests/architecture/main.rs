@@ -65,6 +65,7 @@ const OWNERS: [(&str, &[&str]); 36] = [
             "anchor",
             "cli",
             "client",
+            "daemon::admin::api",
             "daemon::logging",
             "kubernetes::pods",
             "operator::drain_request",

@@ -49,7 +49,7 @@ struct List {
     #[command(flatten)]
     filter: FilterFlags,
     /// The largest first: bytes, rate, age or idle; rates are looked at for a second
-    #[arg(long, value_name = "KEY", default_value = "age")]
+    #[arg(long, value_name = "KEY", default_value = "age", hide_possible_values = true)]
     sort: Sort,
     /// Show no more than N
     #[arg(long, value_name = "N")]

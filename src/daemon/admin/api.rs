@@ -2,8 +2,8 @@
 //! log.
 
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// The query of `GET /tunnels`, and of `DELETE /tunnels`, which takes neither `sort` nor `cursor`. One with an error in a name is
@@ -35,7 +35,7 @@ impl Query {
 }
 
 /// The order of tunnels, the largest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Sort {
     /// Bytes of both directions.
@@ -47,20 +47,6 @@ pub enum Sort {
     Age,
     /// The time without a byte.
     Idle,
-}
-
-impl FromStr for Sort {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "bytes" => Ok(Self::Bytes),
-            "rate" => Ok(Self::Rate),
-            "age" => Ok(Self::Age),
-            "idle" => Ok(Self::Idle),
-            _ => Err("expected `bytes`, `rate`, `age` or `idle`"),
-        }
-    }
 }
 
 /// The answer of `GET /tunnels`.
