@@ -32,7 +32,7 @@ impl Hub {
     pub(super) fn new(replicas: Replicas) -> Self {
         Self {
             replicas,
-            state: watch::Sender::default(),
+            state: watch::Sender::new(State::new()),
             asked: watch::Sender::default(),
             wanted: watch::Sender::default(),
         }

@@ -15,14 +15,14 @@ use crate::daemon::admin::api::{RefusalReason, Refusals, Target, Tunnel};
 use crate::operator::replicas::{Replica, ReplicaError, TargetRow, by_target};
 
 /// The state of all replicas.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     started: u64,
     /// By name.
     replicas: BTreeMap<Arc<str>, ReplicaState>,
     /// Why it is not known which replicas there are now.
     fault: Option<String>,
-    /// From 1 on: 0 is a page that knows nothing.
+    /// From 1 on, once there are replicas: 0 is a page that knows nothing.
     generation: u64,
     /// The keys of tunnels that have ended, with the generation in which that was seen, the oldest first.
     gone: VecDeque<(u64, String)>,
@@ -127,23 +127,15 @@ struct ReasonRow {
     last: u64,
 }
 
-impl Default for State {
-    fn default() -> Self {
+impl State {
+    /// Nothing is known yet.
+    pub(super) fn new() -> Self {
         Self {
             started: now(),
-            replicas: BTreeMap::new(),
-            fault: None,
-            generation: 1,
-            gone: VecDeque::new(),
-            whole_since: 0,
-            refused: Latest::default(),
-            ended: Latest::default(),
-            missed: 0,
+            ..Self::default()
         }
     }
-}
 
-impl State {
     /// Returns whether each replica has answered or failed.
     pub(super) fn is_complete(&self) -> bool {
         let is_known = |state: &ReplicaState| state.answered.is_some() || state.error.is_some();
@@ -408,7 +400,7 @@ mod tests {
     }
 
     fn state(names: &[&str]) -> State {
-        let mut state = State::default();
+        let mut state = State::new();
         state.keep(found(names));
         state
     }

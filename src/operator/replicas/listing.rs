@@ -142,42 +142,37 @@ where
             "its list has no end within {longest}"
         )))
     };
-    timeout(longest, parts(query, ask)).await.unwrap_or_else(late)
-}
-
-async fn parts<T, F>(query: &Query, ask: impl Fn(Ask) -> F) -> Result<(Vec<T>, usize), ReplicaError>
-where
-    T: Item,
-    F: Future<Output = Result<(Part<T>, usize), ReplicaError>>,
-{
-    let wanted = query.limit.unwrap_or(usize::MAX);
-    let mut items: Vec<T> = Vec::new();
-    let mut bytes = 0;
-    let mut cursor: Option<String> = None;
-    loop {
-        let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
-        let query = Query {
-            limit: Some(limit),
-            cursor: cursor.clone(),
-            ..query.clone()
-        };
-        let (part, length) = ask(Ask::get(path_of(T::PATH, &query))).await?;
-        bytes += length;
-        if bytes > MOST_BYTES {
-            let most = MOST_BYTES >> 20;
-            let said = format!("its list is too long: more than {most} MiB");
-            return Err(ReplicaError::LimitExceeded(said));
+    let parts = async {
+        let wanted = query.limit.unwrap_or(usize::MAX);
+        let mut items: Vec<T> = Vec::new();
+        let mut bytes = 0;
+        let mut cursor: Option<String> = None;
+        loop {
+            let limit = (wanted - items.len()).clamp(1, LARGEST_PART);
+            let query = Query {
+                limit: Some(limit),
+                cursor: cursor.clone(),
+                ..query.clone()
+            };
+            let (part, length) = ask(Ask::get(path_of(T::PATH, &query))).await?;
+            bytes += length;
+            if bytes > MOST_BYTES {
+                let most = MOST_BYTES >> 20;
+                let said = format!("its list is too long: more than {most} MiB");
+                return Err(ReplicaError::LimitExceeded(said));
+            }
+            let is_empty = part.items.is_empty();
+            items.extend(part.items);
+            if part.next.is_none() || items.len() >= wanted {
+                return Ok((items, part.total));
+            }
+            if is_empty || part.next == cursor {
+                return Err(ReplicaError::Strange("its list does not advance".to_owned()));
+            }
+            cursor = part.next;
         }
-        let is_empty = part.items.is_empty();
-        items.extend(part.items);
-        if part.next.is_none() || items.len() >= wanted {
-            return Ok((items, part.total));
-        }
-        if is_empty || part.next == cursor {
-            return Err(ReplicaError::Strange("its list does not advance".to_owned()));
-        }
-        cursor = part.next;
-    }
+    };
+    timeout(longest, parts).await.unwrap_or_else(late)
 }
 
 /// Returns the path with the query.
