@@ -13,8 +13,8 @@ mod stderr;
 pub mod ticket;
 
 pub use self::connect::command;
-pub use self::dial::forward::{ForwardProxy, ForwardProxyFault};
-pub use self::dial::tls::{CaError, Identity, IdentityError, Trust};
+pub use self::dial::forward::ForwardProxy;
+pub use self::dial::tls::{Identity, Trust};
 pub use self::dial::url::{ProxyUrl, ProxyUrlError, Scheme};
 pub use self::options::{DEFAULT_TIMEOUT, Options, Settings};
 pub use self::stderr::Remarks;

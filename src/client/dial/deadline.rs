@@ -67,12 +67,12 @@ impl Deadline {
     ) -> Result<T, ClientError> {
         match tokio::time::timeout_at(self.at, work).await {
             Ok(done) => done,
-            Err(_) => Err(self.is_over(step)),
+            Err(_) => Err(self.exceeded(step)),
         }
     }
 
     /// The error of a step that was not completed in time.
-    pub(in crate::client) fn is_over(self, step: Step) -> ClientError {
+    pub(in crate::client) fn exceeded(self, step: Step) -> ClientError {
         ClientError::Soon(anyhow!("{step} took longer than {:?}", self.timeout))
     }
 }

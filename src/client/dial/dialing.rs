@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -91,9 +91,7 @@ impl Dialing {
             Ok(_) | Err(_) if has_some => return Ok(()),
             Ok(Some(Ok(Err(error)))) => error,
             Ok(_) => io::Error::other("the name has no address"),
-            Err(_) => {
-                return Err(deadline.is_over(Step::Lookup));
-            }
+            Err(_) => return Err(deadline.exceeded(Step::Lookup)),
         };
         let text = format!("cannot look up {}", proxy.host());
         Err(ClientError::Soon(anyhow!(source).context(text)))
@@ -105,24 +103,24 @@ impl Dialing {
 async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
     let mut connecting = JoinSet::new();
     let mut addresses = addresses.iter().copied().take(MOST_ADDRESSES);
-    let mut error = ClientError::Soon(anyhow!("the name has no address"));
+    let mut error = anyhow!("the name has no address");
     loop {
         let next = addresses.next();
         if let Some(address) = next {
             connecting.spawn(async move {
                 let connected = connect_to(address).await;
-                let text = || format!("cannot connect to the proxy at {address}");
-                connected.map_err(|source| ClientError::Soon(anyhow!(source).context(text())))
+                connected.with_context(|| format!("cannot connect to the proxy at {address}"))
             });
         }
         tokio::select! {
             Some(ended) = connecting.join_next() => match ended {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(failed)) => error = failed,
-                Err(failed) => error = ClientError::Never(anyhow!(failed).context("cannot start the event loop")),
+                // A task that was not run to its end.
+                Err(failed) => error = failed.into(),
             },
             () = sleep(HEAD_START), if next.is_some() => {}
-            else => return Err(error),
+            else => return Err(ClientError::Soon(error)),
         }
     }
 }

@@ -3,10 +3,10 @@
 //! The variables and their order are those of curl(1), section ENVIRONMENT. The tunnel through it carries the bytes to the
 //! other proxy as they are: the TLS of an `https://` one is end to end.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, ensure};
 use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -33,7 +33,7 @@ impl ForwardProxy {
     pub fn from_environment(
         proxy: &ProxyUrl,
         variable: impl Fn(&str) -> Option<OsString>,
-    ) -> Result<Option<Self>, ForwardProxyFault> {
+    ) -> anyhow::Result<Option<Self>> {
         let value = |name: &&'static str| {
             variable(name)
                 .filter(|value| !value.is_empty())
@@ -52,16 +52,9 @@ impl ForwardProxy {
         if is_exempt(proxy, &exempt.unwrap_or_default().to_string_lossy()) {
             return Ok(None);
         }
-        let fault = |fault| ForwardProxyFault { variable: name, fault };
-        let url = url
-            .to_str()
-            .ok_or_else(|| fault(FaultyUrl::Url(ProxyUrlError::BadHost)))?;
-        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
-        if scheme.to_ascii_lowercase().starts_with("socks") {
-            return Err(fault(FaultyUrl::Socks));
-        }
-        let url = format!("{scheme}://{rest}").parse();
-        let url = url.map_err(|error| fault(FaultyUrl::Url(error)))?;
+        let url = parse(&url).map_err(|fault| {
+            anyhow!("{name} in the environment: {fault} (--no-env-proxy ignores it, NO_PROXY exempts hosts)")
+        })?;
         Ok(Some(Self { url, variable: name }))
     }
 
@@ -113,21 +106,13 @@ impl fmt::Display for ForwardProxy {
     }
 }
 
-/// A variable that names no proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{variable} in the environment: {fault} (--no-env-proxy ignores it, NO_PROXY exempts hosts)")]
-pub struct ForwardProxyFault {
-    /// Its name.
-    pub variable: &'static str,
-    fault: FaultyUrl,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum FaultyUrl {
-    #[error("a SOCKS proxy, which connect does not speak")]
-    Socks,
-    #[error("{0}")]
-    Url(ProxyUrlError),
+/// Reads the URL of a variable. No fault has a part of it, which may be its password.
+fn parse(url: &OsStr) -> anyhow::Result<ProxyUrl> {
+    let url = url.to_str().ok_or(ProxyUrlError::BadHost)?;
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let is_socks = scheme.to_ascii_lowercase().starts_with("socks");
+    ensure!(!is_socks, "a SOCKS proxy, which connect does not speak");
+    Ok(format!("{scheme}://{rest}").parse()?)
 }
 
 /// Whether the hosts of `NO_PROXY` have that of the proxy among them.

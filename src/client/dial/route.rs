@@ -57,15 +57,11 @@ async fn through(
     proxy: &ProxyUrl,
     deadline: Deadline,
 ) -> Result<Stream, ClientError> {
-    let stream: Stream = Box::new(stream);
-    let mut stream = match forward.url().scheme() {
-        Scheme::Http => stream,
-        Scheme::Https => {
-            let tls = tls::Connector::new(forward.url().host(), &Trust::default(), None)?;
-            let stream: Stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
-            stream
-        }
-    };
+    let mut stream: Stream = Box::new(stream);
+    if forward.url().scheme() == Scheme::Https {
+        let tls = tls::Connector::new(forward.url().host(), &Trust::default(), None)?;
+        stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
+    }
     forward.open(&mut stream, proxy, deadline).await?;
     Ok(stream)
 }

@@ -60,11 +60,13 @@ impl PartialEq for KeyPair {
 impl Eq for KeyPair {}
 
 impl KeyPair {
-    pub(in crate::client) fn load(&self) -> Result<Pair, IdentityError> {
-        let of = |part| move |fault| IdentityError::Given { part, fault };
-        let chain = items(self.certificate.as_bytes()).map_err(of("certificate"))?;
-        let key = first(self.key.expose().as_bytes()).map_err(of("key"))?;
-        Ok((chain.into_iter().map(|(_, certificate)| certificate).collect(), key))
+    fn load(&self) -> anyhow::Result<Pair> {
+        let chain = certificates(self.certificate.as_bytes());
+        let key = first(self.key.expose().as_bytes());
+        Ok((
+            chain.context("the certificate that came with the credentials")?,
+            key.context("the key that came with the credentials")?,
+        ))
     }
 }
 
@@ -101,7 +103,7 @@ impl Connector {
         let is_shown = pair.is_some();
         let verifier = Verifier::new(roots.clone(), listed, provider()).map_err(no_tls)?;
         let mut config = config(roots, pair).map_err(|fault| match is_shown {
-            true => unusable(IdentityError::Unusable(fault)),
+            true => unusable(anyhow!(fault).context("the certificate and the key do not go together")),
             false => no_tls(fault),
         })?;
         config.alpn_protocols = vec![HTTP1.to_vec()];
@@ -151,8 +153,8 @@ fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
 }
 
 /// The client's certificate cannot be used. Its files may be replaced at the moment.
-fn unusable(fault: IdentityError) -> ClientError {
-    ClientError::WithPauses(anyhow!(fault).context("cannot use the client certificate"))
+fn unusable(fault: anyhow::Error) -> ClientError {
+    ClientError::WithPauses(fault.context("cannot use the client certificate"))
 }
 
 /// rustls refused the configuration.
@@ -161,7 +163,7 @@ fn no_tls(fault: rustls::Error) -> ClientError {
 }
 
 /// The settings of a client that trusts these certificates and shows that one.
-pub(in crate::client) fn config(roots: RootCertStore, pair: Option<Pair>) -> Result<ClientConfig, rustls::Error> {
+fn config(roots: RootCertStore, pair: Option<Pair>) -> Result<ClientConfig, rustls::Error> {
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
@@ -179,22 +181,15 @@ fn provider() -> Arc<CryptoProvider> {
 /// The error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes behind the
 /// handshake, in place of an answer.
 pub(in crate::client) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
-    match alert(&error) {
-        Some(AlertDescription::CertificateRequired) => {
+    use rustls::Error::AlertReceived;
+    match rustls_error(&error) {
+        Some(AlertReceived(AlertDescription::CertificateRequired)) => {
             ClientError::Never(anyhow!(error).context("the proxy requires a client certificate: give --cert and --key"))
         }
-        Some(alert) if REFUSALS.contains(&alert) => {
+        Some(AlertReceived(alert)) if REFUSALS.contains(alert) => {
             ClientError::Never(anyhow!(error).context("the proxy refused the client certificate"))
         }
         Some(_) | None => otherwise(error),
-    }
-}
-
-fn alert(error: &io::Error) -> Option<AlertDescription> {
-    if let rustls::Error::AlertReceived(alert) = error.get_ref()?.downcast_ref()? {
-        Some(*alert)
-    } else {
-        None
     }
 }
 
@@ -213,19 +208,13 @@ const REFUSALS: [AlertDescription; 7] = [
 ];
 
 impl Identity {
-    fn load(&self) -> Result<Pair, IdentityError> {
-        let Self { certificate, key } = self;
-        let of = |path: &Path, fault| IdentityError::Pem {
-            path: path.to_owned(),
-            fault,
-        };
-        let chain = read(certificate).and_then(|bytes| items(&bytes));
-        let chain = chain.map_err(|fault| of(certificate, fault))?;
-        let chain = chain.into_iter().map(|(_, certificate)| certificate).collect();
-        let key = read(key)
-            .and_then(|bytes| first(&bytes))
-            .map_err(|fault| of(key, fault))?;
-        Ok((chain, key))
+    fn load(&self) -> anyhow::Result<Pair> {
+        let chain = read(&self.certificate).and_then(|bytes| certificates(&bytes));
+        let key = read(&self.key).and_then(|bytes| first(&bytes));
+        Ok((
+            chain.with_context(|| self.certificate.display().to_string())?,
+            key.with_context(|| self.key.display().to_string())?,
+        ))
     }
 }
 
@@ -233,69 +222,24 @@ fn read(path: &Path) -> Result<Vec<u8>, PemFault> {
     file::read(path, LARGEST).map_err(|error| PemFault::unreadable(&error))
 }
 
-/// The fault of the files of `--cert` and `--key`.
-#[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
-    /// One of the files cannot be read, or is no PEM.
-    #[error("{}: {fault}", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// Its fault.
-        fault: PemFault,
-    },
-    /// A part of the certificate that came with the credentials is no PEM.
-    #[error("the {part} that came with the credentials: {fault}")]
-    Given {
-        /// The certificate, or the key.
-        part: &'static str,
-        /// Its fault.
-        fault: PemFault,
-    },
-    /// The key is not that of the certificate, or of an unknown kind.
-    #[error("the certificate and the key do not go together")]
-    Unusable(#[source] rustls::Error),
-}
-
-/// The fault of the file of `--ca`.
-#[derive(Debug, thiserror::Error)]
-pub enum CaError {
-    /// The file cannot be read, or is no PEM with certificates.
-    #[error("{0}")]
-    Pem(PemFault),
-    /// One of its certificates cannot be a trust anchor.
-    #[error("certificate {number} of the file is not valid")]
-    Certificate {
-        /// Its position in the file, from 1.
-        number: usize,
-        /// The reason, from rustls.
-        #[source]
-        source: rustls::Error,
-    },
+/// The certificates in a PEM text.
+fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemFault> {
+    Ok(items(bytes)?.into_iter().map(|(_, certificate)| certificate).collect())
 }
 
 /// The certificates of a file, as authorities and as they are.
-fn roots_of(path: &Path) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), CaError> {
-    let bytes = read(path).map_err(CaError::Pem)?;
-    let roots = roots_in(&bytes)?;
-    let listed = items(&bytes).map_err(CaError::Pem)?;
-    Ok((roots, listed.into_iter().map(|(_, certificate)| certificate).collect()))
-}
-
-/// The certificates to trust in a PEM text.
-pub(in crate::client) fn roots_in(bytes: &[u8]) -> Result<RootCertStore, CaError> {
+fn roots_of(path: &Path) -> anyhow::Result<(RootCertStore, Vec<CertificateDer<'static>>)> {
+    let listed = certificates(&read(path)?)?;
     let mut roots = RootCertStore::empty();
-    let certificates = items::<CertificateDer<'static>>(bytes).map_err(CaError::Pem)?;
-    for (number, (_, certificate)) in (1..).zip(certificates) {
-        roots
-            .add(certificate)
-            .map_err(|source| CaError::Certificate { number, source })?;
+    for (number, certificate) in (1..).zip(&listed) {
+        let added = roots.add(certificate.clone());
+        added.with_context(|| format!("certificate {number} of the file is not valid"))?;
     }
-    Ok(roots)
+    Ok((roots, listed))
 }
 
 /// The certificates that the system trusts.
-pub(in crate::client) fn system_roots() -> Result<RootCertStore, ClientError> {
+fn system_roots() -> Result<RootCertStore, ClientError> {
     let system = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
