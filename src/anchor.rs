@@ -102,15 +102,15 @@ impl Anchor {
         let shared = Arc::new(share(options, own, descriptors, logs)?);
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
         let listening = readiness.require("listener");
-        let handlers = |shared: &Arc<Shared>| Handlers {
+        let handlers = Handlers {
             readiness: readiness.clone(),
-            scrape: scrape(Arc::clone(shared)),
-            progress: progress(Arc::clone(shared)),
+            scrape: scrape(Arc::clone(&shared)),
+            progress: progress(Arc::clone(&shared)),
             drain_request: drain_request.clone(),
         };
         let admin = match shared.options.admin {
             Some(address) => Some(bind(address, |address| {
-                let routes = Routes::probes(handlers(&shared));
+                let routes = Routes::probes(handlers);
                 admin::start(address, routes, descriptors.admin_connections())
             })?),
             None => None,

@@ -21,7 +21,7 @@ use crate::net::socket;
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
 use crate::protocol::resume::exchange::welcome::{New, attached};
 use crate::protocol::resume::frame::Frame;
-use crate::protocol::resume::keys::{Claim, Keys, Nonces};
+use crate::protocol::resume::keys::{Claim, Keys};
 use crate::protocol::resume::reason::{End, Going};
 use crate::protocol::resume::session::Session;
 use crate::protocol::resume::{LONGEST_UNCONFIRMED, Options};
@@ -139,8 +139,11 @@ impl Carried {
                         // that was not acknowledged is sent again.
                         socket::reset_on_drop(&link.stream);
                     }
-                    record.detached(Instant::now());
-                    self.on_detached();
+                    let now = Instant::now();
+                    record.detached(now);
+                    self.moving.link = None;
+                    self.detached = Some(now);
+                    self.opened.account.set_detached(Some(now));
                     if self.stopping.is_some() {
                         break End::Stopping;
                     }
@@ -210,31 +213,27 @@ impl Carried {
             stream,
             nonces,
             received,
-            before,
+            mut before,
             rest,
             ..
         } = resumption;
         self.displace();
-        let answer = self.answer(nonces, before);
-        let exchanged = Exchanged {
-            answer,
-            received,
-            rest: &rest,
-        };
-        self.moving.link = Some(self.moving.driver.attach(stream, exchanged));
-        self.detached = None;
-        self.opened.account.set_detached(None);
-        self.shared.metrics.attachments.inc();
-    }
-
-    fn answer(&self, nonces: Nonces, mut before: Vec<u8>) -> Vec<u8> {
+        let driver = &mut self.moving.driver;
         let claim = Claim {
             nonces,
             id: self.opened.id,
-            received: self.moving.driver.session().received(),
+            received: driver.session().received(),
         };
         attached(&self.keys, &claim).encode(&mut before);
-        before
+        let exchanged = Exchanged {
+            answer: before,
+            received,
+            rest: &rest,
+        };
+        self.moving.link = Some(driver.attach(stream, exchanged));
+        self.detached = None;
+        self.opened.account.set_detached(None);
+        self.shared.metrics.attachments.inc();
     }
 
     /// Tells the client on the connection that has carried the session so far that another one does now.
@@ -247,14 +246,6 @@ impl Carried {
         let last_words = async move { final_frames::say(link.stream, &rest, LONGEST_GOING).await };
         let task = self.shared.tasks.spawn(last_words);
         self.displaced = Some(AbortOnDropHandle::new(task));
-    }
-
-    /// The connection is lost.
-    fn on_detached(&mut self) {
-        let now = Instant::now();
-        self.moving.link = None;
-        self.detached = Some(now);
-        self.opened.account.set_detached(Some(now));
     }
 
     /// Ends the session at once.
