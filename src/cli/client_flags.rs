@@ -113,9 +113,8 @@ impl ClientFlags {
         let typed = typed.map_err(|_| conflict(SEVERAL_FLAGS))?;
         let source = match typed {
             Some(_) if proxy.has_credentials() => return Err(conflict(TWO_CREDENTIALS)),
-            Some(typed) => typed,
-            None if proxy.has_credentials() => Source::None,
-            None => {
+            typed if typed.is_some() || proxy.has_credentials() => typed,
+            _ => {
                 let set = settings.source(|_| true).map_err(|_| conflict(SEVERAL_VARIABLES))?;
                 let token = || {
                     let token = variable("SWITCHBOARD_TOKEN")?;
@@ -123,7 +122,7 @@ impl ClientFlags {
                 };
                 // The reader of the file allows one.
                 let of_entry = || entry.source(|_| true).ok().flatten();
-                set.or_else(token).or_else(of_entry).unwrap_or(Source::None)
+                set.or_else(token).or_else(of_entry)
             }
         };
         Ok(credentials::Options {

@@ -23,9 +23,9 @@ pub use self::kubeconfig::Files;
 /// Where the credentials come from, and what may be done with them.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Their source.
-    pub source: Source,
-    /// Whether they are sent in clear, too, to a proxy that is not on this host.
+    /// Their source; `None`: there are none but those of the proxy's URL.
+    pub source: Option<Source>,
+    /// True if they are sent in clear, too, to a proxy that is not on this host.
     pub cleartext: bool,
     /// The time for all that a source may need, such as a login in a browser. See [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,
@@ -37,7 +37,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 impl Default for Options {
     fn default() -> Self {
         Self {
-            source: Source::None,
+            source: None,
             cleartext: false,
             timeout: DEFAULT_TIMEOUT,
         }
@@ -47,8 +47,6 @@ impl Default for Options {
 /// Where the credentials come from.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// There are none but those of the proxy's URL.
-    None,
     /// This token, which SWITCHBOARD_TOKEN had.
     Token(Secret),
     /// A file with a token.
@@ -65,23 +63,18 @@ pub enum Source {
 }
 
 impl Options {
-    /// Whether there is a source beside the proxy's URL.
-    pub(super) fn has_source(&self) -> bool {
-        !matches!(self.source, Source::None)
-    }
-
     /// Gets the credentials. A program of the source runs each time.
     pub(super) async fn obtain(&self) -> anyhow::Result<Credentials> {
         let deadline = Deadline::after(self.timeout).at;
         match &self.source {
-            Source::None => Ok(Credentials::default()),
-            Source::Token(token) => Credentials::bearer("SWITCHBOARD_TOKEN", token.expose()),
-            Source::TokenFile(path) => Credentials::of_file(path),
-            Source::TokenCommand(line) => {
+            None => Ok(Credentials::default()),
+            Some(Source::Token(token)) => Credentials::bearer("SWITCHBOARD_TOKEN", token.expose()),
+            Some(Source::TokenFile(path)) => Credentials::of_file(path),
+            Some(Source::TokenCommand(line)) => {
                 let obtained = Box::pin(of_command(line, deadline)).await;
                 obtained.context("the command of --token-command")
             }
-            Source::Kubeconfig { files, context } => {
+            Some(Source::Kubeconfig { files, context }) => {
                 let resolved = files.resolve(context.as_deref()).context("the kubeconfig")?;
                 Box::pin(user::obtain(&resolved, deadline)).await
             }

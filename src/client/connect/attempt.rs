@@ -39,7 +39,7 @@ pub(in crate::client) async fn open(
         Err(ClientError::Refused(refusal)) if refusal.status == 407 => refusal,
         ended => return ended,
     };
-    if !source.has_source() && options.proxy.authorization().is_none() {
+    if source.source.is_none() && options.proxy.authorization().is_none() {
         let refusal = Refusal {
             retry_after: None,
             ..refusal
@@ -109,7 +109,7 @@ async fn request(options: &Options, credentials: &Credentials, dialing: &mut Dia
 /// it all the same.
 fn may_not_be_clear(options: &Options) -> bool {
     let source = &options.credentials;
-    source.has_source() && options.proxy.scheme() == Scheme::Http && !source.cleartext
+    source.source.is_some() && options.proxy.scheme() == Scheme::Http && !source.cleartext
 }
 
 /// Whether a host is this one by its name, or by an address that never leaves it.

@@ -34,7 +34,7 @@ impl Login {
         source: &credentials::Options,
     ) -> anyhow::Result<Credentials> {
         if let Some(kept) = &self.kept
-            && may_run_a_program(&source.source)
+            && may_run_a_program(source.source.as_ref())
         {
             return Ok(kept.clone());
         }
@@ -46,7 +46,7 @@ impl Login {
     /// The credentials after a refusal of those before. A program is asked at once for the first time, and then
     /// with pauses that grow: the user may be away.
     pub(in crate::client) async fn fresh(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
-        if may_run_a_program(&source.source) {
+        if may_run_a_program(source.source.as_ref()) {
             if let Some(next) = self.next {
                 sleep_until(next).await;
                 self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -54,7 +54,7 @@ impl Login {
             self.next = Some(Instant::now() + self.pause);
         }
         let obtained = source.obtain().await;
-        if may_run_a_program(&source.source) {
+        if may_run_a_program(source.source.as_ref()) {
             // A login may have taken minutes.
             self.next = Some(Instant::now() + self.pause);
         }
@@ -70,10 +70,10 @@ impl Login {
     }
 }
 
-fn may_run_a_program(source: &Source) -> bool {
+fn may_run_a_program(source: Option<&Source>) -> bool {
     match source {
-        Source::None | Source::Token(_) | Source::TokenFile(_) => false,
-        Source::TokenCommand(_) | Source::Kubeconfig { .. } => true,
+        None | Some(Source::Token(_) | Source::TokenFile(_)) => false,
+        Some(Source::TokenCommand(_) | Source::Kubeconfig { .. }) => true,
     }
 }
 

@@ -100,7 +100,7 @@ async fn a_token_leaves_the_host_by_the_other_proxy_only_where_that_is_allowed()
     let options = through(&forward, "", proxy.http());
     let options = Options {
         credentials: credentials::Options {
-            source: credentials::Source::Token("a-token".to_owned().into()),
+            source: Some(credentials::Source::Token("a-token".to_owned().into())),
             ..credentials::Options::default()
         },
         ..options

@@ -96,7 +96,7 @@ impl Home {
 
     fn options(&self, source: Source) -> credentials::Options {
         credentials::Options {
-            source,
+            source: Some(source),
             timeout: Duration::from_secs(60),
             ..credentials::Options::default()
         }
@@ -330,7 +330,7 @@ async fn a_certificate_of_the_credentials_is_for_https_alone() {
 #[test]
 fn no_printout_of_the_settings_shows_a_token() {
     let options = credentials::Options {
-        source: Source::Token("s3cret".to_owned().into()),
+        source: Some(Source::Token("s3cret".to_owned().into())),
         ..credentials::Options::default()
     };
     assert!(!format!("{options:?} {options:#?}").contains("s3cret"));
