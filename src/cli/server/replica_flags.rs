@@ -44,7 +44,7 @@ pub(crate) struct Reach {
 /// Where the replicas are, and the form of what is said of their answers.
 #[derive(Args)]
 pub(crate) struct Replies {
-    /// Print JSON
+    /// Print JSON, with the replica of each row
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -57,9 +57,9 @@ impl Replies {
         self.reach.replicas()
     }
 
-    /// Prints a value as [`print_as`] does.
+    /// Prints a value as JSON, or the text that says the same.
     pub(crate) fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-        print_as(self.json, value, text)
+        print(if self.json { json(value) + "\n" } else { text() })
     }
 }
 
@@ -149,11 +149,6 @@ pub(crate) fn status_unless_none(is_none: bool, replicas: &[State], missing: imp
         return ExitCode::FAILURE;
     }
     status
-}
-
-/// Prints a value as JSON, or the text that says the same.
-pub(crate) fn print_as(is_json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
-    print(if is_json { json(value) + "\n" } else { text() })
 }
 
 /// A table that fits the terminal.

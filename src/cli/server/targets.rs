@@ -8,9 +8,7 @@ use switchboard::operator::replicas::{Query, TargetName};
 use switchboard::operator::tables::formatting;
 use switchboard::operator::tables::listings::{client_table, target_table};
 
-use super::replica_flags::{
-    Columns, OPERATOR_EXITS, Reach, Replies, print_as, rendered, run, status, status_unless_none,
-};
+use super::replica_flags::{Columns, OPERATOR_EXITS, Replies, rendered, run, status, status_unless_none};
 
 /// The arguments of `targets`.
 #[derive(Args)]
@@ -40,11 +38,8 @@ enum Action {
 pub(crate) struct List {
     #[command(flatten)]
     columns: Columns,
-    /// Print JSON, with a row for each replica
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    reach: Reach,
+    replies: Replies,
 }
 
 #[derive(Args)]
@@ -67,16 +62,16 @@ pub(crate) fn targets(options: Targets) -> anyhow::Result<ExitCode> {
 }
 
 fn list(options: &List) -> anyhow::Result<ExitCode> {
-    let listed = run(options.reach.replicas()?.list::<Target>(&Query::default()))?;
-    let is_wide = options.columns.is_wide();
-    print_as(options.json, &listed, || rendered(&target_table(&listed, is_wide)))?;
+    let listed = run(options.replies.replicas()?.list::<Target>(&Query::default()))?;
+    let table = || rendered(&target_table(&listed, options.columns.is_wide()));
+    options.replies.print(&listed, table)?;
     Ok(status(&listed.replicas))
 }
 
 /// Lists the clients of all replicas.
 pub(crate) fn clients(options: &List) -> anyhow::Result<ExitCode> {
-    let listed = run(options.reach.replicas()?.list::<Client>(&Query::default()))?;
-    print_as(options.json, &listed, || rendered(&client_table(&listed)))?;
+    let listed = run(options.replies.replicas()?.list::<Client>(&Query::default()))?;
+    options.replies.print(&listed, || rendered(&client_table(&listed)))?;
     Ok(status(&listed.replicas))
 }
 
