@@ -76,7 +76,7 @@ pub(crate) fn notice(marker: Marker, sentence: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the sentence of a notice behind its marker, once it has come as a whole.
+/// Returns the sentence of a notice, the bytes after its marker, once it has come as a whole.
 pub(crate) fn sentence(notice: &[u8]) -> Option<String> {
     let (&length, rest) = notice.split_first()?;
     let sentence = rest.get(..length.into())?;

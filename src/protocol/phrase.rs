@@ -11,7 +11,6 @@ pub struct Phrase {
     before: Cow<'static, str>,
     subject: Subject,
     after: Cow<'static, str>,
-    limit: Option<u32>,
     advice: &'static str,
 }
 
@@ -31,7 +30,6 @@ impl<T: Into<Cow<'static, str>>> From<T> for Phrase {
             before: text.into(),
             subject: Subject::None,
             after: "".into(),
-            limit: None,
             advice: "",
         }
     }
@@ -55,7 +53,7 @@ impl Phrase {
         }
     }
 
-    /// The same, with what the user may do at its end.
+    /// The same, with what the user may do at its end, whatever else is added.
     #[must_use]
     pub fn advising(self, advice: &'static str) -> Self {
         Self { advice, ..self }
@@ -64,13 +62,10 @@ impl Phrase {
     /// The same of a limit, with its number: a user can tell so whose sessions to close.
     #[must_use]
     pub fn limited(self, most: u32) -> Self {
-        Self {
-            limit: Some(most),
-            ..self
-        }
+        self.followed_by(&format!(" of {most}"))
     }
 
-    /// The same with more at its end.
+    /// The same with more before the advice.
     #[must_use]
     pub(crate) fn followed_by(self, more: &str) -> Self {
         Self {
@@ -111,8 +106,7 @@ impl Phrase {
     }
 
     fn about(&self, subject: &str) -> String {
-        let limit = self.limit.map(|most| format!(" of {most}")).unwrap_or_default();
-        format!("{}{subject}{}{limit}{}", self.before, self.after, self.advice)
+        format!("{}{subject}{}{}", self.before, self.after, self.advice)
     }
 }
 

@@ -59,7 +59,7 @@ pub struct Exchanged<'a> {
     pub answer: Vec<u8>,
     /// The offset that the other side expects.
     pub received: u64,
-    /// The first frames of the other side, behind the exchange.
+    /// The first frames of the other side, after the exchange.
     pub rest: &'a [u8],
 }
 
@@ -102,17 +102,11 @@ pub struct Driver {
     /// The rest of the exchange of a new session, behind the client's proof.
     opening: Option<Box<Opening>>,
     writer: Writer,
-    source: Source,
+    has_source_ended: bool,
     sink: Sink,
     timer: Option<Pin<Box<Sleep>>>,
     /// When the last frames are given up, once the session is over.
     farewell: Option<Instant>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Open,
-    Ended,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +124,7 @@ impl Driver {
             side,
             opening: None,
             writer: Writer::default(),
-            source: Source::Open,
+            has_source_ended: false,
             sink: Sink::Open,
             timer: None,
             farewell: None,
@@ -294,15 +288,15 @@ impl Driver {
         R: AsyncRead + Unpin,
     {
         let mut gathered = 0;
-        while gathered < MOST_GATHERED && self.source == Source::Open && self.session.free() > 0 {
+        while gathered < MOST_GATHERED && !self.has_source_ended && self.session.free() > 0 {
             match poll_take(context, source, &mut self.session) {
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => {
-                    self.source = Source::Ended;
+                    self.has_source_ended = true;
                     return Poll::Ready(Err(Event::SourceFailed(error)));
                 }
                 Poll::Ready(Ok(0)) => {
-                    self.source = Source::Ended;
+                    self.has_source_ended = true;
                     self.session.finish();
                     return Poll::Ready(Ok(()));
                 }
@@ -321,10 +315,8 @@ impl Driver {
     where
         S: AsyncWrite + Unpin,
     {
-        let result = ready!(
-            self.writer
-                .poll(context, (&mut link.stream, link.attachment), &mut self.session)
-        );
+        let stream = (&mut link.stream, link.attachment);
+        let result = ready!(self.writer.poll(context, stream, &mut self.session));
         Poll::Ready(result.map_err(|error| {
             self.detach();
             Event::Unlinked(Unlinked::Failed(error))

@@ -24,8 +24,8 @@ impl Announcement {
     pub fn read(line: &[u8]) -> Option<Self> {
         let mut fields = fields(line, ANNOUNCEMENT)?;
         Some(Self {
-            key: fields.next()?.parse().ok()?,
-            nonce: fields.next()?.parse().ok()?,
+            key: PublicKey::parse(fields.next()?)?,
+            nonce: Nonce::parse(fields.next()?)?,
         })
     }
 }
@@ -65,12 +65,12 @@ impl Hello {
         }
         match fields.next()? {
             "new" => Some(Self::New {
-                key: fields.next()?.parse().ok()?,
-                nonce: fields.next()?.parse().ok()?,
+                key: PublicKey::parse(fields.next()?)?,
+                nonce: Nonce::parse(fields.next()?)?,
             }),
             "resume" => Some(Self::Resume {
-                id: fields.next()?.parse().ok()?,
-                nonce: fields.next()?.parse().ok()?,
+                id: SessionId::parse(fields.next()?)?,
+                nonce: Nonce::parse(fields.next()?)?,
             }),
             _ => None,
         }

@@ -260,7 +260,7 @@ fn an_anchor_that_does_not_prove_the_session_does_not_get_it() {
     // A right proof, with another offset: the bytes in between would be missing.
     let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
     let hello = String::from_utf8(opening.take_output()).unwrap();
-    let client: Nonce = hello.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+    let client = Nonce::parse(hello.trim_end().rsplit(' ').next().unwrap()).unwrap();
     opening.receive(announcement(key.public()).as_bytes()).unwrap();
     let nonces = Nonces { anchor: nonce, client };
     let claim = Claim {
