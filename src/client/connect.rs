@@ -79,7 +79,7 @@ pub(in crate::client) fn report(options: &Options, error: &ClientError) -> ExitC
     ExitCode::from(error.exit_code())
 }
 
-/// A failure with the name that was asked for: behind an alias of ssh_config(5) the user does not see what `%h` became.
+/// A failure with the name that was asked for: with an alias of ssh_config(5) the user does not see what `%h` became.
 pub(in crate::client) fn sentence(options: &Options, error: &ClientError) -> String {
     let (line, target) = (chain(error), options.target.as_str());
     // An argument that is not a target may be part of a password with a space in it.

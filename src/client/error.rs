@@ -46,7 +46,7 @@ pub(in crate::client) enum ClientError {
     Soon(anyhow::Error),
 }
 
-/// The end of the sentence for [`ClientError::Unidentified`], behind the target.
+/// The end of the sentence for [`ClientError::Unidentified`], after the name of the target.
 pub(in crate::client) const UNIDENTIFIED: &str = " closed the connection before its SSH identification";
 
 /// An answer of the proxy other than 2xx.

@@ -117,7 +117,7 @@ impl Signals {
 
     /// Completes with the next signal. Returns whether it asks the client to end in order, as the terminal or ssh has gone: or
     /// else to end now.
-    pub(crate) async fn is_hangup(&mut self) -> bool {
+    pub(crate) async fn next_is_hangup(&mut self) -> bool {
         tokio::select! {
             biased;
             () = next(&mut self.terminations) => false,

@@ -93,7 +93,7 @@ impl Signals {
 
     /// Completes with the next event. Returns whether it asks the client to end in order, as the console has gone: or else to
     /// end now.
-    pub(crate) async fn is_hangup(&mut self) -> bool {
+    pub(crate) async fn next_is_hangup(&mut self) -> bool {
         tokio::select! {
             () = next(self.interrupts.as_mut().map(CtrlC::recv)) => false,
             () = next(self.breaks.as_mut().map(CtrlBreak::recv)) => false,

@@ -28,15 +28,10 @@ pub(in crate::client) struct Exit(pub(in crate::client) watch::Receiver<Leaving>
 impl Exit {
     /// Completes once a signal has asked for that, or for more.
     pub(in crate::client) async fn asked(&mut self, least: Leaving) -> Leaving {
-        let asked = self
-            .0
-            .wait_for(|leaving| *leaving >= least)
-            .await
-            .map(|leaving| *leaving);
-        match asked {
-            Ok(leaving) => leaving,
-            Err(_) => pending().await,
+        if let Ok(leaving) = self.0.wait_for(|leaving| *leaving >= least).await {
+            return *leaving;
         }
+        pending().await
     }
 }
 
@@ -56,7 +51,7 @@ where
     let leaving = tokio::select! {
         biased;
         ended = &mut tunnel => return Some(ended),
-        is_hangup = signals.is_hangup() => if is_hangup { Leaving::Soon } else { Leaving::Now },
+        is_hangup = signals.next_is_hangup() => if is_hangup { Leaving::Soon } else { Leaving::Now },
     };
     ask.send_replace(leaving);
     match timeout(LONGEST_FAREWELL, tunnel).await {

@@ -92,19 +92,17 @@ impl ClosableOutput {
 
     fn open(&mut self) -> io::Result<Pin<&mut Box<dyn AsyncWrite + Send + Unpin>>> {
         let file = self.file.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        if self.stream.is_none() {
-            self.stream = Some(match platform::pipe_output(file) {
+        let stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => match platform::pipe_output(file) {
                 Ok(pipe) => pipe,
                 Err(_) => {
                     platform::outlive_the_limit_of_a_file();
                     Box::new(tokio::fs::File::from_std(file.try_clone()?))
                 }
-            });
-        }
-        self.stream
-            .as_mut()
-            .map(Pin::new)
-            .ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+            },
+        };
+        Ok(Pin::new(self.stream.insert(stream)))
     }
 
     fn wrote(&mut self, written: usize) -> Poll<io::Result<usize>> {
