@@ -24,6 +24,7 @@ use crate::kubernetes::api::reconnecting::{Attempt, Link};
 use crate::kubernetes::api::requests;
 use crate::policy::access as words;
 use crate::policy::access::{Action, Decision, Review, Reviewer, Unavailable, User, Verdict};
+use crate::protocol::jwt::Jwt;
 
 mod access;
 mod token;
@@ -129,14 +130,21 @@ impl ApiReviewer {
     async fn token_verdict(&self, token: &Secret) -> Result<Verdict, Unavailable> {
         // One deadline for both questions, where there are two.
         let question = Question::new(Kind::Token, Some(token));
+        let (questions, expires) = {
+            let jwt = Jwt::of(token.expose());
+            (
+                self.audiences.questions(jwt.as_ref()),
+                jwt.and_then(|jwt| jwt.expires()),
+            )
+        };
         let mut refused: Option<Verdict> = None;
-        for audiences in self.audiences.questions(token) {
+        for audiences in questions.into_iter().flatten() {
             let spec = token::Spec {
                 token: token.expose(),
                 audiences,
             };
             let status = self.ask(question, spec).await?;
-            let verdict = token::verdict(status, audiences, token);
+            let verdict = token::verdict(status, audiences, expires);
             match verdict.map_err(|error| question.unavailable(error.failure, &error.reason))? {
                 Verdict::Refused(sentence) if *sentence == *token::REVOKED && !self.is_settled(Kind::Token) => {
                     let reason = "it has just come back, and may not know each ServiceAccount yet";

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use http::Uri;
@@ -194,7 +195,7 @@ pub enum Jwks {
     /// A file, read again when it changes.
     File(PathBuf),
     /// An `https://` URL, or `http://` of a loopback address, asked again from time to time.
-    Url(Box<str>),
+    Url(Uri),
 }
 
 /// Short tickets in place of tokens.
@@ -244,7 +245,7 @@ forms::forms! {
         Schema::Pattern("^([a-z][-a-z0-9.]*)?$");
     Recheck: Duration = |text| within_a_day(text, FREQUENT, ["must be at least 10s: answers count for that long", LOST]), DURATION;
     Stale: Duration = |text| within_a_day(text, Duration::ZERO, ["", LOST]), DURATION;
-    KeySet: Jwks = key_set, Schema::Text;
+    KeySet: Jwks = Jwks::from_str, Schema::Text;
     TicketLife: Duration = |text| within_a_day(text, SHORTEST, ["must be at least 10m", "must be at most 1d"]), DURATION;
     TicketSecret: SecretName = secret, Schema::Pattern("^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$");
 }
@@ -328,22 +329,29 @@ fn secret(text: &str) -> Result<SecretName, &'static str> {
     })
 }
 
-/// A path or a URL. A key set that crosses the network in clear can be replaced on the way.
-fn key_set(text: &str) -> Result<Jwks, &'static str> {
-    if text.is_empty() {
-        return Err("expected the path of a file, or an `https://` URL");
-    }
-    if !text.contains("://") {
-        return Ok(Jwks::File(text.into()));
-    }
-    let uri: Uri = text.parse().map_err(|_| NOT_A_URL)?;
-    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
-    let host = authority.ok_or(NOT_A_URL)?.host();
-    match uri.scheme_str() {
-        Some("https") => Ok(Jwks::Url(text.into())),
-        Some("http") if host == "localhost" || is_loopback(host) => Ok(Jwks::Url(text.into())),
-        Some("http") => Err("the keys would cross the network in clear: `http://` is for loopback addresses only"),
-        _ => Err(NOT_A_URL),
+/// Parses a path or a URL. A key set that crosses the network in clear can be replaced on the way.
+impl FromStr for Jwks {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Err("expected the path of a file, or an `https://` URL");
+        }
+        if !text.contains("://") {
+            return Ok(Self::File(text.into()));
+        }
+        let url: Uri = text.parse().map_err(|_| NOT_A_URL)?;
+        let authority = url.authority().filter(|authority| !authority.as_str().contains('@'));
+        let (authority, host) = authority.map(|own| (own.as_str(), own.host())).ok_or(NOT_A_URL)?;
+        if authority != host && url.port_u16().is_none_or(|port| port == 0) {
+            return Err("expected a port from 1 to 65535");
+        }
+        match url.scheme_str() {
+            Some("https") => Ok(Self::Url(url)),
+            Some("http") if host == "localhost" || is_loopback(host) => Ok(Self::Url(url)),
+            Some("http") => Err("the keys would cross the network in clear: `http://` is for loopback addresses only"),
+            _ => Err(NOT_A_URL),
+        }
     }
 }
 

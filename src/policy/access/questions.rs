@@ -202,7 +202,7 @@ impl Questions {
                 let count = || self.ticket_guesses.record_wrong(network(*client), *key);
                 return tickets.verdict(*key, self.watches.are_late(), count);
             }
-            Source::Users(..) | Source::Issuers(..) | Source::ApiServer(..) => {}
+            Source::Users(..) | Source::Issuer(..) | Source::ApiServer(..) => {}
         }
         let digest = self.key.credential(credential, *client);
         if *how != How::Login {
@@ -263,7 +263,7 @@ impl Questions {
         let queue = match source {
             Source::Users(..) => &self.passwords,
             Source::ApiServer(..) => &self.tokens,
-            Source::Issuers(..) | Source::Tickets(..) | Source::Nobody(_) => return Ok(None),
+            Source::Issuer(..) | Source::Tickets(..) | Source::Nobody(_) => return Ok(None),
         };
         queue.enter(client).await.map(Some).ok_or_else(busy)
     }
@@ -273,10 +273,7 @@ impl Questions {
         let asked = Instant::now();
         let verdict = match source {
             Source::Users(users, user, password) => users.verify(user, password).await?,
-            Source::Issuers(issuers, token) => match issuers.verify(token, client).await {
-                None => Verdict::Refused(NO_SOURCE.into()),
-                Some(verdict) => verdict?,
-            },
+            Source::Issuer(verifier, jwt) => verifier.judge(&jwt, SystemTime::now(), client).await?,
             Source::ApiServer(reviewer, token) => {
                 let answer = self.count_review(TOKEN, reviewer.review_token(token)).await;
                 self.tokens_fail.store(answer.is_err(), Ordering::Relaxed);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::evidence::credential::Credential;
-use super::oidc::Issuers;
-use super::options::{Issuer, Options};
+use super::oidc::{Issuers, Verifier};
+use super::options::Options;
 use super::passwords::Users;
 use super::reviewer::{Action, Reviewer};
 use super::tickets::{Key, Tickets};
@@ -39,7 +39,7 @@ pub(super) enum Source<'a> {
     Tickets(&'a Tickets, Key),
     /// A name and a password.
     Users(&'a Users, &'a str, &'a Secret),
-    Issuers(&'a Issuers, &'a Secret),
+    Issuer(&'a Verifier, Jwt<'a>),
     ApiServer(&'a dyn Reviewer, &'a Secret),
     /// It proves no user, by this sentence. To see that costs less than to remember it.
     Nobody(Box<str>),
@@ -110,31 +110,29 @@ impl Rules {
         if !sources.take_tokens() {
             return Source::Nobody(NO_SOURCE.into());
         }
-        if let Some(phrase) = self.obviously_refused(token) {
+        let jwt = match Jwt::read(token.expose()) {
+            Ok(jwt) => jwt,
+            Err(phrase) => return Source::Nobody(phrase),
+        };
+        let verifier = jwt.as_ref().and_then(|jwt| sources.issuers.as_ref()?.verifier(jwt));
+        if let Some(phrase) = jwt.as_ref().and_then(|jwt| self.obviously_refused(jwt, verifier)) {
             return Source::Nobody(phrase);
         }
-        match (&sources.issuers, &sources.reviewer) {
-            (Some(issuers), _) if issuers.judges(token) => Source::Issuers(issuers, token),
-            (_, Some(reviewer)) => Source::ApiServer(&**reviewer, token),
-            (_, None) => Source::Nobody(NO_SOURCE.into()),
+        match (verifier, jwt, &sources.reviewer) {
+            (Some(verifier), Some(jwt), _) => Source::Issuer(verifier, jwt),
+            (_, _, Some(reviewer)) => Source::ApiServer(&**reviewer, token),
+            (_, _, None) => Source::Nobody(NO_SOURCE.into()),
         }
     }
 
-    /// Returns why a token is refused that is malformed, or says itself that it is not for now or not for here.
-    fn obviously_refused(&self, token: &Secret) -> Option<Box<str>> {
-        let jwt = match Jwt::read(token.expose()) {
-            Ok(jwt) => jwt?,
-            Err(phrase) => return Some(phrase),
+    /// Returns why a token is refused that was cut, or says itself that it is not for now or not for here.
+    fn obviously_refused(&self, jwt: &Jwt<'_>, verifier: Option<&Verifier>) -> Option<Box<str>> {
+        let audiences = match verifier {
+            Some(verifier) => Some(&verifier.issuer.audiences),
+            None => self.options.kubernetes.as_ref().map(|own| &own.audiences),
         };
-        if let Some(phrase) = jwt.cut() {
-            return Some(phrase);
-        }
-        let is_of_issuer = |issuer: &Issuer| jwt.claims.text("iss") == Some(&*issuer.issuer);
-        let audiences = match self.options.oidc.iter().find(|issuer| is_of_issuer(issuer)) {
-            Some(issuer) => &issuer.audiences,
-            None => &self.options.kubernetes.as_ref()?.audiences,
-        };
-        jwt.obviously_refused(SystemTime::now(), audiences).map(Into::into)
+        let refused = || jwt.obviously_refused(SystemTime::now(), audiences?);
+        jwt.cut().or_else(|| refused().map(Into::into))
     }
 
     /// Returns the question to the API server about a target; `None` where it has no say: a static target is no object of

@@ -230,13 +230,13 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         audiences: vec!["switchboard".into()],
         username: "sub".into(),
         groups: None,
-        jwks: Jwks::Url(format!("http://{}/keys", silent.local_addr().unwrap()).into()),
+        jwks: format!("http://{}/keys", silent.local_addr().unwrap()).parse().unwrap(),
         ca: None,
     };
     let world = World::new(|options| options.oidc = vec![issuer.clone()]);
     let sources = Sources {
         reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
-        issuers: Some(Arc::new(oidc::Issuers::new(std::slice::from_ref(&issuer)).unwrap())),
+        issuers: Some(Arc::new(oidc::Issuers::new(std::slice::from_ref(&issuer)))),
         ..Sources::default()
     };
     let mut options = Options::clone(&world.access.judge.rules.load().options);

@@ -123,16 +123,7 @@ pub(super) fn follow_user_lists(shared: &Arc<Shared>) {
 }
 
 fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
-    match oidc::Issuers::new(issuers) {
-        Ok(issuers) => Some(issuers).filter(|issuers| !issuers.is_empty()).map(Arc::new),
-        Err(faults) => {
-            // The configuration was checked: a file has changed since.
-            for fault in faults {
-                error!("{fault}: no token of the issuers is accepted");
-            }
-            None
-        }
-    }
+    (!issuers.is_empty()).then(|| Arc::new(oidc::Issuers::new(issuers)))
 }
 
 fn users_of(file: &Path, shared: &Arc<Shared>) -> UserFile {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
 use crate::base::json::Object;
-use crate::base::secret::Secret;
 use crate::base::text::excerpt;
 use crate::kubernetes::api::failure::{ApiError, Failure};
 use crate::policy::access::{AUTHENTICATED, Method, User, Verdict};
@@ -31,15 +31,13 @@ impl Audiences {
     }
 
     /// The audiences of each question about a token, one after the other until one has a yes. A `TokenReview` without
-    /// audiences asks for the server's own, which has no other name that is known here: so no question asks for both. The claim `aud` only orders them: a good token
-    /// costs one question, and is not refused for what it says of itself.
-    pub(super) fn questions(&self, token: &Secret) -> impl Iterator<Item = &[Box<str>]> {
+    /// audiences asks for the server's own, which has no other name that is known here: so no question asks for both. The
+    /// claim `aud` only orders them: a good token costs one question, and is not refused for what it says of itself.
+    pub(super) fn questions(&self, token: Option<&Jwt<'_>>) -> [Option<&[Box<str>]>; 2] {
         let named = (!self.named.is_empty()).then_some(&*self.named);
         let own = self.servers_own.then_some(&[][..]);
-        let is_named =
-            named.is_some() && own.is_some() && Jwt::of(token.expose()).is_some_and(|jwt| jwt.is_for(&self.named));
-        let in_order = if is_named { [named, own] } else { [own, named] };
-        in_order.into_iter().flatten()
+        let is_named = token.is_some_and(|jwt| jwt.is_for(&self.named));
+        if is_named { [named, own] } else { [own, named] }
     }
 }
 
@@ -51,11 +49,15 @@ pub(super) struct Spec<'a> {
     pub(super) audiences: &'a [Box<str>],
 }
 
-/// Returns the verdict of the answer to the question with these audiences.
+/// Returns the verdict of the answer to the question with these audiences. `expires`: when the token does, by its own word.
 ///
 /// # Errors
 /// The server could not judge the token.
-pub(super) fn verdict(status: Status, audiences: &[Box<str>], token: &Secret) -> Result<Verdict, ApiError> {
+pub(super) fn verdict(
+    status: Status,
+    audiences: &[Box<str>],
+    expires: Option<SystemTime>,
+) -> Result<Verdict, ApiError> {
     if !status.authenticated {
         let error = unquoted(&status.error).to_ascii_lowercase();
         if says(&error, &PASSING) {
@@ -68,14 +70,14 @@ pub(super) fn verdict(status: Status, audiences: &[Box<str>], token: &Secret) ->
     if !audiences.is_empty() && !status.audiences.iter().any(|name| audiences.contains(name)) {
         return Ok(Verdict::Refused(OTHER_AUDIENCE.into()));
     }
-    Ok(match user(status.user.0, token) {
+    Ok(match user(status.user.0, expires) {
         Ok(user) => Verdict::Proved(Arc::new(user)),
         Err(sentence) => Verdict::Refused(sentence.into()),
     })
 }
 
 /// Checks the user of an answer.
-fn user(mut told: UserInfo, token: &Secret) -> Result<User, &'static str> {
+fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'static str> {
     let is_nobody = told.username.is_empty()
         || *told.username == *ANONYMOUS
         || told.groups.iter().any(|group| **group == *UNAUTHENTICATED);
@@ -95,7 +97,7 @@ fn user(mut told: UserInfo, token: &Secret) -> Result<User, &'static str> {
         groups: told.groups,
         extra: told.extra,
         method: Method::TokenReview,
-        expires: Jwt::of(token.expose()).and_then(|jwt| jwt.expires()),
+        expires,
     })
 }
 
@@ -212,13 +214,15 @@ mod tests {
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use serde_json::{Value, json};
 
+    use crate::base::secret::Secret;
     use crate::kubernetes::users::reviews::{self, Kind};
 
     const VERSION: &str = "authentication.k8s.io/v1";
     const KIND: &str = "TokenReview";
 
     fn verdict(body: &[u8], audiences: &[Box<str>], token: &Secret) -> Result<Verdict, ApiError> {
-        super::verdict(reviews::status(body, Kind::Token)?, audiences, token)
+        let expires = Jwt::of(token.expose()).and_then(|jwt| jwt.expires());
+        super::verdict(reviews::status(body, Kind::Token)?, audiences, expires)
     }
 
     fn token(claims: &Value) -> Secret {
@@ -263,7 +267,8 @@ mod tests {
             ),
         ] {
             let audiences = Audiences::new(audiences);
-            let asked: Vec<_> = audiences.questions(token).collect();
+            let asked = audiences.questions(Jwt::of(token.expose()).as_ref());
+            let asked: Vec<_> = asked.into_iter().flatten().collect();
             assert_eq!(asked, expected);
         }
     }

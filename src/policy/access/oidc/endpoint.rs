@@ -1,12 +1,12 @@
 //! Gets a key set from its URL: one request by HTTP/1.1, without redirects, in bounded time and size.
 
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::uri::Scheme;
 use http::{StatusCode, Uri};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -35,37 +35,17 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Parses a URL: `https`, or `http` of a loopback address.
-    ///
-    /// # Errors
-    /// The fault of the URL.
-    pub(super) fn parse(url: &str, ca: Option<PathBuf>) -> Result<Self, &'static str> {
-        let url: Uri = url.parse().map_err(|_| "it is no URL")?;
-        let (is_tls, usual) = match url.scheme_str() {
-            Some("https") => (true, 443),
-            Some("http") => (false, 80),
-            _ => return Err("it begins with neither https:// nor a path"),
-        };
-        let authority = url.authority().ok_or("it has no host")?;
-        if authority.as_str().contains('@') {
-            return Err("it has a user name, which is not sent");
-        }
-        let has_none = authority.as_str() == authority.host();
-        let port = authority.port_u16().or(has_none.then_some(usual));
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-        let is_loopback = |address: IpAddr| address.is_loopback();
-        if !is_tls && host != "localhost" && !host.parse().is_ok_and(is_loopback) {
-            return Err("http:// is for loopback addresses only: another machine could send other keys");
-        }
-        Ok(Self {
+    /// Takes a URL of the settings, which have accepted it.
+    pub(super) fn new(url: &Uri, ca: Option<PathBuf>) -> Self {
+        let is_tls = url.scheme() == Some(&Scheme::HTTPS);
+        let host = url.host().unwrap_or_default();
+        Self {
+            url: url.clone(),
             is_tls,
-            host: host.into(),
-            port: port
-                .filter(|port| *port > 0)
-                .ok_or("its port is no number from 1 to 65535")?,
-            url,
+            host: host.trim_start_matches('[').trim_end_matches(']').into(),
+            port: url.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
             ca,
-        })
+        }
     }
 
     /// Gets the key set.

@@ -35,7 +35,7 @@ pub(super) fn everything() -> crate::policy::access::Options {
                 audiences: vec!["ssh".into()],
                 username: "email".into(),
                 groups: Some("roles".into()),
-                jwks: Jwks::Url("https://id.example.com/keys".into()),
+                jwks: Jwks::Url("https://id.example.com/keys".parse().unwrap()),
                 ca: Some("/etc/switchboard/id.pem".into()),
             },
             Issuer {
@@ -219,6 +219,9 @@ fn keys_of_an_issuer_come_from_a_file_or_by_tls() {
             "{url}"
         );
     }
+    for url in ["https://a:/b", "https://a:0/b", "https://a:65536/b", "http://[::1]:0/b"] {
+        assert!(jwks(url).contains("expected a port from 1 to 65535"), "{url}");
+    }
     assert!(jwks("").contains("expected the path of a file, or an `https://` URL"));
 }
 
@@ -245,6 +248,14 @@ fn each_fault_of_an_issuer_is_reported() {
     assert_eq!(
         reasons("issuer: i, audiences: [], jwks: https://a/b"),
         [".audiences: at least one audience is needed: a token for another service proves no user here"]
+    );
+    assert_eq!(
+        reasons("issuer: \"\", audiences: [\"\"], username: \"\", jwks: https://a/b"),
+        [
+            ".issuer: expected a text (found ``)",
+            ".audiences[0]: expected a text (found ``)",
+            ".username: expected a text (found ``)"
+        ]
     );
     let of_a_file = issuer("issuer: i, audiences: [a], jwks: /no/keys, ca: /no/ca").concat();
     assert!(

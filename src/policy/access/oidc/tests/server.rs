@@ -26,6 +26,10 @@ enum Act {
     Repeat(&'static str, &'static str),
 }
 
+fn endpoint(url: &str, ca: Option<PathBuf>) -> Endpoint {
+    Endpoint::new(&url.parse().unwrap(), ca)
+}
+
 /// An HTTPS server whose certificate is its own authority.
 struct Server {
     address: SocketAddr,
@@ -89,7 +93,7 @@ impl Server {
     }
 
     fn verifier(&self, pace: Pace) -> Verifier {
-        let endpoint = Endpoint::parse(&self.url(), Some(self.ca())).unwrap();
+        let endpoint = endpoint(&self.url(), Some(self.ca()));
         Verifier {
             issuer: issuer(),
             keys: Keys::follow("test", Source::Endpoint(endpoint), pace),
@@ -97,7 +101,7 @@ impl Server {
     }
 
     async fn failure(&self) -> String {
-        let endpoint = Endpoint::parse(&self.url(), Some(self.ca())).unwrap();
+        let endpoint = endpoint(&self.url(), Some(self.ca()));
         endpoint.get(&Reads::default()).await.unwrap_err().into()
     }
 
@@ -329,11 +333,7 @@ async fn only_a_certificate_of_the_authority_and_the_name_is_trusted() {
         (server.url(), None),
         (server.url().replace("localhost", "127.0.0.1"), Some(server.ca())),
     ] {
-        let failure = Endpoint::parse(&url, ca)
-            .unwrap()
-            .get(&Reads::default())
-            .await
-            .unwrap_err();
+        let failure = endpoint(&url, ca).get(&Reads::default()).await.unwrap_err();
         assert!(failure.contains("certificate"), "{failure}");
     }
     let junk = server.folder.path().join("junk.pem");
@@ -342,15 +342,14 @@ async fn only_a_certificate_of_the_authority_and_the_name_is_trusted() {
         (junk, "junk.pem: there is no certificate in it"),
         ("/none".into(), "/none: there is no such file"),
     ] {
-        let failure = Endpoint::parse(&server.url(), Some(ca))
-            .unwrap()
+        let failure = endpoint(&server.url(), Some(ca))
             .get(&Reads::default())
             .await
             .unwrap_err();
         assert!(failure.ends_with(expected), "{failure}");
     }
     assert_eq!(server.requests(), 0);
-    let good = Endpoint::parse(&server.url(), Some(server.ca())).unwrap();
+    let good = endpoint(&server.url(), Some(server.ca()));
     assert!(KeySet::parse(&good.get(&Reads::default()).await.unwrap()).is_ok());
 }
 
@@ -358,7 +357,7 @@ async fn only_a_certificate_of_the_authority_and_the_name_is_trusted() {
 async fn a_server_in_clear_is_asked_at_loopback_only() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/keys", listener.local_addr().unwrap());
-    let endpoint = Endpoint::parse(&url, None).unwrap();
+    let endpoint = endpoint(&url, None);
     let answer = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut head = [0; 1024];
@@ -384,9 +383,9 @@ async fn a_server_in_clear_is_asked_at_loopback_only() {
         "https://x:0/",
         "https://x:65536/",
     ] {
-        assert!(Endpoint::parse(bad, None).is_err(), "{bad}");
+        assert!(bad.parse::<Jwks>().is_err(), "{bad}");
     }
     for good in ["http://localhost/", "http://127.0.0.2:8080", "http://[::1]:80/keys"] {
-        assert!(Endpoint::parse(good, None).is_ok(), "{good}");
+        assert!(matches!(good.parse(), Ok(Jwks::Url(_))), "{good}");
     }
 }
