@@ -117,6 +117,19 @@ pub(crate) fn domain(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
+/// Returns whether that is a DNS label in lower case (RFC 1123), such as the name of a Namespace.
+pub(crate) fn is_label(text: &str) -> bool {
+    text.len() <= 63 && !text.contains('.') && is_object_name(text)
+}
+
+/// Returns whether that can be the name of an object in a path of the API server: labels with dots between them.
+pub(crate) fn is_object_name(text: &str) -> bool {
+    let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_inner = |byte: u8| is_end(byte) || matches!(byte, b'-' | b'.');
+    let mut ends = [text.bytes().next(), text.bytes().next_back()].into_iter();
+    text.len() <= 253 && text.bytes().all(is_inner) && ends.all(|end| end.is_some_and(is_end))
+}
+
 /// An IP address with the length of its prefix.
 pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
     text.parse()
@@ -157,6 +170,29 @@ const LONGEST_SHOWN: usize = 60;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_has_letters_digits_and_hyphens_and_no_hyphen_at_an_end() {
+        for (text, expected) in [
+            ("a", [true; 2]),
+            ("0-a", [true; 2]),
+            ("a.b", [false, true]),
+            ("", [false; 2]),
+            ("-a", [false; 2]),
+            ("a-", [false; 2]),
+            (".a", [false; 2]),
+            ("a.", [false; 2]),
+            ("A", [false; 2]),
+            ("a/b", [false; 2]),
+            ("a_b", [false; 2]),
+            ("ä", [false; 2]),
+        ] {
+            assert_eq!([is_label(text), is_object_name(text)], expected, "{text}");
+        }
+        let long = |length: usize| "a".repeat(length);
+        assert!(is_label(&long(63)) && !is_label(&long(64)));
+        assert!(is_object_name(&long(253)) && !is_object_name(&long(254)));
+    }
 
     #[test]
     fn durations_have_their_bounds() {

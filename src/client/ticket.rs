@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::stderr::LONGEST_LINE;
 use crate::base::text::printable;
-use crate::base::values::duration;
+use crate::base::values::{duration, is_object_name};
 use crate::protocol::ticket::{Minted, SECRET_TYPE, Ticket, TicketTarget};
 
 /// The settings of one ticket: the arguments of the program.
@@ -106,16 +106,11 @@ fn ttl(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// A name as it stands in a path of the API (RFC 1123).
 fn name(text: &str) -> Result<String, &'static str> {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let ends = [text.bytes().next(), text.bytes().next_back()];
-    let is_name =
-        text.len() <= 253 && text.bytes().all(is_inner) && ends.into_iter().all(|end| end.is_some_and(is_end));
-    is_name
-        .then(|| text.to_owned())
-        .ok_or("expected lower case letters, digits, `-` and `.`")
+    match is_object_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("expected lower case letters, digits, `-` and `.`"),
+    }
 }
 
 /// Writes a line. With stderr closed the exit status remains.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::base::values::domain;
+use crate::base::values::{domain, is_label};
 use crate::base::yaml::forms::{self, Schema};
 use crate::policy::allowlist::{self, Suffixes};
 
@@ -118,13 +118,10 @@ forms::forms! {
     OnRemoval: bool = keeps_removed, Schema::Words(&["close", "keep"]);
 }
 
-/// The name of a Namespace (RFC 1123).
 fn namespace(text: &str) -> Result<Box<str>, &'static str> {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-') {
-        Ok(text.into())
-    } else {
-        Err("expected the name of a Namespace: lower case letters, digits and `-`")
+    match is_label(text) {
+        true => Ok(text.into()),
+        false => Err("expected the name of a Namespace: lower case letters, digits and `-`"),
     }
 }
 

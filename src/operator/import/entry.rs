@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::remarks::{Place, Remarks};
 use crate::base::authority::{Authority, AuthorityError};
+use crate::base::values::is_label;
 use crate::tunnel::limits::Rate;
 use crate::tunnel::proxy_header::Version;
 
@@ -55,12 +56,6 @@ impl Service {
             name: name.into(),
         })
     }
-}
-
-/// A DNS label: lower case, digits and `-`, but not at either end; at most 63 characters.
-pub(super) fn is_label(text: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 /// The name of a target, with its port.

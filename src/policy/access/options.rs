@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Uri;
 use serde::{Deserialize, Deserializer};
 
-use crate::base::values;
+use crate::base::values::{self, is_label, is_object_name};
 use crate::base::yaml::forms::{self, DURATION, Schema};
 
 /// The settings of access control.
@@ -314,13 +314,7 @@ fn secret(text: &str) -> Result<SecretName, &'static str> {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, text),
     };
-    let is_name = |name: &str, longest: usize, has_dots: bool| {
-        let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let is_inner = |byte: u8| is_end(byte) || byte == b'-' || (has_dots && byte == b'.');
-        let ends = [name.bytes().next(), name.bytes().next_back()];
-        name.len() <= longest && name.bytes().all(is_inner) && ends.into_iter().all(|end| end.is_some_and(is_end))
-    };
-    if !is_name(name, 253, true) || !namespace.is_none_or(|namespace| is_name(namespace, 63, false)) {
+    if !is_object_name(name) || !namespace.is_none_or(is_label) {
         return Err("expected the name of a Secret, or NAMESPACE/NAME, in lower case letters, digits, `-` and `.`");
     }
     Ok(SecretName {

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::values::is_object_name;
+
 /// What runs the pods of a Service, in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
@@ -45,12 +47,7 @@ impl FromStr for Workload {
         let expected = "expected statefulset/NAME, deployment/NAME or notebook/NAME";
         let (word, name) = text.split_once('/').ok_or(expected)?;
         let kind = WorkloadKind::ALL.into_iter().find(|kind| kind.word() == word);
-        // A name is part of a path of the API: nothing but the letters of one.
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-        let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-        let bytes = name.as_bytes();
-        let is_name = bytes.len() <= 253 && name.bytes().all(plain) && is_edge(bytes.first()) && is_edge(bytes.last());
-        match kind.filter(|_| is_name) {
+        match kind.filter(|_| is_object_name(name)) {
             Some(kind) => Ok(Self {
                 kind,
                 name: name.into(),
