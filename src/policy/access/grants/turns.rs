@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 /// The turns of rechecks.
 ///
-/// Each namespace has one place among those that wait for a turn, and one more for pairs that were denied once. So changes
+/// Each namespace has one place among those that wait for a turn, and one more for grants that were denied once. So changes
 /// in one namespace, however many there are, delay no other one.
 #[derive(Debug)]
 pub(super) struct Turns {
@@ -31,7 +31,7 @@ pub(super) enum Pace {
     Denied,
 }
 
-/// A namespace, and whether it is the place of pairs that were denied once.
+/// A namespace, and whether it is the place of grants that were denied once.
 type Place = (Box<str>, bool);
 
 impl Turns {
