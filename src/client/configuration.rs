@@ -13,12 +13,13 @@ use crate::base::file;
 use crate::base::platform;
 use crate::base::yaml::field::Field;
 use crate::base::yaml::finding::{Findings, Report};
-use crate::base::yaml::{self, de};
+use crate::base::yaml::{self, de, forms};
 
 /// The entries of a file, in its order.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Configuration {
+    #[serde(deserialize_with = "forms::items")]
     proxies: Vec<ProxySettings>,
 }
 

@@ -63,7 +63,7 @@ pub struct Allowlist {
     /// True if a request that `ssh_only` or `access` would refuse is only reported.
     pub report: bool,
     /// The targets of the configuration, each with a name of its own.
-    #[serde(rename = "static")]
+    #[serde(rename = "static", deserialize_with = "forms::items")]
     pub targets: Vec<StaticTarget>,
     /// The cluster with further targets, if there is one.
     pub kubernetes: Option<kubernetes::Options>,

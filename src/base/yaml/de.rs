@@ -1,8 +1,9 @@
 //! Reads a value of any type that serde can deserialize from the tree of a file, and reports every fault at once.
 //!
-//! serde ends at the first fault. [`read`] reports it with its line, column, path and suggestion, marks what is at fault as
-//! [`Value::Faulty`], and reads again, until nothing is left to report. A key at fault has its default, and an item at fault
-//! is not in its list. So the caller judges what depends on several keys afterwards, over the whole value, and places those
+//! serde ends at the first fault of a map. [`read`] reports it with its line, column, path and suggestion, marks what is at
+//! fault as [`Value::Faulty`], and reads again, until nothing is left to report. The lists of [`forms`](super::forms) go on
+//! after an item at fault, so a file is read about as often as an item has keys. A key at fault has its default, and an item
+//! at fault is not in its list. So the caller judges what depends on several keys afterwards, over the whole value, and places those
 //! findings by a [`Field`](super::field::Field).
 //!
 //! A type of the file is its own description:
@@ -13,7 +14,7 @@
 //! - A word is an enum with `#[serde(rename_all = "lowercase")]`, true or false is a `bool`; a `String`, `Box<str>` or `PathBuf`
 //!   may not be empty.
 //! - Any other single value has a form of [`forms`](super::forms): `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`,
-//!   `some` for an `Option`, `list` and `some_list` for lists. Rates and sizes are types of their own.
+//!   `some` for an `Option`, `list` and `some_list` for lists, and `items` for a list of maps. Rates and sizes are types of their own.
 //! - A value of several kinds is an enum `#[serde(rename = "any of")]` with a newtype variant for each: `#[serde(rename = "a list")]`,
 //!   `"a map"` or `"a single value"`.
 //!
@@ -37,39 +38,52 @@ use crate::base::values::{self, shown};
 /// Reads a file or a part of it. After a fault its values are not to be used: what is at fault has its default.
 pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Findings) -> T {
     let most = findings.faults() + MOST_FAULTS;
+    let mut last = root.position;
     while root.value != Value::Faulty {
-        let fault = match T::deserialize(&*root) {
+        let faults = match T::deserialize(&*root) {
             Ok(value) => return value,
-            Err(fault) => fault,
+            Err(Faults(faults)) => faults,
         };
-        let position = fault.position.unwrap_or(root.position);
-        if findings.faults() == most {
-            findings.fault(position, "", "too many faults: the others are not told");
-            break;
-        }
-        let node = node_at(root, &fault.steps);
-        // The key of that struct is at fault, which has been told, and the struct cannot be without it.
-        let is_told = fault
-            .missing
-            .zip(node.as_ref())
-            .is_some_and(|(key, node)| node.has_faulty(key));
-        if !is_told {
-            findings.fault(position, &fault.path, &*fault.message);
-        }
-        let Some(node) = node else { break };
-        match (&mut node.value, fault.missing) {
-            (Value::Map(entries), Some(key)) if !is_told => entries.push(Entry {
-                key: key.to_owned(),
-                position,
-                value: Node {
-                    position,
-                    value: Value::Faulty,
-                },
-            }),
-            (value, _) => *value = Value::Faulty,
+        for fault in faults {
+            last = last.max(fault.position.unwrap_or(root.position));
+            if findings.faults() == most {
+                findings.fault(last, "", "too many faults: the others are not told");
+                root.value = Value::Faulty;
+                break;
+            }
+            report(fault, root, findings);
         }
     }
     T::default()
+}
+
+/// Reports a fault of the tree, and marks what is at fault.
+fn report(fault: Fault, root: &mut Node, findings: &Findings) {
+    let position = fault.position.unwrap_or(root.position);
+    match (node_at(root, &fault.steps).map(|node| &mut node.value), fault.missing) {
+        // The key of that struct is at fault, which has been told, and the struct cannot be without it.
+        (Some(value), Some(key)) if has_faulty(value, key) => {
+            *value = Value::Faulty;
+            return;
+        }
+        (Some(Value::Map(entries)), Some(key)) => entries.push(Entry {
+            key: key.to_owned(),
+            position,
+            value: Node {
+                position,
+                value: Value::Faulty,
+            },
+        }),
+        (Some(value), _) => *value = Value::Faulty,
+        (None, _) => root.value = Value::Faulty,
+    }
+    findings.fault(position, &fault.path, fault.message);
+}
+
+fn has_faulty(value: &Value, key: &str) -> bool {
+    let Value::Map(entries) = value else { return false };
+    let is_faulty = |entry: &Entry| entry.key == key && entry.value.value == Value::Faulty;
+    entries.iter().any(is_faulty)
 }
 
 /// The value that the steps lead to, the last one first.
@@ -81,75 +95,76 @@ fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
     })
 }
 
-/// The first fault of a value: what [`Deserialize`](serde::Deserialize) of a [`Node`] ends with.
+/// The faults that [`Deserialize`](serde::Deserialize) of a [`Node`] ends with: one at least, and of a list that a form reads
+/// one at least of each item.
 #[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct Fault {
+#[error("{0:?}")]
+pub(crate) struct Faults(Vec<Fault>);
+
+impl Faults {
+    fn new(message: impl Display, missing: Option<&'static str>) -> Self {
+        Self(vec![Fault {
+            message: message.to_string(),
+            path: String::new(),
+            position: None,
+            steps: Vec::new(),
+            missing,
+        }])
+    }
+
+    /// The faults as those of the value that contains it, by the key or item of that index.
+    fn below(mut self, index: usize, step: &str, position: Position) -> Self {
+        for fault in &mut self.0 {
+            let dot = if fault.path.is_empty() || fault.path.starts_with('[') {
+                ""
+            } else {
+                "."
+            };
+            fault.path = format!("{step}{dot}{}", fault.path);
+            fault.steps.push(index);
+            fault.position.get_or_insert(position);
+        }
+        self
+    }
+}
+
+#[derive(Debug)]
+struct Fault {
     /// The reason, and the suggestion.
-    pub(crate) message: String,
+    message: String,
     /// The path of what is at fault, from the value that is read.
-    pub(crate) path: String,
+    path: String,
     /// Its place; `None` for the value itself that is read.
-    pub(crate) position: Option<Position>,
+    position: Option<Position>,
     /// The indices that lead to it, the last one first.
     steps: Vec<usize>,
     /// The key that is missing there, if that is the fault.
     missing: Option<&'static str>,
 }
 
-impl Fault {
-    /// The fault as one of the value that contains it, by the key or item of that index.
-    fn below(mut self, index: usize, step: &str, position: Position) -> Self {
-        let dot = if self.path.is_empty() || self.path.starts_with('[') {
-            ""
-        } else {
-            "."
-        };
-        self.path = format!("{step}{dot}{}", self.path);
-        self.steps.push(index);
-        self.position.get_or_insert(position);
-        self
-    }
-}
-
-impl de::Error for Fault {
+impl de::Error for Faults {
     fn custom<T: Display>(message: T) -> Self {
-        Self {
-            message: message.to_string(),
-            path: String::new(),
-            position: None,
-            steps: Vec::new(),
-            missing: None,
-        }
+        Self::new(message, None)
     }
 
     fn missing_field(key: &'static str) -> Self {
-        Self {
-            missing: Some(key),
-            ..Self::custom(format_args!("`{key}` is missing"))
-        }
+        Self::new(format_args!("`{key}` is missing"), Some(key))
     }
 }
 
-fn fault(message: impl Display) -> Fault {
+fn fault(message: impl Display) -> Faults {
     de::Error::custom(message)
 }
 
 impl Node {
-    fn has_faulty(&self, key: &str) -> bool {
-        let Value::Map(entries) = &self.value else { return false };
-        let is_faulty = |entry: &Entry| entry.key == key && entry.value.value == Value::Faulty;
-        entries.iter().any(is_faulty)
-    }
-
-    fn scalar(&self) -> Result<&Scalar, Fault> {
+    fn scalar(&self) -> Result<&Scalar, Faults> {
         match &self.value {
             Value::Text(scalar) => Ok(scalar),
             Value::Null | Value::Faulty | Value::List(_) | Value::Map(_) => Err(self.fault_of_kind("a single value")),
         }
     }
 
-    fn fault_of_kind(&self, expected: impl Display) -> Fault {
+    fn fault_of_kind(&self, expected: impl Display) -> Faults {
         fault(format_args!("expected {expected} (found {})", self.value.kind()))
     }
 }
@@ -168,14 +183,14 @@ fn fault_of_key(entries: &[Entry], index: usize, entry: &Entry, known: &'static 
 }
 
 impl<'de> Deserializer<'de> for &'de Node {
-    type Error = Fault;
+    type Error = Faults;
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         required: &'static str,
         known: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, Faults> {
         let Value::Map(entries) = &self.value else {
             return Err(self.fault_of_kind("a map"));
         };
@@ -183,19 +198,21 @@ impl<'de> Deserializer<'de> for &'de Node {
             .iter()
             .enumerate()
             .filter(|(_, entry)| entry.value.value != Value::Faulty);
-        for (index, entry) in sound {
-            if let Some(reason) = fault_of_key(entries, index, entry, known) {
-                return Err(fault(reason).below(index, &shown(&entry.key), entry.position));
-            }
-        }
+        let of_keys = sound.filter_map(|(index, entry)| {
+            let reason = fault_of_key(entries, index, entry, known)?;
+            Some(fault(reason).below(index, &shown(&entry.key), entry.position))
+        });
         let is_given = |key: &str| {
             entries
                 .iter()
                 .any(|entry| entry.key == key && entry.value.value != Value::Null)
         };
-        match required_of(required, known).find(|key| !is_given(key)) {
-            Some(key) => Err(de::Error::missing_field(key)),
-            None => visitor.visit_map(Keys::new(entries)),
+        let missing = required_of(required, known).filter(|key| !is_given(key));
+        let faults = of_keys.chain(missing.map(de::Error::missing_field));
+        let faults: Vec<_> = faults.flat_map(|Faults(faults)| faults).take(MOST_FAULTS).collect();
+        match faults.is_empty() {
+            true => visitor.visit_map(Keys::new(entries)),
+            false => Err(Faults(faults)),
         }
     }
 
@@ -204,7 +221,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         name: &'static str,
         words: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, Faults> {
         if name == ANY_OF {
             let kind = words.iter().find(|kind| **kind == self.value.kind());
             let kind = kind.ok_or_else(|| self.fault_of_kind(either(words)))?;
@@ -223,7 +240,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor.visit_enum(text.into_deserializer())
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
         let Scalar { text, is_quoted } = self.scalar()?;
         let truth = values::read(text, values::boolean).map_err(|reason| {
             let meant = suggest::value(text, &["true", "false"], |meant| values::boolean(meant).is_ok());
@@ -239,7 +256,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     /// Gives the visitor the text of a number. One that is no number, or another one, to other readers of YAML is a fault.
-    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
         let Scalar { text, is_quoted } = self.scalar()?;
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if is_number && *is_quoted {
@@ -257,28 +274,36 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor.visit_borrowed_str(text)
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
         visitor.visit_borrowed_str(&self.scalar()?.text)
     }
 
     /// Gives the visitor a text that is not empty. Forms ask for any text.
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
         let text = values::read(&self.scalar()?.text, values::text).map_err(fault)?;
         visitor.visit_str(&text)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        match &self.value {
-            Value::List(items) => visitor.visit_seq(Items(items.iter().enumerate())),
-            Value::Null | Value::Faulty | Value::Text(_) | Value::Map(_) => Err(self.fault_of_kind("a list")),
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
+        let Value::List(items) = &self.value else {
+            return Err(self.fault_of_kind("a list"));
+        };
+        let mut items = Items {
+            rest: items.iter().enumerate(),
+            faults: Vec::new(),
+        };
+        let list = visitor.visit_seq(&mut items);
+        match items.faults.is_empty() {
+            true => list,
+            false => Err(Faults(items.faults)),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
         match &self.value {
             Value::Null | Value::Faulty => visitor.visit_unit(),
             Value::Text(scalar) => visitor.visit_borrowed_str(&scalar.text),
@@ -293,7 +318,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-impl<'de> IntoDeserializer<'de, Fault> for &'de Node {
+impl<'de> IntoDeserializer<'de, Faults> for &'de Node {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -302,22 +327,33 @@ impl<'de> IntoDeserializer<'de, Fault> for &'de Node {
 }
 
 /// The items of a list that are not at fault. The hint of its size counts the others, too: a list is empty if the file's is.
-struct Items<'de>(Enumerate<Iter<'de, Node>>);
+///
+/// It keeps the faults itself, so that its visitor may go on to the next item after one.
+struct Items<'de> {
+    rest: Enumerate<Iter<'de, Node>>,
+    /// The faults of those that could not be read.
+    faults: Vec<Fault>,
+}
 
 impl<'de> SeqAccess<'de> for Items<'de> {
-    type Error = Fault;
+    type Error = Faults;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
-        let Some((index, item)) = self.0.find(|(_, item)| item.value != Value::Faulty) else {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Faults> {
+        if self.faults.len() >= MOST_FAULTS {
+            return Ok(None);
+        }
+        let Some((index, item)) = self.rest.find(|(_, item)| item.value != Value::Faulty) else {
             return Ok(None);
         };
-        let read = seed.deserialize(item);
-        read.map(Some)
-            .map_err(|fault| fault.below(index, &format!("[{index}]"), item.position))
+        seed.deserialize(item).map(Some).map_err(|faults| {
+            let Faults(faults) = faults.below(index, &format!("[{index}]"), item.position);
+            self.faults.extend(faults);
+            Faults(Vec::new())
+        })
     }
 
     fn size_hint(&self) -> Option<usize> {
-        Some(self.0.len())
+        Some(self.rest.len())
     }
 }
 
@@ -338,16 +374,16 @@ impl<'de> Keys<'de> {
 }
 
 impl<'de> MapAccess<'de> for Keys<'de> {
-    type Error = Fault;
+    type Error = Faults;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Faults> {
         let is_given = |(_, entry): &(usize, &Entry)| !matches!(entry.value.value, Value::Null | Value::Faulty);
         self.entry = self.rest.find(is_given);
         let key = self.entry.map(|(_, entry)| entry.key.as_str().into_deserializer());
         key.map(|key| seed.deserialize(key)).transpose()
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Fault> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Faults> {
         let (index, entry) = self.entry.take().ok_or_else(|| fault("a value without a key"))?;
         let read = seed.deserialize(&entry.value);
         read.map_err(|fault| fault.below(index, &shown(&entry.key), entry.place_of_value()))
@@ -371,8 +407,8 @@ fn either<T: AsRef<str>>(words: &[T]) -> String {
 
 /// The name of an enum that has a variant for each kind of value.
 pub(super) const ANY_OF: &str = "any of";
-/// Each costs a reading of the whole, or two: 2 ms for the largest file.
-const MOST_FAULTS: usize = 200;
+/// A file of 1 MiB may have 75,000, and the comparisons for their suggestions take seconds.
+const MOST_FAULTS: usize = 1_000;
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
@@ -93,8 +94,19 @@ where
     D: Deserializer<'de>,
     L: FromIterator<F::Value>,
 {
-    let items = deserializer.deserialize_seq(List::<F>(PhantomData))?;
+    let items = deserializer.deserialize_seq(List {
+        seed: || Single::<F>(PhantomData),
+        at_least_one: F::AT_LEAST_ONE,
+    })?;
     Ok(items.into_iter().collect())
+}
+
+/// Reads a list of maps, so that all of them are read although some are at fault.
+pub(crate) fn items<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(List {
+        seed: || PhantomData::<T>,
+        at_least_one: None,
+    })
 }
 
 /// Reads a list of values of that form, whose key may be absent.
@@ -140,24 +152,33 @@ impl<F: Form> Visitor<'_> for Single<F> {
     }
 }
 
-struct List<F>(PhantomData<F>);
+/// A list whose items are read by a seed each.
+struct List<N> {
+    seed: N,
+    /// The reason why it needs one at least, if it does.
+    at_least_one: Option<&'static str>,
+}
 
-impl<'de, F: Form> Visitor<'de> for List<F> {
-    type Value = Vec<F::Value>;
+impl<'de, S: DeserializeSeed<'de>, N: Fn() -> S> Visitor<'de> for List<N> {
+    type Value = Vec<S::Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        if let (Some(0), Some(reason)) = (items.size_hint(), F::AT_LEAST_ONE) {
+        if let (Some(0), Some(reason)) = (items.size_hint(), self.at_least_one) {
             return Err(A::Error::custom(reason));
         }
-        let mut values = Vec::new();
-        while let Some(value) = items.next_element_seed(Single::<F>(PhantomData))? {
-            values.push(value);
+        let (mut values, mut failed) = (Vec::new(), None);
+        loop {
+            match items.next_element_seed((self.seed)()) {
+                Ok(Some(value)) => values.push(value),
+                Ok(None) => return failed.map_or(Ok(values), Err),
+                // The items after it may have faults of their own.
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(values)
     }
 }
 
@@ -229,13 +250,13 @@ forms! {
     SizeText: Size = str::parse::<Size>, SIZE;
 }
 
-impl<'de> serde::Deserialize<'de> for Rate {
+impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         one::<RateText, D>(deserializer)
     }
 }
 
-impl<'de> serde::Deserialize<'de> for Size {
+impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         one::<SizeText, D>(deserializer)
     }
