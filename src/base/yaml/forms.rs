@@ -227,7 +227,7 @@ forms! {
     /// A whole number of at least 1.
     pub(crate) Count: NonZeroU32 = values::count, ANY_COUNT;
     /// A whole number of at least 1; `None` for `unlimited`.
-    pub(crate) CountOrUnlimited: Option<NonZeroU32> = |text| unless("unlimited", text, values::count), UNLIMITED_OR_COUNT;
+    pub(crate) Cap: Option<NonZeroU32> = |text| unless("unlimited", text, values::count), UNLIMITED_OR_COUNT;
     /// A TCP port.
     pub(crate) Port: u16 = values::port, Schema::Count(u16::MAX as u32);
     /// A duration of at most a year.

@@ -18,16 +18,10 @@ pub struct TotalCaps {
     /// The rate from the clients to the targets.
     pub upload: Rate,
     /// The most tunnels, those that are still dialled included.
-    #[serde(
-        rename = "max_tunnels",
-        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
-    )]
+    #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
     /// The most unfinished connections: those whose request is not complete.
-    #[serde(
-        rename = "max_unfinished",
-        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
-    )]
+    #[serde(rename = "max_unfinished", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub unfinished: Option<NonZeroU32>,
 }
 
@@ -60,19 +54,13 @@ pub struct ClientCaps {
     /// The rate from the client to the targets.
     pub upload: Rate,
     /// The most tunnels, those that are still dialled included.
-    #[serde(
-        rename = "max_tunnels",
-        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
-    )]
+    #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
     /// The most unfinished connections: those whose request is not complete.
-    #[serde(
-        rename = "max_unfinished",
-        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
-    )]
+    #[serde(rename = "max_unfinished", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub unfinished: Option<NonZeroU32>,
     /// The most new connections a second in the long run.
-    #[serde(deserialize_with = "forms::one::<forms::CountOrUnlimited, _>")]
+    #[serde(deserialize_with = "forms::one::<forms::Cap, _>")]
     pub connects_per_second: Option<NonZeroU32>,
     /// The most new connections at once after a pause.
     #[serde(deserialize_with = "forms::one::<forms::Count, _>")]
@@ -103,10 +91,7 @@ pub struct UserCaps {
     /// The rate from the user to the targets.
     pub upload: Rate,
     /// The most tunnels, those that are still dialled included.
-    #[serde(
-        rename = "max_tunnels",
-        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
-    )]
+    #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
 }
 
@@ -130,13 +115,10 @@ pub struct TargetCaps {
     /// The rate from the clients to the target.
     pub upload: Rate,
     /// The most tunnels, those that are still dialled included.
-    #[serde(
-        rename = "max_tunnels",
-        deserialize_with = "forms::one::<forms::CountOrUnlimited, _>"
-    )]
+    #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
     /// The most dials in progress, the wait for an endpoint included.
-    #[serde(rename = "max_dials", deserialize_with = "forms::one::<forms::CountOrUnlimited, _>")]
+    #[serde(rename = "max_dials", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub dials: Option<NonZeroU32>,
 }
 

@@ -29,7 +29,7 @@ struct File {
 #[serde(default, deny_unknown_fields)]
 struct Limits {
     download: Rate,
-    #[serde(deserialize_with = "forms::one::<forms::CountOrUnlimited, _>")]
+    #[serde(deserialize_with = "forms::one::<forms::Cap, _>")]
     tunnels: Option<NonZeroU32>,
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     head: Duration,
