@@ -22,16 +22,6 @@ pub struct Options {
     pub unpaced_on_loopback: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            dial_try: Duration::from_secs(3),
-            dial: Duration::from_secs(10),
-            unpaced_on_loopback: false,
-        }
-    }
-}
-
 /// A connection to a target, for one client only: never pooled, never opened ahead.
 #[derive(Debug)]
 pub struct Upstream {
@@ -115,13 +105,19 @@ mod tests {
     use socket2::SockRef;
     use tokio::net::TcpListener;
 
+    const OPTIONS: Options = Options {
+        dial_try: Duration::from_secs(3),
+        dial: Duration::from_secs(10),
+        unpaced_on_loopback: false,
+    };
+
     #[tokio::test]
     async fn only_a_connection_to_loopback_is_not_paced_where_that_is_asked_for() {
         let (_listener, address) = listening().await;
         let control = async |unpaced_on_loopback| {
             let options = Options {
                 unpaced_on_loopback,
-                ..Options::default()
+                ..OPTIONS
             };
             let stream = dial(&[address], 0, &options).await.unwrap().stream;
             SockRef::from(&stream).tcp_congestion().unwrap()
@@ -147,7 +143,7 @@ mod tests {
         let (_listener, open) = listening().await;
         let closed = closed().await;
         for start in 0..3 {
-            let upstream = dial(&[closed, open], start, &Options::default()).await.unwrap();
+            let upstream = dial(&[closed, open], start, &OPTIONS).await.unwrap();
             assert_eq!(upstream.address, open);
             assert!(upstream.stream.nodelay().unwrap());
         }
@@ -162,7 +158,7 @@ mod tests {
         let stream = socket.connect(address).await.unwrap();
         assert!(connects_to_itself(&stream, [stream.local_addr().unwrap(), address]).unwrap());
         let (_listener, open) = listening().await;
-        let upstream = connect(open, &Options::default()).await.unwrap();
+        let upstream = connect(open, &OPTIONS).await.unwrap();
         assert_eq!(upstream.local, upstream.stream.local_addr().unwrap());
         assert!(!connects_to_itself(&upstream.stream, [upstream.local, open]).unwrap());
     }
@@ -173,21 +169,16 @@ mod tests {
         let (_two, second) = listening().await;
         let mut reached = Vec::new();
         for start in 0..4 {
-            reached.push(
-                dial(&[first, second], start, &Options::default())
-                    .await
-                    .unwrap()
-                    .address,
-            );
+            reached.push(dial(&[first, second], start, &OPTIONS).await.unwrap().address);
         }
         assert_eq!(reached, [first, second, first, second]);
     }
 
     #[tokio::test]
     async fn each_failure_has_its_refusal() {
-        let refused = dial(&[closed().await], 0, &Options::default()).await.unwrap_err();
+        let refused = dial(&[closed().await], 0, &OPTIONS).await.unwrap_err();
         assert_eq!(refused, Refusal::TargetRefused);
-        let none = dial(&[], 7, &Options::default()).await.unwrap_err();
+        let none = dial(&[], 7, &OPTIONS).await.unwrap_err();
         assert_eq!(none, Refusal::NoEndpoint);
         for (errno, refusal) in [
             (Errno::MFILE, Refusal::Exhausted),
@@ -216,7 +207,7 @@ mod tests {
         let options = Options {
             dial_try: Duration::from_millis(50),
             dial: Duration::from_secs(5),
-            ..Options::default()
+            ..OPTIONS
         };
         assert_eq!(dial(&[blackhole], 0, &options).await.unwrap_err(), Refusal::DialTimeout);
         assert_eq!(dial(&[blackhole, open], 0, &options).await.unwrap().address, open);

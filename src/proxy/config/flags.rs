@@ -35,12 +35,8 @@ fn ports(config: &Config, fault: impl Fn(String)) {
 
 /// A flag cannot ask for TLS, without which no client has a certificate.
 fn clients(config: &Config, fault: impl Fn(String)) {
-    if let Some(target) = config
-        .allowlist
-        .targets
-        .iter()
-        .find(|target| target.allowed_clients.is_some())
-    {
+    let mut targets = config.allowlist.targets.iter();
+    if let Some(target) = targets.find(|target| target.allowed_clients.is_some()) {
         fault(format!(
             "no client has a certificate at these ports: `allowed_clients` of {} needs a port with `tls`, which only the \
              file can have",

@@ -120,7 +120,7 @@ impl Timeouts {
         dial::Options {
             dial_try: self.dial_try,
             dial: self.dial,
-            ..dial::Options::default()
+            unpaced_on_loopback: false,
         }
     }
 }

@@ -32,11 +32,8 @@ fn without_effect(config: &Config, top: &Field<'_>) {
              `enforce`",
         );
     }
-    let named = config
-        .allowlist
-        .targets
-        .iter()
-        .filter(|target| target.user_lists().is_some());
+    let targets = config.allowlist.targets.iter();
+    let named = targets.filter(|target| target.user_lists().is_some());
     if let Some(names) = some(named.map(|target| &target.name)) {
         top.at("allowlist.static").warning(format!(
             "`allowed_users` and `allowed_groups` of {names} have no effect: `access.mode` is `open`"
@@ -54,11 +51,8 @@ fn limits_without_effect(config: &Config, top: &Field<'_>) {
 
 /// Targets that no user may reach.
 fn unreachable(config: &Config, top: &Field<'_>) {
-    let unnamed = config
-        .allowlist
-        .targets
-        .iter()
-        .filter(|target| target.user_lists().is_none());
+    let targets = config.allowlist.targets.iter();
+    let unnamed = targets.filter(|target| target.user_lists().is_none());
     if let Some(names) = some(unnamed.map(|target| &target.name)) {
         top.at("allowlist.static").warning(format!(
             "no user may reach {names}: the API server knows no static target, so it needs `allowed_users` or \
