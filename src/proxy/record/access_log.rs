@@ -17,8 +17,8 @@ use crate::tunnel::outcome::{Outcome, Refusal};
 /// The access log of a process.
 ///
 /// A client address and a reason have a number of lines a second of their own, and all of them together have a number.
-/// The refusals beyond it are counted, and once a second a line with their count is written. Established tunnels are not bounded: there are no more of them
-/// than the connect rate of their client allows.
+/// The refusals beyond it are counted, and once a second a line with their count is written. Established tunnels are not
+/// bounded: there are no more of them than the connect rate of their client allows.
 #[derive(Debug, Default)]
 pub struct AccessLog {
     /// Where the lines are written.
