@@ -66,8 +66,10 @@ impl Scene {
     fn failures(&self, kind: &str) -> bool {
         let page = self.metrics.encode().unwrap();
         let series = format!("switchboard_watch_errors_total{{kind=\"{kind}\"}} ");
-        let value = page.lines().find_map(|line| line.strip_prefix(&series)).unwrap();
-        value.parse::<f64>().unwrap() > 0.0
+        // There is no series before the first of its events.
+        page.lines()
+            .find_map(|line| line.strip_prefix(&series))
+            .is_some_and(|value| value.parse::<f64>().unwrap() > 0.0)
     }
 }
 
