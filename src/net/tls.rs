@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ProducesTickets;
@@ -17,10 +17,8 @@ use self::files::{Caution, Contents};
 pub use self::files::{FileFault, Part};
 pub use self::handshake::{Accepted, Cause, Failed, Peer};
 use self::material::Material;
-pub use self::pair::Expiry;
 pub use self::session::Session;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Settings};
-pub use self::verifier::NextUpdate;
 use crate::base::follow::{self, Readings, Reloaded, settled};
 pub use crate::net::x509::{Identity, PemFault};
 
@@ -70,7 +68,8 @@ impl Settings {
 
 fn true_now(cautions: &[Caution]) -> impl Iterator<Item = &FileFault> {
     let now = UnixTime::now().as_secs().try_into().unwrap_or(i64::MAX);
-    cautions.iter().filter_map(move |caution| caution.at(now))
+    let are_true = cautions.iter().filter(move |(_, applies)| applies.contains(&now));
+    are_true.map(|(remark, _)| remark)
 }
 
 impl Tls {
@@ -101,7 +100,7 @@ impl Tls {
     /// Has [`reload`](Self::reload) read the files of these settings from now on.
     pub fn configure(&self, settings: Settings) {
         // In this order, as a reading applies what it has read: of one that has begun, nothing counts for other settings.
-        let (mut readings, mut known) = (self.readings.lock(), self.known());
+        let (mut readings, mut known) = (self.readings.lock(), self.known.lock());
         if known.settings != settings {
             known.settings = settings;
             readings.restart();
@@ -111,12 +110,12 @@ impl Tls {
     /// Reads the files, and serves what they hold if that has changed. It blocks.
     pub fn reload(&self) -> Reloaded<FileFault> {
         let read = || {
-            let settings = self.known().settings.clone();
+            let settings = self.known.lock().settings.clone();
             Contents::read(&settings)
         };
         // A mounted Secret is swapped as a whole.
         follow::reload(&self.readings, Duration::ZERO, read, |contents| {
-            let mut known = self.known();
+            let mut known = self.known.lock();
             let material = Material::of(&known.settings, &contents)?;
             let config = material.config(&known.ticketer).map(Arc::new);
             let verifier = material.verifier.clone();
@@ -128,22 +127,22 @@ impl Tls {
 
     /// The interval at which to [`reload`](Self::reload).
     pub fn poll(&self) -> Duration {
-        self.known().settings.poll
+        self.known.lock().settings.poll
     }
 
-    /// The expiry of each certificate that serves.
-    pub fn expiries(&self) -> Vec<Expiry> {
-        self.known().material.expiries.clone()
+    /// The path of each certificate that serves, as in the configuration, and its expiry in seconds since 1970.
+    pub fn expiries(&self) -> Vec<(String, i64)> {
+        self.known.lock().material.expiries.clone()
     }
 
-    /// The nextUpdate of each authority's revocation list.
-    pub fn next_updates(&self) -> Vec<NextUpdate> {
-        self.known().material.next_updates.clone()
+    /// The name of each authority that has a revocation list, and its nextUpdate in seconds since 1970.
+    pub fn next_updates(&self) -> Vec<(String, i64)> {
+        self.known.lock().material.next_updates.clone()
     }
 
     /// The remarks about the files that have become true since the last call, or since the files were loaded.
     pub fn new_remarks(&self) -> Vec<String> {
-        let Known { material, remarked, .. } = &mut *self.known();
+        let Known { material, remarked, .. } = &mut *self.known.lock();
         let remarks = true_now(&material.cautions).map(ToString::to_string);
         remarks.filter(|remark| remarked.insert(remark.clone())).collect()
     }
@@ -153,7 +152,7 @@ impl Tls {
     /// # Errors
     /// Why it failed. The client has been sent an alert if that is possible.
     pub async fn accept(&self, stream: TcpStream, read: Vec<u8>, deadline: Instant) -> Result<Accepted, Failed> {
-        let config = self.serving().config;
+        let config = self.serving.read().config.clone();
         let deadline = deadline.min(Instant::now() + self.handshake);
         handshake::accept(stream, read, config, deadline).await
     }
@@ -161,15 +160,8 @@ impl Tls {
     /// Whether a client would still be accepted with the certificate of its session: it may have expired, and the
     /// authorities, the revocation list and whether one is required may have changed.
     pub fn trusts(&self, peer: &Peer) -> bool {
-        self.serving().verify(&peer.certificates).is_ok()
-    }
-
-    fn serving(&self) -> Serving {
-        self.serving.read().clone()
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock()
+        let serving = self.serving.read().clone();
+        serving.verify(&peer.certificates).is_ok()
     }
 }
 

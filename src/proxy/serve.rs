@@ -262,8 +262,7 @@ fn share(
     let metrics = Metrics::new()?;
     let (conductor, drain) = Conductor::new();
     let (writer, allowlist) = Writer::new();
-    metrics.tls_expiries(&tls.expiries());
-    metrics.tls_next_updates(&tls.next_updates());
+    metrics.tls_timestamps(&tls.expiries(), &tls.next_updates());
     let limits = &config.limits;
     let caps = capacity.fitting(limits.total, &metrics);
     let shared = Shared {

@@ -194,21 +194,16 @@ impl Metrics {
         self.tls_handshakes.count([accepted.peer.version, resumed]);
     }
 
-    /// Sets the expiry of these certificates, and removes the series of all others.
-    pub fn tls_expiries(&self, expiries: &[tls::Expiry]) {
-        let series = self.tls_certificate_expiry.series();
-        series.reset();
-        for tls::Expiry { certificate, timestamp } in expiries {
-            series.with_label_values(&[certificate.as_str()]).set(*timestamp);
-        }
-    }
-
-    /// Sets the nextUpdate of these revocation lists, and removes the series of all others.
-    pub fn tls_next_updates(&self, updates: &[tls::NextUpdate]) {
-        let series = self.tls_crl_next_update.series();
-        series.reset();
-        for tls::NextUpdate { issuer, timestamp } in updates {
-            series.with_label_values(&[issuer.as_str()]).set(*timestamp);
+    /// Sets the expiry of these certificates and the nextUpdate of these revocation lists, and removes the series of all
+    /// others.
+    pub fn tls_timestamps(&self, expiries: &[(String, i64)], next_updates: &[(String, i64)]) {
+        let of_lists = (&self.tls_crl_next_update, next_updates);
+        for (gauges, timestamps) in [(&self.tls_certificate_expiry, expiries), of_lists] {
+            let series = gauges.series();
+            series.reset();
+            for (name, timestamp) in timestamps {
+                series.with_label_values(&[name.as_str()]).set(*timestamp);
+            }
         }
     }
 

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use switchboard::anchor::metrics::Metrics as AnchorMetrics;
-use switchboard::net::tls::{Expiry, NextUpdate};
 use switchboard::policy::access::Access;
 use switchboard::proxy::config::Config;
 use switchboard::tunnel::metrics::Metrics;
@@ -65,14 +64,7 @@ fn every_metric_has_a_row_and_no_other() {
     metrics.watch_errors.zero(["kind"]);
     Access::open(&metrics).count();
     metrics.endpoint_errors.zero(["reason"]);
-    metrics.tls_expiries(&[Expiry {
-        certificate: "tls.crt".to_owned(),
-        timestamp: 1,
-    }]);
-    metrics.tls_next_updates(&[NextUpdate {
-        issuer: "CN=authority".to_owned(),
-        timestamp: 1,
-    }]);
+    metrics.tls_timestamps(&[("tls.crt".to_owned(), 1)], &[("CN=authority".to_owned(), 1)]);
     let page = metrics.encode().unwrap();
     drop(target);
     let mut there: Vec<_> = page

@@ -56,24 +56,9 @@ impl fmt::Display for FileFault {
     }
 }
 
-/// A remark about a file that is used all the same, such as that a certificate has expired.
-#[derive(Clone, Debug)]
-pub(super) struct Caution {
-    remark: FileFault,
-    /// The time in which it is true, in seconds since 1970.
-    applies: Range<i64>,
-}
-
-impl Caution {
-    pub(super) fn new(remark: FileFault, applies: Range<i64>) -> Self {
-        Self { remark, applies }
-    }
-
-    /// The remark, if it is true at that time.
-    pub(super) fn at(&self, now: i64) -> Option<&FileFault> {
-        self.applies.contains(&now).then_some(&self.remark)
-    }
-}
+/// A remark about a file that is used all the same, such as that a certificate has expired, and the time in which it is true,
+/// in seconds since 1970.
+pub(super) type Caution = (FileFault, Range<i64>);
 
 /// The files as they were read.
 #[derive(Debug, Hash)]

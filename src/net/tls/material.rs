@@ -10,10 +10,10 @@ use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 
 use super::files::{Caution, Contents, FileFault};
-use super::pair::{self, Expiry};
+use super::pair;
 use super::settings::{ClientAuth, Settings};
 use super::sni::Certificates;
-use super::verifier::{self, NextUpdate};
+use super::verifier;
 
 /// The certificates and the verifier that the files hold.
 #[derive(Debug, Default)]
@@ -22,9 +22,10 @@ pub(super) struct Material {
     certificates: Vec<(Arc<CertifiedKey>, Vec<Box<str>>)>,
     /// The verifier of client certificates; `None` if clients are not asked for one.
     pub(super) verifier: Option<Arc<dyn ClientCertVerifier>>,
-    pub(super) expiries: Vec<Expiry>,
-    /// Of each authority that has a list, the earliest one.
-    pub(super) next_updates: Vec<NextUpdate>,
+    /// The path of each certificate, and its expiry in seconds since 1970.
+    pub(super) expiries: Vec<(String, i64)>,
+    /// Of each authority that has a list, its name and the earliest one, in seconds since 1970.
+    pub(super) next_updates: Vec<(String, i64)>,
     pub(super) cautions: Vec<Caution>,
 }
 

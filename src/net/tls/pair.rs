@@ -11,15 +11,6 @@ use x509_parser::public_key::PublicKey;
 use super::files::{ALWAYS, Caution, FileFault, PemFile};
 use crate::net::x509::names::distinguished;
 
-/// The expiry of a certificate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expiry {
-    /// The path of its file, as in the configuration.
-    pub certificate: String,
-    /// Seconds since 1970.
-    pub timestamp: i64,
-}
-
 /// A chain of certificates, and what they say.
 #[derive(Debug)]
 pub(super) struct Chain {
@@ -27,8 +18,8 @@ pub(super) struct Chain {
     certificates: Vec<(usize, CertificateDer<'static>)>,
     /// The DNS names of the first one.
     pub(super) names: Vec<Box<str>>,
-    /// The earliest end of one of them.
-    pub(super) expiry: Expiry,
+    /// The path of their file, as in the configuration, and the earliest end of one of them, in seconds since 1970.
+    pub(super) expiry: (String, i64),
     pub(super) cautions: Vec<Caution>,
 }
 
@@ -79,10 +70,7 @@ impl Chain {
         }
         let names = dns_names(own).ok_or_else(|| file.fault_at(*line, DAMAGED))?;
         let ends = parsed.iter().map(|(_, parsed)| parsed.validity().not_after.timestamp());
-        let expiry = Expiry {
-            certificate: file.path.display().to_string(),
-            timestamp: ends.min().unwrap_or(i64::MAX),
-        };
+        let expiry = (file.path.display().to_string(), ends.min().unwrap_or(i64::MAX));
         let dates = parsed.iter().flat_map(|(line, parsed)| of_dates(parsed, file, *line));
         let cautions = dates.chain(misplaced(&parsed, file)).collect();
         Ok(Self {
@@ -104,8 +92,8 @@ pub(super) fn of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: 
     // It is still valid in its last second (RFC 5280 section 4.1.2.5).
     let after = end.timestamp().saturating_add(1);
     [
-        Caution::new(file.fault_at(line, early), i64::MIN..begin.timestamp()),
-        Caution::new(file.fault_at(line, late), after..i64::MAX),
+        (file.fault_at(line, early), i64::MIN..begin.timestamp()),
+        (file.fault_at(line, late), after..i64::MAX),
     ]
 }
 
@@ -135,7 +123,7 @@ fn misplaced(chain: &[(usize, X509Certificate<'_>)], file: &PemFile) -> Option<C
         "the certificates are in the wrong order: {name} has issued none of those before it. First the own one, then its \
          issuer, then the issuer of that"
     );
-    Some(Caution::new(file.fault_at(*line, reason), ALWAYS))
+    Some((file.fault_at(*line, reason), ALWAYS))
 }
 
 fn dns_names(certificate: &X509Certificate<'_>) -> Option<Vec<Box<str>>> {

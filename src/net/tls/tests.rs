@@ -141,7 +141,7 @@ impl Files {
 /// How a client with these certificates fares now.
 fn verdict(settings: &Settings, certificates: &[CertificateDer<'static>]) -> Result<(), Cause> {
     let tls = Tls::new(settings.clone(), HANDSHAKE).unwrap();
-    let verified = tls.serving().verify(certificates);
+    let verified = tls.serving.read().verify(certificates);
     verified.map_err(|error| Cause::of_tls(&error))
 }
 
@@ -193,11 +193,7 @@ fn a_list_past_its_next_update_refuses_its_clients_unless_it_is_accepted() {
         let tls = Tls::new(settings, HANDSHAKE).unwrap();
         assert_eq!(tls.new_remarks().len(), 1);
         assert_eq!(tls.new_remarks(), Vec::<String>::new(), "once");
-        let update = NextUpdate {
-            issuer: "CN=authority".to_owned(),
-            timestamp: 1_609_459_200,
-        };
-        assert_eq!(tls.next_updates(), [update]);
+        assert_eq!(tls.next_updates(), [("CN=authority".to_owned(), 1_609_459_200)]);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Makes the verifier of client certificates: their authorities, and the revocation lists of those.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::RootCertStore;
@@ -14,17 +15,8 @@ use super::revocation::{Chosen, List, choose};
 use super::settings::{ClientAuth, CrlExpired, Settings};
 use crate::net::x509::names::distinguished;
 
-/// The end of a revocation list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NextUpdate {
-    /// The name of its authority.
-    pub issuer: String,
-    /// Seconds since 1970.
-    pub timestamp: i64,
-}
-
-/// A verifier, and of each authority that has a list, its earliest end.
-type Verifier = (Arc<dyn ClientCertVerifier>, Vec<NextUpdate>);
+/// A verifier, and of each authority that has a list, its name and the earliest end, in seconds since 1970.
+type Verifier = (Arc<dyn ClientCertVerifier>, Vec<(String, i64)>);
 
 /// Makes the verifier of the authorities and lists in two files, and remarks on them.
 ///
@@ -76,7 +68,7 @@ fn roots(file: &PemFile, cautions: &mut Vec<Caution>) -> Result<RootCertStore, V
                     "the RSA key of {name} has {bits} bits, and TLS needs at least {LEAST_BITS}: no client certificate of it \
                      is accepted"
                 );
-                cautions.push(Caution::new(file.fault_at(line, reason), ALWAYS));
+                cautions.push((file.fault_at(line, reason), ALWAYS));
             }
         }
         if let Err(error) = roots.add(der) {
@@ -100,7 +92,7 @@ fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &Chosen, cautions: &m
             "the revocation list of {} does not count: the one in line {newer} is newer",
             list.issuer
         );
-        cautions.push(Caution::new(file.fault_at(list.line, reason), ALWAYS));
+        cautions.push((file.fault_at(list.line, reason), ALWAYS));
     }
     for list in &chosen.lists {
         let Some((time, date)) = &list.next_update else {
@@ -114,24 +106,18 @@ fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &Chosen, cautions: &m
             "the revocation list of {} has expired: its nextUpdate was {date}, and {effect}",
             list.issuer
         );
-        cautions.push(Caution::new(file.fault_at(list.line, reason), *time..i64::MAX));
+        cautions.push((file.fault_at(list.line, reason), *time..i64::MAX));
     }
 }
 
 /// An authority may divide its certificates among lists: the earliest end is that of its label in the metrics.
-fn next_updates(chosen: &Chosen) -> Vec<NextUpdate> {
-    let mut updates: Vec<NextUpdate> = Vec::new();
+fn next_updates(chosen: &Chosen) -> Vec<(String, i64)> {
+    let mut updates = BTreeMap::new();
     for list in &chosen.lists {
-        let Some((timestamp, _)) = list.next_update else {
-            continue;
-        };
-        match updates.iter_mut().find(|update| update.issuer == list.issuer) {
-            Some(update) => update.timestamp = update.timestamp.min(timestamp),
-            None => updates.push(NextUpdate {
-                issuer: list.issuer.clone(),
-                timestamp,
-            }),
+        if let Some((end, _)) = list.next_update {
+            let earliest = updates.entry(list.issuer.clone()).or_insert(end);
+            *earliest = end.min(*earliest);
         }
     }
-    updates
+    updates.into_iter().collect()
 }

@@ -42,8 +42,7 @@ fn log_and_count(reloaded: &Reloaded<FileFault>, shared: &Shared) {
         Reloaded::Unchanged | Reloaded::Postponed(_) => {}
         Reloaded::Loaded => {
             let expiries = shared.tls.expiries();
-            shared.metrics.tls_expiries(&expiries);
-            shared.metrics.tls_next_updates(&shared.tls.next_updates());
+            shared.metrics.tls_timestamps(&expiries, &shared.tls.next_updates());
             shared.access.certificates_changed(&shared.tls);
             info!(certificates = expiries.len(), "certificates loaded");
         }
