@@ -10,7 +10,7 @@ use super::Shared;
 use super::in_band;
 use crate::net::transport::Transport;
 use crate::proxy::http::{Exchange, Refusals};
-use crate::proxy::open_tunnels::facts::Id;
+use crate::proxy::open_tunnels::facts::Facts;
 use crate::proxy::record::{Answered, Record};
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName, network};
 use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket};
@@ -33,23 +33,12 @@ pub(super) struct Pending<'a> {
     pub(super) leads_to_ssh: bool,
     /// The limits that all connections of the client share; `None` before the PROXY header has been read.
     client: Option<Arc<LimitOwner>>,
-    age: Age,
-}
-
-/// When the wait began, and its number in the order of connections and requests.
-#[derive(Clone, Copy, Debug)]
-struct Age {
-    since: Instant,
-    /// The number of the connection or request.
-    number: u64,
 }
 
 impl<'a> Pending<'a> {
     /// A connection that has just been accepted. Its number, drawn here, is its age in every set that it joins.
     pub(super) fn accept(peer: SocketAddr, local: Option<SocketAddr>, refusals: Refusals, shared: &'a Shared) -> Self {
-        let id = shared.ids.next();
-        let age = Age::new(id);
-        let mut record = Record::open(shared.telemetry(), id, peer, age.since);
+        let mut record = Record::open(shared.telemetry(), shared.ids.next(), peer, Instant::now());
         record.facts.locals = [local, None];
         Self {
             shared,
@@ -59,7 +48,6 @@ impl<'a> Pending<'a> {
             refusals,
             leads_to_ssh: true,
             client: None,
-            age,
         }
     }
 
@@ -80,8 +68,7 @@ impl<'a> Pending<'a> {
     /// A further request on this HTTP/2 connection. It is judged as a connection is: first by the client's connect
     /// rate, then by its certificate, whose signatures cost processor time to verify.
     pub(super) fn new_stream(&self) -> Self {
-        let id = self.shared.ids.next();
-        let record = self.record.request(id);
+        let record = self.record.request(self.shared.ids.next());
         let is_trusted = |()| match record.is_trusted(&self.shared.tls) {
             true => Ok(()),
             false => Err(Refusal::CertificateLapsed),
@@ -92,15 +79,14 @@ impl<'a> Pending<'a> {
             record,
             leads_to_ssh: true,
             client: self.client.clone(),
-            age: Age::new(id),
             ..*self
         }
     }
 
     /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait begins now:
-    /// its last request has been answered.
+    /// its last request has been answered. It is younger than all before.
     pub(super) async fn until_idle(&self) -> Refusal {
-        self.overdue(Age::new(self.shared.ids.next())).await
+        self.overdue(Instant::now(), self.shared.ids.next().number).await
     }
 
     /// Takes one step towards the request.
@@ -117,18 +103,21 @@ impl<'a> Pending<'a> {
 
     /// Completes when the wait for the request is over.
     pub(super) async fn until_late(&self) -> Refusal {
-        self.overdue(self.age).await
+        let Facts { accepted, id, .. } = self.record.facts;
+        self.overdue(accepted, id.number).await
     }
 
     /// Completes when a connection that has its refusal, and that its client has not closed yet, is evicted.
     pub(super) async fn until_evicted(&self) -> Refusal {
-        self.join(self.age, Standing::Refused).evicted().await;
+        self.join(self.record.facts.id.number, Standing::Refused)
+            .evicted()
+            .await;
         Refusal::Crowded
     }
 
     /// When the request has to be complete.
     pub(super) fn deadline(&self) -> Instant {
-        self.age.since + self.shared.timeouts.head
+        self.record.facts.accepted + self.shared.timeouts.head
     }
 
     /// Sends a refusal, accounts for it, and gives the client time to read it.
@@ -187,34 +176,25 @@ impl<'a> Pending<'a> {
         self.record.refused(refusal);
     }
 
-    async fn overdue(&self, age: Age) -> Refusal {
+    /// Completes when a wait that began at `since` is over. Waits are in the order of their numbers.
+    async fn overdue(&self, since: Instant, number: u64) -> Refusal {
         let (standing, evicted) = match self.admission {
             Ok(()) => (Standing::Welcome, Refusal::Crowded),
             Err(refusal) => (Standing::Refusable, refusal),
         };
-        let membership = self.join(age, standing);
+        let membership = self.join(number, standing);
         tokio::select! {
-            () = sleep_until(age.since + self.shared.timeouts.head) => Refusal::HeadTimeout,
+            () = sleep_until(since + self.shared.timeouts.head) => Refusal::HeadTimeout,
             () = membership.evicted() => evicted,
-            () = self.shared.drain.stopped(age.number) => Refusal::Draining,
+            () = self.shared.drain.stopped(number) => Refusal::Draining,
         }
     }
 
-    fn join(&self, Age { number, .. }: Age, standing: Standing) -> Membership<'_> {
+    fn join(&self, number: u64, standing: Standing) -> Membership<'_> {
         let sets = [
             Some(&self.shared.unfinished),
             self.client.as_ref().map(|client| &client.unfinished),
         ];
         Membership::join(sets, Ticket { standing, number })
-    }
-}
-
-impl Age {
-    /// That of a wait which begins now, younger than all before.
-    fn new(id: Id) -> Self {
-        Self {
-            since: Instant::now(),
-            number: id.number,
-        }
     }
 }
