@@ -1,6 +1,6 @@
 //! What carries a tunnel on one side: a socket, a TLS session or an HTTP/2 stream, each with a reader and a writer.
 
-use std::future::{Future, ready};
+use std::future::{Future, poll_fn, ready};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{self, Context, Poll};
@@ -185,6 +185,39 @@ pub trait Lender {
     /// As a write.
     fn keep(&mut self, bytes: usize) -> io::Result<()>;
 }
+
+/// Writes all of these bytes, and flushes them.
+///
+/// # Errors
+/// As a write.
+pub fn send_all(transport: &mut impl Transport, mut bytes: &[u8]) -> impl Future<Output = io::Result<()>> {
+    let (_, mut writer) = transport.split();
+    poll_fn(move |context| {
+        while !bytes.is_empty() {
+            let written = task::ready!(writer.poll_write(context, bytes))?;
+            bytes = bytes.get(written..).unwrap_or_default();
+        }
+        writer.poll_flush(context)
+    })
+}
+
+/// Reads at most so many bytes, and no more than a small chunk, to the end of `read`, and returns how many there were.
+///
+/// # Errors
+/// As a read.
+pub fn read_more(reader: &mut impl Reader, most: usize, read: &mut Vec<u8>) -> impl Future<Output = io::Result<usize>> {
+    poll_fn(move |context| {
+        // On the stack: a buffer of the future would be held by every client that is slow.
+        let mut chunk = [0; CHUNK];
+        let room = chunk.get_mut(..most.min(CHUNK)).unwrap_or_default();
+        let bytes = task::ready!(reader.poll_read(context, room))?;
+        read.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    })
+}
+
+/// The bytes of one read: most heads, and most ClientHellos, fit.
+const CHUNK: usize = 2048;
 
 impl Transport for TcpStream {
     const BULK: Bulk = Bulk::Splice;

@@ -5,16 +5,18 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::in_band::{self, End, phrase, phrase_of_proxy};
 use super::pending::Pending;
 use super::shared::Shared;
 use crate::base::cold::cold;
-use crate::net::transport::Transport;
+use crate::net::transport::{Transport, send_all};
 use crate::policy::access::Grant;
 use crate::policy::allowlist::Target;
-use crate::protocol::end_notice;
-use crate::protocol::end_notice::Marker;
+use crate::protocol::end_notice::{self, Marker};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::resume::exchange::lines::{First, first};
 use crate::proxy::http::Refusals;
@@ -28,7 +30,6 @@ use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, Reason, Side};
 use crate::tunnel::relay::{self, Bounds, Early, Ends, Terms, Transports, until_end};
 use crate::tunnel::ssh::identification::{self, Line, Software};
-use std::time::Duration;
 
 /// A connected target, and the slots that the tunnel to it takes.
 pub(super) struct Reached {
@@ -187,7 +188,7 @@ async fn hold_back<D: Transport>(
     let is_noticed = match holdings.end_marker {
         Some(marker) if close.by != Side::Client => {
             let end = unidentified_end(close, ends, record, shared);
-            let notice = of_end(marker, &end, record);
+            let notice = notice(marker, phrase(&end), record);
             send(&mut ends.downstream, &notice).await
         }
         Some(marker) if close.reason == Reason::NotSsh => {
@@ -349,11 +350,6 @@ fn of_proxy(marker: Marker, reason: Reason, record: &TunnelRecord<'_>) -> Vec<u8
     notice(marker, phrase_of_proxy(reason, operator), record)
 }
 
-/// The notice of a tunnel that has ended in front of the target's identification.
-fn of_end(marker: Marker, end: &End<'_>, record: &TunnelRecord<'_>) -> Vec<u8> {
-    notice(marker, phrase(end), record)
-}
-
 fn notice(marker: Marker, phrase: Phrase, record: &TunnelRecord<'_>) -> Vec<u8> {
     // The client knows the name that it has asked for, and puts it in front of a sentence without it.
     let authority = record.tunnel().facts.authority.as_ref();
@@ -365,7 +361,7 @@ fn notice(marker: Marker, phrase: Phrase, record: &TunnelRecord<'_>) -> Vec<u8> 
 
 /// Sends a notice to a client that takes it at once, or nearly so. False: perhaps a part of it.
 async fn send(client: &mut impl Transport, notice: &[u8]) -> bool {
-    in_band::send_within(LONGEST_SEND, client, notice).await
+    matches!(timeout(LONGEST_SEND, send_all(client, notice)).await, Ok(Ok(())))
 }
 
 /// The bytes of a sentence: what its length can say.

@@ -1,14 +1,13 @@
 //! In-band refusals: for a request that is refused, and for a target that sends no SSH identification.
 
 use std::future::poll_fn;
-use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
 use tokio::time::timeout;
 
 use crate::base::text::ascii;
-use crate::net::transport::{Reader, Transport, Writer};
+use crate::net::transport::{Reader, Transport, send_all};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, LONGEST, disconnect};
 use crate::proxy::open_tunnels::facts::Id;
@@ -109,21 +108,7 @@ fn excerpt(said: &[u8]) -> Box<str> {
 
 /// Sends the bytes to a client. False: it has left, or does not read.
 pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
-    send_within(LONGEST_SEND, client, bytes).await
-}
-
-/// The same, in that time.
-pub(super) async fn send_within(longest: Duration, client: &mut impl Transport, bytes: &[u8]) -> bool {
-    let (_, mut writer) = client.split();
-    let mut rest = bytes;
-    let sent = poll_fn(|context| -> Poll<io::Result<()>> {
-        while !rest.is_empty() {
-            let written = ready!(writer.poll_write(context, rest))?;
-            rest = rest.get(written..).unwrap_or_default();
-        }
-        writer.poll_flush(context)
-    });
-    matches!(timeout(longest, sent).await, Ok(Ok(())))
+    matches!(timeout(LONGEST_SEND, send_all(client, bytes)).await, Ok(Ok(())))
 }
 
 /// Waits until a client that was sent a disconnect leaves.

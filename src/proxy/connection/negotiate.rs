@@ -1,15 +1,11 @@
 //! Finds out what a client speaks by its first bytes, and does the TLS handshake.
 
-use std::future::poll_fn;
-use std::io;
-use std::task::{Context, Poll, ready};
-
 use tokio::net::TcpStream;
 
 use super::pending::Pending;
 use crate::base::cold::cold;
 use crate::net::tls::{self, Session};
-use crate::net::transport::{Reader, Transport};
+use crate::net::transport::{Transport, read_more};
 use crate::proxy::http::{self, CredentialPolicy, Exchange as _, Refusals};
 use crate::tunnel::outcome::{Malformed, Refusal};
 
@@ -123,7 +119,7 @@ async fn look(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
         if let Some(protocol) = protocol(&read) {
             return (protocol, read);
         }
-        match poll_fn(|context| poll_read_some(&mut reader, context, &mut read)).await {
+        match read_more(&mut reader, usize::MAX, &mut read).await {
             Ok(0) | Err(_) => return (Protocol::Http1, read),
             Ok(_) => {}
         }
@@ -143,14 +139,6 @@ fn protocol(bytes: &[u8]) -> Option<Protocol> {
     Some(Protocol::Http1)
 }
 
-/// A function and not part of the future: its buffer is on the stack, and not held while the client is silent.
-fn poll_read_some(reader: &mut impl Reader, context: &mut Context<'_>, read: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-    let bytes = &mut [0; CHUNK];
-    let bytes = ready!(reader.poll_read(context, bytes))?;
-    read.extend(bytes);
-    Poll::Ready(Ok(bytes.len()))
-}
-
 /// The content type of a TLS handshake record (RFC 8446 section 5.1), a method that only HTTP/2 has (RFC 9113 section
 /// 3.4), and the identification of SSH (RFC 4253 section 4.2).
 const STARTS: [(&[u8], Protocol); 3] = [
@@ -158,8 +146,6 @@ const STARTS: [(&[u8], Protocol); 3] = [
     (b"PRI ", Protocol::Http2),
     (b"SSH-", Protocol::Ssh),
 ];
-/// The bytes of one read: most heads, and most ClientHellos, fit.
-const CHUNK: usize = 2048;
 
 #[cfg(test)]
 mod tests {

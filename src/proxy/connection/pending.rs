@@ -109,9 +109,8 @@ impl<'a> Pending<'a> {
 
     /// Completes when a connection that has its refusal, and that its client has not closed yet, is evicted.
     pub(super) async fn until_evicted(&self) -> Refusal {
-        self.join(self.record.facts.id.number, Standing::Refused)
-            .evicted()
-            .await;
+        let number = self.record.facts.id.number;
+        self.join(number, Standing::Refused).evicted().await;
         Refusal::Crowded
     }
 

@@ -1,9 +1,7 @@
 //! One exchange by HTTP/1: reads the head, and writes the answer.
 
 use std::fmt::Write;
-use std::future::poll_fn;
 use std::io;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -12,7 +10,7 @@ use super::exchange::{self, Asked, CredentialPolicy, body, fields, refusal_of};
 use super::head::{self, Head, MOST_BYTES, Version};
 use super::program::{Program, Sent, recognise};
 use crate::base::secret;
-use crate::net::transport::{Reader, Transport, Writer};
+use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
 use crate::tunnel::outcome::{Denial, Malformed, Refusal};
@@ -44,7 +42,8 @@ impl<D: Transport> Exchange<D> {
 
     async fn read_some(&mut self) -> io::Result<usize> {
         let (mut reader, _) = self.stream.split();
-        poll_fn(|context| poll_read_some(&mut reader, context, &mut self.buffer)).await
+        let most = MOST_BYTES.saturating_sub(self.buffer.len());
+        read_more(&mut reader, most, &mut self.buffer).await
     }
 
     /// Takes a complete head out of the buffer.
@@ -69,16 +68,7 @@ impl<D: Transport> Exchange<D> {
     }
 
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let (_, mut writer) = self.stream.split();
-        let mut rest = bytes;
-        let sent = poll_fn(|context| {
-            while !rest.is_empty() {
-                let written = ready!(writer.poll_write(context, rest))?;
-                rest = rest.get(written..).unwrap_or_default();
-            }
-            writer.poll_flush(context)
-        });
-        timeout(LONGEST_SEND, sent).await?
+        timeout(LONGEST_SEND, send_all(&mut self.stream, bytes)).await?
     }
 }
 
@@ -172,19 +162,6 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
     }
 }
 
-/// A function and not part of the future: its buffer is on the stack, and not held while the client is silent.
-fn poll_read_some(
-    reader: &mut impl Reader,
-    context: &mut Context<'_>,
-    buffer: &mut Vec<u8>,
-) -> Poll<io::Result<usize>> {
-    let mut chunk = [0; CHUNK];
-    let room = MOST_BYTES.saturating_sub(buffer.len()).min(CHUNK);
-    let read = ready!(reader.poll_read(context, chunk.get_mut(..room).unwrap_or_default()))?;
-    buffer.extend(read);
-    Poll::Ready(Ok(read.len()))
-}
-
 /// The refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
 fn answer(denial: &Denial, version: Version) -> Vec<u8> {
     if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
@@ -217,8 +194,6 @@ fn confirmation(marker: Marker) -> String {
 /// No field at all, which every client understands and every client's buffer holds (RFC 9110 section 9.3.6 forbids
 /// Content-Length and Transfer-Encoding).
 const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
-/// The bytes of one read: most heads fit.
-const CHUNK: usize = 2048;
 /// The timeout of an answer, which fits any send buffer: a client that does not take it has vanished.
 const LONGEST_SEND: Duration = Duration::from_secs(5);
 /// From the 200 to the message behind it, for a client that waits for the server's identification. A client on a busy

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use crate::net::transport::{Reader, Transport, Writer};
+use crate::net::transport::{Reader, Transport, Writer, read_more};
 use crate::protocol::resume::exchange::lines;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::outcome::{Close, Reason, Side};
@@ -135,21 +135,15 @@ impl<R: Reader, W: Writer> Opening<R, W> {
                     identified(line);
                     break line.length;
                 }
-                Ok(None) if self.is_http() => {
-                    return Err(Close {
-                        by: source,
-                        reason: Reason::NotSsh,
-                    });
-                }
-                Ok(None) => {}
-                Err(NotSsh) => {
+                Ok(None) if !self.is_http() => {}
+                Ok(None) | Err(NotSsh) => {
                     return Err(Close {
                         by: source,
                         reason: Reason::NotSsh,
                     });
                 }
             }
-            let more = poll_fn(|context| poll_more(context, &mut self.reader, &mut self.held)).await;
+            let more = read_more(&mut self.reader, CHUNK, &mut self.held).await;
             if more.map_err(|error| Failure::new(source, &error))? == 0 {
                 return Err(Close {
                     by: source,
@@ -194,14 +188,6 @@ impl<R: Reader, W: Writer> Opening<R, W> {
         }
         self.writer.poll_flush(context)
     }
-}
-
-/// Not async: its buffer must not live as long as the wait for the peer.
-fn poll_more(context: &mut Context<'_>, from: &mut impl Reader, held: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-    let mut chunk = [0; CHUNK];
-    let bytes = ready!(from.poll_read(context, &mut chunk))?;
-    held.extend_from_slice(bytes);
-    Poll::Ready(Ok(bytes.len()))
 }
 
 /// An identification.
