@@ -4,10 +4,9 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, State};
-use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::admin::api::{RefusalReason, Refusals};
@@ -49,7 +48,10 @@ pub(crate) fn routes(shared: &Arc<Shared>, readiness: &Readiness, drain_request:
         .layer(axum::middleware::from_fn(caller::only_from_here))
         // Readable by every peer. Only this host learns by whom a target is used.
         .route("/activity", get(targets::activity))
-        .route("/openapi.json", get(document))
+        .route(
+            "/openapi.json",
+            get(async || ([(CONTENT_TYPE, "application/json")], DOCUMENT)),
+        )
         .with_state(Arc::clone(shared));
     Routes::probes(handlers).and(api, PATHS)
 }
@@ -102,11 +104,6 @@ fn as_gauge(count: usize) -> i64 {
 
 const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /refusals and \
                      /events: /openapi.json describes them\n";
-
-async fn document() -> Response {
-    let kind = HeaderValue::from_static("application/json");
-    ([(CONTENT_TYPE, kind)], DOCUMENT).into_response()
-}
 
 const DOCUMENT: &str = include_str!("../../docs/openapi.json");
 

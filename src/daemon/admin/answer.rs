@@ -43,8 +43,7 @@ pub(crate) type Answer<T> = Result<Json<T>, Unserved>;
 
 /// A page of text.
 pub(crate) fn text(status: StatusCode, page: impl Into<String>) -> Response {
-    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
-    (status, [(CONTENT_TYPE, kind)], page.into()).into_response()
+    (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], page.into()).into_response()
 }
 
 /// Says in the page what the field Allow of a 405 says.

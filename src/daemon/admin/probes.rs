@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use hyper::StatusCode;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -89,8 +89,7 @@ pub(super) fn router(handlers: Handlers) -> Router {
 }
 
 async fn metrics(State(pages): State<Arc<Pages>>) -> Response {
-    let kind = HeaderValue::from_static(OF_METRICS);
-    ([(CONTENT_TYPE, kind)], Bytes::from_owner(pages.metrics())).into_response()
+    ([(CONTENT_TYPE, OF_METRICS)], Bytes::from_owner(pages.metrics())).into_response()
 }
 
 async fn readyz(State(pages): State<Arc<Pages>>, RawQuery(query): RawQuery) -> Response {
@@ -135,8 +134,7 @@ fn page_of(progress: &Progress, status: StatusCode) -> Response {
     // Serializing strings and numbers does not fail.
     let mut page = serde_json::to_string(progress).unwrap_or_default();
     page.push('\n');
-    let kind = HeaderValue::from_static("application/json");
-    (status, [(CONTENT_TYPE, kind)], page).into_response()
+    (status, [(CONTENT_TYPE, "application/json")], page).into_response()
 }
 
 /// A connection lasts 30 s at most, so no more than 31 pages are in memory.

@@ -13,11 +13,10 @@ use tokio::time::{Instant, sleep};
 use super::request::{Named, Options};
 use super::view;
 use crate::daemon::admin::answer::{Answer, Unserved};
-use crate::daemon::admin::api::Diagnosis;
+use crate::daemon::admin::api::{Diagnosis, Leg, Legs};
 use crate::daemon::threads::busy_workers;
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::diagnosis::{Look, Observed, judge};
-use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::Both;
 
 #[derive(Debug, Deserialize)]
@@ -48,7 +47,8 @@ pub(super) async fn diagnose(
         looks.push(Look {
             at: start.elapsed(),
             legs: seen.map(Result::ok),
-            ..counts(&open)
+            bytes: Both::from_fn(|direction| open.meter.bytes(direction)),
+            waited: Both::from_fn(|direction| open.meter.waited(direction)),
         });
     }
     let observed = Observed {
@@ -70,14 +70,6 @@ pub(super) async fn diagnose(
     }))
 }
 
-fn counts(open: &OpenTunnel) -> Look {
-    Look {
-        bytes: Both::from_fn(|direction| open.meter.bytes(direction)),
-        waited: Both::from_fn(|direction| open.meter.waited(direction)),
-        ..Look::default()
-    }
-}
-
 /// The part of the time in which the workers that had something to do were busy.
 fn load(before: &BTreeMap<OsString, Duration>, after: &BTreeMap<OsString, Duration>, length: Duration) -> f64 {
     let shares = after.iter().filter_map(|(thread, busy)| {
@@ -90,8 +82,8 @@ fn load(before: &BTreeMap<OsString, Duration>, after: &BTreeMap<OsString, Durati
 }
 
 /// A sentence about each connection.
-fn summary(legs: &crate::daemon::admin::api::Legs) -> Vec<String> {
-    let of = |(side, leg): (&str, &Option<crate::daemon::admin::api::Leg>)| {
+fn summary(legs: &Legs) -> Vec<String> {
+    let of = |(side, leg): (&str, &Option<Leg>)| {
         leg.as_ref().map(|leg| {
             format!(
                 "the connection of the {side}: round trip {:.1} ms (at best {:.1} ms), {} segments sent again, {} bytes in flight, \

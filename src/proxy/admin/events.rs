@@ -15,7 +15,7 @@ use super::view;
 use crate::daemon::admin::answer::Unserved;
 use crate::daemon::admin::caller::Caller;
 use crate::proxy::connection::Shared;
-use crate::proxy::open_tunnels::events::{Change, Event, Refused, Watch};
+use crate::proxy::open_tunnels::events::{Event, Refused, Watch};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::outcome::{Close, Outcome};
 
@@ -53,7 +53,7 @@ fn view(event: &Event) -> (&'static str, Value) {
         Event::Opened(open) => ("opened", of_tunnel(open)),
         Event::Closed(open, close) => ("closed", with_end(of_tunnel(open), *close, open.closing())),
         Event::Refused(refused) => ("refused", of_refused(refused)),
-        Event::Changed(name, change) => ("changed", json!({"name": &**name, "change": label(*change)})),
+        Event::Changed(name, change) => ("changed", json!({"name": &**name, "change": change})),
     }
 }
 
@@ -87,13 +87,4 @@ fn of_refused(refused: &Refused) -> Value {
         "reason": Outcome::reason(*outcome),
         "closed_by": outcome.by().label(),
     })
-}
-
-fn label(change: Change) -> &'static str {
-    match change {
-        Change::Limited => "limited",
-        Change::Closing => "closing",
-        Change::Cordoned => "cordoned",
-        Change::Uncordoned => "uncordoned",
-    }
 }

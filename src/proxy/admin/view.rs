@@ -18,7 +18,7 @@ use crate::tunnel::ssh::identification::Software;
 pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
     let facts = &open.facts;
     let [client_software, upstream_software] = facts.software().map(software);
-    let (namespace, service) = target_name(facts);
+    let target = facts.target.as_ref().map(|target| target.id());
     let rates = open.rates();
     let activity = open.activity();
     let now = Instant::now();
@@ -39,8 +39,8 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         tls_version: facts.tls.as_ref().map_or("", |tls| tls.version).to_owned(),
         server_address: facts.authority.as_ref().map_or("", Authority::host).to_owned(),
         server_port: facts.authority.as_ref().map_or(0, Authority::port),
-        target_namespace: namespace.to_owned(),
-        target_service: service.to_owned(),
+        target_namespace: target.map_or("", |id| &id.namespace).to_owned(),
+        target_service: target.map_or("", |id| &id.service).to_owned(),
         upstream_address: facts.upstream,
         upstream_node: facts.node.to_string(),
         upstream_software,
@@ -143,13 +143,6 @@ pub(super) fn rfc3339(moment: SystemTime) -> String {
 /// Milliseconds, for JSON.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn target_name(facts: &Facts) -> (&str, &str) {
-    facts
-        .target
-        .as_ref()
-        .map_or(("", ""), |target| (&target.id().namespace, &target.id().service))
 }
 
 fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit {

@@ -85,11 +85,8 @@ async fn handshake<'a>(
             return Some((negotiated, pending));
         }
         Ok(Err(failed)) => {
-            pending
-                .shared
-                .metrics
-                .tls_handshake_failures
-                .count([failed.cause.label()]);
+            let failures = &pending.shared.metrics.tls_handshake_failures;
+            failures.count([failed.cause.label()]);
             pending.conclude(Refusal::TlsHandshake, failed.close()).await;
         }
         // In the middle of a handshake nothing can be said.

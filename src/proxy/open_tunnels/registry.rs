@@ -13,7 +13,7 @@ use crate::net::sock_diag::SockDiag;
 use crate::tunnel::outcome::Close;
 
 /// The open tunnels, by number.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Registry {
     /// By the low bits of the number, so that threads seldom meet at a lock.
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
@@ -23,17 +23,6 @@ pub struct Registry {
     pub refusals: Refusals,
     /// What the kernel knows of their connections.
     pub sock_diag: SockDiag,
-}
-
-impl Default for Registry {
-    fn default() -> Self {
-        Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
-            events: Arc::default(),
-            refusals: Refusals::default(),
-            sock_diag: SockDiag::default(),
-        }
-    }
 }
 
 impl Registry {
@@ -53,14 +42,11 @@ impl Registry {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for part in (0..PARTS).cycle() {
             ticks.tick().await;
-            for tunnel in self.part(part) {
+            let tunnels: Vec<_> = self.shard(part.into()).lock().values().cloned().collect();
+            for tunnel in tunnels {
                 tunnel.end_minute();
             }
         }
-    }
-
-    fn part(&self, part: u32) -> Vec<Arc<OpenTunnel>> {
-        self.shard(part.into()).lock().values().cloned().collect()
     }
 
     /// The open tunnel of that number.
