@@ -188,7 +188,7 @@ fn share(options: Options, own: SocketAddr, descriptors: Descriptors, logs: Logs
     let half = |cap: Option<NonZeroU32>| cap.map_or(u32::MAX, |cap| cap.get().div_ceil(2));
     let sessions = wanted.min(half(fitting.tunnels));
     if sessions < wanted {
-        let most = descriptors.most().unwrap_or_default();
+        let most = descriptors.most.unwrap_or_default();
         warn!("{sessions} sessions, less than --max-sessions: the limit of open files is {most}");
     }
     let metrics = Metrics::new()?;

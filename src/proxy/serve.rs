@@ -221,9 +221,13 @@ impl Started {
         let drain_request = CancellationToken::new();
         let routes = crate::proxy::admin::routes(&shared, &readiness, &drain_request);
         let address = config.admin;
-        let admin = admin_port::start(address, routes, capacity.admin_connections());
+        let admin = admin_port::start(address, routes, capacity.descriptors.admin_connections());
         let admin = admin.map_err(|source| BindError { address, source })?;
-        let services = follow(&config, &writer, &shared.metrics)?;
+        let follow = |options: &kubernetes::Options| {
+            Controller::start(options.clone(), &config.limits, writer.clone(), shared.metrics.clone())
+        };
+        let services = config.allowlist.kubernetes.as_ref().map(follow).transpose();
+        let services = services.map_err(StartError::Services)?;
         let awaits_services = services.is_some();
         let drain_options = config.drain;
         let mut users = Users::default();
@@ -284,15 +288,6 @@ fn share(
         timeouts: config.timeouts,
     };
     Ok((shared, conductor, writer))
-}
-
-/// Follows the cluster, if the configuration says so.
-fn follow(config: &Config, writer: &Writer, metrics: &Metrics) -> Result<Option<Controller>, StartError> {
-    let start = |options: &kubernetes::Options| {
-        Controller::start(options.clone(), &config.limits, writer.clone(), metrics.clone())
-    };
-    let services = config.allowlist.kubernetes.as_ref().map(start).transpose();
-    services.map_err(StartError::Services)
 }
 
 /// A command to a running process.

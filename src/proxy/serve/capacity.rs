@@ -11,7 +11,7 @@ use crate::tunnel::metrics::Metrics;
 /// The limit of open files, and the pipes that it allows.
 #[derive(Debug)]
 pub(super) struct Capacity {
-    descriptors: Descriptors,
+    pub(super) descriptors: Descriptors,
     /// The most pipes that the relays may hold.
     pub(super) pipes: usize,
     /// The configured caps of the last message.
@@ -32,11 +32,6 @@ impl Capacity {
         })
     }
 
-    /// The connections that the admin port may have.
-    pub(super) fn admin_connections(&self) -> NonZeroU32 {
-        self.descriptors.admin_connections()
-    }
-
     /// The caps that fit the limit of open files. A message has them, once for the same configured ones.
     pub(super) fn fitting(&mut self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
         let fitting = self.descriptors.fitting(configured, self.pipes);
@@ -49,7 +44,7 @@ impl Capacity {
 
     fn tell(&self, configured: TotalCaps, fitting: TotalCaps) {
         let (tunnels, unfinished) = (number(fitting.tunnels), number(fitting.unfinished));
-        let descriptors = self.descriptors.most().unwrap_or_default();
+        let descriptors = self.descriptors.most.unwrap_or_default();
         if fitting == configured {
             info!("capacity: {tunnels} tunnels");
         } else if asks_for_more(configured, fitting) {

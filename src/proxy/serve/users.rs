@@ -30,24 +30,19 @@ pub(super) struct Users {
 
 /// A source with the settings that it was made of. As long as these are the same it goes on: its keys and users are in
 /// force, whether or not their file or server can be read at the moment.
-#[derive(Debug)]
-struct SourceSlot<O, T>(Option<(O, T)>);
+type SourceSlot<O, T> = Option<(O, T)>;
 
-impl<O, T> Default for SourceSlot<O, T> {
-    fn default() -> Self {
-        Self(None)
+/// Returns the source of these settings, which is made unless there is one of the same settings.
+fn keep_or<'a, O: Clone + PartialEq, T>(
+    slot: &'a mut SourceSlot<O, T>,
+    settings: Option<&O>,
+    make: impl FnOnce(&O) -> Option<T>,
+) -> Option<&'a T> {
+    if slot.as_ref().map(|(own, _)| own) != settings {
+        *slot = None;
+        *slot = settings.and_then(|settings| Some((settings.clone(), make(settings)?)));
     }
-}
-
-impl<O: Clone + PartialEq, T> SourceSlot<O, T> {
-    /// Returns the source of these settings, which is made unless there is one of the same settings.
-    fn keep_or(&mut self, settings: Option<&O>, make: impl FnOnce(&O) -> Option<T>) -> Option<&T> {
-        if self.0.as_ref().map(|(own, _)| own) != settings {
-            self.0 = None;
-            self.0 = settings.and_then(|settings| Some((settings.clone(), make(settings)?)));
-        }
-        self.0.as_ref().map(|(_, source)| source)
-    }
+    slot.as_ref().map(|(_, source)| source)
 }
 
 /// The file of users, followed until this is dropped.
@@ -69,7 +64,7 @@ impl Users {
     /// Applies the settings, if they are others than before. Tunnels that run are judged by them. The file of users is read
     /// again in any case.
     pub(super) fn apply(&mut self, config: &Config, shared: &Arc<Shared>) {
-        if let Some((_, file)) = &self.users.0 {
+        if let Some((_, file)) = &self.users {
             file.users.read_again();
         }
         if self.applied.as_ref() == Some(&config.access) {
@@ -95,18 +90,14 @@ impl Users {
         let users = options.and_then(|options| options.users.as_ref());
         let tickets = options.and_then(|options| options.tickets.clone());
         let tickets = tickets.map(|options| (options, kubeconfig.clone()));
+        let users = keep_or(&mut self.users, users, |file| Some(users_of(file, shared)));
+        let tickets = keep_or(&mut self.tickets, tickets.as_ref(), |(options, kubeconfig)| {
+            tickets_of(options, kubeconfig.clone(), shared)
+        });
         Sources {
-            issuers: self.issuers.keep_or(issuers, |own| issuers_of(own)).cloned(),
-            users: self
-                .users
-                .keep_or(users, |file| Some(users_of(file, shared)))
-                .map(|file| Arc::clone(&file.users)),
-            tickets: self
-                .tickets
-                .keep_or(tickets.as_ref(), |(options, kubeconfig)| {
-                    tickets_of(options, kubeconfig.clone(), shared)
-                })
-                .map(|own| Arc::clone(&own.tickets)),
+            issuers: keep_or(&mut self.issuers, issuers, |own| issuers_of(own)).cloned(),
+            users: users.map(|file| Arc::clone(&file.users)),
+            tickets: tickets.map(|own| Arc::clone(&own.tickets)),
             reviewer: options.and_then(|options| options.kubernetes.as_ref()).map(reviewer),
         }
     }

@@ -13,7 +13,7 @@ use crate::net::listener::AT_ONCE;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descriptors {
     /// `None` is any number.
-    most: Option<u64>,
+    pub(crate) most: Option<u64>,
     /// Those of them that ports beyond the first one take.
     ports: u64,
 }
@@ -60,11 +60,6 @@ impl Descriptors {
             ports: u64::try_from(taken).unwrap_or(u64::MAX),
             ..self
         }
-    }
-
-    /// That number; `None` is any.
-    pub(crate) fn most(self) -> Option<u64> {
-        self.most
     }
 
     /// The number of pipes that fit, at most `wanted`: they take at most an eighth of the descriptors.
