@@ -255,16 +255,13 @@ pub struct Tasks {
 #[derive(Debug)]
 pub struct Conductor {
     phase: watch::Sender<Phase>,
-    stopped: Cancellation,
-    deadline: Cancellation,
-    moving: Arc<OnceLock<Moving>>,
-    counts: Arc<Counts>,
+    drain: Drain,
 }
 
 impl Conductor {
     /// A drain that has not begun, and the view of it.
     pub fn new() -> (Self, Drain) {
-        let (sender, receiver) = watch::channel(Phase::Serving);
+        let (phase, receiver) = watch::channel(Phase::Serving);
         let drain = Drain {
             phase: receiver,
             stopped: Cancellation::default(),
@@ -272,14 +269,8 @@ impl Conductor {
             moving: Arc::default(),
             counts: Arc::default(),
         };
-        let conductor = Self {
-            phase: sender,
-            stopped: drain.stopped.clone(),
-            deadline: drain.deadline.clone(),
-            moving: Arc::clone(&drain.moving),
-            counts: Arc::clone(&drain.counts),
-        };
-        (conductor, drain)
+        let view = drain.clone();
+        (Self { phase, drain }, view)
     }
 
     /// Drains; when `now` completes, everything that is left ends at once.
@@ -292,7 +283,7 @@ impl Conductor {
             () = now => {}
             drained = self.run_phases(options, tasks) => return drained,
         }
-        let (tunnels, cut) = (self.counts.all(), self.counts.plain());
+        let (tunnels, cut) = (self.drain.counts.all(), self.drain.counts.plain());
         warn!(
             tunnels,
             resumable = tunnels - cut,
@@ -303,7 +294,7 @@ impl Conductor {
     }
 
     async fn run_phases(&self, options: &Options, Tasks { acceptors, connections }: &Tasks) -> Drained {
-        let (tunnels, resumable) = (|| self.counts.all(), || self.counts.resumable());
+        let (tunnels, resumable) = (|| self.drain.counts.all(), || self.drain.counts.resumable());
         info!(tunnels = tunnels(), resumable = resumable(), delay = ?options.delay, "draining: not ready, still accepting");
         self.phase.send_replace(Phase::Leaving);
         sleep(options.delay).await;
@@ -321,7 +312,7 @@ impl Conductor {
             info!("drained: every tunnel has ended");
             return Drained::Clean;
         }
-        let (drained, spread) = match self.counts.plain() {
+        let (drained, spread) = match self.drain.counts.plain() {
             // Dials in progress and refusals that are not read yet: they need no more than a moment.
             0 if resumable() == 0 => (Drained::Clean, LAST_WAIT),
             0 => {
@@ -336,7 +327,7 @@ impl Conductor {
         };
         let since = Instant::now();
         self.phase.send_replace(Phase::Closing { since, spread });
-        self.deadline.cancel();
+        self.drain.deadline.cancel();
         if timeout(spread, connections.wait()).await.is_err() {
             self.end(connections).await;
         }
@@ -348,18 +339,18 @@ impl Conductor {
         let since = Instant::now();
         let spread = options.resumable_spread.min(options.timeout + options.spread);
         // It is not set before.
-        self.moving.set(Moving { since, spread }).ok();
+        self.drain.moving.set(Moving { since, spread }).ok();
         self.phase.send_replace(Phase::Stopped);
-        self.stopped.cancel();
+        self.drain.stopped.cancel();
         since + spread
     }
 
     async fn end(&self, connections: &TaskTracker) {
         self.phase.send_replace(Phase::Ended);
-        self.stopped.cancel();
-        self.deadline.cancel();
+        self.drain.stopped.cancel();
+        self.drain.deadline.cancel();
         if timeout(LAST_WAIT, connections.wait()).await.is_err() {
-            let (tunnels, resumable) = (self.counts.all(), self.counts.resumable());
+            let (tunnels, resumable) = (self.drain.counts.all(), self.drain.counts.resumable());
             warn!(
                 tunnels,
                 resumable,
