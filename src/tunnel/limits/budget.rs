@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -95,10 +95,6 @@ impl Budget {
             granted_to: 0,
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
 }
 
 /// The share of one tunnel in a budget.
@@ -135,13 +131,13 @@ impl Share<'_> {
     /// Returns what was granted and not used.
     pub fn give_back(&mut self, bytes: usize) {
         if bytes > 0 && !self.budget.rate().is_unlimited() {
-            self.budget.lock().bucket.give_back(bytes as u64);
+            self.budget.state.lock().bucket.give_back(bytes as u64);
             self.granted_to = self.granted_to.saturating_sub(bytes as u64);
         }
     }
 
     fn take_at_once(&mut self, rate: Rate, most: usize) -> Option<usize> {
-        let mut state = self.budget.lock();
+        let mut state = self.budget.state.lock();
         state.earn(&self.budget.limit);
         let free = state.queue.is_empty() && state.bucket.has_credit();
         free.then(|| self.grant(&mut state, rate, most, true))
@@ -152,7 +148,7 @@ impl Share<'_> {
         loop {
             match request.next() {
                 Next::Grant(rate) => {
-                    let mut state = self.budget.lock();
+                    let mut state = self.budget.state.lock();
                     // Under one lock with the removal: no other request may be granted in between.
                     request.leave(&mut state);
                     return if rate.is_unlimited() {
@@ -199,7 +195,7 @@ enum Next {
 
 impl<'a> Request<'a> {
     fn queue(budget: &'a Budget, granted_to: u64) -> Self {
-        let mut state = budget.lock();
+        let mut state = budget.state.lock();
         state.tickets += 1;
         let tag = granted_to.max(state.served);
         let position = Position {
@@ -213,7 +209,7 @@ impl<'a> Request<'a> {
     }
 
     fn next(&self) -> Next {
-        let mut state = self.budget.lock();
+        let mut state = self.budget.state.lock();
         let rate = self.budget.rate();
         if state
             .queue
@@ -240,7 +236,7 @@ impl<'a> Request<'a> {
 
 impl Drop for Request<'_> {
     fn drop(&mut self) {
-        self.leave(&mut self.budget.lock());
+        self.leave(&mut self.budget.state.lock());
     }
 }
 

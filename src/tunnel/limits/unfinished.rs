@@ -75,16 +75,6 @@ impl Unfinished {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    fn join(&self, ticket: Ticket, eviction: Arc<Notify>) {
-        let mut state = self.state.lock();
-        state.waiting.insert(ticket, eviction);
-        state.evict();
-    }
-
-    fn leave(&self, ticket: Ticket) {
-        self.state.lock().waiting.remove(&ticket);
-    }
 }
 
 impl State {
@@ -113,7 +103,9 @@ impl<'a> Membership<'a> {
     pub fn join(sets: [Option<&'a Unfinished>; 2], ticket: Ticket) -> Self {
         let eviction = Arc::new(Notify::new());
         for set in sets.iter().flatten() {
-            set.join(ticket, Arc::clone(&eviction));
+            let mut state = set.state.lock();
+            state.waiting.insert(ticket, Arc::clone(&eviction));
+            state.evict();
         }
         Self { sets, ticket, eviction }
     }
@@ -127,7 +119,7 @@ impl<'a> Membership<'a> {
 impl Drop for Membership<'_> {
     fn drop(&mut self) {
         for set in self.sets.iter().flatten() {
-            set.leave(self.ticket);
+            set.state.lock().waiting.remove(&self.ticket);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Credit, FrameBudget};
@@ -61,17 +61,17 @@ impl<D: Transport> Connection<D> {
 
     /// Sends the write queue, and completes when the transport has taken all of it.
     pub(super) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.lock().poll_flush(context)
+        self.0.lock().poll_flush(context)
     }
 
     /// What the connection and its streams share about what they send.
     pub(super) fn outgoing(&self) -> Outgoing {
-        self.lock().outgoing.clone()
+        self.0.lock().outgoing.clone()
     }
 
     /// Whether the client has sent more frames than its budget pays for: the connection has to end.
     pub(super) fn is_flooded(&self) -> bool {
-        self.lock().budget.is_exhausted()
+        self.0.lock().budget.exhausted
     }
 
     /// Ends a connection that h2 has given up for this reason. After a broken TLS record the close sends the alert; the
@@ -82,10 +82,6 @@ impl<D: Transport> Connection<D> {
         {
             state.into_inner().transport.close_gently().await;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<D>> {
-        self.0.lock()
     }
 }
 
@@ -124,7 +120,7 @@ impl<D: Transport> State<D> {
     /// Renews the permits once h2 has applied SETTINGS, which it does when it acknowledges them. Before, streams could take
     /// the new permits for windows that are withdrawn a moment later.
     fn note_acknowledgements(&mut self, piece: &[u8]) {
-        if self.acknowledged >= self.budget.settings() {
+        if self.acknowledged >= self.budget.settings {
             return;
         }
         for _ in piece
@@ -166,13 +162,13 @@ impl<D: Transport> State<D> {
 
 impl<D: Transport> AsyncRead for Connection<D> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.lock().poll_read(context, buffer)
+        self.0.lock().poll_read(context, buffer)
     }
 }
 
 impl<D: Transport> AsyncWrite for Connection<D> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.lock().poll_queue(context, &[IoSlice::new(bytes)])
+        self.0.lock().poll_queue(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -180,7 +176,7 @@ impl<D: Transport> AsyncWrite for Connection<D> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.lock().poll_queue(context, pieces)
+        self.0.lock().poll_queue(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -193,7 +189,7 @@ impl<D: Transport> AsyncWrite for Connection<D> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.lock().poll_close(context)
+        self.0.lock().poll_close(context)
     }
 }
 

@@ -22,9 +22,10 @@ pub(super) struct FrameBudget {
     /// The time up to which credit has been added.
     counted_to: Instant,
     earned: Credit,
-    exhausted: bool,
+    /// True if a frame could not be paid for, and the connection has to end.
+    pub(super) exhausted: bool,
     /// The peer's SETTINGS so far, without acknowledgements.
-    settings: u32,
+    pub(super) settings: u32,
 }
 
 /// The credit that DATA frames have earned since the budget was last short of it.
@@ -51,16 +52,6 @@ impl FrameBudget {
             exhausted: false,
             settings: 0,
         }
-    }
-
-    /// The number of SETTINGS that the peer has sent, without acknowledgements.
-    pub(super) fn settings(&self) -> u32 {
-        self.settings
-    }
-
-    /// Whether a frame could not be paid for, and the connection has to end.
-    pub(super) fn is_exhausted(&self) -> bool {
-        self.exhausted
     }
 
     /// Charges the frames that begin in the next bytes of the peer. False once the budget is exhausted.

@@ -58,9 +58,7 @@ impl BufferPermits {
             Class::Bulk => &self.bulk,
         }))
     }
-}
 
-impl BufferPermits {
     /// Has streams that wait for these permits ask for others. Those that are held stay valid.
     pub(super) fn close(&self) {
         for semaphore in [&self.beginning, &self.interactive, &self.bulk] {

@@ -104,7 +104,7 @@ async fn a_request_that_is_given_up_leaves_the_queue_to_the_next() {
     let patient = tokio::time::timeout(Duration::from_secs(10), take_all(&budget, 1024, &other));
     patient.await.unwrap_err();
     assert!(other.get() >= 9 * 1024, "{}", other.get());
-    assert!(budget.lock().queue.is_empty());
+    assert!(budget.state.lock().queue.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
