@@ -3,7 +3,6 @@
 //! The parser of `rustls-pki-types` takes what it does not understand for text between the sections. Two sections in
 //! one line, or a mark with four hyphens, would lose a certificate or a revocation list that way, in silence.
 
-use std::fmt;
 use std::io;
 
 use rustls::pki_types::pem::{Error, PemObject};
@@ -12,24 +11,14 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use crate::base::file;
 
 /// A fault of a file, with the line where it is known. Prints as `line 21: this line must be …`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{reason}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct PemFault {
     /// Counted from 1; `None` for a fault of the file as a whole.
     pub line: Option<usize>,
     /// The reason.
     pub reason: String,
 }
-
-impl fmt::Display for PemFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "line {line}: {}", self.reason),
-            None => f.write_str(&self.reason),
-        }
-    }
-}
-
-impl std::error::Error for PemFault {}
 
 impl PemFault {
     pub(crate) fn of_the_file(reason: impl Into<String>) -> Self {

@@ -106,19 +106,19 @@ impl TargetMetrics {
         if let Some(known) = series.get(&labels).and_then(Weak::upgrade) {
             return known;
         }
+        let families = &self.families;
         let made = Arc::new(TargetSeries {
-            tunnels_active: self
-                .families
+            tunnels_active: families
                 .tunnels_active
                 .series()
                 .with_label_values(&[namespace, service]),
             totals: Arc::default(),
             bytes: Direction::ALL.map(|direction| {
-                let series = self.families.bytes.series();
+                let series = families.bytes.series();
                 series.with_label_values(&[direction.label(), namespace, service])
             }),
             last_activity: AtomicU64::new(0),
-            last_activity_timestamp: self.families.last_activity.with_label_values(&[namespace, service]),
+            last_activity_timestamp: families.last_activity.with_label_values(&[namespace, service]),
             throttled: Mutex::default(),
             metrics: Arc::downgrade(self),
             labels: labels.clone(),
@@ -146,23 +146,14 @@ impl TargetMetrics {
             return;
         }
         series.remove(&gone.labels);
-        let [namespace, service] = &gone.labels;
         // The errors of series that do not exist: these were made together with `gone`, and are removed only here.
-        self.families
-            .tunnels_active
-            .series()
-            .remove_label_values(&[namespace, service])
-            .ok();
-        self.families
-            .last_activity
-            .remove_label_values(&[namespace, service])
-            .ok();
+        let (families, labels) = (&self.families, gone.labels.each_ref().map(|label| &**label));
+        families.tunnels_active.series().remove_label_values(&labels).ok();
+        families.last_activity.remove_label_values(&labels).ok();
+        let [namespace, service] = labels;
         for direction in Direction::ALL {
-            self.families
-                .bytes
-                .series()
-                .remove_label_values(&[direction.label(), namespace, service])
-                .ok();
+            let labels = [direction.label(), namespace, service];
+            families.bytes.series().remove_label_values(&labels).ok();
         }
     }
 }

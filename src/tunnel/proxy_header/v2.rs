@@ -1,6 +1,6 @@
 //! Version 2: a signature, four bytes that describe the rest, two addresses, and extensions, which are skipped.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::addresses::{Addresses, Extent, Malformed, SameFamily};
 
@@ -32,8 +32,8 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
         _ => return Err(Malformed),
     }
     match (protocol >> 4, protocol & 0xF) {
-        (1, 1) => tcp4(rest).map(Some),
-        (2, 1) => tcp6(rest).map(Some),
+        (1, 1) => tcp::<4, Ipv4Addr>(rest).map(Some),
+        (2, 1) => tcp::<16, Ipv6Addr>(rest).map(Some),
         // Unspecified, IPv4, IPv6 or Unix; unspecified, stream or datagram.
         (0..=3, 0..=2) => Ok(None),
         _ => Err(Malformed),
@@ -62,30 +62,16 @@ pub(super) fn encode(addresses: &Addresses) -> Vec<u8> {
     header
 }
 
-fn tcp4(bytes: &[u8]) -> Result<Addresses, Malformed> {
-    let (source, bytes) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
-    let (destination, bytes) = bytes.split_first_chunk::<4>().ok_or(Malformed)?;
-    let [source_port, destination_port] = ports(bytes)?;
-    Ok(Addresses {
-        source: (Ipv4Addr::from(*source), source_port).into(),
-        destination: (Ipv4Addr::from(*destination), destination_port).into(),
-    })
-}
-
-fn tcp6(bytes: &[u8]) -> Result<Addresses, Malformed> {
-    let (source, bytes) = bytes.split_first_chunk::<16>().ok_or(Malformed)?;
-    let (destination, bytes) = bytes.split_first_chunk::<16>().ok_or(Malformed)?;
-    let [source_port, destination_port] = ports(bytes)?;
-    let canonical = |address: [u8; 16], port| SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
-    Ok(Addresses {
-        source: canonical(*source, source_port),
-        destination: canonical(*destination, destination_port),
-    })
-}
-
-fn ports(bytes: &[u8]) -> Result<[u16; 2], Malformed> {
+/// The addresses of a family whose addresses have so many bytes.
+fn tcp<const BYTES: usize, Ip: From<[u8; BYTES]> + Into<IpAddr>>(bytes: &[u8]) -> Result<Addresses, Malformed> {
+    let (source, bytes) = bytes.split_first_chunk::<BYTES>().ok_or(Malformed)?;
+    let (destination, bytes) = bytes.split_first_chunk::<BYTES>().ok_or(Malformed)?;
     let [one, two, three, four] = *bytes.first_chunk().ok_or(Malformed)?;
-    Ok([u16::from_be_bytes([one, two]), u16::from_be_bytes([three, four])])
+    let address = |ip, port| SocketAddr::new(Ip::from(ip).into().to_canonical(), u16::from_be_bytes(port));
+    Ok(Addresses {
+        source: address(*source, [one, two]),
+        destination: address(*destination, [three, four]),
+    })
 }
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
