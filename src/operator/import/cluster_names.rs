@@ -12,17 +12,6 @@ pub(super) struct ClusterNames {
     alias_port: u16,
 }
 
-/// Whether a Service with a label answers to a name.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answers {
-    /// Always.
-    Yes,
-    /// With this domain among `public_suffixes`.
-    WithSuffix(Box<str>),
-    /// Never, for this reason.
-    No(String),
-}
-
 impl ClusterNames {
     pub(super) fn new(cluster_domain: &str, alias_port: u16) -> Self {
         Self {
@@ -41,11 +30,20 @@ impl ClusterNames {
             .flatten()
     }
 
-    /// Whether a Service answers to a name; `port` is the Service's, if it is known.
-    pub(super) fn answers(&self, service: &Service, port: Option<u16>, name: &Authority) -> Answers {
+    /// Returns the domain that must be among `public_suffixes` if a Service with a label is to answer to a name; `None` if it
+    /// always does. `port` is the Service's, if it is known.
+    ///
+    /// # Errors
+    /// The reason why it never answers.
+    pub(super) fn suffix(
+        &self,
+        service: &Service,
+        port: Option<u16>,
+        name: &Authority,
+    ) -> Result<Option<Box<str>>, String> {
         let asked = name.port();
         if asked != self.alias_port && port.is_some_and(|port| port != asked) {
-            return Answers::No(format!(
+            return Err(format!(
                 "a Service answers at its own port and at {}, not at {asked}: set `alias_port: {asked}` and give \
                  --alias-port {asked}, or use --format static",
                 self.alias_port
@@ -53,12 +51,12 @@ impl ClusterNames {
         }
         let own = format!("{}.{}", service.name, service.namespace);
         if self.suffixes.strip(name.host()) == own {
-            return Answers::Yes;
+            return Ok(None);
         }
         let rest = name.host().strip_prefix(&own).and_then(|rest| rest.strip_prefix('.'));
         match rest {
-            Some(suffix) => Answers::WithSuffix(suffix.into()),
-            None => Answers::No(format!(
+            Some(suffix) => Ok(Some(suffix.into())),
+            None => Err(format!(
                 "a Service answers to {own} and a domain behind it, not to another name: use --format static"
             )),
         }

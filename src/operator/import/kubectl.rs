@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::cluster_names::{Answers, ClusterNames};
+use super::cluster_names::ClusterNames;
 use super::entry::{Entry, Service, Settings, Target};
 use super::remarks::{Place, Remarks};
 
@@ -26,10 +26,9 @@ pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, remarks: &mut Rem
             remarks.error(entry.place, format!("{} {reason}", entry.name));
             continue;
         };
-        match names.answers(&service, port, &entry.name) {
-            Answers::Yes => {}
-            Answers::WithSuffix(suffix) => _ = suffixes.insert(suffix),
-            Answers::No(reason) => {
+        match names.suffix(&service, port, &entry.name) {
+            Ok(suffix) => suffixes.extend(suffix),
+            Err(reason) => {
                 remarks.error(entry.place, format!("{}: {reason}", entry.name));
                 continue;
             }
@@ -51,14 +50,10 @@ pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, remarks: &mut Rem
     }
     let mut text = String::new();
     if !suffixes.is_empty() {
-        let suffixes = suffixes
-            .iter()
-            .map(|suffix| format!("\"{suffix}\""))
-            .collect::<Vec<_>>();
-        let suffixes = suffixes.join(", ");
+        let suffixes: Vec<_> = suffixes.into_iter().collect();
         writeln!(
             text,
-            "# The names need this setting of the proxy:\n#   allowlist.kubernetes.public_suffixes: [{suffixes}]"
+            "# The names need this setting of the proxy:\n#   allowlist.kubernetes.public_suffixes: {suffixes:?}"
         )
         .ok();
     }

@@ -38,7 +38,7 @@ pub(super) struct Place {
 pub(super) struct Unsuited(pub(super) Place, pub(super) String);
 
 /// The remarks so far. An error is about a name that is not printed, a warning about an option that has no counterpart.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Remarks {
     files: Vec<String>,
     /// The first of them in the order of the files, bounded.
@@ -56,10 +56,7 @@ impl Remarks {
     pub(super) fn new<'a>(files: impl Iterator<Item = &'a str>) -> Self {
         Self {
             files: files.map(escaped).collect(),
-            found: Vec::new(),
-            dropped: 0,
-            leaves_out: false,
-            is_unreadable: false,
+            ..Self::default()
         }
     }
 
@@ -120,7 +117,8 @@ impl Remarks {
     pub(super) fn finish(mut self, text: String) -> Imported {
         self.sort();
         let shown = self.found.iter().take(MOST_LINES);
-        let mut remarks: Vec<_> = shown.map(|remark| self.line(remark)).collect();
+        let line = |(file, finding): &(usize, Finding)| format!("{}:{finding}", self.name(*file));
+        let mut remarks: Vec<_> = shown.map(line).collect();
         let more = self.dropped + self.found.len().saturating_sub(MOST_LINES);
         if more > 0 {
             remarks.push(format!("and {more} more"));
@@ -131,10 +129,6 @@ impl Remarks {
             (false, false) => Extent::Whole,
         };
         Imported { text, remarks, extent }
-    }
-
-    fn line(&self, (file, finding): &(usize, Finding)) -> String {
-        format!("{}:{finding}", self.name(*file))
     }
 
     fn name(&self, file: usize) -> &str {

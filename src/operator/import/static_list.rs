@@ -39,8 +39,7 @@ fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &m
         let reason = "the idle timeout is left out: `timeouts.idle` is one for all static targets";
         remarks.warning(entry.place, format!("{name}: {reason}"));
     }
-    let addresses: Vec<String> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
-    let addresses = addresses.join(", ");
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let rate = entry
         .settings
         .rate
@@ -53,7 +52,7 @@ fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &m
     // Writing to a String does not fail.
     writeln!(
         lines,
-        "    - {{name: \"{name}\", addresses: [{addresses}]{rate}{header}}}"
+        "    - {{name: \"{name}\", addresses: {addresses:?}{rate}{header}}}"
     )
     .ok();
 }

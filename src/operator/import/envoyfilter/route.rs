@@ -84,22 +84,21 @@ impl Context<'_> {
             return;
         };
         for domain in host.items_of("domains") {
-            match read_domain(domain) {
+            let text = domain.text().unwrap_or_default();
+            match exact_name(text) {
                 Ok(name) => self.routes.push(Route {
                     name,
                     cluster: cluster.to_owned(),
                     settings: settings.clone(),
                     place: domain.place(),
                 }),
-                Err(Unsuited(place, reason)) => self.remarks.error(place, reason),
+                Err(reason) => {
+                    let reason = format!("the domain {}: {reason}", shown(text));
+                    self.remarks.error(domain.place(), reason);
+                }
             }
         }
     }
-}
-
-fn read_domain(domain: At<'_>) -> Result<Authority, Unsuited> {
-    let text = domain.text().unwrap_or_default();
-    exact_name(text).map_err(|reason| domain.unsuited(format!("the domain {}: {reason}", shown(text))))
 }
 
 /// The cluster of a route that ends a CONNECT, and its settings.

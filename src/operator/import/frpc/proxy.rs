@@ -108,8 +108,12 @@ impl<'a> Proxy<'a> {
         }
         let mut wanted = Wanted::default();
         for (key, at) in &self.options {
-            if key == "subdomain" && at.text().is_some_and(|text| !text.is_empty()) {
-                wanted.hosts.push(subdomain(*at, frp)?);
+            if key == "subdomain"
+                && let Some(name) = at.text().filter(|name| !name.is_empty())
+            {
+                let reason = "subdomain: give the subDomainHost of frps by --subdomain-host DOMAIN";
+                let domain = frp.subdomain_host.as_ref().ok_or_else(|| at.unsuited(reason))?;
+                wanted.hosts.push((format!("{name}.{domain}"), at.place()));
             } else {
                 let read = wanted.read(key, *at);
                 let remark = read.map_err(|reason| at.unsuited(format!("{}: {reason}", shown(key))))?;
@@ -173,16 +177,6 @@ impl<'a> Wanted<'a> {
             _ => return Err("not translated, and it may restrict"),
         }
         Ok(Read::Translated)
-    }
-}
-
-fn subdomain(at: At<'_>, frp: &Frp) -> Result<(String, Place), Unsuited> {
-    match (&frp.subdomain_host, at.text()) {
-        (Some(domain), Some(name)) => Ok((format!("{name}.{domain}"), at.place())),
-        _ => {
-            let reason = "subdomain: give the subDomainHost of frps by --subdomain-host DOMAIN";
-            Err(at.unsuited(reason))
-        }
     }
 }
 
