@@ -67,7 +67,8 @@ impl Desk {
             return Err(DeskError::NotLoopback(address));
         }
         let secret = DeskSecret::new().ok_or(DeskError::NoSecret)?;
-        let (listener, bound) = listen(address).map_err(|error| DeskError::Listen(address, error))?;
+        let listener = listener::bind(&address.into()).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (bound, listener) = listener.map_err(|error| DeskError::Listen(address, error))?;
         let url = format!("http://{bound}/#{}", secret.expose());
         let hub = Arc::new(Hub::new(replicas));
         let asking = tokio::spawn(hub::run(Arc::clone(&hub)));
@@ -78,12 +79,6 @@ impl Desk {
             _asking: AbortOnDropHandle::new(asking),
         })
     }
-}
-
-fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let listener = listener::bind(&address.into())?;
-    let bound = listener.local_addr()?;
-    Ok((listener, bound))
 }
 
 /// Serves until it is dropped.

@@ -54,7 +54,7 @@ pub struct Replicas {
 /// Why it is not known which replicas there are.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("cannot find the replicas: {0}")]
-pub struct FindError(String);
+pub struct FindError(pub(crate) String);
 
 /// Which tunnels are to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,22 +157,18 @@ impl Replicas {
     /// Returns what each replica answers to one request; nothing for a 404.
     async fn ask_each<T: DeserializeOwned>(&self, ask: Ask) -> Result<Changed<T>, FindError> {
         let ask = &ask;
-        let answers = self.each(|replica| async move { replica.ask(ask).await }).await?;
-        let mut report = Changed::default();
+        let answers = self.each(|replica| async move { replica.find(ask).await }).await?;
+        let (mut changed, mut replicas) = (Vec::new(), Vec::new());
         for (replica, answer) in answers {
-            let (item, error) = match answer {
-                Ok(item) => (Some(item), None),
-                Err(ReplicaError::Refused { status: 404, .. }) => (None, None),
-                Err(error) => (None, Some(error.to_string())),
-            };
+            let error = answer.as_ref().err().map(ToString::to_string);
             let of = |item| Of {
                 replica: replica.clone(),
                 item,
             };
-            report.changed.extend(item.map(of));
-            report.replicas.push(State { replica, error });
+            changed.extend(answer.ok().flatten().map(of));
+            replicas.push(State { replica, error });
         }
-        Ok(report)
+        Ok(Changed { changed, replicas })
     }
 
     /// Asks each replica, some at a time, and returns their names and answers in their order.

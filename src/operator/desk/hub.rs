@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::state::{Changes, ReplicaState, State, now};
 use crate::daemon::admin::Progress;
 use crate::daemon::admin::api::{Refusals, Target, Tunnel};
-use crate::operator::replicas::{Ask, Events, Query, Replica, ReplicaError, Replicas};
+use crate::operator::replicas::{Ask, Events, FindError, Query, Replica, ReplicaError, Replicas};
 
 /// The replicas, and what is known of them.
 #[derive(Debug)]
@@ -72,8 +72,9 @@ impl Hub {
 pub(super) async fn run(hub: Arc<Hub>) {
     let mut running = HashMap::new();
     loop {
-        match timeout(LONGEST_FIND, hub.replicas.find()).await {
-            Ok(Ok(found)) => {
+        let late = |_| Err(FindError("no answer in time".to_owned()));
+        match timeout(LONGEST_FIND, hub.replicas.find()).await.unwrap_or_else(late) {
+            Ok(found) => {
                 let names: Vec<_> = found.iter().map(|replica| Arc::clone(replica.name())).collect();
                 hub.state.send_modify(|state| state.keep(found));
                 running.retain(|name, _| names.contains(name));
@@ -86,11 +87,7 @@ pub(super) async fn run(hub: Arc<Hub>) {
                     running.entry(Arc::clone(&name)).or_insert_with(begin);
                 }
             }
-            Ok(Err(error)) => hub.state.send_modify(|state| state.fail(error.to_string())),
-            Err(_) => {
-                let late = "cannot find the replicas: no answer in time".to_owned();
-                hub.state.send_modify(|state| state.fail(late));
-            }
+            Err(error) => hub.state.send_modify(|state| state.fail(error.to_string())),
         }
         sleep(BETWEEN_FINDS).await;
     }

@@ -98,14 +98,10 @@ struct Changed {
 async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<Changed> {
     let closing = closing(&close.reason)?;
     let ask = Ask::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
-    let answer = hub.find(&close.replica)?.ask::<Closed>(&ask).await;
+    let answer = hub.find(&close.replica)?.find::<Closed>(&ask).await;
     hub.refresh();
-    let closed = match answer {
-        Ok(Closed { closed, .. }) => closed,
-        // It has ended by itself meanwhile.
-        Err(ReplicaError::Refused { status: 404, .. }) => Vec::new(),
-        Err(error) => return Err(error.into()),
-    };
+    // It may have ended by itself.
+    let Closed { closed, .. } = answer?.unwrap_or_default();
     let faults = Vec::new();
     Ok(Json(Changed { closed, faults }))
 }
@@ -194,12 +190,9 @@ fn path_of(id: &str) -> Result<String, Unserved> {
 
 impl Hub {
     async fn look(&self, replica: &str, path: String) -> Reply<Value> {
-        match self.find(replica)?.ask(&Ask::get(path)).await {
-            Ok(answer) => Ok(Json(answer)),
-            // No fault, and browsers would note it as one.
-            Err(ReplicaError::Refused { status: 404, .. }) => Ok(Json(Value::Null)),
-            Err(error) => Err(error.into()),
-        }
+        // A 404 is no fault, and browsers would note it as one.
+        let answer = self.find(replica)?.find(&Ask::get(path)).await?;
+        Ok(Json(answer.unwrap_or_default()))
     }
 
     fn find(&self, name: &str) -> Result<Replica, Unserved> {

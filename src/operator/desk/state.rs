@@ -38,8 +38,8 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct ReplicaState {
     replica: Replica,
-    /// The tunnels of its last answer by their ids.
-    tunnels: HashMap<String, Row>,
+    /// The tunnels of its last answer by their ids, each with the generation in which it was other than before.
+    tunnels: HashMap<String, (u64, TunnelRow)>,
     /// When that came; `None` before the first, and after a rest.
     answered: Option<Instant>,
     /// Why there is none since then.
@@ -49,16 +49,6 @@ pub(super) struct ReplicaState {
     drain: Progress,
     refusals: Vec<RefusalReason>,
     targets: Vec<Target>,
-}
-
-#[derive(Debug)]
-struct Row {
-    /// Its age and idle time are 0: they change all the time.
-    tunnel: Tunnel,
-    /// When the last byte moved, in milliseconds since 1970.
-    moved: u64,
-    /// The generation in which it was other than before.
-    changed: u64,
 }
 
 /// The answer to a page: the state, and of the tunnels those that have changed since a generation.
@@ -86,11 +76,13 @@ pub(super) struct Changes {
     missed: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct TunnelRow {
     key: String,
     replica: String,
+    /// When the last byte moved, in milliseconds since 1970.
     moved: u64,
+    /// Its age and idle time are 0: they change all the time.
     #[serde(flatten)]
     tunnel: Tunnel,
 }
@@ -167,8 +159,8 @@ impl State {
             self.replicas.insert(name, state);
         }
         self.generation += 1;
-        for (name, state) in before {
-            self.forget(&name, state.tunnels);
+        for state in before.into_values() {
+            self.forget(state.tunnels);
         }
     }
 
@@ -199,18 +191,29 @@ impl State {
             let id = tunnel.tunnel_id.clone();
             let row = match before.remove(&id) {
                 // Its last byte is only known to the millisecond of an answer: the bytes say whether there was another one.
-                Some(known) if known.tunnel == tunnel => known,
-                Some(_) | None => Row { tunnel, moved, changed },
+                Some((since, known)) if known.tunnel == tunnel => (since, known),
+                Some(_) | None => {
+                    let (key, replica) = (key(name, &id), name.to_owned());
+                    (
+                        changed,
+                        TunnelRow {
+                            key,
+                            replica,
+                            moved,
+                            tunnel,
+                        },
+                    )
+                }
             };
             (id, row)
         });
         state.tunnels = rows.collect();
         (state.answered, state.error) = (Some(Instant::now()), None);
-        self.forget(name, before);
+        self.forget(before);
     }
 
-    fn forget(&mut self, replica: &str, tunnels: HashMap<String, Row>) {
-        let keys = tunnels.into_keys().map(|id| (self.generation, key(replica, &id)));
+    fn forget(&mut self, tunnels: HashMap<String, (u64, TunnelRow)>) {
+        let keys = tunnels.into_values().map(|(_, row)| (self.generation, row.key));
         self.gone.extend(keys);
         while self.gone.len() > MOST_GONE {
             if let Some((generation, _)) = self.gone.pop_front() {
@@ -242,14 +245,9 @@ impl State {
         let reset = generation == 0 || generation < self.whole_since || generation > self.generation;
         let since = if reset { 0 } else { generation };
         let mut tunnels = Vec::new();
-        for (name, state) in &self.replicas {
-            let changed = state.tunnels.iter().filter(|(_, row)| row.changed > since);
-            tunnels.extend(changed.map(|(id, row)| TunnelRow {
-                key: key(name, id),
-                replica: name.to_string(),
-                moved: row.moved,
-                tunnel: row.tunnel.clone(),
-            }));
+        for state in self.replicas.values() {
+            let rows = state.tunnels.values().filter(|(changed, _)| *changed > since);
+            tunnels.extend(rows.map(|(_, row)| row.clone()));
         }
         let gone = self.gone.iter().filter(|(at, _)| !reset && *at > since);
         // One that is seen again since comes after: a page forgets those that are gone first.

@@ -64,6 +64,18 @@ impl Replica {
         Ok(self.ask_sized(ask).await?.0)
     }
 
+    /// The same; `None` if the replica does not have the thing (404).
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) async fn find<T: DeserializeOwned>(&self, ask: &Ask) -> Result<Option<T>, ReplicaError> {
+        match self.ask(ask).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(ReplicaError::Refused { status: 404, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The same, with the bytes of the answer.
     pub(super) async fn ask_sized<T: DeserializeOwned>(&self, ask: &Ask) -> Result<(T, usize), ReplicaError> {
         self.in_time(Box::pin(async {

@@ -32,18 +32,13 @@ impl Replicas {
         let looks = tunnels.into_iter().map(|tunnel| async move {
             let ask = Ask::get(format!("/tunnels/{}{path}", encoded(&tunnel.item.tunnel_id)));
             let answer = match replicas.iter().find(|replica| **replica.name() == *tunnel.replica) {
-                Some(replica) => replica.ask(&ask).await,
+                Some(replica) => replica.find(&ask).await,
                 None => Err(ReplicaError::Unreachable("it is gone".to_owned())),
-            };
-            let (diagnosis, error) = match answer {
-                Ok(diagnosis) => (Some(diagnosis), None),
-                Err(ReplicaError::Refused { status: 404, .. }) => (None, None),
-                Err(error) => (None, Some(error.to_string())),
             };
             Diagnosed {
                 tunnel,
-                diagnosis,
-                error,
+                error: answer.as_ref().err().map(ToString::to_string),
+                diagnosis: answer.ok().flatten(),
             }
         });
         Ok(join_all(looks).await)
