@@ -11,7 +11,12 @@ use crate::tunnel::proxy_header::Policy;
 /// Adds the findings. `top`: the file, for their positions.
 pub(super) fn add(config: &Config, top: &Field<'_>) {
     locked_out(config, top);
-    report(config, top);
+    if config.limits.reports {
+        top.at("allowlist.report").warning(
+            "REPORT MODE: `ssh_only` is not enforced, so any protocol reaches the targets of the allowlist; what it and \
+             `access` would refuse is logged. It is meant for the days of a migration",
+        );
+    }
     tls(config, top);
     access::add(config, top);
 }
@@ -28,16 +33,6 @@ fn locked_out(config: &Config, top: &Field<'_>) {
         top.at("listen").warning(
             "no client gets in: every port requires a PROXY header, and no network of its `trusted_proxies` has \
              addresses of the port's family (IPv4 or IPv6)",
-        );
-    }
-}
-
-/// Settings with which less is refused than the rest of the file says.
-fn report(config: &Config, top: &Field<'_>) {
-    if config.limits.reports {
-        top.at("allowlist.report").warning(
-            "REPORT MODE: `ssh_only` is not enforced, so any protocol reaches the targets of the allowlist; what it and \
-             `access` would refuse is logged. It is meant for the days of a migration",
         );
     }
 }

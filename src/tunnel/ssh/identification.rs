@@ -50,7 +50,7 @@ pub async fn exchange<D: Transport>(
     let both = async {
         tokio::select! {
             biased;
-            () = progress.both() => Ok(()),
+            () = progress.all.notified() => Ok(()),
             close = upload.run(meter, &progress, client_says) => Err(close),
             close = download.run(meter, &progress, target_says) => Err(close),
         }
@@ -80,10 +80,6 @@ impl Progress {
         if self.passed.fetch_add(1, Ordering::Relaxed) == 1 {
             self.all.notify_one();
         }
-    }
-
-    async fn both(&self) {
-        self.all.notified().await;
     }
 }
 
