@@ -276,10 +276,7 @@ impl<'a> Question<'a> {
         } else {
             format!("the API server has not answered a question ({plural}.{group}): {reason}")
         };
-        Unavailable {
-            kind: failure.label(),
-            message: message.into(),
-        }
+        Unavailable::new(failure.label(), message)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The users of a file: each with a hash of the password, and groups.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,16 +139,17 @@ impl Users {
 
     /// Whether the password is that of the entry.
     async fn hash(&self, entry: &Arc<Entry>, password: &Secret) -> Result<bool, Unavailable> {
+        let unavailable = |error: &dyn Display| Unavailable::new("hashing", error.to_string());
         let permit = Arc::clone(&self.hashing).acquire_owned().await;
-        let permit = permit.map_err(|error| unavailable(&error.to_string()))?;
+        let permit = permit.map_err(|error| unavailable(&error))?;
         let (entry, password) = (Arc::clone(entry), password.clone());
         let hashed = spawn_blocking(move || {
             // For as long as it takes: the client may be gone before.
             let _permit = permit;
             entry.hash.is_password(password.expose())
         });
-        let hashed = hashed.await.map_err(|error| unavailable(&error.to_string()))?;
-        hashed.map_err(unavailable)
+        let hashed = hashed.await.map_err(|error| unavailable(&error))?;
+        hashed.map_err(|reason| unavailable(&reason))
     }
 }
 
@@ -196,13 +198,6 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
     match faults.is_empty() {
         true => Ok(table),
         false => Err(faults),
-    }
-}
-
-fn unavailable(message: &str) -> Unavailable {
-    Unavailable {
-        kind: "hashing",
-        message: message.into(),
     }
 }
 

@@ -339,10 +339,7 @@ impl Questions {
     /// remembered, and takes no yes back.
     async fn decide(&self, rules: &Rules, user: &User, action: &Action) -> Answer<Decision> {
         let Some(reviewer) = &rules.sources.reviewer else {
-            return Err(Unavailable {
-                kind: "unconfigured",
-                message: "there is no API server to ask".into(),
-            });
+            return Err(Unavailable::new("unconfigured", "there is no API server to ask"));
         };
         let asked = Instant::now();
         let answer = self.count_review(ACCESS, reviewer.review_access(user, action)).await;

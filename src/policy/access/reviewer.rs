@@ -105,12 +105,17 @@ pub struct Unavailable {
     pub message: Box<str>,
 }
 
+impl Unavailable {
+    /// A failure of that kind, in these words.
+    pub(crate) fn new(kind: &'static str, message: impl Into<Box<str>>) -> Self {
+        let message = message.into();
+        Self { kind, message }
+    }
+}
+
 /// The client, or all clients together, ask too much at the moment.
 pub(super) fn busy() -> Unavailable {
-    Unavailable {
-        kind: BUSY,
-        message: "too many questions at the moment".into(),
-    }
+    Unavailable::new(BUSY, "too many questions at the moment")
 }
 
 /// The kind of [`busy`].

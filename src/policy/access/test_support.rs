@@ -94,10 +94,7 @@ impl Reviewer for Script {
 
 /// The failure of a server that is away.
 pub(super) fn away() -> Unavailable {
-    Unavailable {
-        kind: "timeout",
-        message: "no answer".into(),
-    }
+    Unavailable::new("timeout", "no answer")
 }
 
 pub(super) fn decision(allowed: bool) -> Decision {

@@ -119,14 +119,9 @@ impl Tickets {
         is_late: bool,
         record_wrong: impl FnOnce() -> bool,
     ) -> Result<Verdict, Unavailable> {
-        let unavailable = |message: &str| Unavailable {
-            kind: "tickets",
-            message: message.into(),
-        };
+        let unavailable = |message: &str| Err(Unavailable::new("tickets", message));
         match self.judge(key, SystemTime::now()) {
-            Judged::Proved(_) | Judged::Unknown if is_late => {
-                Err(unavailable("what was taken back may not be known yet"))
-            }
+            Judged::Proved(_) | Judged::Unknown if is_late => unavailable("what was taken back may not be known yet"),
             Judged::Proved(proof) => Ok(Verdict::Proved(proof.user)),
             Judged::Expired => Ok(Verdict::Refused(EXPIRED.into())),
             Judged::TooLong => Ok(Verdict::Refused(TOO_LONG.into())),
@@ -134,7 +129,7 @@ impl Tickets {
                 record_wrong();
                 Ok(Verdict::Refused(UNKNOWN.into()))
             }
-            Judged::Unlisted => Err(unavailable("the tickets have not been listed yet")),
+            Judged::Unlisted => unavailable("the tickets have not been listed yet"),
         }
     }
 

@@ -81,10 +81,7 @@ impl State {
     /// The answer for a token that cannot be judged by these keys, since the last attempt failed.
     pub(super) fn unavailable(&self) -> Unavailable {
         let reason = self.failure.as_deref().unwrap_or("they have not been read yet");
-        Unavailable {
-            kind: "oidc_keys",
-            message: format!("the issuer's keys cannot be had: {reason}").into(),
-        }
+        Unavailable::new("oidc_keys", format!("the issuer's keys cannot be had: {reason}"))
     }
 }
 

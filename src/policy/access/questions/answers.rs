@@ -144,12 +144,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
             match answer.and_then(|answer| answer.clone()) {
                 Some(Err(unavailable)) if unavailable.kind == BUSY && !is_first => {}
                 Some(answer) => return answer,
-                None => {
-                    return Err(Unavailable {
-                        kind: "internal",
-                        message: "the question was not finished".into(),
-                    });
-                }
+                None => return Err(Unavailable::new("internal", "the question was not finished")),
             }
         }
         Err(busy())
