@@ -22,13 +22,10 @@ use crate::tunnel::proxy_header::Version;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Annotations {
     /// `download`: the rate of each tunnel, pod to client.
-    #[serde(with = "as_text", default)]
     pub(crate) download: Option<Rate>,
     /// `upload`: the rate of each tunnel, client to pod.
-    #[serde(with = "as_text", default)]
     pub(crate) upload: Option<Rate>,
     /// `burst`: the bytes that a direction may move at once after it was idle.
-    #[serde(with = "as_text", default)]
     pub(crate) burst: Option<Size>,
     /// `max-tunnels`: the most tunnels at once; 0 closes the Service to new ones.
     #[serde(rename = "most_tunnels")]
@@ -44,7 +41,6 @@ pub(crate) struct Annotations {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) user_lists: Option<Box<UserLists>>,
     /// `send-proxy-protocol`: the version of the header that a tunnel to a pod begins with.
-    #[serde(with = "as_text", default)]
     pub(crate) send_proxy_header: Option<Version>,
     /// `ssh-only`: whether both sides must begin as SSH does.
     #[serde(default)]
@@ -316,32 +312,6 @@ fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
     match names.is_empty() {
         true => Err("expected names between commas: the list allows no user".to_owned()),
         false => Ok(names),
-    }
-}
-
-/// Serde for an optional value, as its text.
-mod as_text {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::{Deserialize, Deserializer, Error};
-    use serde::ser::Serializer;
-
-    pub(super) fn serialize<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(value) => serializer.collect_str(value),
-            None => serializer.serialize_none(),
-        }
-    }
-
-    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        Option::<String>::deserialize(deserializer)?
-            .map(|text| text.parse().map_err(Error::custom))
-            .transpose()
     }
 }
 
