@@ -107,17 +107,27 @@ struct Metadata {
 #[serde(rename_all = "camelCase")]
 struct ServiceSpec {
     r#type: Option<String>,
-    ports: Option<Vec<Lenient<RawServicePort>>>,
+    ports: Option<Vec<Lenient<RawPort>>>,
     publish_not_ready_addresses: Option<bool>,
 }
 
+/// A port of a Service or of an EndpointSlice.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct RawServicePort {
+struct RawPort {
     name: Option<Box<str>>,
     port: Option<i64>,
     protocol: Option<String>,
     app_protocol: Option<String>,
+}
+
+impl RawPort {
+    /// Returns the number of a TCP port; `None` for one of another protocol, or without such a number.
+    fn tcp_number(&self) -> Option<u16> {
+        let is_tcp = matches!(self.protocol.as_deref(), None | Some("" | "TCP"));
+        let number = self.port.filter(|_| is_tcp)?;
+        u16::try_from(number).ok().filter(|number| *number > 0)
+    }
 }
 
 fn service(raw: RawService, prefix: &str) -> Service {
@@ -148,11 +158,7 @@ fn service(raw: RawService, prefix: &str) -> Service {
 
 /// Chooses the port for SSH: the one of the annotation; else the only TCP port; else the first with `appProtocol: ssh`, then
 /// with the name `ssh` or `tcp-ssh`, then with the number 22.
-fn choose(
-    ports: Vec<RawServicePort>,
-    asked: Option<&PortSelector>,
-    faults: &mut Vec<AnnotationFault>,
-) -> Option<ServicePort> {
+fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<AnnotationFault>) -> Option<ServicePort> {
     if ports.is_empty() && asked.is_none() {
         // A headless Service, the only kind that may have no ports: its pods are dialled at port 22.
         return Some(ServicePort {
@@ -161,12 +167,21 @@ fn choose(
             is_implied: true,
         });
     }
-    let ports: Vec<_> = ports.into_iter().filter_map(tcp_port).collect();
-    let find = |wanted: &dyn Fn(&TcpPort) -> bool| ports.iter().find(|port| wanted(port));
+    let ports = ports.into_iter().filter_map(|raw| {
+        let number = raw.tcp_number()?;
+        let plain = ServicePort {
+            number,
+            name: raw.name.unwrap_or_default(),
+            is_implied: false,
+        };
+        Some((plain, raw.app_protocol))
+    });
+    let ports: Vec<_> = ports.collect();
+    let find = |wanted: &dyn Fn(&ServicePort) -> bool| ports.iter().find(|(port, _)| wanted(port));
     let named = asked.and_then(|asked| {
         let found = find(&|port| match asked {
-            PortSelector::Number(number) => port.plain.number == *number,
-            PortSelector::Name(name) => port.plain.name == *name,
+            PortSelector::Number(number) => port.number == *number,
+            PortSelector::Name(name) => port.name == *name,
         });
         if found.is_none() {
             let reason = "the Service has no TCP port of that number or name".to_owned();
@@ -176,41 +191,13 @@ fn choose(
     });
     let chosen = named
         .or_else(|| ports.first().filter(|_| ports.len() == 1))
-        .or_else(|| find(&|port| port.speaks_ssh))
-        .or_else(|| find(&|port| matches!(&*port.plain.name, "ssh" | "tcp-ssh")))
-        .or_else(|| find(&|port| port.plain.number == SSH));
+        .or_else(|| ports.iter().find(|(_, protocol)| protocol.as_deref() == Some("ssh")))
+        .or_else(|| find(&|port| matches!(&*port.name, "ssh" | "tcp-ssh")))
+        .or_else(|| find(&|port| port.number == SSH));
     if chosen.is_none() {
         faults.push(AnnotationFault::without_port(ports.len()));
     }
-    chosen.map(|port| port.plain.clone())
-}
-
-struct TcpPort {
-    plain: ServicePort,
-    speaks_ssh: bool,
-}
-
-fn tcp_port(raw: RawServicePort) -> Option<TcpPort> {
-    if !is_tcp(raw.protocol.as_deref()) {
-        return None;
-    }
-    let number = port_number(raw.port?)?;
-    Some(TcpPort {
-        plain: ServicePort {
-            number,
-            name: raw.name.unwrap_or_default(),
-            is_implied: false,
-        },
-        speaks_ssh: raw.app_protocol.as_deref() == Some("ssh"),
-    })
-}
-
-fn is_tcp(protocol: Option<&str>) -> bool {
-    protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
-}
-
-fn port_number(number: i64) -> Option<u16> {
-    u16::try_from(number).ok().filter(|number| *number > 0)
+    chosen.map(|(port, _)| port.clone())
 }
 
 #[derive(serde::Deserialize)]
@@ -219,7 +206,7 @@ struct RawSlice {
     metadata: Option<Metadata>,
     address_type: Option<String>,
     endpoints: Option<Vec<Lenient<RawEndpoint>>>,
-    ports: Option<Vec<Lenient<RawSlicePort>>>,
+    ports: Option<Vec<Lenient<RawPort>>>,
 }
 
 #[derive(serde::Deserialize)]
@@ -237,26 +224,16 @@ struct Conditions {
     terminating: Option<bool>,
 }
 
-#[derive(serde::Deserialize)]
-struct RawSlicePort {
-    name: Option<Box<str>>,
-    port: Option<i64>,
-    protocol: Option<String>,
-}
-
 /// Decodes an EndpointSlice; `None` for one without a Service.
 fn slice(raw: RawSlice) -> Option<Slice> {
     let mut labels = raw.metadata?.labels?;
     let service = labels.remove(SERVICE_NAME)??;
     let (mut ports, mut unusable_ports) = (Vec::new(), Vec::new());
     for raw in valid(raw.ports) {
+        let number = raw.tcp_number();
         let name = raw.name.unwrap_or_default();
         // A port without a number means all ports, which a Service never has.
-        match raw
-            .port
-            .and_then(port_number)
-            .filter(|_| is_tcp(raw.protocol.as_deref()))
-        {
+        match number {
             Some(number) => ports.push(SlicePort { name, number }),
             None => unusable_ports.push(name),
         }
