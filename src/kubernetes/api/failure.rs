@@ -142,6 +142,12 @@ impl ApiError {
     }
 }
 
+impl From<serde_json::Error> for ApiError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::caused(Failure::Malformed, &error)
+    }
+}
+
 /// The wait after that many failures in a row: from 0.1 s to `longest`, of which `spread`, a random number from 0 to 1, takes
 /// up to half.
 pub(crate) fn backoff(failures: u32, spread: f64, longest: Duration) -> Duration {

@@ -197,7 +197,7 @@ impl<O: Objects> Follower<O> {
             let body = self.page(client, &path, listing.token()).await?;
             let (page, version) = listing.read(&body)?;
             for item in page {
-                objects.extend(self.objects.read(item.get()).map_err(malformed)?);
+                objects.extend(self.objects.read(item.get())?);
             }
             if let Some(version) = version {
                 break version;
@@ -259,16 +259,12 @@ impl<O: Objects> Follower<O> {
             let Some(WatchEvent { change, version: seen }) = WatchEvent::read(&line)? else {
                 continue;
             };
-            let change = match change {
-                Some((object, is_deleted)) => {
-                    let object = self.objects.read(object.get()).map_err(malformed)?;
-                    object.map(|object| (object, is_deleted))
-                }
-                None => None,
-            };
             let event = match change {
-                Some((object, true)) => Event::Deleted(object),
-                Some((object, false)) => Event::Applied(object),
+                Some((object, is_deleted)) => match (self.objects.read(object.get())?, is_deleted) {
+                    (Some(object), true) => Event::Deleted(object),
+                    (Some(object), false) => Event::Applied(object),
+                    (None, _) => Event::Current,
+                },
                 None => Event::Current,
             };
             self.objects.take(event).await;
@@ -401,11 +397,6 @@ fn page_path(path: &str, token: &str) -> String {
 fn watch_path(path: &str, version: &str, lasts: Duration) -> String {
     let (version, seconds) = (encoded(version), lasts.as_secs());
     format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "as map_err passes it")]
-fn malformed(error: serde_json::Error) -> ApiError {
-    ApiError::caused(Failure::Malformed, &error)
 }
 
 /// Objects a page: an answer of a few hundred kilobytes.

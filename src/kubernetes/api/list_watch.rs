@@ -30,7 +30,7 @@ impl Listing {
     /// # Errors
     /// It is no page, there are too many, or the last one has no version.
     pub(crate) fn read<'a>(&mut self, body: &'a [u8]) -> Result<(Vec<&'a RawValue>, Option<String>), ApiError> {
-        let page: Page<'_> = parsed(body)?;
+        let page: Page<'_> = serde_json::from_slice(body)?;
         let metadata = page.metadata.unwrap_or_default();
         let objects = page.items.unwrap_or_default();
         self.token = metadata.next.unwrap_or_default();
@@ -65,7 +65,7 @@ impl<'a> WatchEvent<'a> {
         if line.trim_ascii().is_empty() {
             return Ok(None);
         }
-        let Line { r#type, object } = parsed(line)?;
+        let Line { r#type, object } = serde_json::from_slice(line)?;
         let change = match r#type {
             "ERROR" => return Err(error_event(object)),
             "ADDED" | "MODIFIED" | "DELETED" => Some((object, r#type == "DELETED")),
@@ -114,10 +114,6 @@ struct Line<'a> {
 struct Versioned {
     /// Its metadata.
     metadata: Option<Metadata>,
-}
-
-fn parsed<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(json).map_err(|error| ApiError::caused(Failure::Malformed, &error))
 }
 
 /// The Status object of an ERROR event. The answer's own status code was sent before, as a success.

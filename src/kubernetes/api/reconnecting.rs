@@ -4,15 +4,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Bytes;
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+use hyper::http::request::Builder;
 use kube::Client;
+use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::failure::{ApiError, Failure};
-use super::requests::{self, Login};
+use super::requests::{self, JSON, Login};
 
 /// A way to the API server.
 pub(crate) struct Link {
@@ -101,31 +104,32 @@ impl Link {
 
     /// The object at a path.
     pub(crate) async fn get(&self, path: &str) -> Result<Value, ApiError> {
-        self.object(async |client| requests::get(&client, path).await).await
+        self.object(Request::get(path), Body::empty()).await
     }
 
     /// Creates an object at a path.
     pub(crate) async fn post(&self, path: &str, object: &Value) -> Result<Value, ApiError> {
-        let body = Bytes::from(object.to_string());
-        self.object(async |client| requests::post(&client, path, body).await)
-            .await
+        let request = Request::post(path).header(CONTENT_TYPE, JSON);
+        self.object(request, object.to_string().into_bytes().into()).await
     }
 
     /// Merges a patch (RFC 7396) into the object at a path.
     pub(crate) async fn patch(&self, path: &str, patch: &Value) -> Result<Value, ApiError> {
-        let body = Bytes::from(patch.to_string());
-        self.object(async |client| requests::patch(&client, path, body).await)
-            .await
+        let request = Request::patch(path).header(CONTENT_TYPE, "application/merge-patch+json");
+        self.object(request, patch.to_string().into_bytes().into()).await
     }
 
-    async fn object(
-        &self,
-        ask: impl AsyncFnOnce(Client) -> Result<requests::BodyReader, ApiError>,
-    ) -> Result<Value, ApiError> {
+    async fn object(&self, request: Builder, body: Body) -> Result<Value, ApiError> {
         let attempt = self.attempt();
-        let answer = async { ask(self.client(&attempt).await?).await?.read_to(LARGEST_OBJECT).await }.await;
+        // On the heap, as a request and a reader are large: the writers of the cluster await several in turn.
+        let answer = Box::pin(async {
+            let client = self.client(&attempt).await?;
+            let answer = requests::send(&client, request, body).await?;
+            answer.read_to(LARGEST_OBJECT).await
+        });
+        let answer = answer.await;
         self.ended(&attempt, &answer);
-        serde_json::from_slice(&answer?).map_err(|error| ApiError::caused(Failure::Malformed, &error))
+        Ok(serde_json::from_slice(&answer?)?)
     }
 }
 

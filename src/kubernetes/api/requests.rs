@@ -134,17 +134,8 @@ pub(crate) async fn post(client: &Client, path: &str, object: Bytes) -> Result<B
     send(client, Request::post(path).header(CONTENT_TYPE, JSON), object.into()).await
 }
 
-/// Merges a patch (RFC 7396) into an object, and answers as [`get`] does.
-pub(crate) async fn patch(client: &Client, path: &str, patch: Bytes) -> Result<BodyReader, ApiError> {
-    send(
-        client,
-        Request::patch(path).header(CONTENT_TYPE, MERGE_PATCH),
-        patch.into(),
-    )
-    .await
-}
-
-async fn send(client: &Client, request: Builder, body: Body) -> Result<BodyReader, ApiError> {
+/// Sends a request, and answers as [`get`] does.
+pub(crate) async fn send(client: &Client, request: Builder, body: Body) -> Result<BodyReader, ApiError> {
     let request = request.header(ACCEPT, JSON).body(body);
     let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
     let response = match timeout(LONGEST_ANSWER, client.send(request)).await {
@@ -258,8 +249,8 @@ pub(crate) fn encoded(value: &str) -> String {
 
 /// The `User-Agent` of what follows the cluster, as audit logs show it.
 pub(crate) const FOLLOWER: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
-const JSON: &str = "application/json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
+/// The type of a body with an object.
+pub(crate) const JSON: &str = "application/json";
 /// For TCP and TLS. A server that comes back in the meantime is found after this and one backoff.
 const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
 /// From the request to the head of the answer; lists of large clusters take seconds.

@@ -294,8 +294,7 @@ fn status<T: DeserializeOwned>(body: &[u8], kind: Kind) -> Result<T, ApiError> {
         kind: String,
         status: Object<T>,
     }
-    let read = serde_json::from_slice(body);
-    let Object(answer): Object<Answer<T>> = read.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
+    let Object(answer): Object<Answer<T>> = serde_json::from_slice(body)?;
     let [name, ..] = kind.names();
     if answer.kind != name || answer.api_version != kind.version() {
         return Err(ApiError::new(Failure::Malformed, format!("the answer is no {name}")));
