@@ -51,7 +51,8 @@ impl FromStr for Authority {
 }
 
 /// Why a text is not an authority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.phrase())]
 pub enum AuthorityError {
     /// `http://host:port`, `/path`, `*` or a query: a request target in another form.
     NotAuthorityForm,
@@ -89,14 +90,6 @@ impl AuthorityError {
         }
     }
 }
-
-impl fmt::Display for AuthorityError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.phrase())
-    }
-}
-
-impl std::error::Error for AuthorityError {}
 
 /// Cuts at the colon between host and port; the host keeps its brackets.
 fn split(text: &str) -> Result<(&str, &str), AuthorityError> {

@@ -26,20 +26,16 @@ pub(crate) fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
 
 /// The tree of a file; `None` after a fault that ends the reading.
 pub(crate) fn tree(bytes: &[u8], findings: &Findings) -> Option<Node> {
-    tree::read(text(bytes, findings)?, findings)
-}
-
-fn text<'a>(bytes: &'a [u8], findings: &Findings) -> Option<&'a str> {
-    if bytes.len() as u64 > LARGEST {
-        findings.fault(Position::START, "", "larger than 1 MiB");
-        return None;
-    }
-    std::str::from_utf8(bytes)
-        .map_err(|error| {
+    let fault = match std::str::from_utf8(bytes) {
+        _ if bytes.len() as u64 > LARGEST => (Position::START, "larger than 1 MiB"),
+        Ok(text) => return tree::read(text, findings),
+        Err(error) => {
             let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
-            findings.fault(end_of(&String::from_utf8_lossy(valid)), "", "not UTF-8");
-        })
-        .ok()
+            (end_of(&String::from_utf8_lossy(valid)), "not UTF-8")
+        }
+    };
+    findings.fault(fault.0, "", fault.1);
+    None
 }
 
 /// The position behind a text.

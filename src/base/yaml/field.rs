@@ -29,7 +29,10 @@ impl<'a> Field<'a> {
     /// one that it has.
     pub(crate) fn at(&self, path: &str) -> Self {
         path.split('.').fold(self.clone(), |field, name| {
-            let entry = field.entries().iter().find(|entry| entry.key == name);
+            let entry = match field.value {
+                Value::Map(entries) => entries.iter().find(|entry| entry.key == name),
+                Value::Null | Value::Faulty | Value::Text(_) | Value::List(_) => None,
+            };
             Self {
                 path: match &*field.path {
                     "" => shown(name),
@@ -40,13 +43,6 @@ impl<'a> Field<'a> {
                 findings: field.findings,
             }
         })
-    }
-
-    fn entries(&self) -> &'a [Entry] {
-        match self.value {
-            Value::Map(entries) => entries,
-            Value::Null | Value::Faulty | Value::Text(_) | Value::List(_) => &[],
-        }
     }
 
     /// The items of a list, without those that are at fault, which are in no list that was read; or the value itself.

@@ -146,15 +146,6 @@ impl Report {
     }
 }
 
-impl<'a> IntoIterator for &'a Report {
-    type Item = &'a Finding;
-    type IntoIter = std::slice::Iter<'a, Finding>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (_, line)) in self.lines().enumerate() {

@@ -218,16 +218,15 @@ macro_rules! duration {
 pub(crate) const DURATION: Schema = duration!();
 /// The pattern of IP:port.
 pub(crate) const ADDRESS: Schema = Schema::Pattern("^([0-9.]+|\\[[0-9a-fA-F:.%]+\\]):[0-9]{1,5}$");
-const ANY_COUNT: Schema = Schema::Count(u32::MAX);
-const UNLIMITED_OR_COUNT: Schema = Schema::CountOr(u32::MAX, "unlimited");
 const RATE: Schema = Schema::Amount("^(unlimited|[0-9]*[1-9][0-9]* *(([kKM]?|G|Ki|Mi|Gi)B|[kMG]?bit)/s)$");
 const SIZE: Schema = Schema::Amount("^[0-9]*[1-9][0-9]* *([kKM]?|G|Ki|Mi|Gi)B$");
 
 forms! {
     /// A whole number of at least 1.
-    pub(crate) Count: NonZeroU32 = values::count, ANY_COUNT;
+    pub(crate) Count: NonZeroU32 = values::count, Schema::Count(u32::MAX);
     /// A whole number of at least 1; `None` for `unlimited`.
-    pub(crate) Cap: Option<NonZeroU32> = |text| unless("unlimited", text, values::count), UNLIMITED_OR_COUNT;
+    pub(crate) Cap: Option<NonZeroU32> = |text| unless("unlimited", text, values::count),
+        Schema::CountOr(u32::MAX, "unlimited");
     /// A TCP port.
     pub(crate) Port: u16 = values::port, Schema::Count(u16::MAX as u32);
     /// A duration of at most a year.

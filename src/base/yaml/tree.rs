@@ -112,7 +112,14 @@ pub(crate) struct Bounds {
 
 /// Reads the trees of all documents in `text`. `None` after a fault that ends the reading, such as a syntax error.
 pub(crate) fn read_all(text: &str, bounds: &Bounds, findings: &Findings) -> Option<Vec<Node>> {
-    let mut builder = Builder::new(findings, *bounds);
+    let mut builder = Builder {
+        findings,
+        bounds,
+        roots: Vec::new(),
+        open: Vec::new(),
+        anchors: HashMap::new(),
+        weight: 0,
+    };
     for event in Parser::new_from_str_with_options(text, parser_options(bounds.depth)) {
         let (event, span) = match event {
             Ok(read) => read,
@@ -161,13 +168,12 @@ enum Step {
 
 struct Builder<'a> {
     findings: &'a Findings,
-    bounds: Bounds,
+    bounds: &'a Bounds,
     /// The complete documents.
     roots: Vec<Node>,
     open: Vec<Open>,
     /// The anchored nodes, by the number that the parser gives to `&name`.
     anchors: HashMap<usize, Node>,
-    documents: usize,
     /// About the bytes of memory that all nodes so far take.
     weight: usize,
 }
@@ -192,34 +198,19 @@ enum Expected {
     Ignored,
 }
 
-impl<'a> Builder<'a> {
-    fn new(findings: &'a Findings, bounds: Bounds) -> Self {
-        Self {
-            findings,
-            bounds,
-            roots: Vec::new(),
-            open: Vec::new(),
-            anchors: HashMap::new(),
-            documents: 0,
-            weight: 0,
-        }
-    }
-
+impl Builder<'_> {
     fn take(&mut self, event: Event<'_>, span: &Span) -> Step {
         let position = position(&span.start);
         match event {
             Event::DocumentStart(..) => {
-                self.documents += 1;
                 // An anchor is of its document alone (YAML 1.2.2 section 9.1).
                 self.anchors.clear();
-                if self.documents > self.bounds.documents {
-                    self.fault(
-                        position,
-                        match self.bounds.documents {
-                            1 => "a second document: there may be only one",
-                            _ => "too many documents",
-                        },
-                    );
+                if self.roots.len() >= self.bounds.documents {
+                    let reason = match self.bounds.documents {
+                        1 => "a second document: there may be only one",
+                        _ => "too many documents",
+                    };
+                    self.fault(position, reason);
                     return Step::End;
                 }
                 Step::Continue

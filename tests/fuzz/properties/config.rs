@@ -10,7 +10,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let ends = text.bytes().filter(|byte| matches!(byte, b'\n' | b'\r')).count();
     let lines = u64::try_from(ends).expect("fits") + 1;
     assert!(faults.iter().count() > 0);
-    for fault in &faults {
+    for fault in faults.iter() {
         assert!(!fault.message.is_empty());
         let position = fault.position.expect("a text was read");
         assert!((1..=lines).contains(&position.line), "{fault}");

@@ -37,7 +37,7 @@ proptest! {
         let text: String = text.into_iter().collect();
         let lines = text.split('\n').count() as u64;
         if let Err(faults) = Config::parse(&text) {
-            for fault in &faults {
+            for fault in faults.iter() {
                 let line = fault.position.unwrap().line;
                 prop_assert!((1..=lines + 1).contains(&line), "{fault} of {lines} lines");
                 prop_assert!(!fault.message.is_empty());
