@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::Uri;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::base::values::{self, is_label, is_object_name};
 use crate::base::yaml::forms::{self, DURATION, Schema};
@@ -121,7 +121,7 @@ impl Default for Kubernetes {
 }
 
 /// The right that opens a target. See [`Action`](super::Action).
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename = "verb, resource", deny_unknown_fields)]
 pub struct Check {
     /// The verb.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::options::Check;
 use super::user::User;
 use crate::base::secret::Secret;
 
@@ -52,14 +53,9 @@ impl Decision {
 /// What a user wants to do (`ResourceAttributes` of `authorization.k8s.io/v1`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Action {
-    /// The verb, such as `create`.
-    pub verb: Box<str>,
-    /// The API group; empty for the core group.
-    pub group: Box<str>,
-    /// The resource, such as `services`.
-    pub resource: Box<str>,
-    /// The subresource, such as `ssh`; it may be empty.
-    pub subresource: Box<str>,
+    /// The right, such as `create services/ssh`.
+    #[serde(flatten)]
+    pub check: Check,
     /// The namespace of the target.
     pub namespace: Box<str>,
     /// The name of the target's Service; empty asks about every object of the namespace.
@@ -69,12 +65,13 @@ pub struct Action {
 /// Prints `create services/ssh of team-a/devbox`, as the answer to a user who lacks that right.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.verb, self.resource)?;
-        if !self.subresource.is_empty() {
-            write!(f, "/{}", self.subresource)?;
+        let check = &self.check;
+        write!(f, "{} {}", check.verb, check.resource)?;
+        if !check.subresource.is_empty() {
+            write!(f, "/{}", check.subresource)?;
         }
-        if !self.group.is_empty() {
-            write!(f, ".{}", self.group)?;
+        if !check.group.is_empty() {
+            write!(f, ".{}", check.group)?;
         }
         write!(f, " of {}", self.namespace)?;
         match &*self.name {

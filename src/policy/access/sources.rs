@@ -140,10 +140,7 @@ impl Rules {
     pub(super) fn action(&self, id: &TargetId) -> Option<Action> {
         let check = &self.options.kubernetes.as_ref().filter(|_| !id.is_static())?.check;
         Some(Action {
-            verb: check.verb.clone(),
-            group: check.group.clone(),
-            resource: check.resource.clone(),
-            subresource: check.subresource.clone(),
+            check: check.clone(),
             namespace: id.namespace.clone(),
             name: if check.is_of_the_service() {
                 id.service.clone()

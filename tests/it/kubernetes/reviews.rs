@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use switchboard::base::secret::Secret;
 use switchboard::kubernetes::ApiReviewer;
-use switchboard::policy::access::{Action, Decision, Kubernetes, Method, Reviewer, Unavailable, User, Verdict};
+use switchboard::policy::access::{Action, Check, Decision, Kubernetes, Method, Reviewer, Unavailable, User, Verdict};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -102,10 +102,7 @@ fn named(user: &str) -> User {
 
 fn ssh(name: &str) -> Action {
     Action {
-        verb: "create".into(),
-        group: "".into(),
-        resource: "services".into(),
-        subresource: "ssh".into(),
+        check: Check::default(),
         namespace: "team-a".into(),
         name: name.into(),
     }

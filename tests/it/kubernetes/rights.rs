@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use switchboard::base::secret::Secret;
 use switchboard::kubernetes::{ApiReviewer, Origin, Thread, watch_rbac};
-use switchboard::policy::access::{Action, Change, Decision, Kubernetes, Reviewer, User, Verdict};
+use switchboard::policy::access::{Action, Change, Check, Decision, Kubernetes, Reviewer, User, Verdict};
 use switchboard::tunnel::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
@@ -42,10 +42,7 @@ async fn verdict(reviewer: &ApiReviewer, token: &str) -> Result<User, String> {
 
 async fn decision(reviewer: &ApiReviewer, ground: &Reviewing, user: &User, name: &str) -> Decision {
     let action = Action {
-        verb: "create".into(),
-        group: "".into(),
-        resource: "services".into(),
-        subresource: "ssh".into(),
+        check: Check::default(),
         namespace: (*ground.here).into(),
         name: name.into(),
     };

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use crate::kubernetes::api::failure::{ApiError, Failure};
     use crate::kubernetes::users::reviews::{self, Kind};
-    use crate::policy::access::Method;
+    use crate::policy::access::{Check, Method};
 
     const VERSION: &str = "authorization.k8s.io/v1";
     const KIND: &str = "SubjectAccessReview";
@@ -78,10 +78,7 @@ mod tests {
             expires: None,
         };
         let action = Action {
-            verb: "create".into(),
-            group: "".into(),
-            resource: "services".into(),
-            subresource: "ssh".into(),
+            check: Check::default(),
             namespace: "team-a".into(),
             name: "devbox".into(),
         };
