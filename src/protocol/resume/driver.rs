@@ -16,7 +16,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::writer::Writer;
 use super::exchange::opening::{Failure, Opening, Secrets};
 use super::reason::{End, Going};
-use super::session::outbox::Outbox;
 use super::session::{Attachment, LinkState, Session};
 
 mod receive;
@@ -147,7 +146,7 @@ impl Driver {
     pub fn attach<S>(&mut self, stream: S, exchanged: Exchanged<'_>) -> Link<S> {
         let now = Instant::now().into_std();
         self.opening = None;
-        self.writer = Writer::from(Outbox::with(exchanged.answer));
+        self.writer = Writer::new(exchanged.answer);
         let attachment = self.session.attach(exchanged.received, now);
         self.session.receive(attachment, exchanged.rest, now);
         Link { stream, attachment }

@@ -25,12 +25,6 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    pub(super) fn bounded_window(&self) -> usize {
-        bounded(self.window)
-    }
-}
-
 pub(super) fn bounded(window: u32) -> usize {
     let window = window.clamp(SMALLEST_WINDOW, LARGEST_WINDOW);
     usize::try_from(window).unwrap_or(usize::MAX)

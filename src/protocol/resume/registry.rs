@@ -8,15 +8,9 @@ use super::reason::End;
 /// The sessions of an anchor, by their ids. `S` is what the anchor knows of one.
 #[derive(Debug)]
 pub struct Registry<S> {
-    sessions: HashMap<SessionId, Entry<S>>,
+    sessions: HashMap<SessionId, (Keys, S)>,
     decoy: Keys,
     most: usize,
-}
-
-#[derive(Debug)]
-struct Entry<S> {
-    keys: Keys,
-    session: S,
 }
 
 impl<S> Registry<S> {
@@ -45,7 +39,7 @@ impl<S> Registry<S> {
         if id == SessionId::NONE || self.sessions.contains_key(&id) {
             return Err(End::Full);
         }
-        self.sessions.insert(id, Entry { keys, session });
+        self.sessions.insert(id, (keys, session));
         Ok(id)
     }
 
@@ -55,23 +49,23 @@ impl<S> Registry<S> {
     /// [`End::Gone`], whether there is no such session or it is another's: a client that has only the id cannot tell.
     pub fn prove(&mut self, claim: &Claim, proof: &Mac) -> Result<(&Keys, &mut S), End> {
         let entry = self.sessions.get_mut(&claim.id);
-        let keys = entry.as_ref().map_or(&self.decoy, |entry| &entry.keys);
+        let keys = entry.as_ref().map_or(&self.decoy, |(keys, _)| keys);
         // Also without an entry: both take the same time.
         let is_proved = keys.is_client(claim, proof);
         match entry {
-            Some(Entry { keys, session }) if is_proved => Ok((keys, session)),
+            Some((keys, session)) if is_proved => Ok((keys, session)),
             Some(_) | None => Err(End::Gone),
         }
     }
 
     /// All sessions.
     pub fn iter(&self) -> impl Iterator<Item = (SessionId, &S)> {
-        self.sessions.iter().map(|(id, entry)| (*id, &entry.session))
+        self.sessions.iter().map(|(id, (_, session))| (*id, session))
     }
 
     /// Removes a session: it cannot be resumed any more.
     pub fn remove(&mut self, id: SessionId) -> Option<S> {
-        self.sessions.remove(&id).map(|entry| entry.session)
+        self.sessions.remove(&id).map(|(_, session)| session)
     }
 
     /// The number of sessions.

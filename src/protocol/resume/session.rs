@@ -37,7 +37,7 @@ pub struct Session {
 impl Session {
     /// A session whose streams are empty, without a connection.
     pub fn new(options: Options) -> Self {
-        let window = options.bounded_window();
+        let window = bounded(options.window);
         Self {
             outgoing: Outgoing::new(window),
             incoming: Incoming::new(window),
@@ -136,7 +136,13 @@ impl Session {
     /// is lost, and the connection says so.
     pub fn attach(&mut self, received: u64, now: Instant) -> Attachment {
         self.attachments += 1;
-        self.link = Some(Link::new(self.timing, now));
+        self.link = Some(Link {
+            decoder: Decoder::default(),
+            liveness: Liveness::new(self.timing, now),
+            pong: None,
+            left: None,
+            has_sent_last: false,
+        });
         self.incoming.resume(now);
         self.outgoing.carry_all();
         if self.ended.is_none()
@@ -404,16 +410,4 @@ struct Link {
     pong: Option<u64>,
     left: Option<Going>,
     has_sent_last: bool,
-}
-
-impl Link {
-    fn new(timing: Timing, now: Instant) -> Self {
-        Self {
-            decoder: Decoder::default(),
-            liveness: Liveness::new(timing, now),
-            pong: None,
-            left: None,
-            has_sent_last: false,
-        }
-    }
 }

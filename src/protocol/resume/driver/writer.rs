@@ -17,16 +17,14 @@ pub(super) struct Writer {
     is_unflushed: bool,
 }
 
-impl From<Outbox> for Writer {
-    fn from(outbox: Outbox) -> Self {
-        Self {
-            outbox,
-            is_unflushed: false,
-        }
-    }
-}
-
 impl Writer {
+    /// A writer that has these frames to write.
+    pub(super) fn new(frames: Vec<u8>) -> Self {
+        let mut writer = Self::default();
+        *writer.outbox.copies() = frames;
+        writer
+    }
+
     /// Whether nothing is left, and nothing waits in the stream.
     pub(super) fn is_written(&self) -> bool {
         self.outbox.is_empty() && !self.is_unflushed

@@ -27,14 +27,6 @@ struct Part {
 }
 
 impl Outbox {
-    /// With these frames to be written.
-    pub(in crate::protocol::resume) fn with(bytes: Vec<u8>) -> Self {
-        Self {
-            bytes,
-            ..Self::default()
-        }
-    }
-
     /// Whether nothing is left to be written.
     pub(in crate::protocol::resume) fn is_empty(&self) -> bool {
         self.written >= self.bytes.len() && self.parts.is_empty()
