@@ -39,6 +39,14 @@ pub(crate) struct Key {
     pub(crate) name: Box<str>,
 }
 
+impl Key {
+    /// The identity of the object of that name in that namespace.
+    pub(crate) fn new(namespace: &str, name: &str) -> Self {
+        let (namespace, name) = (namespace.into(), name.into());
+        Self { namespace, name }
+    }
+}
+
 /// Prints `namespace/name`, or the name of a Namespace.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

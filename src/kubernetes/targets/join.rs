@@ -126,7 +126,7 @@ impl Join {
                 let keys = known.flat_map(|(service, entry)| entry.slices.names().map(|name| beside(service, name)));
                 keys.collect()
             }
-            Kind::Namespace => self.namespaces.iter().map(|name| namespace_key(name)).collect(),
+            Kind::Namespace => self.namespaces.iter().map(|name| Key::new("", name)).collect(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Join {
             service.into_iter().chain(slices)
         });
         let namespaces = self.namespaces.iter();
-        services.chain(namespaces.map(|name| (namespace_key(name), Object::Namespace)))
+        services.chain(namespaces.map(|name| (Key::new("", name), Object::Namespace)))
     }
 
     /// Computes the targets of all Services that were marked since the last call.
@@ -192,11 +192,7 @@ impl Join {
     }
 
     fn mark_namespace(&mut self, namespace: &str) {
-        let first = Key {
-            namespace: namespace.into(),
-            name: Box::default(),
-        };
-        let within = self.services.range(first..).map(|(key, _)| key);
+        let within = self.services.range(Key::new(namespace, "")..).map(|(key, _)| key);
         let within = within.take_while(|key| *key.namespace == *namespace);
         self.dirty.extend(within.cloned());
     }
@@ -279,23 +275,13 @@ fn is_derived(slice: &str, service: &str) -> bool {
 
 /// The key of another object in the same namespace.
 fn beside(key: &Key, name: &str) -> Key {
-    Key {
-        namespace: key.namespace.clone(),
-        name: name.into(),
-    }
+    Key::new(&key.namespace, name)
 }
 
 fn target_id(key: &Key) -> TargetId {
     TargetId {
         namespace: key.namespace.clone(),
         service: key.name.clone(),
-    }
-}
-
-fn namespace_key(name: &str) -> Key {
-    Key {
-        namespace: Box::default(),
-        name: name.into(),
     }
 }
 

@@ -47,10 +47,7 @@ impl Waker {
 
     async fn wake(self, wake: Wake) {
         let Wake { target, workload } = wake;
-        let service = Key {
-            namespace: target.namespace.clone(),
-            name: target.service.clone(),
-        };
+        let service = Key::new(&target.namespace, &target.service);
         let note = |note| {
             if let Some(recorder) = &self.recorder {
                 recorder.note(note);
@@ -60,11 +57,8 @@ impl Waker {
             Ok(true) => {
                 self.metrics.wakes.count(["started"]);
                 info!(%service, %workload, "a request starts the workload of the Service");
-                note(Note::normal(
-                    service,
-                    "Waking",
-                    &format!("Starting {workload} for a client"),
-                ));
+                let message = format!("Starting {workload} for a client");
+                note(Note::normal(service, "Waking", &message));
             }
             Ok(false) => self.metrics.wakes.count(["running"]),
             Err(error) => {
@@ -72,11 +66,8 @@ impl Waker {
                 self.metrics.wakes.count(["failed"]);
                 let reason = excerpt(&error.reason, LONGEST_REASON);
                 warn!(%service, %workload, "the workload of the Service cannot be started: {reason}");
-                note(Note::warning(
-                    service,
-                    "WakeFailed",
-                    &format!("Cannot start {workload}: {reason}"),
-                ));
+                let message = format!("Cannot start {workload}: {reason}");
+                note(Note::warning(service, "WakeFailed", &message));
             }
         }
     }

@@ -21,10 +21,7 @@ fn rules_of(options: Options) -> Rules {
 }
 
 fn key(namespace: &str, name: &str) -> Key {
-    Key {
-        namespace: namespace.into(),
-        name: name.into(),
-    }
+    Key::new(namespace, name)
 }
 
 fn service(number: u16) -> Service {
@@ -342,9 +339,9 @@ fn a_selected_namespace_admits_its_services() {
     put_service(&mut join, "n", "a", service(22));
     put_service(&mut join, "m", "b", service(22));
     assert_eq!(join.settle(), Settled::default());
-    join.put(namespace_key("n"), Object::Namespace);
+    join.put(Key::new("", "n"), Object::Namespace);
     assert_eq!(set(&join.settle()).id, target_id(&key("n", "a")));
-    join.remove(Kind::Namespace, &namespace_key("n"));
+    join.remove(Kind::Namespace, &Key::new("", "n"));
     assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
 }
 

@@ -33,11 +33,11 @@ fn events() -> impl Strategy<Value = Event> {
     let kinds = prop::sample::select(vec![Kind::Service, Kind::Slice, Kind::Namespace]);
     prop_oneof![
         6 => (keys(), objects()).prop_map(|(key, object)| match object {
-            Object::Namespace => Event::Put(namespace_key(&key.namespace), Object::Namespace),
+            Object::Namespace => Event::Put(Key::new("", &key.namespace), Object::Namespace),
             object @ (Object::Service(_) | Object::Slice(_)) => Event::Put(key, object),
         }),
         3 => (kinds, keys()).prop_map(|(kind, key)| match kind {
-            Kind::Namespace => Event::Remove(kind, namespace_key(&key.namespace)),
+            Kind::Namespace => Event::Remove(kind, Key::new("", &key.namespace)),
             Kind::Service | Kind::Slice => Event::Remove(kind, key),
         }),
         2 => Just(Event::Settle),
