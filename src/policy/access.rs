@@ -50,7 +50,7 @@ pub struct Access {
 impl Access {
     /// Access by these rules.
     pub fn new(options: Options, sources: Sources, metrics: &Metrics) -> Arc<Self> {
-        for method in METHODS {
+        for method in Method::ALL.map(Method::label).into_iter().chain([NO_METHOD]) {
             for result in RESULTS {
                 metrics.access_requests.zero([method, result]);
             }
@@ -202,8 +202,6 @@ impl Access {
 
 const NO_METHOD: &str = "none";
 const ALLOWED: &str = "allowed";
-/// The values of the label `method`.
-const METHODS: [&str; 6] = [NO_METHOD, "token_review", "oidc", "password", "ticket", "certificate"];
 /// The values of the label `result`.
 const RESULTS: [&str; 8] = [
     ALLOWED,

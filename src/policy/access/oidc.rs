@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use self::endpoint::Endpoint;
 use self::jwt::SignedJwt;
@@ -35,14 +35,6 @@ impl Issuers {
     pub(super) fn verifier(&self, jwt: &Jwt<'_>) -> Option<&Verifier> {
         let issuer = jwt.claims.text("iss")?;
         self.0.iter().find(|verifier| *verifier.issuer.issuer == *issuer)
-    }
-
-    /// The time since the keys of each issuer were last confirmed by their source; `None` without keys.
-    pub fn ages(&self) -> impl Iterator<Item = (&str, Option<Duration>)> {
-        self.0.iter().map(|Verifier { issuer, keys }| {
-            let confirmed = keys.current().confirmed;
-            (&*issuer.issuer, confirmed.map(|at| at.elapsed()))
-        })
     }
 }
 

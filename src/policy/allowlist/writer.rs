@@ -164,7 +164,11 @@ impl Writer {
     }
 
     fn change(&self, state: &mut State, changes: impl IntoIterator<Item = Change>, completes: bool) {
-        let mut edit = Edit::new(self.allowlist.table());
+        let mut edit = Edit {
+            table: self.allowlist.table(),
+            shards: HashMap::new(),
+            has_other_users: false,
+        };
         let mut gone = Vec::new();
         for change in changes {
             match change {
@@ -249,14 +253,6 @@ struct Edit {
 }
 
 impl Edit {
-    fn new(table: Table) -> Self {
-        Self {
-            table,
-            shards: HashMap::new(),
-            has_other_users: false,
-        }
-    }
-
     /// Adds a Service. One that is there already is updated, so that it keeps its tunnels.
     fn set(&mut self, id: TargetId, ports: [u16; 2], endpoints: Endpoints, terms: Arc<Terms>) {
         let name = id.short_name();

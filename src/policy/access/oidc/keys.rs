@@ -65,8 +65,6 @@ pub(super) struct Pace {
 pub(super) struct State {
     /// `None` until an attempt has succeeded.
     pub(super) keys: Option<Arc<KeySet>>,
-    /// When the source last had these keys.
-    pub(super) confirmed: Option<Instant>,
     /// Why the last attempt failed.
     pub(super) failure: Option<Box<str>>,
     /// A hash of the current keys, as they were read.
@@ -201,7 +199,6 @@ impl State {
             info!(issuer, keys = keys.len(), "the issuer's keys are loaded");
             (self.keys, self.fingerprint) = (Some(Arc::new(keys)), fingerprint);
         }
-        self.confirmed = Some(Instant::now());
         Ok(())
     }
 }

@@ -270,7 +270,7 @@ async fn without_any_keys_there_is_no_verdict_and_with_old_ones_they_stay_in_for
     // A key that is not known may be a new one: not known is no.
     assert_eq!(judge(&verifier, &unknown).await, failed);
     assert_eq!(judge(&verifier, &token).await, "proved");
-    assert!(verifier.keys.current().confirmed.is_some());
+    assert!(verifier.keys.current().keys.is_some());
 }
 
 #[tokio::test]
