@@ -63,7 +63,7 @@ pub async fn drain(options: &Options) -> Result<Answer, RequestError> {
     let failed = |error| RequestError { address, error };
     let process = Replica::at(address, ANSWER_TIMEOUT);
     let start = Instant::now();
-    let mut progress: Progress = process.ask(&Ask::post("/drain")).await.map_err(failed)?;
+    let mut progress: Progress = process.ask(&Ask::post("/drain").acknowledged()).await.map_err(failed)?;
     if !options.wait {
         return Ok(Answer::Draining(progress));
     }
@@ -86,7 +86,7 @@ pub async fn drain(options: &Options) -> Result<Answer, RequestError> {
             });
         }
         sleep(POLL_INTERVAL).await;
-        match process.ask(&Ask::get("/drain")).await {
+        match process.ask(&Ask::get("/drain").acknowledged()).await {
             Ok(further) => (progress, failures) = (further, 0),
             Err(ReplicaError::Closed(_)) => return Ok(Answer::Ended),
             Err(error) if failures == MOST_FAILURES => return Err(failed(error)),
@@ -100,3 +100,32 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Polls in a row. After 20, at most 100 seconds, the process hangs.
 const MOST_FAILURES: u32 = 20;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_of_an_answer_is_read_than_an_acknowledgement_has() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let options = Options {
+            admin: listener.local_addr().unwrap(),
+            wait: false,
+            at_most: 0,
+            timeout: None,
+        };
+        let answer = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read(&mut [0; 1024]).await.unwrap();
+            stream.write_all(b"HTTP/1.1 202 Accepted\r\n\r\n").await.unwrap();
+            // Without an end, until the client closes the connection.
+            while stream.write_all(&[b' '; 4096]).await.is_ok() {}
+        });
+        let error = drain(&options).await.unwrap_err().to_string();
+        assert!(error.ends_with("its answer has more than 1 MiB"), "{error}");
+        answer.await.unwrap();
+    }
+}

@@ -81,7 +81,7 @@ impl Replica {
         self.in_time(Box::pin(async {
             let (response, _link) = self.begin(ask).await?;
             let status = response.status();
-            let body = body(response.into_body()).await?;
+            let body = body(response.into_body(), ask.largest_answer).await?;
             if !status.is_success() {
                 return Err(refusal(status.as_u16(), &body));
             }

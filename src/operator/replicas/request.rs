@@ -49,6 +49,8 @@ pub struct Ask {
     /// With its query.
     pub(super) path: String,
     pub(super) body: Bytes,
+    /// The most bytes of an answer that are read.
+    pub(super) largest_answer: usize,
 }
 
 impl Ask {
@@ -58,6 +60,7 @@ impl Ask {
             method: "GET",
             path: path.into(),
             body: Bytes::new(),
+            largest_answer: LARGEST_BODY,
         }
     }
 
@@ -66,6 +69,15 @@ impl Ask {
         Self {
             method: "POST",
             ..Self::get(path)
+        }
+    }
+
+    /// The same, whose answer is an acknowledgement with a few numbers.
+    #[must_use]
+    pub fn acknowledged(self) -> Self {
+        Self {
+            largest_answer: LARGEST_ACKNOWLEDGEMENT,
+            ..self
         }
     }
 
@@ -99,9 +111,9 @@ impl Ask {
     }
 }
 
-/// Reads the body of an answer.
-pub(super) async fn body(frames: Incoming) -> Result<Bytes, ReplicaError> {
-    let body = exchange::body(frames, LARGEST_BODY).await;
+/// Reads the body of an answer, of at most so many bytes.
+pub(super) async fn body(frames: Incoming, largest: usize) -> Result<Bytes, ReplicaError> {
+    let body = exchange::body(frames, largest).await;
     body.map_err(|reason| ReplicaError::Strange(shown(&reason)))
 }
 
@@ -132,5 +144,7 @@ pub(super) fn shown(text: &str) -> String {
 
 /// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`LARGEST_PART`](super::listing::LARGEST_PART).
 const LARGEST_BODY: usize = 32 << 20;
+/// In bytes: far more than a process says of its drain.
+const LARGEST_ACKNOWLEDGEMENT: usize = 1 << 20;
 /// Characters of a foreign text in an error.
 const LONGEST_SHOWN: usize = 300;
