@@ -16,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-pub use self::destination::{Destination, DestinationError};
+pub use self::destination::Destination;
 use self::destination::{Dialler, leads_to};
 use self::metrics::Metrics;
 use self::record::Lines;
-use self::sessions::Sessions;
+use self::sessions::{Connection, Sessions};
 pub use self::shared::Options;
-use self::shared::{Connection, LONGEST_STOP, Shared};
+use self::shared::{LONGEST_STOP, Shared};
 use crate::daemon::admin::{self, Handlers, Progress, Routes};
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
@@ -236,13 +236,9 @@ fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
 
 /// The page `/drain`.
 fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
+    let phase = |is_stopping| if is_stopping { "closing" } else { "serving" };
     Box::new(move || Progress {
-        phase: if shared.stopping.is_cancelled() {
-            "closing"
-        } else {
-            "serving"
-        }
-        .to_owned(),
+        phase: phase(shared.stopping.is_cancelled()).to_owned(),
         tunnels: u32::try_from(shared.sessions.len()).unwrap_or(u32::MAX),
         resumable: None,
         connections: shared.plain.taken(),

@@ -28,15 +28,15 @@ pub enum Destination {
 }
 
 impl FromStr for Destination {
-    type Err = DestinationError;
+    type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, DestinationError> {
+    fn from_str(text: &str) -> Result<Self, &'static str> {
         if let Some(address) = text.parse().ok().filter(|address: &SocketAddr| address.port() != 0) {
             return Ok(Self::Address(address));
         }
         match text.parse::<Authority>() {
             Ok(_) => Ok(Self::Name(text.into())),
-            Err(_) => Err(DestinationError),
+            Err(_) => Err("give HOST:PORT, such as 127.0.0.1:22, [::1]:22 or machine.example.com:22"),
         }
     }
 }
@@ -50,11 +50,6 @@ impl fmt::Display for Destination {
     }
 }
 
-/// A text is neither an address nor a name with a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("give HOST:PORT, such as 127.0.0.1:22, [::1]:22 or machine.example.com:22")]
-pub struct DestinationError;
-
 /// Makes connections to the target.
 #[derive(Debug)]
 pub(super) struct Dialler {
@@ -64,7 +59,7 @@ pub(super) struct Dialler {
     look_up: LookUp,
     /// Those without an answer and when they began, the oldest first.
     lookups: Mutex<Vec<(Instant, Answer)>>,
-    fault: Fault,
+    fault: Mutex<Fault>,
 }
 
 /// The addresses that a lookup has found, or its error; `None` while it is under way.
@@ -76,32 +71,25 @@ type LookUp = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketA
 /// A fault that the log is told of when it begins and when it is over, at most once in [`SHORTEST_PAUSE`]: strangers may bring it about
 /// by many connections.
 #[derive(Debug, Default)]
-struct Fault(Mutex<Told>);
-
-#[derive(Debug, Default)]
-struct Told {
+struct Fault {
     is_told: bool,
     last: Option<Instant>,
 }
 
 impl Fault {
     /// It is there. Whether the log is to be told.
-    fn begins(&self) -> bool {
-        let mut told = self.0.lock();
-        let is_too_soon = told.last.is_some_and(|last| last.elapsed() < SHORTEST_PAUSE);
-        if told.is_told || is_too_soon {
+    fn begins(&mut self) -> bool {
+        let is_too_soon = self.last.is_some_and(|last| last.elapsed() < SHORTEST_PAUSE);
+        if self.is_told || is_too_soon {
             return false;
         }
-        *told = Told {
-            is_told: true,
-            last: Some(Instant::now()),
-        };
+        (self.is_told, self.last) = (true, Some(Instant::now()));
         true
     }
 
     /// It is not there. Whether the log is to be told, as it was told of the begin.
-    fn is_over(&self) -> bool {
-        mem::take(&mut self.0.lock().is_told)
+    fn is_over(&mut self) -> bool {
+        mem::take(&mut self.is_told)
     }
 }
 
@@ -113,7 +101,7 @@ impl Dialler {
             own,
             look_up: |name| Box::pin(async move { Ok(lookup_host(&*name).await?.collect()) }),
             lookups: Mutex::default(),
-            fault: Fault::default(),
+            fault: Mutex::default(),
         }
     }
 
@@ -135,7 +123,7 @@ impl Dialler {
         let dialled = dial(&addresses, 0, &options).await;
         match &dialled {
             Err(refusal) => self.fails(&refusal.phrase().to_string()),
-            Ok(_) if self.fault.is_over() => info!("the target {} can be reached again", self.to),
+            Ok(_) if self.fault.lock().is_over() => info!("the target {} can be reached again", self.to),
             Ok(_) => {}
         }
         dialled
@@ -194,7 +182,7 @@ impl Dialler {
     }
 
     fn fails(&self, reason: &str) {
-        if self.fault.begins() {
+        if self.fault.lock().begins() {
             warn!("clients are turned away: {reason} ({})", self.to);
         }
     }
@@ -261,7 +249,7 @@ mod tests {
             "user@machine:22",
             "a b:22",
         ] {
-            assert_eq!(text.parse::<Destination>(), Err(DestinationError), "{text}");
+            assert!(text.parse::<Destination>().is_err(), "{text}");
         }
     }
 
@@ -308,7 +296,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_fault_that_comes_and_goes_fills_no_log() {
-        let fault = Fault::default();
+        let mut fault = Fault::default();
         let (mut begins, mut ends) = (0, 0);
         for _ in 0..1_000 {
             begins += u32::from(fault.begins());
@@ -331,7 +319,7 @@ mod tests {
             for _ in 0..2 * MOST_LOOKUPS {
                 assert_eq!(dialler.dial().await.unwrap_err(), Refusal::NoEndpoint);
             }
-            assert!(dialler.fault.is_over());
+            assert!(dialler.fault.lock().is_over());
         }
     }
 

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout_at};
 use super::final_frames;
 use super::plain::Plain;
 use super::probe::{Probe, silence};
-use super::session::{Begun, Carried};
-use super::sessions::Resumption;
-use super::shared::{Connection, Shared};
+use super::session::Carried;
+use super::sessions::{Connection, Resumption};
+use super::shared::Shared;
 use crate::base::cold::cold;
 use crate::net::socket;
 use crate::protocol::resume::LONGEST_EXCHANGE;
@@ -191,7 +191,7 @@ impl Exchange<'_> {
     /// Begins a session. It has its place among the others before the target is reached: one that cannot be is not dialled.
     async fn begin(mut self, new: New) -> Result<Admitted, Fault> {
         let before = self.welcome.take_output();
-        let opened = match self.shared.sessions.open(new.keys.clone()) {
+        let opened = match self.shared.sessions.open(new.keys) {
             Ok(opened) => opened,
             Err(end) => return Err(self.say(&before, end).await),
         };
@@ -199,13 +199,14 @@ impl Exchange<'_> {
         let Ok(dialled) = probe.into_target().await else {
             return Err(self.say(&before, End::Unreachable).await);
         };
-        let begun = Begun {
-            opened,
-            new,
+        let first = Resumption {
+            connection: self.connection,
+            nonces: new.nonces,
+            received: 0,
             before,
-            dialled,
+            rest: new.rest,
         };
-        Carried::begin(begun, self.connection, self.shared);
+        Carried::begin(opened, dialled, first, self.shared);
         Ok(Admitted::New)
     }
 
@@ -218,9 +219,7 @@ impl Exchange<'_> {
         };
         drop(self.probe);
         let resumption = Resumption {
-            stream: self.connection.stream,
-            peer: self.connection.peer,
-            since: self.connection.since,
+            connection: self.connection,
             nonces: resume.claim.nonces,
             received: resume.claim.received,
             before,
@@ -246,7 +245,7 @@ impl Exchange<'_> {
 
 /// Gives a connection to the task of the session that it has proved.
 pub(super) async fn hand_over(session: &Sender<Resumption>, resumption: Resumption) -> Result<Admitted, Fault> {
-    let deadline = resumption.since + LONGEST_EXCHANGE;
+    let deadline = resumption.connection.since + LONGEST_EXCHANGE;
     match timeout_at(deadline, session.send(resumption)).await {
         Ok(Ok(())) => Ok(Admitted::Resumed),
         // The session has ended just now.

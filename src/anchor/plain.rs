@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::record::{Closing, Record};
+use super::record::Record;
 use super::shared::Shared;
 use crate::tunnel::direction::Both;
 use crate::tunnel::limits::TunnelLimits;
@@ -73,7 +73,11 @@ impl Plain {
         });
         let close = relay(&mut self.transports, &terms, stopping).await;
         drop(self.transports);
-        record.close(Closing::of_relay(close.reason.label(), &meter), &shared.lines);
+        record.close(
+            close.reason.label(),
+            Both::from_fn(|direction| meter.bytes(direction)),
+            &shared.lines,
+        );
         drop(self.slot);
     }
 }

@@ -27,18 +27,11 @@ enum State {
     /// The client may yet speak first, until then.
     Waiting(Instant),
     Dialling(Dialling),
-    Connected(Connected),
+    Connected(Dialled),
     Failed,
 }
 
 type Dialling = Pin<Box<dyn Future<Output = Result<Upstream, Refusal>> + Send>>;
-
-struct Connected {
-    upstream: Upstream,
-    early: Vec<u8>,
-    /// How the target's stream has ended.
-    end: Option<io::Result<()>>,
-}
 
 impl Probe {
     /// For a client that may be silent until then.
@@ -69,9 +62,9 @@ impl Probe {
                 }
                 State::Dialling(dialling) => {
                     let dialled = dialling.await;
-                    self.state = dialled.map_or(State::Failed, |upstream| State::Connected(Connected::new(upstream)));
+                    self.state = dialled.map_or(State::Failed, |upstream| State::Connected(upstream.into()));
                 }
-                State::Connected(connected) => return connected.next().await,
+                State::Connected(dialled) => return dialled.next().await,
                 State::Failed => return pending().await,
             }
         }
@@ -82,43 +75,38 @@ impl Probe {
     /// # Errors
     /// The target cannot be reached.
     pub(super) async fn into_target(self) -> Result<Dialled, Refusal> {
-        let connected = match self.state {
-            State::Waiting(_) | State::Failed => Connected::new(self.dialler.dial().await?),
-            State::Dialling(dialling) => Connected::new(dialling.await?),
-            State::Connected(connected) => connected,
-        };
-        Ok(Dialled {
-            address: connected.upstream.address,
-            stream: connected.upstream.stream,
-            early: connected.early,
-            has_reset: matches!(connected.end, Some(Err(_))),
-        })
+        match self.state {
+            State::Waiting(_) | State::Failed => Ok(self.dialler.dial().await?.into()),
+            State::Dialling(dialling) => Ok(dialling.await?.into()),
+            State::Connected(dialled) => Ok(dialled),
+        }
     }
 }
 
-impl Connected {
-    fn new(upstream: Upstream) -> Self {
+impl From<Upstream> for Dialled {
+    fn from(upstream: Upstream) -> Self {
         Self {
-            upstream,
+            address: upstream.address,
+            stream: upstream.stream,
             early: Vec::new(),
-            end: None,
+            has_ended: false,
+            has_reset: false,
         }
     }
+}
 
+impl Dialled {
     async fn next(&mut self) -> Vec<u8> {
-        while self.end.is_none() && self.early.len() < MOST_LINE_BYTES {
-            if let Err(error) = self.upstream.stream.readable().await {
-                self.end = Some(Err(error));
-                break;
-            }
-            match self.try_read() {
-                Ok(bytes) if bytes.is_empty() => self.end = Some(Ok(())),
+        while !self.has_ended && !self.has_reset && self.early.len() < MOST_LINE_BYTES {
+            let ready = self.stream.readable().await;
+            match ready.and_then(|()| self.try_read()) {
+                Ok(bytes) if bytes.is_empty() => self.has_ended = true,
                 Ok(bytes) => {
                     self.early.extend_from_slice(&bytes);
                     return bytes;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => self.end = Some(Err(error)),
+                Err(_) => self.has_reset = true,
             }
         }
         pending().await
@@ -128,10 +116,7 @@ impl Connected {
     fn try_read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = [0; MOST_LINE_BYTES];
         let free = MOST_LINE_BYTES - self.early.len();
-        let read = self
-            .upstream
-            .stream
-            .try_read(bytes.get_mut(..free).unwrap_or_default())?;
+        let read = self.stream.try_read(bytes.get_mut(..free).unwrap_or_default())?;
         Ok(bytes.get(..read).unwrap_or_default().to_vec())
     }
 }

@@ -10,8 +10,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::daemon::logging::Logs;
-use crate::tunnel::direction::Direction;
-use crate::tunnel::relay::meter::Meter;
+use crate::tunnel::direction::Both;
 
 /// The access lines of the process, no more than [`MOST_LINES`] in a second.
 #[derive(Debug, Default)]
@@ -76,28 +75,6 @@ pub(super) struct Record {
     total_gap: Duration,
 }
 
-/// What a record does not know before its end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Closing {
-    /// Why it has ended.
-    pub(super) reason: &'static str,
-    /// Bytes to the client.
-    pub(super) sent: u64,
-    /// Bytes from the client.
-    pub(super) received: u64,
-}
-
-impl Closing {
-    /// The end of a relay.
-    pub(super) fn of_relay(reason: &'static str, meter: &Meter) -> Self {
-        Self {
-            reason,
-            sent: meter.bytes(Direction::Download),
-            received: meter.bytes(Direction::Upload),
-        }
-    }
-}
-
 impl Record {
     /// A session or a plain connection begins, for a client that came at that moment.
     pub(super) fn begin(kind: &'static str, number: u64, [client, target]: [SocketAddr; 2], began: Instant) -> Self {
@@ -131,8 +108,8 @@ impl Record {
         }
     }
 
-    /// Writes the line.
-    pub(super) fn close(mut self, closing: Closing, lines: &Lines) {
+    /// Writes the line, with the reason of the end and the bytes that were passed on.
+    pub(super) fn close(mut self, reason: &str, bytes: Both<u64>, lines: &Lines) {
         let now = Instant::now();
         self.end_gap(now);
         if !lines.admits(now) {
@@ -146,9 +123,9 @@ impl Record {
             "client.last_address": self.last.ip(),
             "client.last_port": self.last.port(),
             "upstream.address": self.target,
-            "reason": closing.reason,
-            "bytes_sent": closing.sent,
-            "bytes_received": closing.received,
+            "reason": reason,
+            "bytes_sent": bytes.download,
+            "bytes_received": bytes.upload,
             "duration_ms": millis(now.duration_since(self.began)),
             "attachments": self.attachments,
             "gaps": self.gaps,

@@ -12,38 +12,24 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::final_frames;
 use super::memory::Share;
-use super::record::{Closing, Record};
+use super::record::Record;
 use super::sessions::{Account, Opened, Resumption};
-use super::shared::{Connection, LONGEST_STOP, Shared};
+use super::shared::{LONGEST_STOP, Shared};
 use super::target::{Dialled, Target};
 use crate::base::cold::cold;
 use crate::net::socket;
 use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
-use crate::protocol::resume::exchange::welcome::{New, attached};
+use crate::protocol::resume::exchange::welcome::attached;
 use crate::protocol::resume::frame::Frame;
-use crate::protocol::resume::keys::{Claim, Keys};
+use crate::protocol::resume::keys::Claim;
 use crate::protocol::resume::reason::{End, Going};
 use crate::protocol::resume::session::Session;
 use crate::protocol::resume::{LONGEST_UNCONFIRMED, Options};
-
-/// A session that has all it needs to begin.
-#[derive(Debug)]
-pub(super) struct Begun {
-    /// Its place among the others.
-    pub(super) opened: Opened,
-    /// What the client has said.
-    pub(super) new: New,
-    /// What is to be sent in front of the answer.
-    pub(super) before: Vec<u8>,
-    /// The connection to the target.
-    pub(super) dialled: Dialled,
-}
 
 /// A session, with what carries it.
 #[derive(Debug)]
 pub(super) struct Carried {
     opened: Opened,
-    keys: Keys,
     moving: Moving,
     /// When the newest of its connections was accepted.
     newest: Instant,
@@ -71,14 +57,10 @@ enum Turn {
 
 impl Carried {
     /// Starts the task of a session, whose first connection carries it from here on.
-    pub(super) fn begin(begun: Begun, connection: Connection, shared: &Arc<Shared>) {
-        let Begun {
-            opened,
-            new,
-            before,
-            dialled,
-        } = begun;
-        let target = dialled.address;
+    pub(super) fn begin(opened: Opened, dialled: Dialled, first: Resumption, shared: &Arc<Shared>) {
+        let since = first.connection.since;
+        let addresses = [first.connection.peer, dialled.address];
+        let record = Record::begin("session", shared.next_number(), addresses, since);
         let widest = shared.options.window;
         let window = shared.sessions.memory().window(widest, widest);
         let options = Options {
@@ -87,7 +69,6 @@ impl Carried {
         };
         let mut carried = Self {
             opened,
-            keys: new.keys,
             moving: Moving {
                 driver: Driver::new(Session::new(options), Side::Anchor),
                 link: None,
@@ -96,23 +77,13 @@ impl Carried {
                 share: Share::of(shared.sessions.memory()),
                 ending: None,
             },
-            newest: connection.since,
+            newest: since,
             detached: None,
             stopping: None,
             displaced: None,
             shared: Arc::clone(shared),
         };
-        let addresses = [connection.peer, target];
-        let record = Record::begin("session", shared.next_number(), addresses, connection.since);
-        carried.attach(Resumption {
-            stream: connection.stream,
-            peer: connection.peer,
-            since: connection.since,
-            nonces: new.nonces,
-            received: 0,
-            before,
-            rest: new.rest,
-        });
+        carried.attach(first);
         shared.tasks.spawn(carried.run(record));
     }
 
@@ -122,10 +93,10 @@ impl Carried {
             match self.turn().await {
                 // The client had the announcement of this one before it began the newer one: it has given it up since, and
                 // its proof was still under way. It must not displace what the client uses now.
-                Turn::Resumption(resumption) if resumption.since < self.newest => {}
+                Turn::Resumption(resumption) if resumption.connection.since < self.newest => {}
                 Turn::Resumption(resumption) => {
-                    self.newest = resumption.since;
-                    record.attached(resumption.peer, Instant::now());
+                    self.newest = resumption.connection.since;
+                    record.attached(resumption.connection.peer, Instant::now());
                     self.attach(*resumption);
                 }
                 Turn::Event(Event::Over(end)) => break end,
@@ -143,7 +114,7 @@ impl Carried {
                     record.detached(now);
                     self.moving.link = None;
                     self.detached = Some(now);
-                    self.opened.account.set_detached(Some(now));
+                    self.opened.account.state.lock().detached = Some(now);
                     if self.stopping.is_some() {
                         break End::Stopping;
                     }
@@ -182,7 +153,7 @@ impl Carried {
                 Some(resumption) => Turn::Resumption(Box::new(resumption)),
                 None => Turn::Forgotten,
             },
-            () = opened.account.evicted() => Turn::Evicted,
+            () = opened.account.eviction.notified() => Turn::Evicted,
             () = until(deadline) => Turn::TimedOut,
             turn = poll_fn(|context| moving.poll(context, &opened.account, shared)) => turn,
         }
@@ -210,12 +181,11 @@ impl Carried {
     /// in between.
     fn attach(&mut self, resumption: Resumption) {
         let Resumption {
-            stream,
+            connection,
             nonces,
             received,
             mut before,
             rest,
-            ..
         } = resumption;
         self.displace();
         let driver = &mut self.moving.driver;
@@ -224,15 +194,15 @@ impl Carried {
             id: self.opened.id,
             received: driver.session().received(),
         };
-        attached(&self.keys, &claim).encode(&mut before);
+        attached(&self.opened.keys, &claim).encode(&mut before);
         let exchanged = Exchanged {
             answer: before,
             received,
             rest: &rest,
         };
-        self.moving.link = Some(driver.attach(stream, exchanged));
+        self.moving.link = Some(driver.attach(connection.stream, exchanged));
         self.detached = None;
-        self.opened.account.set_detached(None);
+        self.opened.account.state.lock().detached = None;
         self.shared.metrics.attachments.inc();
     }
 
@@ -261,7 +231,7 @@ impl Carried {
             return;
         }
         self.moving.ending = Some(Instant::now());
-        self.opened.account.set_ended();
+        self.opened.account.state.lock().is_ended = true;
         if self.moving.driver.session().ended().is_none() {
             self.close_target(false);
         }
@@ -284,12 +254,7 @@ impl Carried {
         let Moving { link, target, .. } = moving;
         opened.close(&shared.tasks);
         shared.metrics.session_ends.count([end.label()]);
-        let closing = Closing {
-            reason: end.label(),
-            sent: target.sent,
-            received: target.received,
-        };
-        record.close(closing, &shared.lines);
+        record.close(end.label(), target.passed, &shared.lines);
         if let Some(link) = link {
             socket::close_gently(&link.stream).await;
         }
@@ -321,14 +286,14 @@ impl Moving {
         // Nothing is lost when it is dropped, and made again at the next poll.
         let polled = pin!(self.driver.run(self.link.as_mut(), &mut self.target)).poll(context);
         if std::mem::take(&mut self.target.has_just_ended) {
-            account.set_target_gone();
+            account.state.lock().target_gone = Some(Instant::now());
         }
         if std::mem::take(&mut self.target.has_just_exchanged_keys) {
-            account.set_keys_exchanged();
+            account.state.lock().has_keys = true;
         }
         let memory = self.driver.memory();
         if self.share.set(memory) {
-            account.set_memory(memory);
+            account.state.lock().memory = memory;
             if sessions.memory().is_short() {
                 sessions.relieve();
             }

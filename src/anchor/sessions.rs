@@ -18,15 +18,22 @@ use crate::protocol::resume::keys::{Claim, CryptoError, Keys, Mac, Nonces, Sessi
 use crate::protocol::resume::reason::End;
 use crate::protocol::resume::registry::Registry;
 
-/// A connection that has proved a session, on its way to the task of that session.
+/// A connection of a client, accepted here or made to a place where clients are found.
 #[derive(Debug)]
-pub(super) struct Resumption {
+pub(super) struct Connection {
     /// The connection.
     pub(super) stream: TcpStream,
     /// The address of the client.
     pub(super) peer: SocketAddr,
-    /// When the anchor accepted it, in front of its announcement.
+    /// When it was there, in front of the announcement: the exchange has to be over soon after.
     pub(super) since: Instant,
+}
+
+/// A connection that is to carry a session, which it has begun or proved.
+#[derive(Debug)]
+pub(super) struct Resumption {
+    /// The connection.
+    pub(super) connection: Connection,
     /// Those of the connection.
     pub(super) nonces: Nonces,
     /// The offset that the client expects.
@@ -41,7 +48,7 @@ impl Resumption {
     /// Says that the session has ended while the connection was on its way to it, and closes the connection.
     pub(super) async fn refuse(mut self) {
         Frame::End(End::Gone).encode(&mut self.before);
-        final_frames::say(self.stream, &self.before, LONGEST_REFUSAL).await;
+        final_frames::say(self.connection.stream, &self.before, LONGEST_REFUSAL).await;
     }
 }
 
@@ -62,77 +69,51 @@ struct Handle {
 /// What the task of a session tells the others of it.
 #[derive(Debug)]
 pub(super) struct Account {
-    state: Mutex<State>,
-    eviction: Notify,
+    opened: Instant,
+    pub(super) state: Mutex<State>,
+    /// Notified when the memory of the session is needed.
+    pub(super) eviction: Notify,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct State {
-    opened: Instant,
+/// What changes of a session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct State {
     /// True if SSH's key exchange has ended: nobody has logged in before that.
-    has_keys: bool,
-    detached: Option<Instant>,
-    is_ended: bool,
+    pub(super) has_keys: bool,
+    /// Since when it has no connection.
+    pub(super) detached: Option<Instant>,
+    /// True if it is over, and is kept to say so.
+    pub(super) is_ended: bool,
     /// Since when the target has ended its stream: what is left are bytes to fetch.
-    target_gone: Option<Instant>,
+    pub(super) target_gone: Option<Instant>,
     is_evicted: bool,
-    memory: usize,
+    /// The bytes that it keeps.
+    pub(super) memory: usize,
 }
 
 impl Account {
-    fn new() -> Self {
-        let state = State {
-            opened: Instant::now(),
-            has_keys: false,
-            detached: None,
-            is_ended: false,
-            target_gone: None,
-            is_evicted: false,
-            memory: 0,
-        };
-        Self {
-            state: Mutex::new(state),
-            eviction: Notify::new(),
-        }
-    }
-
-    /// Notes that SSH's key exchange has ended.
-    pub(super) fn set_keys_exchanged(&self) {
-        self.state.lock().has_keys = true;
-    }
-
     /// Returns how long the session, which has been detached since then, waits for its client; `None` if its user may have
     /// logged in.
     pub(super) fn login_timeout(&self, detached: Instant) -> Option<Duration> {
-        let State { opened, has_keys, .. } = *self.state.lock();
         // A client that attaches again and again has no more time for its login than others.
-        let left = (opened + LOGIN_TIMEOUT).saturating_duration_since(detached);
-        (!has_keys).then_some(left.min(KEY_EXCHANGE_TIMEOUT))
+        let left = (self.opened + LOGIN_TIMEOUT).saturating_duration_since(detached);
+        (!self.state.lock().has_keys).then_some(left.min(KEY_EXCHANGE_TIMEOUT))
     }
 
-    /// The session has a connection, or has lost it at that moment.
-    pub(super) fn set_detached(&self, since: Option<Instant>) {
-        self.state.lock().detached = since;
-    }
-
-    /// The session is over, and is kept to say so.
-    pub(super) fn set_ended(&self) {
-        self.state.lock().is_ended = true;
-    }
-
-    /// The target has ended its stream.
-    pub(super) fn set_target_gone(&self) {
-        self.state.lock().target_gone = Some(Instant::now());
-    }
-
-    /// The session keeps so many bytes.
-    pub(super) fn set_memory(&self, memory: usize) {
-        self.state.lock().memory = memory;
-    }
-
-    /// Completes when the memory of the session is needed.
-    pub(super) async fn evicted(&self) {
-        self.eviction.notified().await;
+    /// Returns the class, and since when the session waits; `None` if it is not given up for others.
+    fn class(&self, now: Instant) -> Option<(Class, Option<Instant>)> {
+        let state = *self.state.lock();
+        let class = match (state.detached, state.target_gone) {
+            _ if state.is_ended => return Some((Class::Spent, None)),
+            (Some(_), Some(_)) => Class::Spent,
+            (None, Some(since)) if now.duration_since(since) > LONGEST_FETCH => {
+                return Some((Class::Spent, Some(since)));
+            }
+            (Some(_), None) if !state.has_keys => Class::WithoutKeys,
+            (Some(_), None) if now.duration_since(self.opened) < LOGIN_TIMEOUT => Class::Young,
+            _ => return None,
+        };
+        Some((class, state.detached))
     }
 }
 
@@ -143,36 +124,28 @@ pub(super) struct Opened {
     pub(super) id: SessionId,
     /// The connections that resume it. It ends when the session is forgotten.
     pub(super) resumptions: mpsc::Receiver<Resumption>,
+    /// What proves it.
+    pub(super) keys: Keys,
     /// What the others know of it.
     pub(super) account: Arc<Account>,
-    place: Place,
+    sessions: Arc<Sessions>,
 }
 
 impl Opened {
     /// Removes the session, and tells the connections that are still on their way to it.
-    pub(super) fn close(self, tasks: &TaskTracker) {
-        let Self {
-            mut resumptions, place, ..
-        } = self;
-        drop(place);
+    pub(super) fn close(mut self, tasks: &TaskTracker) {
+        self.sessions.registry.lock().remove(self.id);
         // What is sent from now on comes back to its sender. A sender that has a slot already is waited for.
-        resumptions.close();
+        self.resumptions.close();
         tasks.spawn(async move {
-            while let Some(resumption) = resumptions.recv().await {
+            while let Some(resumption) = self.resumptions.recv().await {
                 resumption.refuse().await;
             }
         });
     }
 }
 
-/// The place of a session among the others, until it is dropped.
-#[derive(Debug)]
-struct Place {
-    id: SessionId,
-    sessions: Arc<Sessions>,
-}
-
-impl Drop for Place {
+impl Drop for Opened {
     fn drop(&mut self) {
         self.sessions.registry.lock().remove(self.id);
     }
@@ -196,7 +169,11 @@ impl Sessions {
     /// [`End::Full`].
     pub(super) fn open(self: &Arc<Self>, keys: Keys) -> Result<Opened, End> {
         let (sender, resumptions) = mpsc::channel(QUEUED_RESUMPTIONS);
-        let account = Arc::new(Account::new());
+        let account = Arc::new(Account {
+            opened: Instant::now(),
+            state: Mutex::default(),
+            eviction: Notify::new(),
+        });
         let handle = Handle {
             resumptions: sender,
             account: Arc::clone(&account),
@@ -206,16 +183,14 @@ impl Sessions {
             // Its task ends when nothing can resume it any more.
             registry.remove(id);
         }
-        let id = registry.open(keys, handle)?;
+        let id = registry.open(keys.clone(), handle)?;
         drop(registry);
         Ok(Opened {
             id,
             resumptions,
+            keys,
             account,
-            place: Place {
-                id,
-                sessions: Arc::clone(self),
-            },
+            sessions: Arc::clone(self),
         })
     }
 
@@ -287,28 +262,11 @@ enum Class {
     Young,
 }
 
-impl State {
-    /// Returns the class, and since when the session waits; `None` if it is not given up for others.
-    fn class(&self, now: Instant) -> Option<(Class, Option<Instant>)> {
-        let class = match (self.detached, self.target_gone) {
-            _ if self.is_ended => return Some((Class::Spent, None)),
-            (Some(_), Some(_)) => Class::Spent,
-            (None, Some(since)) if now.duration_since(since) > LONGEST_FETCH => {
-                return Some((Class::Spent, Some(since)));
-            }
-            (Some(_), None) if !self.has_keys => Class::WithoutKeys,
-            (Some(_), None) if now.duration_since(self.opened) < LOGIN_TIMEOUT => Class::Young,
-            _ => return None,
-        };
-        Some((class, self.detached))
-    }
-}
-
 /// Returns the session to give up for a new one, if there are too many. One without a login takes a place for logins at the SSH
 /// server, and while it is detached no cap on tunnels counts it: so few of them wait for their clients.
 fn least_useful(registry: &Registry<Handle>) -> Option<SessionId> {
     let now = Instant::now();
-    let class = |(id, handle): (SessionId, &Handle)| Some((handle.account.state.lock().class(now)?, id));
+    let class = |(id, handle): (SessionId, &Handle)| Some((handle.account.class(now)?, id));
     let candidates: Vec<_> = registry.iter().filter_map(class).collect();
     let unproven = candidates.iter().filter(|((class, _), _)| *class > Class::Spent);
     let classes = if unproven.count() >= MAX_UNPROVEN {
@@ -354,9 +312,9 @@ mod tests {
     fn detached(sessions: &Arc<Sessions>, has_keys: bool) -> Opened {
         let opened = open(sessions);
         if has_keys {
-            opened.account.set_keys_exchanged();
+            opened.account.state.lock().has_keys = true;
         }
-        opened.account.set_detached(Some(Instant::now()));
+        opened.account.state.lock().detached = Some(Instant::now());
         opened
     }
 

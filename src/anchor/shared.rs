@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use tokio::net::TcpStream;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -96,17 +94,6 @@ impl Shared {
     pub(super) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed) + 1
     }
-}
-
-/// A connection of a client, accepted here or made to a place where clients are found.
-#[derive(Debug)]
-pub(super) struct Connection {
-    /// The connection.
-    pub(super) stream: TcpStream,
-    /// The address of the client.
-    pub(super) peer: SocketAddr,
-    /// When it was there: the exchange has to be over soon after.
-    pub(super) since: Instant,
 }
 
 const MIN_MEMORY: u64 = 64 << 10;

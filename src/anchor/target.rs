@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use super::key_exchange::KeyExchange;
 use super::metrics::SessionBytes;
 use crate::net::socket;
+use crate::tunnel::direction::Both;
 
 /// The connection to the target, as the exchange has made it.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct Dialled {
     pub(super) stream: TcpStream,
     /// What was read from it.
     pub(super) early: Vec<u8>,
+    /// The stream has ended after that.
+    pub(super) has_ended: bool,
     /// The read that came after that has failed.
     pub(super) has_reset: bool,
 }
@@ -34,10 +37,8 @@ pub(super) struct Target {
     early: Vec<u8>,
     key_exchange: KeyExchange,
     bytes: SessionBytes,
-    /// From the target.
-    pub(super) sent: u64,
-    /// To the target.
-    pub(super) received: u64,
+    /// The bytes that were passed on.
+    pub(super) passed: Both<u64>,
     has_reset: bool,
     /// The client's end of stream has been passed on.
     has_finished: bool,
@@ -57,8 +58,7 @@ impl Target {
             early: dialled.early,
             key_exchange: KeyExchange::default(),
             bytes,
-            sent: 0,
-            received: 0,
+            passed: Both::default(),
             has_reset: dialled.has_reset,
             has_finished: false,
             has_just_ended: false,
@@ -84,7 +84,7 @@ impl Target {
     }
 
     fn note_sent(&mut self, bytes: &[u8]) {
-        self.sent += bytes.len() as u64;
+        self.passed.download += bytes.len() as u64;
         self.bytes.download.inc_by(bytes.len() as u64);
         self.has_just_exchanged_keys |= self.key_exchange.completes_with(bytes);
     }
@@ -93,7 +93,7 @@ impl Target {
     fn wrote(&mut self, written: io::Result<usize>, all: usize) -> usize {
         match written {
             Ok(count) => {
-                self.received += count as u64;
+                self.passed.upload += count as u64;
                 self.bytes.upload.inc_by(count as u64);
                 count
             }

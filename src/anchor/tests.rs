@@ -7,13 +7,12 @@ use tokio::task::yield_now;
 use tokio::time::{advance, sleep};
 
 use super::exchange::{Fault, hand_over};
-use super::session::{Begun, Carried};
+use super::session::Carried;
 use super::sessions::Resumption;
 use super::target::Dialled;
 use super::*;
 use crate::protocol::resume::exchange::lines::{Hello, IDENTIFICATION};
 use crate::protocol::resume::exchange::opening::{self, Opening};
-use crate::protocol::resume::exchange::welcome::New;
 use crate::protocol::resume::frame::{self, Frame};
 use crate::protocol::resume::keys::{Claim, Keys, Mac, Nonce, Nonces, SessionId};
 
@@ -46,6 +45,15 @@ fn nonces() -> Nonces {
     }
 }
 
+/// A connection that is accepted now.
+fn connection(stream: TcpStream) -> Connection {
+    Connection {
+        peer: stream.peer_addr().unwrap(),
+        stream,
+        since: Instant::now(),
+    }
+}
+
 async fn said(client: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     let reading = timeout(Duration::from_secs(60), client.read_to_end(&mut answer));
@@ -64,10 +72,8 @@ async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
         received: 0,
     };
     let session = shared.sessions.prove(&claim, &keys.prove_client(&claim)).unwrap();
-    let resumption = |stream: TcpStream| Resumption {
-        peer: stream.peer_addr().unwrap(),
-        stream,
-        since: Instant::now(),
+    let resumption = |stream| Resumption {
+        connection: connection(stream),
         nonces: claim.nonces,
         received: 0,
         before: b"SSH-2.0-before\r\n".to_vec(),
@@ -119,30 +125,23 @@ async fn begun(rest: Vec<u8>) -> Stage {
     let [client, stream] = pair().await;
     let [server, upstream] = pair().await;
     let keys = Keys::decoy().unwrap();
-    let nonces = nonces();
     let opened = shared.sessions.open(keys.clone()).unwrap();
     let id = opened.id;
-    let begun = Begun {
-        opened,
-        new: New {
-            keys: keys.clone(),
-            nonces,
-            rest,
-        },
+    let dialled = Dialled {
+        address: upstream.peer_addr().unwrap(),
+        stream: upstream,
+        early: Vec::new(),
+        has_ended: false,
+        has_reset: false,
+    };
+    let first = Resumption {
+        connection: connection(stream),
+        nonces: nonces(),
+        received: 0,
         before: Vec::new(),
-        dialled: Dialled {
-            address: upstream.peer_addr().unwrap(),
-            stream: upstream,
-            early: Vec::new(),
-            has_reset: false,
-        },
+        rest,
     };
-    let connection = Connection {
-        stream,
-        peer: client.local_addr().unwrap(),
-        since: Instant::now(),
-    };
-    Carried::begin(begun, connection, &shared);
+    Carried::begin(opened, dialled, first, &shared);
     Stage {
         shared,
         client,
@@ -165,9 +164,7 @@ impl Stage {
         let [client, stream] = pair().await;
         self.client = client;
         let resumption = Resumption {
-            peer: stream.peer_addr().unwrap(),
-            stream,
-            since: Instant::now(),
+            connection: connection(stream),
             nonces: claim.nonces,
             received: 0,
             before: Vec::new(),
@@ -274,12 +271,9 @@ async fn exchanging(shared: &Arc<Shared>, early: &[u8]) -> TcpStream {
     let [mut client, stream] = pair().await;
     client.write_all(early).await.unwrap();
     while !early.is_empty() && stream.peek(&mut [0; 256]).await.unwrap() < early.len() {}
-    let connection = Connection {
-        peer: client.local_addr().unwrap(),
-        stream,
-        since: Instant::now(),
-    };
-    shared.tasks.spawn(exchange::serve(connection, Arc::clone(shared)));
+    shared
+        .tasks
+        .spawn(exchange::serve(connection(stream), Arc::clone(shared)));
     client
 }
 
