@@ -7,7 +7,6 @@ use anyhow::Context;
 use tokio::time::Instant;
 
 pub(super) use self::authorization::Credentials;
-use self::authorization::Token;
 use super::dial::deadline::Deadline;
 use crate::base::platform;
 use crate::base::secret::Secret;
@@ -68,7 +67,7 @@ impl Options {
         let deadline = Deadline::after(self.timeout).at;
         match &self.source {
             None => Ok(Credentials::default()),
-            Some(Source::Token(token)) => Credentials::bearer("SWITCHBOARD_TOKEN", token.expose()),
+            Some(Source::Token(token)) => Credentials::of_token("SWITCHBOARD_TOKEN", token.expose()),
             Some(Source::TokenFile(path)) => Credentials::of_file(path),
             Some(Source::TokenCommand(line)) => {
                 let obtained = Box::pin(of_command(line, deadline)).await;
@@ -88,6 +87,6 @@ async fn of_command(line: &str, deadline: Instant) -> anyhow::Result<Credentials
     if let Some(read) = exec_credential::read_any(&printed) {
         return read;
     }
-    let token = Token::parse(&String::from_utf8_lossy(&printed));
-    Ok(token.context("what it printed is no token")?.into())
+    let token = Credentials::bearer(&String::from_utf8_lossy(&printed));
+    token.context("what it printed is no token")
 }

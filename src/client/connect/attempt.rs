@@ -68,7 +68,7 @@ async fn request(options: &Options, credentials: &Credentials, dialing: &mut Dia
     } = options;
     let certificate = credentials.certificate.as_ref();
     let authorization = match &credentials.authorization {
-        Some(authorization) => Some(authorization.field()),
+        Some(authorization) => Some(authorization.clone()),
         None if proxy.scheme() == Scheme::Http && certificate.is_some() => {
             return Err(no_login(anyhow!(
                 "the user has a client certificate and no token, and only an https:// proxy can be shown one"

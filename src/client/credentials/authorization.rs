@@ -11,85 +11,19 @@ use crate::base::file;
 use crate::base::secret::Secret;
 use crate::client::dial::tls::KeyPair;
 
-/// A bearer token that can be sent as it is (RFC 6750 section 2.1).
-#[derive(Clone, Debug)]
-pub(crate) struct Token(Secret);
-
-impl Token {
-    /// The token in the text of a file or of a program. White space around it is no part of it.
-    ///
-    /// # Errors
-    /// It is none. The error does not quote it.
-    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
-        let text = text.trim_ascii();
-        let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
-        ensure!(!text.is_empty(), "it is empty");
-        ensure!(text.len() <= LONGEST_TOKEN, "it has more than 12 KiB");
-        ensure!(!text.contains('\n'), "it has more than one line");
-        ensure!(
-            text.bytes().all(is_sendable),
-            "it has a character that a bearer token cannot have (RFC 6750 section 2.1)"
-        );
-        Ok(Self(text.to_owned().into()))
-    }
-
-    /// The token itself.
-    pub(crate) fn expose(&self) -> &str {
-        self.0.expose()
-    }
-}
-
-/// The content of `Proxy-Authorization`.
-#[derive(Clone, Debug)]
-pub(crate) enum Authorization {
-    /// A bearer token (RFC 6750).
-    Bearer(Token),
-    /// User and password, encoded (RFC 7617).
-    Basic(Secret),
-}
-
-impl Authorization {
-    /// The content for this user and password. `None` if they cannot be sent: a colon in the user, or a control character.
-    pub(crate) fn basic(user: &str, password: &Secret) -> Option<Self> {
-        let pair = Zeroizing::new(format!("{user}:{}", password.expose()));
-        let is_sendable = !user.contains(':') && !pair.chars().any(char::is_control);
-        is_sendable.then(|| Self::Basic(STANDARD.encode(pair.as_bytes()).into()))
-    }
-
-    /// The value of the field.
-    pub(crate) fn field(&self) -> Secret {
-        match self {
-            Self::Bearer(token) => format!("Bearer {}", token.expose()).into(),
-            Self::Basic(pair) => format!("Basic {}", pair.expose()).into(),
-        }
-    }
-}
-
-/// Whether the proxy is sent the same. Both are the user's own: the time that it takes tells nothing to others.
-impl PartialEq for Authorization {
-    fn eq(&self, other: &Self) -> bool {
-        self.field().expose() == other.field().expose()
-    }
-}
-
-impl Eq for Authorization {}
-
 /// The credentials that the proxy is shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(in crate::client) struct Credentials {
-    /// For `Proxy-Authorization`.
-    pub(in crate::client) authorization: Option<Authorization>,
+    /// The value of `Proxy-Authorization`.
+    pub(in crate::client) authorization: Option<Secret>,
     /// For a proxy that asks for a certificate.
     pub(in crate::client) certificate: Option<KeyPair>,
 }
 
-/// A token, and no certificate.
-impl From<Token> for Credentials {
-    fn from(token: Token) -> Self {
-        Self {
-            authorization: Some(Authorization::Bearer(token)),
-            certificate: None,
-        }
+/// Whether the proxy is shown the same. Both are the user's own: the time that it takes tells nothing to others.
+impl PartialEq for Credentials {
+    fn eq(&self, other: &Self) -> bool {
+        self.shown() == other.shown()
     }
 }
 
@@ -98,13 +32,54 @@ impl Credentials {
     pub(super) fn of_file(path: &Path) -> anyhow::Result<Self> {
         let bytes = file::read(path, LARGEST_FILE).map(Zeroizing::new);
         let bytes = bytes.with_context(|| format!("cannot read the token in {}", path.display()))?;
-        Self::bearer(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
+        Self::of_token(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
     }
 
     /// Those of a token, which is named by its origin if it cannot be sent.
-    pub(super) fn bearer(origin: &str, text: &str) -> anyhow::Result<Self> {
-        let token = Token::parse(text).with_context(|| format!("the token in {origin} cannot be sent"))?;
-        Ok(token.into())
+    pub(super) fn of_token(origin: &str, text: &str) -> anyhow::Result<Self> {
+        Self::bearer(text).with_context(|| format!("the token in {origin} cannot be sent"))
+    }
+
+    /// Those of the bearer token in the text of a file or of a program, which can be sent as it is (RFC 6750 section 2.1).
+    /// White space around it is no part of it.
+    ///
+    /// # Errors
+    /// It is none. The error does not quote it.
+    pub(super) fn bearer(text: &str) -> anyhow::Result<Self> {
+        let token = text.trim_ascii();
+        let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        ensure!(!token.is_empty(), "it is empty");
+        ensure!(token.len() <= LONGEST_TOKEN, "it has more than 12 KiB");
+        ensure!(!token.contains('\n'), "it has more than one line");
+        ensure!(
+            token.bytes().all(is_sendable),
+            "it has a character that a bearer token cannot have (RFC 6750 section 2.1)"
+        );
+        Ok(Self::of_field("Bearer ", token))
+    }
+
+    /// Those of a user and a password (RFC 7617). `None` if they cannot be sent: a colon in the user, or a control character.
+    pub(super) fn basic(user: &str, password: &str) -> Option<Self> {
+        let pair = Zeroizing::new(format!("{user}:{password}"));
+        let is_sendable = !user.contains(':') && !pair.chars().any(char::is_control);
+        let encoded = Zeroizing::new(STANDARD.encode(pair.as_bytes()));
+        is_sendable.then(|| Self::of_field("Basic ", &encoded))
+    }
+
+    fn of_field(scheme: &str, secret: &str) -> Self {
+        Self {
+            authorization: Some([scheme, secret].concat().into()),
+            certificate: None,
+        }
+    }
+
+    fn shown(&self) -> [Option<&str>; 3] {
+        let pair = self.certificate.as_ref();
+        [
+            self.authorization.as_ref().map(Secret::expose),
+            pair.map(|pair| pair.certificate.as_str()),
+            pair.map(|pair| pair.key.expose()),
+        ]
     }
 }
 
@@ -119,11 +94,12 @@ mod tests {
 
     #[test]
     fn a_token_is_one_line_of_sendable_characters() {
-        assert_eq!(
-            Token::parse(" a.b-c_d~e+f/g==\r\n").unwrap().expose(),
-            "a.b-c_d~e+f/g=="
-        );
-        assert!(Token::parse(&"x".repeat(LONGEST_TOKEN)).is_ok());
+        let field = Credentials::bearer(" a.b-c_d~e+f/g==\r\n")
+            .unwrap()
+            .authorization
+            .unwrap();
+        assert_eq!(field.expose(), "Bearer a.b-c_d~e+f/g==");
+        assert!(Credentials::bearer(&"x".repeat(LONGEST_TOKEN)).is_ok());
         for (text, fault) in [
             ("", "empty"),
             (" \n", "empty"),
@@ -135,25 +111,25 @@ mod tests {
             ("{\"token\":1}", "a character"),
             ("tokén", "a character"),
         ] {
-            let error = Token::parse(text).unwrap_err().to_string();
+            let error = Credentials::bearer(text).unwrap_err().to_string();
             assert!(error.contains(fault), "{text:?}: {error}");
         }
     }
 
     #[test]
     fn user_and_password_are_encoded_or_refused() {
-        let basic = |user, password: &str| Authorization::basic(user, &password.to_owned().into());
-        let field = basic("Aladdin", "open sesame").unwrap().field();
+        let basic = Credentials::basic;
+        let field = basic("Aladdin", "open sesame").unwrap().authorization.unwrap();
         assert_eq!(field.expose(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
         assert!(basic("a:b", "c").is_none() && basic("a", "b\n").is_none());
     }
 
     #[test]
     fn no_printout_shows_a_secret() {
-        let token = Token::parse("s3cret").unwrap();
+        let token = Credentials::bearer("s3cret").unwrap();
         let password = Secret::from("s3cret".to_owned());
-        let basic = Authorization::basic("bob", &password).unwrap();
-        let printed = format!("{token:?} {password:?} {basic:#?} {:?}", basic.field());
+        let basic = Credentials::basic("bob", password.expose()).unwrap();
+        let printed = format!("{token:?} {password:?} {basic:#?} {:?}", basic.authorization);
         assert!(!printed.contains("s3cret") && !printed.contains("Ym9iO"), "{printed}");
     }
 }

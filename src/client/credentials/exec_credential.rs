@@ -1,43 +1,26 @@
 //! The protocol of credential plugins: what they are told in their environment, and what they print
 //! (client.authentication.k8s.io/v1 and v1beta1).
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::authorization::{Authorization, Credentials, Token};
+use super::authorization::Credentials;
 use super::kubeconfig::Cluster;
 use crate::base::json::Object;
 use crate::base::secret::Secret;
 use crate::client::dial::tls::KeyPair;
 
-/// A version of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Version {
-    V1,
-    V1Beta1,
-}
-
-impl Version {
-    /// The version with that name in a kubeconfig.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        [Self::V1, Self::V1Beta1]
-            .into_iter()
-            .find(|version| version.name() == name)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::V1 => "client.authentication.k8s.io/v1",
-            Self::V1Beta1 => "client.authentication.k8s.io/v1beta1",
-        }
-    }
-}
+/// The versions of the protocol, as a kubeconfig names them.
+pub(super) const VERSIONS: [&str; 2] = [
+    "client.authentication.k8s.io/v1",
+    "client.authentication.k8s.io/v1beta1",
+];
 
 /// The value of KUBERNETES_EXEC_INFO. A plugin is never interactive: stdin is ssh's stream.
 ///
 /// `authority` is the cluster's authority, in base64. `cluster` is for plugins that are to know it.
-pub(super) fn information(version: Version, cluster: Option<(&Cluster, Option<String>)>) -> String {
+pub(super) fn information(version: &str, cluster: Option<(&Cluster, Option<String>)>) -> String {
     let cluster = cluster.map(|(cluster, authority)| {
         present(json!({
             "server": cluster.server,
@@ -50,7 +33,7 @@ pub(super) fn information(version: Version, cluster: Option<(&Cluster, Option<St
         }))
     });
     let spec = present(json!({"interactive": false, "cluster": cluster}));
-    json!({"kind": "ExecCredential", "apiVersion": version.name(), "spec": spec}).to_string()
+    json!({"kind": "ExecCredential", "apiVersion": version, "spec": spec}).to_string()
 }
 
 /// The fields that have a value.
@@ -62,7 +45,7 @@ fn present(mut object: Value) -> Value {
 }
 
 /// Reads what a plugin has printed. The versions have to agree. No error quotes it.
-pub(super) fn read(printed: &[u8], version: Version) -> anyhow::Result<Credentials> {
+pub(super) fn read(printed: &[u8], version: &str) -> anyhow::Result<Credentials> {
     let Object(read): Object<ExecCredential> = serde_json::from_slice(printed).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         anyhow!("it printed no ExecCredential in JSON (line {line}, column {column})")
@@ -72,9 +55,8 @@ pub(super) fn read(printed: &[u8], version: Version) -> anyhow::Result<Credentia
         "it printed an object that is no ExecCredential"
     );
     ensure!(
-        read.api_version.as_deref() == Some(version.name()),
-        "it printed another apiVersion than {}, which the kubeconfig demands",
-        version.name()
+        read.api_version.as_deref() == Some(version),
+        "it printed another apiVersion than {version}, which the kubeconfig demands"
     );
     read.into_credentials()
 }
@@ -105,23 +87,18 @@ impl ExecCredential {
     fn into_credentials(self) -> anyhow::Result<Credentials> {
         let Object(status) = self.status.context(EMPTY)?;
         let token = status.token.filter(|token| !token.expose().is_empty());
-        let token = token.map(|token| Token::parse(token.expose())).transpose();
-        let token = token.context("its token cannot be sent")?;
+        let token = token.map(|token| Credentials::bearer(token.expose())).transpose();
+        let mut credentials = token.context("its token cannot be sent")?.unwrap_or_default();
         let certificate = status.client_certificate_data.filter(|pem| !pem.is_empty());
         let key = status.client_key_data.filter(|pem| !pem.expose().is_empty());
-        let certificate = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some(KeyPair { certificate, key }),
-            (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => {
-                bail!("it printed a client certificate without its key, or a key without its certificate")
-            }
-        };
-        let authorization = token.map(Authorization::Bearer);
-        ensure!(authorization.is_some() || certificate.is_some(), EMPTY);
-        Ok(Credentials {
-            authorization,
-            certificate,
-        })
+        ensure!(
+            certificate.is_some() == key.is_some(),
+            "it printed a client certificate without its key, or a key without its certificate"
+        );
+        let pair = certificate.zip(key);
+        credentials.certificate = pair.map(|(certificate, key)| KeyPair { certificate, key });
+        ensure!(credentials != Credentials::default(), EMPTY);
+        Ok(credentials)
     }
 }
 
@@ -144,11 +121,11 @@ mod tests {
             r#"{"token":"t","expirationTimestamp":"never"}"#,
             r#"{"token":"t","clientCertificateData":"","more":[1]}"#,
         ] {
-            let credentials = read(printed(status).as_bytes(), Version::V1).unwrap();
+            let credentials = read(printed(status).as_bytes(), VERSIONS[0]).unwrap();
             assert!(credentials.authorization.is_some(), "{status}");
         }
         let pair = r#"{"clientCertificateData":"C","clientKeyData":"K"}"#;
-        let credentials = read(printed(pair).as_bytes(), Version::V1).unwrap();
+        let credentials = read(printed(pair).as_bytes(), VERSIONS[0]).unwrap();
         assert_eq!(credentials.certificate.unwrap().certificate, "C");
         assert!(credentials.authorization.is_none());
     }
@@ -187,7 +164,7 @@ mod tests {
                 "without its key",
             ),
         ] {
-            let said = format!("{:#}", read(text.as_bytes(), Version::V1).unwrap_err());
+            let said = format!("{:#}", read(text.as_bytes(), VERSIONS[0]).unwrap_err());
             assert!(said.contains(fault) && !said.contains("s3cret"), "{text}: {said}");
         }
     }
@@ -195,10 +172,8 @@ mod tests {
     #[test]
     fn a_plugin_is_told_its_version_and_the_cluster_if_it_asks() {
         let parse = |text: String| serde_json::from_str::<Value>(&text).unwrap();
-        let version = Version::named("client.authentication.k8s.io/v1beta1").unwrap();
-        assert_eq!(Version::named("client.authentication.k8s.io/v1alpha1"), None);
         assert_eq!(
-            parse(information(version, None)),
+            parse(information("client.authentication.k8s.io/v1beta1", None)),
             json!({
                 "kind": "ExecCredential",
                 "apiVersion": "client.authentication.k8s.io/v1beta1",
@@ -214,7 +189,7 @@ mod tests {
             ],
         }))
         .unwrap();
-        let told = parse(information(Version::V1, Some((&cluster, Some("Q0E=".to_owned())))));
+        let told = parse(information(VERSIONS[0], Some((&cluster, Some("Q0E=".to_owned())))));
         assert_eq!(
             told["spec"],
             json!({

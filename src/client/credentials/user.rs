@@ -10,8 +10,8 @@ use tokio::process::Command;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::authorization::{Authorization, Credentials};
-use super::exec_credential::{self, Version};
+use super::authorization::Credentials;
+use super::exec_credential::{self, VERSIONS};
 use super::kubeconfig::{Cluster, Exec, Resolved, User};
 use super::process;
 use crate::base::file;
@@ -31,19 +31,14 @@ pub(super) async fn obtain(resolved: &Resolved, deadline: Instant) -> anyhow::Re
     let mut credentials = if let Some(path) = &user.token_file {
         Credentials::of_file(path)?
     } else if let Some(token) = user.token.as_ref().filter(|token| !token.expose().is_empty()) {
-        Credentials::bearer(&format!("the user {name} of the kubeconfig"), token.expose())?
+        Credentials::of_token(&format!("the user {name} of the kubeconfig"), token.expose())?
     } else if let Some(username) = user.username.as_ref().filter(|username| !username.is_empty()) {
-        let password = user.password.clone().unwrap_or_else(|| Secret::from(String::new()));
-        let basic = Authorization::basic(username, &password);
-        let basic = basic.with_context(|| {
+        let password = user.password.as_ref().map_or("", Secret::expose);
+        Credentials::basic(username, password).with_context(|| {
             format!("username or password of the user {name} of the kubeconfig holds a character that cannot be sent")
-        })?;
-        Credentials {
-            authorization: Some(basic),
-            certificate: None,
-        }
+        })?
     } else if let Some(exec) = &user.exec {
-        Box::pin(Plugin::of(exec, resolved)?.run(deadline)).await?
+        Box::pin(run_plugin(exec, resolved, deadline)).await?
     } else {
         Credentials::default()
     };
@@ -55,74 +50,53 @@ pub(super) async fn obtain(resolved: &Resolved, deadline: Instant) -> anyhow::Re
     Ok(credentials)
 }
 
-/// A credential plugin that can be run.
-struct Plugin<'a> {
-    exec: &'a Exec,
-    version: Version,
-    command: &'a str,
-    /// What it is told in KUBERNETES_EXEC_INFO.
-    information: String,
+/// Runs a credential plugin.
+async fn run_plugin(exec: &Exec, resolved: &Resolved, deadline: Instant) -> anyhow::Result<Credentials> {
+    let path = exec.command.as_deref().filter(|command| !command.is_empty());
+    let user = &resolved.user_name;
+    let path =
+        path.with_context(|| format!("the user {user} of the kubeconfig has an exec section without a command"))?;
+    let program = printable(path, LONGEST_NAME);
+    let version = exec.api_version.as_deref().unwrap_or_default();
+    ensure!(
+        VERSIONS.contains(&version),
+        "the plugin {program} has apiVersion {}, which is neither client.authentication.k8s.io/v1 nor v1beta1",
+        printable(version, LONGEST_NAME)
+    );
+    ensure!(
+        exec.interactive_mode.as_deref() != Some("Always"),
+        "the plugin {program} demands a terminal (interactiveMode: Always), and stdin belongs to ssh: it cannot be run here"
+    );
+    let cluster = match &resolved.cluster {
+        _ if exec.provide_cluster_info != Some(true) => None,
+        Some(cluster) => Some((cluster, encoded_authority(cluster)?)),
+        None => bail!(
+            "the context {} of the kubeconfig has no cluster",
+            printable(&resolved.context, LONGEST_NAME)
+        ),
+    };
+    let variables = exec.env.iter().flatten();
+    let mut command = Command::new(path);
+    command
+        .args(exec.args.iter().flatten().map(Secret::expose))
+        .envs(variables.map(|variable| (&variable.name, variable.value.expose())))
+        .env("KUBERNETES_EXEC_INFO", exec_credential::information(version, cluster));
+    let printed = process::output(command, deadline).await;
+    let read = printed.and_then(|printed| exec_credential::read(&printed, version));
+    let is_missing = |fault: &io::Error| fault.kind() == io::ErrorKind::NotFound;
+    read.map_err(|fault| match fault.downcast_ref().is_some_and(is_missing) {
+        true => anyhow!("there is no credential plugin {program}{}", hint(exec)),
+        false => fault.context(format!("the credential plugin {program}")),
+    })
 }
 
-impl<'a> Plugin<'a> {
-    fn of(exec: &'a Exec, resolved: &Resolved) -> anyhow::Result<Self> {
-        let command = exec.command.as_deref().filter(|command| !command.is_empty());
-        let user = &resolved.user_name;
-        let command = command
-            .with_context(|| format!("the user {user} of the kubeconfig has an exec section without a command"))?;
-        let named = exec.api_version.as_deref().unwrap_or_default();
-        let program = printable(command, LONGEST_NAME);
-        let version = Version::named(named).with_context(|| {
-            let version = printable(named, LONGEST_NAME);
-            format!(
-                "the plugin {program} has apiVersion {version}, which is neither client.authentication.k8s.io/v1 nor v1beta1"
-            )
-        })?;
-        ensure!(
-            exec.interactive_mode.as_deref() != Some("Always"),
-            "the plugin {program} demands a terminal (interactiveMode: Always), and stdin belongs to ssh: it cannot be run here"
-        );
-        let cluster = match &resolved.cluster {
-            _ if exec.provide_cluster_info != Some(true) => None,
-            Some(cluster) => Some((cluster, encoded_authority(cluster)?)),
-            None => bail!(
-                "the context {} of the kubeconfig has no cluster",
-                printable(&resolved.context, LONGEST_NAME)
-            ),
-        };
-        Ok(Self {
-            exec,
-            version,
-            command,
-            information: exec_credential::information(version, cluster),
-        })
-    }
-
-    async fn run(&self, deadline: Instant) -> anyhow::Result<Credentials> {
-        let mut command = Command::new(self.command);
-        command.args(self.exec.args.iter().flatten().map(Secret::expose));
-        let variables = self.exec.env.iter().flatten();
-        command
-            .envs(variables.map(|variable| (&variable.name, variable.value.expose())))
-            .env("KUBERNETES_EXEC_INFO", &self.information);
-        let printed = process::output(command, deadline).await;
-        let read = printed.and_then(|printed| exec_credential::read(&printed, self.version));
-        let program = printable(self.command, LONGEST_NAME);
-        let is_missing = |fault: &io::Error| fault.kind() == io::ErrorKind::NotFound;
-        read.map_err(|fault| match fault.downcast_ref().is_some_and(is_missing) {
-            true => anyhow!("there is no credential plugin {program}{}", self.hint()),
-            false => fault.context(format!("the credential plugin {program}")),
-        })
-    }
-
-    /// How to install it, in one line.
-    fn hint(&self) -> String {
-        let hint = self.exec.install_hint.as_deref().unwrap_or_default();
-        let words: Vec<_> = hint.split_whitespace().collect();
-        match words.is_empty() {
-            true => String::new(),
-            false => format!(": {}", printable(&words.join(" "), LONGEST_HINT)),
-        }
+/// How to install a plugin, in one line.
+fn hint(exec: &Exec) -> String {
+    let hint = exec.install_hint.as_deref().unwrap_or_default();
+    let words: Vec<_> = hint.split_whitespace().collect();
+    match words.is_empty() {
+        true => String::new(),
+        false => format!(": {}", printable(&words.join(" "), LONGEST_HINT)),
     }
 }
 
@@ -136,16 +110,13 @@ fn certificate(name: &str, user: &User) -> anyhow::Result<Option<KeyPair>> {
         Some(data) if !data.expose().is_empty() => Some(decode("client-key-data", data.expose())?),
         Some(_) | None => user.client_key.as_deref().map(read).transpose()?,
     };
-    match (certificate, key) {
-        (Some(certificate), Some(key)) => Ok(Some(KeyPair {
-            certificate,
-            key: key.into(),
-        })),
-        (None, None) => Ok(None),
-        (Some(_), None) | (None, Some(_)) => bail!(
-            "the user {name} of the kubeconfig has a client certificate without its key, or a key without its certificate"
-        ),
-    }
+    ensure!(
+        certificate.is_some() == key.is_some(),
+        "the user {name} of the kubeconfig has a client certificate without its key, or a key without its certificate"
+    );
+    let key = key.map(Secret::from);
+    let pair = certificate.zip(key);
+    Ok(pair.map(|(certificate, key)| KeyPair { certificate, key }))
 }
 
 /// The authority of a cluster as plugins are told it.

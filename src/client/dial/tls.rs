@@ -51,14 +51,6 @@ pub(in crate::client) struct KeyPair {
 /// The same, parsed.
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-impl PartialEq for KeyPair {
-    fn eq(&self, other: &Self) -> bool {
-        self.certificate == other.certificate && self.key.expose() == other.key.expose()
-    }
-}
-
-impl Eq for KeyPair {}
-
 impl KeyPair {
     fn load(&self) -> anyhow::Result<Pair> {
         let chain = certificates(self.certificate.as_bytes());
@@ -100,14 +92,17 @@ impl Connector {
             None => pair.map(KeyPair::load),
         };
         let pair = pair.transpose().map_err(unusable)?;
-        let is_shown = pair.is_some();
-        let verifier = Verifier::new(roots.clone(), listed, provider()).map_err(no_tls)?;
-        let mut config = config(roots, pair).map_err(|fault| match is_shown {
-            true => unusable(anyhow!(fault).context("the certificate and the key do not go together")),
-            false => no_tls(fault),
-        })?;
+        let verifier = Verifier::new(roots, listed, provider()).map_err(no_tls)?;
+        let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let config = config.map_err(no_tls)?.dangerous();
+        let config = config.with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match pair {
+            None => config.with_no_client_auth(),
+            Some((chain, key)) => config
+                .with_client_auth_cert(chain, key)
+                .map_err(|fault| unusable(anyhow!(fault).context("the certificate and the key do not go together")))?,
+        };
         config.alpn_protocols = vec![HTTP1.to_vec()];
-        config.dangerous().set_certificate_verifier(Arc::new(verifier));
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
             name,
@@ -160,17 +155,6 @@ fn unusable(fault: anyhow::Error) -> ClientError {
 /// rustls refused the configuration.
 fn no_tls(fault: rustls::Error) -> ClientError {
     ClientError::Never(anyhow!(fault).context("cannot set TLS up"))
-}
-
-/// The settings of a client that trusts these certificates and shows that one.
-fn config(roots: RootCertStore, pair: Option<Pair>) -> Result<ClientConfig, rustls::Error> {
-    let config = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots);
-    match pair {
-        None => Ok(config.with_no_client_auth()),
-        Some((chain, key)) => config.with_client_auth_cert(chain, key),
-    }
 }
 
 /// A named provider: the process has no default one that other crates could have installed.

@@ -140,7 +140,7 @@ fn source(path: PathBuf) -> Source {
 
 fn field(credentials: &Credentials) -> String {
     let authorization = credentials.authorization.as_ref().unwrap();
-    authorization.field().expose().to_owned()
+    authorization.expose().to_owned()
 }
 
 /// What a plugin prints for this status, as a command of `sh`.
