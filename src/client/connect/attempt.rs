@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::anyhow;
+use tokio::io::{join, split};
 
 use super::login::Login;
 use super::notice;
@@ -100,7 +101,11 @@ async fn request(options: &Options, credentials: &Credentials, dialing: &mut Dia
     };
     let (early, marker) = Box::pin(request.open(&mut stream, deadline)).await?;
     Ok(match marker {
-        Some(marker) => (Box::new(Watched::new(stream, marker, early)), Vec::new()),
+        Some(marker) => {
+            let (download, upload) = split(stream);
+            let download = Watched::new(download, marker, early);
+            (Box::new(join(download, upload)), Vec::new())
+        }
         None => (stream, early),
     })
 }
