@@ -1,6 +1,5 @@
 //! The CONNECT request, the head of its answer, and what the answer means.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -61,49 +60,33 @@ impl Request<'_> {
 
     /// The error for an answer other than 2xx. The text of its body is read from `stream`.
     async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
-        let (status, retry_after, starting) = (answer.status, answer.retry_after, answer.starting);
         // Proxies answer so, too, to a name that they do not know, but for those that say that they are one.
-        let is_a_proxy = answer.is_of_a_proxy || !matches!(status, 404 | 405 | 501);
-        let mut reason = answer.into_reason(stream).await;
+        let is_a_proxy = answer.is_of_a_proxy || !matches!(answer.refusal.status, 404 | 405 | 501);
+        let mut refusal = answer.into_refusal(stream).await;
         // The proxy may have quoted a part of the credential.
         let field = self.authorization.as_ref().map(Secret::expose);
         if let Some((_scheme, secret)) = field.and_then(|field| field.split_once(' ')) {
-            reason = Secret::from(secret).redacted(&reason);
+            refusal.reason = Secret::from(secret).redacted(&refusal.reason);
         }
-        let refusal = Refusal {
-            status,
-            retry_after: retry_after.filter(|_| is_a_proxy),
-            starting,
-            reason,
-        };
-        match is_a_proxy {
-            true => ClientError::Refused(refusal),
-            false => ClientError::Never(anyhow!(
-                "{refusal} (this is not a CONNECT proxy, or it knows no such name: are the host and the port of its URL right?)"
-            )),
+        if is_a_proxy {
+            return ClientError::Refused(refusal);
         }
+        refusal.retry_after = None;
+        ClientError::Never(anyhow!(
+            "{refusal} (this is not a CONNECT proxy, or it knows no such name: are the host and the port of its URL right?)"
+        ))
     }
 
     /// The bytes of the request. Both parts come from parsed types and hold no line end.
     pub(in crate::client) fn to_http1(&self) -> Secret {
         let target = self.target;
-        let authorization = self.authorization.as_ref().map_or("", Secret::expose);
-        // Of its final length: what a reallocation leaves behind would not be overwritten.
-        let mut head = String::with_capacity(2 * target.len() + authorization.len() + FIXED);
-        // Writing to a String does not fail.
-        write!(
-            head,
-            "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n"
-        )
-        .ok();
-        if !authorization.is_empty() {
-            write!(head, "Proxy-Authorization: {authorization}\r\n").ok();
-        }
-        if let Some(marker) = &self.end_marker {
-            write!(head, "Switchboard-End: {marker}\r\n").ok();
-        }
-        head.push_str("\r\n");
-        head.into()
+        let line = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n");
+        let authorization = self.authorization.as_ref().map(Secret::expose);
+        let [name, value, end] = authorization.map_or([""; 3], |value| ["Proxy-Authorization: ", value, "\r\n"]);
+        let marker = self.end_marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
+        let marker = marker.unwrap_or_default();
+        // At once in its final length: what a reallocation leaves behind would not be overwritten.
+        [&*line, name, value, end, &*marker, "\r\n"].concat().into()
     }
 }
 
@@ -145,14 +128,10 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Ans
 /// A final response head, and the bytes that were read behind it.
 #[derive(Debug)]
 struct Answer {
-    status: u16,
-    phrase: String,
+    /// The status and its fields, for an answer other than 2xx. The reason is the phrase.
+    refusal: Refusal,
     /// Whether it has a Proxy-Status (RFC 9209).
     is_of_a_proxy: bool,
-    /// When another request makes sense.
-    retry_after: Option<Duration>,
-    /// How long the target has left to start.
-    starting: Option<Duration>,
     /// The marker that it repeats.
     end_marker: Option<Marker>,
     /// The length of the text behind the head, at most [`MOST_BODY`] bytes: 0 if the body is no plain text.
@@ -164,13 +143,14 @@ struct Answer {
 impl Answer {
     /// Whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
     fn opens_tunnel(&self) -> bool {
-        (200..300).contains(&self.status)
+        (200..300).contains(&self.refusal.status)
     }
 
-    /// The reason phrase, or else the first line of the text. Empty without both.
-    async fn into_reason(mut self, stream: &mut (impl AsyncRead + Unpin)) -> String {
-        if !self.phrase.trim().is_empty() {
-            return printable(&self.phrase, LONGEST_LINE);
+    /// The refusal with the reason phrase, or else the first line of the text. Empty without both.
+    async fn into_refusal(mut self, stream: &mut (impl AsyncRead + Unpin)) -> Refusal {
+        if !self.refusal.reason.trim().is_empty() {
+            self.refusal.reason = printable(&self.refusal.reason, LONGEST_LINE);
+            return self.refusal;
         }
         // The status is known: a slow or broken body must not hide it, so its errors and its timeout are ignored.
         let body = async {
@@ -183,12 +163,13 @@ impl Answer {
         tokio::time::timeout(BODY_WAIT, body).await.ok();
         self.rest.truncate(self.text_length);
         let text = String::from_utf8_lossy(&self.rest);
-        printable(text.lines().next().unwrap_or_default(), LONGEST_LINE)
+        self.refusal.reason = printable(text.lines().next().unwrap_or_default(), LONGEST_LINE);
+        self.refusal
     }
 
     /// Whether another head follows, as behind every 1xx (RFC 9110 section 15.2) but 101, which ends HTTP.
     fn is_interim(&self) -> bool {
-        (100..200).contains(&self.status) && self.status != 101
+        (100..200).contains(&self.refusal.status) && self.refusal.status != 101
     }
 }
 
@@ -210,12 +191,15 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                 let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
                 Some(header.value)
             };
-            let answer = Answer {
+            let refusal = Refusal {
                 status: response.code.ok_or_else(ClientError::no_http)?,
-                phrase: response.reason.unwrap_or_default().to_owned(),
-                is_of_a_proxy: field(PROXY_STATUS).is_some(),
-                retry_after: retry_after(field("retry-after")),
-                starting: retry_after(field(STARTING)),
+                retry_after: seconds(field("retry-after")),
+                starting: seconds(field("switchboard-starting")),
+                reason: response.reason.unwrap_or_default().to_owned(),
+            };
+            let answer = Answer {
+                refusal,
+                is_of_a_proxy: field("proxy-status").is_some(),
                 end_marker: end_notice::marker(field(end_notice::FIELD).into_iter()),
                 text_length: text_length(field),
                 rest: Vec::new(),
@@ -248,18 +232,14 @@ fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
     announced.unwrap_or(MOST_BODY).min(MOST_BODY)
 }
 
-/// The seconds of `Retry-After` (RFC 9110 section 10.2.3). A date would need a clock that is right.
-fn retry_after(field: Option<&[u8]>) -> Option<Duration> {
+/// The seconds of `Retry-After` (RFC 9110 section 10.2.3), and of `Switchboard-Starting`, which a target has left to start. A
+/// date would need a clock that is right.
+fn seconds(field: Option<&[u8]>) -> Option<Duration> {
     let seconds = str::from_utf8(field?).ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
 pub(in crate::client) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
-const PROXY_STATUS: &str = "proxy-status";
-/// The seconds that a target of switchboard has left to start.
-const STARTING: &str = "switchboard-starting";
-/// The bytes of a request beside its target and credentials.
-const FIXED: usize = 192;
 const MOST_HEAD: usize = 16 * 1024;
 const MOST_FIELDS: usize = 128;
 /// The bytes of the interim responses in front of the answer: four heads. No proxy is known to send more than two.
@@ -331,8 +311,9 @@ mod tests {
         ] {
             let answer = read(bytes.as_bytes()).await.unwrap();
             assert!(!answer.opens_tunnel(), "{bytes:?}");
-            assert_eq!(answer.status, status, "{bytes:?}");
-            assert_eq!(answer.into_reason(&mut tokio::io::empty()).await, reason, "{bytes:?}");
+            assert_eq!(answer.refusal.status, status, "{bytes:?}");
+            let refusal = answer.into_refusal(&mut tokio::io::empty()).await;
+            assert_eq!(refusal.reason, reason, "{bytes:?}");
         }
     }
 
@@ -368,7 +349,7 @@ mod tests {
             for input in [bytes.as_slice(), whole.as_slice()] {
                 runtime.block_on(async {
                     if let Ok(answer) = read(input).await {
-                        let reason = answer.into_reason(&mut tokio::io::empty()).await;
+                        let Refusal { reason, .. } = answer.into_refusal(&mut tokio::io::empty()).await;
                         assert!(!reason.chars().any(char::is_control));
                     }
                 });
