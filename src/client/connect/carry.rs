@@ -8,7 +8,6 @@ use tokio::time::sleep;
 
 use super::hangup::{Exit, Leaving};
 use super::login::Login;
-use super::relay::Sent;
 use super::session::{Found, Session, find};
 use super::stdio::Local;
 use super::{relay, retry_after};
@@ -52,8 +51,8 @@ where
             let relayed = Box::pin(relay::relay(stream, bytes, local));
             match or_now(exit, relayed).await? {
                 // An SSH server identifies itself, and an anchor announces itself, before anything else.
-                Some(Sent::Nothing) => Err(ClientError::Unidentified),
-                Some(Sent::Bytes) | None => Ok(()),
+                Some(false) => Err(ClientError::Unidentified),
+                Some(true) | None => Ok(()),
             }
         }
         Found::Broken { bytes, error } => {

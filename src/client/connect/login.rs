@@ -8,22 +8,13 @@ use tokio::time::{Instant, sleep_until};
 use crate::client::credentials::{self, Credentials, Source};
 
 /// What the proxy was shown last, and when a source may be asked again.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::client) struct Login {
     kept: Option<Credentials>,
     /// When fresh credentials may be asked for again.
     next: Option<Instant>,
+    /// The time between the last two runs; zero in front of the first one.
     pause: Duration,
-}
-
-impl Default for Login {
-    fn default() -> Self {
-        Self {
-            kept: None,
-            next: None,
-            pause: SHORTEST_PAUSE,
-        }
-    }
 }
 
 impl Login {
@@ -38,9 +29,7 @@ impl Login {
         {
             return Ok(kept.clone());
         }
-        let obtained = source.obtain().await?;
-        self.kept = Some(obtained.clone());
-        Ok(obtained)
+        Ok(self.kept.insert(source.obtain().await?).clone())
     }
 
     /// The credentials after a refusal of those before. A program is asked at once for the first time, and then
@@ -49,8 +38,8 @@ impl Login {
         if may_run_a_program(source.source.as_ref()) {
             if let Some(next) = self.next {
                 sleep_until(next).await;
-                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
             }
+            self.pause = (self.pause * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
             self.next = Some(Instant::now() + self.pause);
         }
         let obtained = source.obtain().await;
@@ -58,14 +47,12 @@ impl Login {
             // A login may have taken minutes.
             self.next = Some(Instant::now() + self.pause);
         }
-        let obtained = obtained?;
-        self.kept = Some(obtained.clone());
-        Ok(obtained)
+        Ok(self.kept.insert(obtained?).clone())
     }
 
     /// The proxy has opened a tunnel: the next refusal is a new one.
     pub(in crate::client) fn has_opened(&mut self) {
-        self.pause = SHORTEST_PAUSE;
+        self.pause = self.pause.min(SHORTEST_PAUSE);
         self.next = self.next.map(|next| next.min(Instant::now() + SHORTEST_PAUSE));
     }
 }

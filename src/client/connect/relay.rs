@@ -17,7 +17,7 @@ pub(in crate::client) async fn relay<S, R, W>(
     stream: S,
     early: Vec<u8>,
     local: &mut Local<R, W>,
-) -> Result<Sent, ClientError>
+) -> Result<bool, ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + Unpin,
@@ -45,33 +45,26 @@ where
         downloaded = &mut download => match downloaded {
             Ok(sent) if local.interactive => Ok(sent),
             Ok(sent) => match upload.await {
-                Ok(_) => Ok(sent),
-                Err(error) => upload_error_after_download(error).map(|()| sent),
+                // Both sides have ended: a close_notify that cannot be delivered is no loss.
+                Ok(_) | Err(CopyError::Close(_)) => Ok(sent),
+                Err(CopyError::Read(error)) => Err(unreadable(error)),
+                Err(CopyError::Write(error)) => Err(lost(error)),
             },
             Err(error) => download_error(error),
         },
     }
 }
 
-/// What a side has sent up to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::client) enum Sent {
-    Nothing,
-    /// Or its bytes are of no use any more.
-    Bytes,
-}
-
-/// Copies `buffer` and then `reader` to `writer`, and shuts `writer` down at the end of `reader`.
-async fn copy<R, W>(mut reader: R, mut writer: W, mut buffer: Vec<u8>) -> Result<Sent, CopyError>
+/// Copies `buffer` and then `reader` to `writer`, and shuts `writer` down at the end of `reader`. Returns whether there was
+/// a byte.
+async fn copy<R, W>(mut reader: R, mut writer: W, mut buffer: Vec<u8>) -> Result<bool, CopyError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut sent = Sent::Nothing;
+    let mut sent = false;
     loop {
-        if !buffer.is_empty() {
-            sent = Sent::Bytes;
-        }
+        sent |= !buffer.is_empty();
         writer.write_all(&buffer).await.map_err(CopyError::Write)?;
         buffer.clear();
         buffer.reserve_exact(BUFFER);
@@ -105,20 +98,12 @@ enum CopyError {
     Close(io::Error),
 }
 
-fn download_error(error: CopyError) -> Result<Sent, ClientError> {
+/// Ends a download. To a reader that is gone its bytes are of no use any more: they count as sent.
+fn download_error(error: CopyError) -> Result<bool, ClientError> {
     match error {
         CopyError::Read(error) => Err(lost(error)),
-        CopyError::Write(error) | CopyError::Close(error) if is_reader_gone(&error) => Ok(Sent::Bytes),
+        CopyError::Write(error) | CopyError::Close(error) if is_reader_gone(&error) => Ok(true),
         CopyError::Write(error) | CopyError::Close(error) => Err(unwritable(error)),
-    }
-}
-
-fn upload_error_after_download(error: CopyError) -> Result<(), ClientError> {
-    match error {
-        CopyError::Read(error) => Err(unreadable(error)),
-        CopyError::Write(error) => Err(lost(error)),
-        // Both sides have ended: a close_notify that cannot be delivered is no loss.
-        CopyError::Close(_) => Ok(()),
     }
 }
 

@@ -61,15 +61,10 @@ pub(in crate::client) struct Session<'a, R, W> {
     backoff: Backoff,
     /// The offset up to which the anchor has received, as of the last resume.
     delivered: u64,
-    deadlines: Deadlines,
-}
-
-/// When to do what. `None` is never.
-struct Deadlines {
-    look: Instant,
-    /// The anchor has to have answered a new session.
+    next_look: Instant,
+    /// When the anchor has to have answered a new session.
     confirmation: Option<Instant>,
-    /// The anchor has to have heard that the session is over.
+    /// When the anchor has to have heard that the session is over.
     farewell: Option<Instant>,
 }
 
@@ -105,17 +100,15 @@ where
             report: Report::new(settings.remarks.clone(), options.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
-            deadlines: Deadlines {
-                look: Instant::now(),
-                confirmation: None,
-                farewell: None,
-            },
+            next_look: Instant::now(),
+            confirmation: None,
+            farewell: None,
         }
     }
 
     /// Begins at an anchor that was found.
     async fn begin(&mut self, stream: Stream, opening: Box<Opening>) -> Result<Left, ClientError> {
-        self.deadlines.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
+        self.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
         let link = self.driver.attach_early(stream, opening);
         self.carry(link).await
     }
@@ -225,11 +218,7 @@ where
     async fn step(&mut self, link: Option<&mut Link<Stream>>) -> Result<Option<Left>, ClientError> {
         let (is_linked, wake) = (link.is_some(), self.wake());
         let mut program = join(&mut self.local.stdin, &mut self.local.stdout);
-        let asked = if self.hung_up.is_some() {
-            Leaving::Now
-        } else {
-            Leaving::Soon
-        };
+        let asked = self.hung_up.map_or(Leaving::Soon, |_| Leaving::Now);
         // In random order: bytes that never end must not hide a signal or a timer.
         let event = tokio::select! {
             event = self.driver.run(link, &mut program) => event,
@@ -245,7 +234,7 @@ where
             Event::Unlinked(unlinked) => return Err(unlinked.into()),
             Event::Confirmed(secrets) => {
                 self.secrets = Some(secrets);
-                self.deadlines.confirmation = None;
+                self.confirmation = None;
                 self.report.connected();
             }
             Event::SourceFailed(error) => {
@@ -263,22 +252,15 @@ where
     }
 
     fn wake(&self) -> Instant {
-        let Deadlines {
-            look,
-            confirmation,
-            farewell,
-        } = self.deadlines;
         let hung_up = self.hung_up.filter(|_| !self.is_leaving).map(|at| at + LONGEST_LOGOUT);
-        [confirmation, farewell, hung_up]
-            .into_iter()
-            .flatten()
-            .fold(look, Instant::min)
+        let deadlines = [self.confirmation, self.farewell, hung_up].into_iter().flatten();
+        deadlines.fold(self.next_look, Instant::min)
     }
 
     /// Periodic checks: stdout's reader, deadlines, grace, suspend of the host.
     fn look(&mut self, is_linked: bool) -> Result<Option<Left>, ClientError> {
         let now = Instant::now();
-        self.deadlines.look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
+        self.next_look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
         self.report.look();
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let has_no_reader = self.local.is_abandoned.is_some_and(|look| look(&self.local.stdout));
@@ -288,13 +270,13 @@ where
         // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
         let session = self.driver.session();
         if session.ending().is_some() && session.ended().is_none() {
-            self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
+            self.farewell.get_or_insert(now + LONGEST_FAREWELL);
         }
-        if is_over(self.deadlines.farewell) {
+        if is_over(self.farewell) {
             self.driver.detach();
             return Ok(Some(Left::Unheard));
         }
-        if is_linked && is_over(self.deadlines.confirmation) {
+        if is_linked && is_over(self.confirmation) {
             self.driver.detach();
             return Err(error::unanswered());
         }
@@ -312,10 +294,8 @@ where
         // No timer has run while the host was asleep, and its connections may be dead.
         let (clock, looked_at) = ((self.clock)(), self.looked_at);
         self.looked_at = clock;
-        if clock
-            .duration_since(looked_at)
-            .is_ok_and(|since| since > LINKED_LOOK + LONGEST_NAP)
-        {
+        let since = clock.duration_since(looked_at);
+        if since.is_ok_and(|since| since > LINKED_LOOK + LONGEST_NAP) {
             return Err(self.leave_path("this host was asleep"));
         }
         Ok(None)
@@ -342,7 +322,7 @@ where
         self.is_leaving = true;
         self.driver.session_mut().end(End::Closed);
         let now = Instant::now();
-        self.deadlines.farewell.get_or_insert(now + LONGEST_FAREWELL);
+        self.farewell.get_or_insert(now + LONGEST_FAREWELL);
         self.backoff.reset();
     }
 }

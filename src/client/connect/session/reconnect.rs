@@ -41,14 +41,13 @@ where
                 () = sleep_until(until) => break,
                 step = self.step(None) => step,
             };
-            match step {
-                Ok(None) => {}
-                Ok(Some(left)) => return Err(Ok(left)),
-                Err(ClientError::Moved(_)) => {
+            match step.transpose() {
+                None => {}
+                Some(Err(ClientError::Moved(_))) => {
                     self.backoff.next();
                     break;
                 }
-                Err(error) => return Err(Err(error)),
+                Some(left) => return Err(left),
             }
         }
         Ok(())
@@ -65,10 +64,8 @@ where
                 done = &mut work => return Ok(done),
                 step = self.step(None) => step,
             };
-            match step {
-                Ok(None) => {}
-                Ok(Some(left)) => return Err(Ok(left)),
-                Err(error) => return Err(Err(error)),
+            if let Some(left) = step.transpose() {
+                return Err(left);
             }
         }
     }
