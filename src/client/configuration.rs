@@ -29,7 +29,7 @@ impl Configuration {
     /// # Errors
     /// It cannot be read, or has faults: all of them at once.
     pub fn read(path: &Path, is_demanded: bool) -> Result<(Self, Report), Report> {
-        Self::load(path, is_demanded, Named::Unread)
+        Self::load(path, is_demanded, false)
     }
 
     /// Reads a file that has to be there, and opens the files that it names; returns the warnings.
@@ -37,10 +37,10 @@ impl Configuration {
     /// # Errors
     /// As [`read`](Self::read), and a fault for each file that cannot be opened.
     pub fn check(path: &Path) -> Result<Report, Report> {
-        Self::load(path, true, Named::Opened).map(|(_, report)| report)
+        Self::load(path, true, true).map(|(_, report)| report)
     }
 
-    fn load(path: &Path, is_demanded: bool, named: Named) -> Result<(Self, Report), Report> {
+    fn load(path: &Path, is_demanded: bool, opens_files: bool) -> Result<(Self, Report), Report> {
         let name = path.display().to_string();
         let opened = match file::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_demanded => {
@@ -58,7 +58,7 @@ impl Configuration {
         let base = Base {
             folder: path.parent().unwrap_or(Path::new("")),
             home: home.as_deref(),
-            named,
+            opens_files,
         };
         parse(&bytes, &name, &base)
     }
@@ -88,20 +88,14 @@ fn path_on(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Optio
     Some(settings.join("switchboard").join("config.yaml"))
 }
 
-/// Whether the files that the file names are opened while it is read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
-    /// Only that of the entry that is used is opened, later.
-    Unread,
-    /// All of them: one that cannot be is a fault.
-    Opened,
-}
-
-/// What relative paths begin with.
+/// How the paths of a file are read.
 struct Base<'a> {
+    /// Relative paths begin with it.
     folder: &'a Path,
     home: Option<&'a Path>,
-    named: Named,
+    /// True if the files are opened while it is read: one that cannot be is a fault. Otherwise only those of the entry that is
+    /// used are opened, later.
+    opens_files: bool,
 }
 
 impl Base<'_> {
@@ -140,7 +134,7 @@ fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &Base<'_>) {
     for (key, path) in files {
         let Some(path) = path else { continue };
         *path = base.whole(path);
-        if base.named == Named::Opened
+        if base.opens_files
             && let Err(error) = file::open(path)
         {
             let reason = format!("{} cannot be read: {error}", path.display());
@@ -148,7 +142,7 @@ fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &Base<'_>) {
         }
     }
     if !place.has_faults() {
-        contradictions(settings).for_each(|reason| place.fault(reason));
+        contradictions(settings, place);
     }
 }
 
@@ -158,42 +152,32 @@ fn is_blank(text: &[u8]) -> bool {
     lines.all(|line| line.is_empty() || line.starts_with(b"#"))
 }
 
-/// What cannot all be meant.
-fn contradictions(settings: &ProxySettings) -> impl Iterator<Item = &'static str> {
+/// Reports what cannot all be meant.
+fn contradictions(settings: &ProxySettings, place: &Field<'_>) {
     let url = settings.proxy.as_ref();
     let is_trust = settings.ca.is_some() || settings.cert.is_some() || settings.server_name.is_some();
     let is_named_twice = match settings.source(|_| true) {
         Ok(source) => source.is_some() && url.is_some_and(ProxyUrl::has_credentials),
         Err(SeveralSources) => true,
     };
-    let wrong = [
-        (
-            settings.cert.is_some() != settings.key.is_some(),
-            "`cert` and `key` belong together",
-        ),
-        (is_named_twice, ONE_SOURCE),
-        (
-            url.is_some_and(|url| url.scheme() == Scheme::Http) && is_trust,
-            NOT_ENCRYPTED,
-        ),
-    ];
-    wrong
-        .into_iter()
-        .filter_map(|(is_wrong, fault)| is_wrong.then_some(fault))
+    if settings.cert.is_some() != settings.key.is_some() {
+        place.fault("`cert` and `key` belong together");
+    }
+    if is_named_twice {
+        place.fault(ONE_SOURCE);
+    }
+    if is_trust && url.is_some_and(|url| url.scheme() == Scheme::Http) {
+        place.fault(NOT_ENCRYPTED);
+    }
 }
 
 /// Whether a host is among patterns as those of ssh_config(5): one of them is for it, and none with `!`.
 fn is_among(host: &str, patterns: &[String]) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let matches = |pattern: &str| is_match(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes());
-    let (excluded, included): (Vec<&str>, Vec<&str>) = patterns
-        .iter()
-        .map(String::as_str)
-        .partition(|pattern| pattern.starts_with('!'));
-    included.into_iter().any(matches)
-        && !excluded
-            .into_iter()
-            .any(|pattern| matches(pattern.trim_start_matches('!')))
+    let mut excluded = patterns.iter().filter_map(|pattern| pattern.strip_prefix('!'));
+    // No host begins with `!`.
+    patterns.iter().any(|pattern| matches(pattern)) && !excluded.any(matches)
 }
 
 /// Returns whether a string matches a pattern with `*` and `?`, in time of the product of both lengths.
@@ -234,7 +218,7 @@ mod tests {
         let base = Base {
             folder: Path::new("/etc/x"),
             home: Some(Path::new("/home/u")),
-            named: Named::Unread,
+            opens_files: false,
         };
         let read = parse(text.as_bytes(), "config.yaml", &base);
         read.map(|(configuration, _)| configuration)

@@ -78,10 +78,9 @@ impl ForwardProxy {
         };
         let (early, _) = Box::pin(request.open(stream, deadline)).await?;
         // Neither HTTP nor TLS has a server that speaks first.
-        if early.is_empty() {
-            Ok(())
-        } else {
-            Err(ClientError::no_http())
+        match early.is_empty() {
+            true => Ok(()),
+            false => Err(ClientError::no_http()),
         }
     }
 
@@ -124,12 +123,10 @@ fn is_exempt(proxy: &ProxyUrl, hosts: &str) -> bool {
     let Ok(uri) = format!("http://{}/", proxy.authority()).parse::<http::Uri>() else {
         return false;
     };
-    let matches = |hosts: &str| {
-        let matcher = Matcher::builder().http("http://any").no(hosts).build();
-        matcher.intercept(&uri).is_none()
-    };
     // curl takes spaces between the names, too.
-    matches(&hosts.split_whitespace().collect::<Vec<_>>().join(","))
+    let hosts: Vec<_> = hosts.split_whitespace().collect();
+    let matcher = Matcher::builder().http("http://any").no(hosts.join(",")).build();
+    matcher.intercept(&uri).is_none()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 
 use super::quoting::{System, word};
 
@@ -82,9 +82,8 @@ pub(super) fn title(names: &[String]) -> anyhow::Result<String> {
 /// Returns an account, if ssh reads its name as one.
 fn account(user: &str) -> anyhow::Result<&str> {
     let is_odd = |character: char| character.is_control() || character.is_whitespace() || "\"'#%`$".contains(character);
-    if user.is_empty() || user.starts_with('-') || user.contains(is_odd) {
-        bail!("{user:?} is no name of an account");
-    }
+    let is_account = !user.is_empty() && !user.starts_with('-') && !user.contains(is_odd);
+    ensure!(is_account, "{user:?} is no name of an account");
     Ok(user)
 }
 
