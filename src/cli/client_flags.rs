@@ -86,14 +86,8 @@ impl ClientFlags {
 
     /// Refuses certificates for a proxy without TLS, which would check none: a user could think that it does.
     fn refuse_unused_trust(&self, proxy: &ProxyUrl) -> Result<(), clap::Error> {
-        let settings = &self.settings;
-        let flags = [
-            ("ca", settings.ca.is_some()),
-            ("cert", settings.cert.is_some()),
-            ("server_name", settings.server_name.is_some()),
-        ];
-        let is_unused = proxy.scheme() == Scheme::Http;
-        for (name, _) in flags.into_iter().filter(|(_, is_given)| is_unused && *is_given) {
+        let is_unused = |name: &&str| proxy.scheme() == Scheme::Http && self.given.contains_id(name);
+        for name in ["ca", "cert", "server_name"].into_iter().filter(is_unused) {
             let flag = name.replace('_', "-");
             let what = format!("is for an https:// proxy, and {proxy} is none: nothing is encrypted or verified there");
             if self.is_typed(name) {

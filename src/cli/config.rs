@@ -8,9 +8,9 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args};
 use switchboard::base::platform;
-use switchboard::client::check;
 use switchboard::client::proxy_settings::ProxySettings;
 use switchboard::client::ssh_config::{Block, Place, System};
+use switchboard::client::{ProxyUrl, check};
 
 use crate::cli::client_flags::ClientFlags;
 use crate::cli::output::{print, to_stderr};
@@ -65,12 +65,8 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
 
 /// The block that the arguments describe. Where no proxy is named, the client's file has to have one for the names.
 fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
-    if client
-        .settings
-        .proxy
-        .as_ref()
-        .is_some_and(|proxy| proxy.has_credentials())
-    {
+    let proxy = client.settings.proxy.as_ref();
+    if proxy.is_some_and(ProxyUrl::has_credentials) {
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, PASSWORD).into());
     }
     // A contradiction of the arguments is said now, and not at the first login.
@@ -82,12 +78,8 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
         is_resumable &= options.session.is_some();
     }
     let program = program().context("cannot tell the path of this program")?;
-    let program = program
-        .into_os_string()
-        .into_string()
-        .ok()
-        .context("the path of this program is not UTF-8")?;
-    let mut words = vec![program, "connect".to_owned()];
+    let program = program.to_str().context("the path of this program is not UTF-8")?;
+    let mut words = vec![program.to_owned(), "connect".to_owned()];
     words.extend(client.to_words()?);
     Ok(Block {
         names: flags.name.clone(),

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 use switchboard::base::values::address;
 use switchboard::operator::desk::{self, Opening};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::replica_flags::{Reach, run};
 use crate::cli::output::{print, to_stderr};
+use crate::cli::start::stopped;
 
 /// The arguments of `desk`.
 #[derive(Args)]
@@ -30,7 +30,7 @@ pub(crate) fn desk(options: Desk) -> anyhow::Result<ExitCode> {
 }
 
 async fn serve(options: Desk) -> anyhow::Result<ExitCode> {
-    let (mut interrupted, mut ended) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let stopped = stopped()?;
     let desk = desk::Desk::start(options.listen, options.reach.replicas()?)?;
     // The address is the output of the program.
     print(format!("{}\n", desk.url))?;
@@ -43,10 +43,7 @@ async fn serve(options: Desk) -> anyhow::Result<ExitCode> {
             "switchboard: cannot open a browser, open the address yourself: {error}"
         ));
     }
-    tokio::select! {
-        _ = interrupted.recv() => {}
-        _ = ended.recv() => {}
-    }
+    stopped.await;
     Ok(ExitCode::SUCCESS)
 }
 

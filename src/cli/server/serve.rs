@@ -33,7 +33,9 @@ pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
     let drained = runtime.block_on(async {
         let commands = commands().context("cannot listen for signals")?;
         let stopped = stopped().context("cannot listen for signals")?;
-        let start = Box::pin(App::start(load_config(options), logging.logs.clone()));
+        let load_config: LoadConfig =
+            Box::new(move || Loaded::from_file(options.config.as_deref(), &options.overrides, Purpose::Serve));
+        let start = Box::pin(App::start(load_config, logging.logs.clone()));
         tokio::select! {
             app = start => match app {
                 Ok(app) => Ok(Box::pin(app.run(commands)).await),
@@ -51,11 +53,6 @@ pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
         Drained::Clean => ExitCode::SUCCESS,
         Drained::Cut => ExitCode::from(DRAIN_CUT),
     })
-}
-
-/// Reads the file anew and overlays it with the flags.
-fn load_config(options: Serve) -> LoadConfig {
-    Box::new(move || Loaded::from_file(options.config.as_deref(), &options.overrides, Purpose::Serve))
 }
 
 /// Turns signals into commands, for as long as the runtime lives.
