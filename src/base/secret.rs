@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// The text of a token or a password.
 #[derive(Clone)]
@@ -43,6 +43,11 @@ fn quotes(word: &[u8], token: &[u8]) -> bool {
 
 /// Of Base64: six bytes of what is signed, or of the signature.
 const SHORTEST_PART: usize = 8;
+
+/// Overwrites bytes that held a secret.
+pub(crate) fn wipe(bytes: &mut [u8]) {
+    bytes.zeroize();
+}
 
 impl From<&str> for Secret {
     fn from(text: &str) -> Self {

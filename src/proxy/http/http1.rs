@@ -5,11 +5,11 @@ use std::io;
 use std::time::Duration;
 
 use tokio::time::timeout;
-use zeroize::Zeroize;
 
 use super::exchange::{self, Asked, CredentialPolicy, body, fields, refusal_of};
 use super::head::{self, Head, MOST_BYTES, Version};
 use super::program::{Program, Sent, recognise};
+use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
@@ -56,7 +56,7 @@ impl<D: Transport> Exchange<D> {
         };
         if credential.is_some() {
             // The buffer lives as long as the early data in it.
-            bytes.zeroize();
+            secret::wipe(bytes);
         }
         self.buffer.drain(..head.length);
         self.end_marker = head.end_marker;
