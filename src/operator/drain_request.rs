@@ -119,7 +119,7 @@ mod tests {
         };
         let answer = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
-            stream.read(&mut [0; 1024]).await.unwrap();
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
             stream.write_all(b"HTTP/1.1 202 Accepted\r\n\r\n").await.unwrap();
             // Without an end, until the client closes the connection.
             while stream.write_all(&[b' '; 4096]).await.is_ok() {}
