@@ -48,7 +48,7 @@ async fn ours(stream: TcpStream) -> (TcpStream, usize) {
     authority
         .expect("the request is there")
         .expect("the request is a good one");
-    let (stream, early) = exchange.confirm().await.expect("the client is there");
+    let (stream, early) = exchange.accept().await.expect("the client is there");
     (stream, early.len())
 }
 

@@ -28,7 +28,7 @@ use switchboard::tunnel::direction::Both;
 use switchboard::tunnel::limits::bucket::Limit;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::relay::meter::{Meter, Totals};
-use switchboard::tunnel::relay::{Options, Resources, Terms, Transports, relay};
+use switchboard::tunnel::relay::{Options, RelayConfig, Resources, Transports, relay};
 use thread_time::{ThreadTime, used};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -203,7 +203,7 @@ fn relay_all(engine: fn() -> Resources, ends: Vec<(TcpStream, TcpStream)>) -> Du
             };
             let (resources, limit) = (Arc::clone(&resources), Arc::clone(&limit));
             tunnels.spawn(async move {
-                let terms = Terms {
+                let terms = RelayConfig {
                     limits: Both::from_fn(|_| (&*limit).into()),
                     meter: &Meter::new(Arc::new(Totals::default())),
                     resources: &resources,

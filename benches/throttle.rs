@@ -19,7 +19,7 @@ use switchboard::tunnel::limits::throttle::Throttle;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::outcome::Close;
 use switchboard::tunnel::relay::meter::{Meter, Totals};
-use switchboard::tunnel::relay::{Options, Resources, Terms, Transports, relay};
+use switchboard::tunnel::relay::{Options, RelayConfig, Resources, Transports, relay};
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep_until};
 
 const RATES: [&str; 5] = ["64KiB/s", "1MiB/s", "10MiB/s", "100MiB/s", "1GiB/s"];
 const BURST: &str = "1MiB";
-const MOST: usize = 256 * 1024;
+const MAX_WRITE: usize = 256 * 1024;
 /// Seconds that are measured, after the one in which the burst goes.
 const SECONDS: u32 = 5;
 
@@ -51,7 +51,7 @@ fn cost(criterion: &mut Criterion<ThreadTime>) {
                     let mut throttle = Throttle::new(&limit);
                     let start = used();
                     for _ in 0..iterations {
-                        let admitted = throttle.admit(MOST, |_| ()).await;
+                        let admitted = throttle.admit(MAX_WRITE, |_| ()).await;
                         throttle.spend(admitted);
                     }
                     used() - start
@@ -103,9 +103,9 @@ async fn alone(rate: &str) -> Accuracy {
     let flow = async {
         let mut throttle = Throttle::new(&limit);
         loop {
-            let admitted = throttle.admit(MOST, |_| ()).await;
+            let admitted = throttle.admit(MAX_WRITE, |_| ()).await;
             throttle.spend(admitted);
-            meter.moved(Direction::Download, admitted);
+            meter.record(Direction::Download, admitted);
             tokio::task::yield_now().await;
         }
     };
@@ -120,7 +120,7 @@ async fn relayed(rate: &str) -> Accuracy {
     let (limit, unlimited) = (limit(rate), limit("unlimited"));
     let meter = Meter::new(Arc::new(Totals::default()));
     let (resources, options) = (Resources::new(2), Options::default());
-    let terms = Terms {
+    let terms = RelayConfig {
         limits: Both {
             upload: (&unlimited).into(),
             download: (&limit).into(),
@@ -161,7 +161,7 @@ async fn pair() -> (std::net::TcpStream, TcpStream) {
 async fn flood(client: std::net::TcpStream, target: std::net::TcpStream) {
     let mut client = TcpStream::from_std(client).unwrap();
     let mut target = TcpStream::from_std(target).unwrap();
-    let (bytes, mut buffer) = (vec![1; MOST], vec![0; MOST]);
+    let (bytes, mut buffer) = (vec![1; MAX_WRITE], vec![0; MAX_WRITE]);
     tokio::join!(async { while target.write_all(&bytes).await.is_ok() {} }, async {
         while client.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
     },);

@@ -16,46 +16,46 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-pub use self::destination::Destination;
-use self::destination::{Dialler, leads_to};
 use self::metrics::Metrics;
-use self::record::Lines;
-use self::sessions::{Connection, Sessions};
+use self::record::AccessLineLimit;
+use self::registry::{Connection, SessionRegistry};
 pub use self::shared::Options;
-use self::shared::{LONGEST_STOP, Shared};
-use crate::daemon::admin::{self, Handlers, Progress, Routes};
+use self::shared::{SHUTDOWN_TIMEOUT, Shared};
+pub use self::target_addr::TargetAddr;
+use self::target_addr::{TargetDialer, is_self};
+use crate::daemon::admin::{self, DrainStatus, Handlers, Routes};
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
 use crate::net::listener;
-use crate::protocol::resume::keys::{CryptoError, OwnKey};
-use crate::protocol::resume::reason::End;
+use crate::protocol::resume::keys::{AgreementKey, CryptoError};
+use crate::protocol::resume::reason::EndReason;
 use crate::tunnel::exposition;
 use crate::tunnel::limits::TotalCaps;
-use crate::tunnel::limits::descriptors::{Descriptors, TooFew};
+use crate::tunnel::limits::descriptors::{FdLimit, TooFewFds};
 use crate::tunnel::limits::slots::Slots;
-use crate::tunnel::limits::unfinished::Unfinished;
+use crate::tunnel::limits::unfinished::UnfinishedSet;
 use crate::tunnel::relay::Resources;
 
-mod destination;
-mod exchange;
+mod dial;
 mod final_frames;
+mod handshake;
 mod key_exchange;
 mod memory;
 pub mod metrics;
 mod plain;
-mod probe;
 mod record;
+mod registry;
 mod session;
-mod sessions;
 mod shared;
 mod target;
+mod target_addr;
 
 /// Why an anchor did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The limit of open files is too low.
     #[error(transparent)]
-    Descriptors(#[from] TooFew),
+    Descriptors(#[from] TooFewFds),
     /// A port cannot be bound.
     #[error("cannot listen on {address}")]
     Bind {
@@ -92,12 +92,12 @@ impl Anchor {
     /// # Errors
     /// A port cannot be bound, or the system has no random bytes.
     pub fn start(options: Options, logs: Logs) -> Result<Self, StartError> {
-        let descriptors = Descriptors::raise()?;
+        let descriptors = FdLimit::raise()?;
         let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
         let own = listener.local_addr().unwrap_or(options.listen);
         match options.to {
-            Destination::Address(to) if leads_to(to, own) => return Err(StartError::OwnTarget(to)),
-            Destination::Address(_) | Destination::Name(_) => {}
+            TargetAddr::Address(to) if is_self(to, own) => return Err(StartError::OwnTarget(to)),
+            TargetAddr::Address(_) | TargetAddr::Name(_) => {}
         }
         let shared = Arc::new(share(options, own, descriptors, logs)?);
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
@@ -149,12 +149,12 @@ impl Anchor {
         listener::accept(listener.into(), stopped, serve, || shared.metrics.accept_paused.inc()).await;
         shared.stopping.cancel();
         shared.tasks.close();
-        let longest = LONGEST_STOP + LONGEST_CLOSE;
-        if timeout(longest, shared.tasks.wait()).await.is_err() {
+        let max = SHUTDOWN_TIMEOUT + CLOSE_TIMEOUT;
+        if timeout(max, shared.tasks.wait()).await.is_err() {
             let left = shared.tasks.len();
-            warn!("{left} connections did not end within {longest:?}: their clients have not answered");
+            warn!("{left} connections did not end within {max:?}: their clients have not answered");
         }
-        shared.lines.tell();
+        shared.lines.report();
     }
 }
 
@@ -165,22 +165,22 @@ fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
         peer,
         since: Instant::now(),
     };
-    shared.tasks.spawn(exchange::serve(connection, Arc::clone(shared)));
+    shared.tasks.spawn(handshake::serve(connection, Arc::clone(shared)));
 }
 
 fn bind<T>(address: SocketAddr, bind: impl FnOnce(SocketAddr) -> io::Result<T>) -> Result<T, StartError> {
     bind(address).map_err(|source| StartError::Bind { address, source })
 }
 
-fn share(options: Options, own: SocketAddr, descriptors: Descriptors, logs: Logs) -> Result<Shared, StartError> {
-    let pipes = descriptors.pipes(MOST_PIPES);
+fn share(options: Options, own: SocketAddr, descriptors: FdLimit, logs: Logs) -> Result<Shared, StartError> {
+    let pipes = descriptors.pipes(MAX_PIPES);
     // A session and a plain connection take two descriptors each, as a tunnel does. A connection in the exchange takes
     // two as well, once the target's first bytes are awaited.
     let wanted = options.max_sessions.get();
-    let fitting = descriptors.fitting(
+    let fitting = descriptors.caps_for(
         TotalCaps {
             tunnels: NonZeroU32::new(wanted.saturating_mul(2)),
-            unfinished: NonZeroU32::new(2 * MOST_EXCHANGES),
+            unfinished: NonZeroU32::new(2 * MAX_HANDSHAKES),
             ..TotalCaps::default()
         },
         pipes,
@@ -188,25 +188,25 @@ fn share(options: Options, own: SocketAddr, descriptors: Descriptors, logs: Logs
     let half = |cap: Option<NonZeroU32>| cap.map_or(u32::MAX, |cap| cap.get().div_ceil(2));
     let sessions = wanted.min(half(fitting.tunnels));
     if sessions < wanted {
-        let most = descriptors.most.unwrap_or_default();
-        warn!("{sessions} sessions, less than --max-sessions: the limit of open files is {most}");
+        let max = descriptors.max.unwrap_or_default();
+        warn!("{sessions} sessions, less than --max-sessions: the limit of open files is {max}");
     }
     let metrics = Metrics::new()?;
-    exchange::results().for_each(|result| metrics.exchanges.zero([result]));
-    End::known().for_each(|end| metrics.session_ends.zero([end.label()]));
+    handshake::results().for_each(|result| metrics.exchanges.zero([result]));
+    EndReason::known().for_each(|end| metrics.session_ends.zero([end.label()]));
     metrics
         .memory_limit
         .set(i64::try_from(options.memory).unwrap_or(i64::MAX));
     Ok(Shared {
-        dialler: Arc::new(Dialler::new(options.to.clone(), own)),
-        key: OwnKey::generate()?,
-        sessions: Arc::new(Sessions::new(sessions, options.memory)?),
-        exchanges: Unfinished::new(NonZeroU32::new(half(fitting.unfinished))),
+        dialler: Arc::new(TargetDialer::new(options.to.clone(), own)),
+        key: AgreementKey::generate()?,
+        sessions: Arc::new(SessionRegistry::new(sessions, options.memory)?),
+        exchanges: UnfinishedSet::new(NonZeroU32::new(half(fitting.unfinished))),
         plain: Arc::new(Slots::new(NonZeroU32::new(sessions))),
         plain_bytes: Arc::default(),
         resources: Resources::new(pipes),
         metrics,
-        lines: Lines::new(logs),
+        lines: AccessLineLimit::new(logs),
         numbers: AtomicU64::new(0),
         options,
         stopping: CancellationToken::new(),
@@ -235,9 +235,9 @@ fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
 }
 
 /// The page `/drain`.
-fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
+fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     let phase = |is_stopping| if is_stopping { "closing" } else { "serving" };
-    Box::new(move || Progress {
+    Box::new(move || DrainStatus {
         phase: phase(shared.stopping.is_cancelled()).to_owned(),
         tunnels: u32::try_from(shared.sessions.len()).unwrap_or(u32::MAX),
         resumable: None,
@@ -246,11 +246,11 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
 }
 
 /// Connections in the exchange. One more drops the oldest: a resume is complete after two round trips.
-const MOST_EXCHANGES: u32 = 512;
+const MAX_HANDSHAKES: u32 = 512;
 /// Pipes of plain connections.
-const MOST_PIPES: usize = 32;
+const MAX_PIPES: usize = 32;
 /// How long sessions have to close their connections behind that.
-const LONGEST_CLOSE: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 pub mod authority;
 #[cfg(feature = "anchor")]
-pub(crate) mod cold;
+pub(crate) mod boxed;
 pub(crate) mod file;
 #[cfg(feature = "server")]
 pub(crate) mod fnv;

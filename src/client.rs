@@ -18,7 +18,7 @@ pub use self::dial::tls::{Identity, Trust};
 pub use self::dial::url::{ProxyUrl, ProxyUrlError, Scheme};
 pub use self::options::{DEFAULT_TIMEOUT, Options, Settings};
 pub use self::stderr::Remarks;
-pub use crate::base::yaml::finding::Report;
+pub use crate::base::yaml::diagnostic::Report;
 
 #[cfg(test)]
 #[expect(

@@ -23,12 +23,12 @@ mod targets;
 mod users;
 mod writes;
 
-pub use self::api::follower::Origin;
 pub(crate) use self::api::requests::{encoded, report_cluster};
-pub use self::api::thread::Thread;
+pub use self::api::thread::BackgroundRuntime;
+pub use self::api::watcher::WatchContext;
 pub use self::options::Options;
-pub use self::pods::PodSearch;
-pub(crate) use self::pods::{Forward, Pod, Pods};
+pub use self::pods::PodSelector;
+pub(crate) use self::pods::{Pod, Pods, PortForward};
 pub use self::targets::controller::Controller;
 pub use self::users::rbac::watch_rbac;
 pub use self::users::reviews::ApiReviewer;

@@ -1,4 +1,4 @@
-//! The proxy: the walk of a connection, and what starts, watches and stops it.
+//! The proxy: the life of a connection, and what starts, watches and stops it.
 
 mod admin;
 pub mod config;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use switchboard::base::secret::Secret;
 use switchboard::policy::access::evidence::credential::Credential;
 use switchboard::policy::access::{
-    AUTHENTICATED, Access, Action, Decision, Evidence, Kubernetes, Method, Mode, Options, Review, Reviewer, Sources,
-    User, Verdict,
+    AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, RequestCredentials, Review, Reviewer,
+    Sources, User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Terms, Writer};
 use switchboard::tunnel::metrics::Metrics;
@@ -24,7 +24,7 @@ impl Reviewer for Server {
     fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
         let groups = (0..10).map(|number| format!("oidc:department-{number}").into());
         let verdict = match token.expose().strip_prefix("good") {
-            Some(name) => Verdict::Proved(Arc::new(User {
+            Some(name) => Verdict::Authenticated(Arc::new(User {
                 name: format!("{name}@example.com").into(),
                 uid: Some("0b5ad2b7-1f0b-4d8c-a3a5-7d1c0e7a9a11".into()),
                 groups: groups.chain([AUTHENTICATED.into()]).collect(),
@@ -35,7 +35,7 @@ impl Reviewer for Server {
                 method: Method::TokenReview,
                 expires: None,
             })),
-            None => Verdict::Refused("the token is none that the cluster knows, or has expired".into()),
+            None => Verdict::Rejected("the token is none that the cluster knows, or has expired".into()),
         };
         Box::pin(async { Ok(verdict) })
     }
@@ -98,7 +98,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
         true,
     );
     let identify = async |token: String| {
-        let evidence = Evidence {
+        let evidence = RequestCredentials {
             credential: Some(Ok(Credential::Bearer(token.as_str().into()))),
             peer: None,
             client: Ipv4Addr::LOCALHOST.into(),

@@ -50,7 +50,7 @@ fn every_metric_in_an_alert_is_declared() {
 fn every_reason_in_an_alert_exists() {
     let sources = [
         "src/tunnel/outcome.rs",
-        "src/tunnel/outcome/refusal.rs",
+        "src/tunnel/outcome/refusal_reason.rs",
         "src/tunnel/metrics.rs",
     ]
     .map(read)

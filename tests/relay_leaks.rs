@@ -17,7 +17,7 @@ use std::future::{pending, ready};
 
 use loopback::{Rig, SETUPS, Wires, reset};
 use switchboard::tunnel::direction::Direction;
-use switchboard::tunnel::outcome::{Close, Reason, Side};
+use switchboard::tunnel::outcome::{Close, CloseReason, Side};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -59,7 +59,7 @@ async fn finished(rig: &Rig) {
         assert!(written.is_ok() && read.is_ok());
     };
     let (close, ()) = rig.carry(Wires::new().await, pending(), script).await;
-    assert_eq!(close.reason, Reason::Eof);
+    assert_eq!(close.reason, CloseReason::Eof);
 }
 
 async fn broken_with_bytes_in_flight(rig: &Rig) {
@@ -74,7 +74,7 @@ async fn broken_with_bytes_in_flight(rig: &Rig) {
     };
     let wires = Wires::with(Vec::new(), Some(65_536)).await;
     let (close, _target) = rig.carry(wires, pending(), script).await;
-    assert_eq!((close.by, close.reason), (Side::Client, Reason::Reset));
+    assert_eq!((close.by, close.reason), (Side::Client, CloseReason::Reset));
 }
 
 async fn dropped_with_bytes_in_flight(rig: &Rig) {
@@ -95,9 +95,12 @@ async fn dropped_with_bytes_in_flight(rig: &Rig) {
 async fn ended_at_once(rig: &Rig) {
     let revoked = Close {
         by: Side::Proxy,
-        reason: Reason::Revoked,
+        reason: CloseReason::Revoked,
     };
     let script = async |client, target| drop((client, target));
     let (close, ()) = rig.carry(Wires::new().await, ready(revoked), script).await;
-    assert!([Reason::Revoked, Reason::Eof].contains(&close.reason), "{close:?}");
+    assert!(
+        [CloseReason::Revoked, CloseReason::Eof].contains(&close.reason),
+        "{close:?}"
+    );
 }

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use crate::route::Route;
-use crate::secure::{MOST_READ, server_name};
+use crate::secure::{MAX_READ, server_name};
 use crate::target::{ANSWER, CHUNK, Role};
 
 /// A connection whose tunnels are open and do what their role says, until its socket is shut.
@@ -40,7 +40,7 @@ impl Connection {
             runtime.block_on(async {
                 end.set_nonblocking(true)?;
                 // h2 reads a frame at a time, and rustls a quarter of one.
-                let end = BufReader::with_capacity(MOST_READ, tokio::net::TcpStream::from_std(end)?);
+                let end = BufReader::with_capacity(MAX_READ, tokio::net::TcpStream::from_std(end)?);
                 let tunnels = Tunnels { name, role, tunnels };
                 let Some(secure) = secure else {
                     return tunnels.run(end, moved, tell).await;

@@ -178,9 +178,9 @@ pub(crate) fn due_set_ups(route: Route<'_>, rate: u32, period: Duration) -> io::
             let (head, proxy) = (head.clone(), route.address());
             clients.push(tokio::spawn(async move {
                 // One that gets no answer counts as the longest.
-                match timeout(LONGEST_SET_UP, set_up(proxy, &head)).await {
+                match timeout(SETUP_TIMEOUT, set_up(proxy, &head)).await {
                     Ok(done) => done.map(|()| due.elapsed()),
-                    Err(_) => Ok(LONGEST_SET_UP),
+                    Err(_) => Ok(SETUP_TIMEOUT),
                 }
             }));
         }
@@ -228,4 +228,4 @@ pub(crate) fn open_many(route: Route<'_>, count: usize) -> io::Result<Vec<Tunnel
 const OPENERS: usize = 8;
 const BURST: Duration = Duration::from_millis(500);
 const PORTS_FREE_AGAIN: Duration = Duration::from_millis(1100);
-const LONGEST_SET_UP: Duration = Duration::from_secs(2);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -98,7 +98,7 @@ impl Program {
             child,
             _directory: directory,
         };
-        proxy.wait_until_it_accepts(Instant::now() + LONGEST_START)?;
+        proxy.wait_until_it_accepts(Instant::now() + START_TIMEOUT)?;
         Ok(proxy)
     }
 
@@ -192,4 +192,4 @@ fn free_address() -> io::Result<SocketAddr> {
 
 /// How many threads Envoy and HAProxy get: one each for the processors of the machine that the figures are from.
 const PROCESSORS: &str = "2";
-const LONGEST_START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);

@@ -58,7 +58,7 @@ impl Security {
     /// A session that has its handshake behind it.
     pub(crate) fn begin(&self, socket: TcpStream) -> io::Result<Session> {
         let connection = ClientConnection::new(self.config(), server_name()).map_err(io::Error::other)?;
-        let mut session = StreamOwned::new(connection, Buffered(BufReader::with_capacity(MOST_READ, socket)));
+        let mut session = StreamOwned::new(connection, Buffered(BufReader::with_capacity(MAX_READ, socket)));
         while session.conn.is_handshaking() {
             session.conn.complete_io(&mut session.sock)?;
         }
@@ -131,4 +131,4 @@ static CERTIFICATE: LazyLock<CertifiedKey<rcgen::KeyPair>> =
     LazyLock::new(|| rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap());
 const NAME: &str = "proxy.bench";
 /// As much as both ends of a bulk tunnel read at once.
-pub(crate) const MOST_READ: usize = 128 * 1024;
+pub(crate) const MAX_READ: usize = 128 * 1024;

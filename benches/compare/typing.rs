@@ -108,7 +108,7 @@ impl Typing {
             .collect();
         let mut events = Vec::with_capacity(EVENTS);
         while self.open > 0 || !due.is_empty() {
-            let next = due.peek().map_or(end + LONGEST_ECHO, |Reverse((next, _))| *next);
+            let next = due.peek().map_or(end + ECHO_TIMEOUT, |Reverse((next, _))| *next);
             self.wait(next, &mut events)?;
             let now = Instant::now();
             for event in events.drain(..) {
@@ -177,11 +177,11 @@ impl Typing {
     }
 
     /// A random part of that time (xorshift64): typing in several tunnels keeps no step.
-    fn up_to(&mut self, most: Duration) -> Duration {
+    fn up_to(&mut self, max: Duration) -> Duration {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        most * u32::try_from(self.random >> 48).unwrap_or_default() / (1 << 16)
+        max * u32::try_from(self.random >> 48).unwrap_or_default() / (1 << 16)
     }
 }
 
@@ -192,7 +192,7 @@ const BULK: usize = 8;
 const KEYSTROKE: usize = 64;
 /// The mean pause between two keystrokes of a tunnel: each pause is from half of it to one and a half.
 const PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_ECHO: Duration = Duration::from_secs(10);
+const ECHO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Read in one wake-up. They all count as come when it began.
 const EVENTS: usize = 64;
 const TIMER: u64 = u64::MAX;

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use crate::net::socket;
 
 /// Writes the last bytes within that time, and closes the connection so that they arrive.
-pub(super) async fn say(mut stream: TcpStream, bytes: &[u8], longest: Duration) {
-    let written = timeout(longest, stream.write_all(bytes)).await;
+pub(super) async fn send_and_close(mut stream: TcpStream, bytes: &[u8], max: Duration) {
+    let written = timeout(max, stream.write_all(bytes)).await;
     if matches!(written, Ok(Ok(()))) {
         socket::close_gently(&stream).await;
     }

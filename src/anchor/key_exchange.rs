@@ -86,9 +86,9 @@ mod tests {
     #[test]
     fn other_bytes_do_not_end_it_before_sixteen_kibibytes() {
         let without_identification = packet(21, 12);
-        let longest = [b"SSH-2.0-x\r\n".to_vec(), packet(20, 0)[..4].to_vec(), vec![0xff; 200]].concat();
+        let max = [b"SSH-2.0-x\r\n".to_vec(), packet(20, 0)[..4].to_vec(), vec![0xff; 200]].concat();
         let wrapped = [b"SSH-2.0-x\r\n".as_slice(), &[0xff; 200]].concat();
-        for bytes in [without_identification, longest, wrapped] {
+        for bytes in [without_identification, max, wrapped] {
             let mut exchange = KeyExchange::default();
             assert!(!exchange.completes_with(&bytes));
             assert!(!exchange.completes_with(&vec![0; MAX_BYTES - bytes.len()]));

@@ -3,27 +3,27 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::protocol::resume::SMALLEST_WINDOW;
+use crate::protocol::resume::MIN_WINDOW;
 
 /// The bytes that all sessions keep, and may keep.
 ///
 /// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, those of
 /// its key exchange, queued resumptions, the unwritten frames of a displaced connection (about 64 KiB), the registry, tasks and plain relays.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryPool {
     used: AtomicUsize,
-    most: usize,
+    max: usize,
     /// A stream may take this part of what is left. With a quarter of the most sessions, all of them filling one stream leave
     /// e^-4 of the memory, so that each still gets more than the smallest window.
     part: usize,
 }
 
-impl Memory {
+impl MemoryPool {
     /// At most so many bytes, for at most so many sessions.
-    pub(super) fn new(most: usize, sessions: u32) -> Self {
+    pub(super) fn new(max: usize, sessions: u32) -> Self {
         Self {
             used: AtomicUsize::new(0),
-            most,
+            max,
             part: usize::try_from(sessions / 4).unwrap_or(usize::MAX).max(1),
         }
     }
@@ -35,7 +35,7 @@ impl Memory {
 
     /// Whether more is in use than may be.
     pub(super) fn is_short(&self) -> bool {
-        self.used() > self.most
+        self.used() > self.max
     }
 
     /// The window of a session that has `current` now, and would like `widest`.
@@ -43,12 +43,12 @@ impl Memory {
     /// It is a power of two below `widest`, and is kept until it is a third too wide, so that it changes rarely: each change
     /// is an ACK.
     pub(super) fn window(&self, current: u32, widest: u32) -> u32 {
-        let left = self.most.saturating_sub(self.used());
+        let left = self.max.saturating_sub(self.used());
         let part = u32::try_from(left / self.part).unwrap_or(u32::MAX);
         let fitting = match part {
             part if part >= widest => widest,
-            0 => SMALLEST_WINDOW,
-            part => (1 << part.ilog2()).max(SMALLEST_WINDOW),
+            0 => MIN_WINDOW,
+            part => (1 << part.ilog2()).max(MIN_WINDOW),
         };
         let is_much_too_wide = part < current / 4 * 3;
         if fitting > current || is_much_too_wide {
@@ -61,14 +61,14 @@ impl Memory {
 
 /// What one session keeps. Its drop gives it back.
 #[derive(Debug)]
-pub(super) struct Share {
-    of: Arc<Memory>,
+pub(super) struct MemoryShare {
+    of: Arc<MemoryPool>,
     held: usize,
 }
 
-impl Share {
+impl MemoryShare {
     /// Nothing yet.
-    pub(super) fn of(memory: &Arc<Memory>) -> Self {
+    pub(super) fn new(memory: &Arc<MemoryPool>) -> Self {
         Self {
             of: Arc::clone(memory),
             held: 0,
@@ -86,7 +86,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -100,24 +100,24 @@ mod tests {
 
     #[test]
     fn a_thousand_sessions_that_fill_a_stream_each_fit() {
-        let memory = Arc::new(Memory::new(256 << 20, 1000));
+        let memory = Arc::new(MemoryPool::new(256 << 20, 1000));
         let shares: Vec<_> = (0..1000)
             .map(|_| {
-                let mut share = Share::of(&memory);
+                let mut share = MemoryShare::new(&memory);
                 share.set(memory.window(MIB, MIB) as usize);
                 share
             })
             .collect();
         assert!(!memory.is_short(), "{}", memory.used());
-        assert!(memory.window(MIB, MIB) >= 2 * SMALLEST_WINDOW);
+        assert!(memory.window(MIB, MIB) >= 2 * MIN_WINDOW);
         drop(shares);
-        assert_eq!((memory.used(), memory.window(SMALLEST_WINDOW, MIB)), (0, MIB));
+        assert_eq!((memory.used(), memory.window(MIN_WINDOW, MIB)), (0, MIB));
     }
 
     #[test]
     fn a_window_changes_only_for_much() {
-        let memory = Arc::new(Memory::new(64 << 20, 256));
-        let mut share = Share::of(&memory);
+        let memory = Arc::new(MemoryPool::new(64 << 20, 256));
+        let mut share = MemoryShare::new(&memory);
         assert_eq!(memory.window(MIB, MIB), MIB);
         share.set(10 << 20);
         assert_eq!(memory.window(MIB, MIB), MIB);
@@ -127,6 +127,6 @@ mod tests {
         assert_eq!(memory.window(MIB / 2, MIB), MIB / 2);
         share.set(65 << 20);
         assert!(memory.is_short());
-        assert_eq!(memory.window(MIB, MIB), SMALLEST_WINDOW);
+        assert_eq!(memory.window(MIB, MIB), MIN_WINDOW);
     }
 }

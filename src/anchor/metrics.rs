@@ -93,13 +93,13 @@ impl Metrics {
 
     /// The counters of the bytes of sessions.
     pub fn session_bytes(&self) -> SessionBytes {
-        Both::from_fn(|direction| self.bytes.of([direction.label(), "session"]))
+        Both::from_fn(|direction| self.bytes.with_labels([direction.label(), "session"]))
     }
 
     /// Sets the bytes of plain connections.
     pub fn plain_bytes(&self, totals: &Totals) {
         for direction in Direction::ALL {
-            let counter = self.bytes.of([direction.label(), "plain"]);
+            let counter = self.bytes.with_labels([direction.label(), "plain"]);
             counter.inc_by(totals.bytes(direction).saturating_sub(counter.get()));
         }
     }

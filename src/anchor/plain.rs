@@ -7,19 +7,19 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::record::Record;
+use super::record::SessionRecord;
 use super::shared::Shared;
 use crate::tunnel::direction::Both;
 use crate::tunnel::limits::TunnelLimits;
 use crate::tunnel::limits::bucket::Limit;
 use crate::tunnel::limits::slots::Slot;
-use crate::tunnel::outcome::{Close, Reason, Side};
+use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::Meter;
-use crate::tunnel::relay::{self, Early, Terms, Transports, relay};
+use crate::tunnel::relay::{self, Early, RelayConfig, Transports, relay};
 
 /// A plain client whose target is reached.
 #[derive(Debug)]
-pub(super) struct Plain {
+pub(super) struct PlainConnection {
     /// The client's and the target's connection, and what the client has sent.
     pub(super) transports: Transports<TcpStream>,
     /// The address of the client.
@@ -27,12 +27,12 @@ pub(super) struct Plain {
     /// The address of the target.
     pub(super) target: SocketAddr,
     /// When it came.
-    pub(super) since: Instant,
+    pub(super) started: Instant,
     /// One of the plain connections that there may be.
     pub(super) slot: Slot,
 }
 
-impl Plain {
+impl PlainConnection {
     /// The connections of a client and its target; `upload` has been read from the client.
     pub(super) fn between(downstream: TcpStream, upstream: TcpStream, upload: Vec<u8>) -> Transports<TcpStream> {
         Transports {
@@ -46,16 +46,16 @@ impl Plain {
     }
 
     /// Passes bytes on to the end.
-    pub(super) async fn carry(mut self, shared: &Shared) {
+    pub(super) async fn relay(mut self, shared: &Shared) {
         let addresses = [self.peer, self.target];
-        let record = Record::begin("plain", shared.next_number(), addresses, self.since);
+        let record = SessionRecord::begin("plain", shared.next_number(), addresses, self.started);
         let limits = TunnelLimits::default();
         let unlimited = Limit::new(limits.upload, limits.burst);
         let meter = Meter::new(Arc::clone(&shared.plain_bytes));
         // A side that has finished may wait for minutes of silence, and no longer: a peer could keep connections for ever
         // of which sshd knows nothing any more.
         let options = relay::Options::default();
-        let terms = Terms {
+        let terms = RelayConfig {
             limits: Both::from_fn(|_| (&unlimited).into()),
             meter: &meter,
             resources: &shared.resources,
@@ -68,7 +68,7 @@ impl Plain {
             shared.stopping.cancelled().await;
             Close {
                 by: Side::Proxy,
-                reason: Reason::Drained,
+                reason: CloseReason::Drained,
             }
         });
         let close = relay(&mut self.transports, &terms, stopping).await;

@@ -12,16 +12,16 @@ use tracing::warn;
 use crate::daemon::logging::Logs;
 use crate::tunnel::direction::Both;
 
-/// The access lines of the process, no more than [`MOST_LINES`] in a second.
+/// The access lines of the process, no more than [`MAX_LINES`] in a second.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct AccessLineLimit {
     /// Where they are written.
     pub(super) logs: Logs,
     second: Mutex<Option<(Instant, u32)>>,
     left_out: AtomicUsize,
 }
 
-impl Lines {
+impl AccessLineLimit {
     /// The access lines of a process with these logs.
     pub(super) fn new(logs: Logs) -> Self {
         Self {
@@ -36,21 +36,21 @@ impl Lines {
     }
 
     /// Says how many lines were left out, at the end of the process.
-    pub(super) fn tell(&self) {
+    pub(super) fn report(&self) {
         let left_out = self.left_out();
         if left_out > 0 {
-            warn!("{left_out} access lines were left out, as there were more than {MOST_LINES} in a second");
+            warn!("{left_out} access lines were left out, as there were more than {MAX_LINES} in a second");
         }
     }
 
-    fn admits(&self, now: Instant) -> bool {
+    fn allow(&self, now: Instant) -> bool {
         let mut second = self.second.lock();
         let (begin, written) = second.get_or_insert((now, 0));
         if now.duration_since(*begin) >= Duration::from_secs(1) {
             (*begin, *written) = (now, 0);
         }
         *written += 1;
-        let is_admitted = *written <= MOST_LINES;
+        let is_admitted = *written <= MAX_LINES;
         if !is_admitted {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
@@ -60,9 +60,9 @@ impl Lines {
 
 /// The account of one session or plain connection.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct SessionRecord {
     kind: &'static str,
-    number: u64,
+    id: u64,
     first: SocketAddr,
     last: SocketAddr,
     target: SocketAddr,
@@ -75,12 +75,12 @@ pub(super) struct Record {
     total_gap: Duration,
 }
 
-impl Record {
+impl SessionRecord {
     /// A session or a plain connection begins, for a client that came at that moment.
-    pub(super) fn begin(kind: &'static str, number: u64, [client, target]: [SocketAddr; 2], began: Instant) -> Self {
+    pub(super) fn begin(kind: &'static str, id: u64, [client, target]: [SocketAddr; 2], began: Instant) -> Self {
         Self {
             kind,
-            number,
+            id,
             first: client,
             last: client,
             target,
@@ -109,15 +109,15 @@ impl Record {
     }
 
     /// Writes the line, with the reason of the end and the bytes that were passed on.
-    pub(super) fn close(mut self, reason: &str, bytes: Both<u64>, lines: &Lines) {
+    pub(super) fn close(mut self, reason: &str, bytes: Both<u64>, lines: &AccessLineLimit) {
         let now = Instant::now();
         self.end_gap(now);
-        if !lines.admits(now) {
+        if !lines.allow(now) {
             return;
         }
         lines.logs.write_access(&json!({
             "kind": self.kind,
-            "number": self.number,
+            "number": self.id,
             "client.address": self.first.ip(),
             "client.port": self.first.port(),
             "client.last_address": self.last.ip(),
@@ -148,7 +148,7 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// A stranger chooses how often connections come: about 40 KB/s.
-const MOST_LINES: u32 = 100;
+const MAX_LINES: u32 = 100;
 
 #[cfg(test)]
 mod tests {
@@ -156,10 +156,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_second_has_a_bound_of_lines() {
-        let lines = Lines::default();
+        let lines = AccessLineLimit::default();
         for second in 1..3 {
             let now = Instant::now();
-            let written = (0..1000).filter(|_| lines.admits(now)).count();
+            let written = (0..1000).filter(|_| lines.allow(now)).count();
             assert_eq!((written, lines.left_out()), (100, 900 * second));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -168,7 +168,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn gaps_are_counted_and_added_up() {
         let client: SocketAddr = "192.0.2.1:1".parse().unwrap();
-        let mut record = Record::begin("session", 1, [client; 2], Instant::now());
+        let mut record = SessionRecord::begin("session", 1, [client; 2], Instant::now());
         for seconds in [3, 5, 1] {
             record.detached(Instant::now());
             record.detached(Instant::now());

@@ -11,26 +11,26 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::final_frames;
-use super::memory::Share;
-use super::record::Record;
-use super::sessions::{Account, Opened, Resumption};
-use super::shared::{LONGEST_STOP, Shared};
-use super::target::{Dialled, Target};
-use crate::base::cold::cold;
+use super::memory::MemoryShare;
+use super::record::SessionRecord;
+use super::registry::{Resumption, SessionGuard, SessionStatus};
+use super::shared::{SHUTDOWN_TIMEOUT, Shared};
+use super::target::{Target, TargetConnection};
+use crate::base::boxed::boxed;
 use crate::net::socket;
-use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side, Unlinked};
-use crate::protocol::resume::exchange::welcome::attached;
+use crate::protocol::resume::driver::{Attachment, DetachCause, Driver, Event, HandshakeOutput, Side};
+use crate::protocol::resume::exchange::anchor_handshake::attached;
 use crate::protocol::resume::frame::Frame;
-use crate::protocol::resume::keys::Claim;
-use crate::protocol::resume::reason::{End, Going};
+use crate::protocol::resume::keys::ResumeClaim;
+use crate::protocol::resume::reason::{DetachReason, EndReason};
 use crate::protocol::resume::session::Session;
-use crate::protocol::resume::{LONGEST_UNCONFIRMED, Options};
+use crate::protocol::resume::{CONFIRMATION_TIMEOUT, Options};
 
 /// A session, with what carries it.
 #[derive(Debug)]
-pub(super) struct Carried {
-    opened: Opened,
-    moving: Moving,
+pub(super) struct SessionTask {
+    opened: SessionGuard,
+    moving: SessionPoll,
     /// When the newest of its connections was accepted.
     newest: Instant,
     /// Since when there is no connection.
@@ -43,11 +43,11 @@ pub(super) struct Carried {
 }
 
 /// What the task has to decide on.
-enum Turn {
+enum TaskEvent {
     Resumption(Box<Resumption>),
     /// Nothing can resume the session any more.
-    Forgotten,
-    Stopping,
+    Unreachable,
+    Shutdown,
     Evicted,
     TimedOut,
     /// One of both sides has ended the session.
@@ -55,12 +55,12 @@ enum Turn {
     Event(Event),
 }
 
-impl Carried {
+impl SessionTask {
     /// Starts the task of a session, whose first connection carries it from here on.
-    pub(super) fn begin(opened: Opened, dialled: Dialled, first: Resumption, shared: &Arc<Shared>) {
+    pub(super) fn begin(opened: SessionGuard, dialled: TargetConnection, first: Resumption, shared: &Arc<Shared>) {
         let since = first.connection.since;
         let addresses = [first.connection.peer, dialled.address];
-        let record = Record::begin("session", shared.next_number(), addresses, since);
+        let record = SessionRecord::begin("session", shared.next_number(), addresses, since);
         let widest = shared.options.window;
         let window = shared.sessions.memory().window(widest, widest);
         let options = Options {
@@ -69,12 +69,12 @@ impl Carried {
         };
         let mut carried = Self {
             opened,
-            moving: Moving {
+            moving: SessionPoll {
                 driver: Driver::new(Session::new(options), Side::Anchor),
                 link: None,
                 target: Target::new(dialled, shared.metrics.session_bytes()),
                 window,
-                share: Share::of(shared.sessions.memory()),
+                share: MemoryShare::new(shared.sessions.memory()),
                 ending: None,
             },
             newest: since,
@@ -88,24 +88,24 @@ impl Carried {
     }
 
     /// Carries the session to its end.
-    async fn run(mut self, mut record: Record) {
+    async fn run(mut self, mut record: SessionRecord) {
         let end = loop {
-            match self.turn().await {
+            match self.next_event().await {
                 // The client had the announcement of this one before it began the newer one: it has given it up since, and
                 // its proof was still under way. It must not displace what the client uses now.
-                Turn::Resumption(resumption) if resumption.connection.since < self.newest => {}
-                Turn::Resumption(resumption) => {
+                TaskEvent::Resumption(resumption) if resumption.connection.since < self.newest => {}
+                TaskEvent::Resumption(resumption) => {
                     self.newest = resumption.connection.since;
                     record.attached(resumption.connection.peer, Instant::now());
                     self.attach(*resumption);
                 }
-                Turn::Event(Event::Over(end)) => break end,
-                Turn::Event(Event::SourceFailed(_) | Event::SinkFailed(_)) => {
-                    self.moving.driver.session_mut().end(End::Reset);
+                TaskEvent::Event(Event::Over(end)) => break end,
+                TaskEvent::Event(Event::SourceFailed(_) | Event::SinkFailed(_)) => {
+                    self.moving.driver.session_mut().end(EndReason::Reset);
                     self.begin_ending();
                 }
-                Turn::Event(Event::Unlinked(unlinked)) => {
-                    if let (Unlinked::Silent, Some(link)) = (unlinked, &self.moving.link) {
+                TaskEvent::Event(Event::Detached(unlinked)) => {
+                    if let (DetachCause::Silent, Some(link)) = (unlinked, &self.moving.link) {
                         // A FIN would stand behind what the proxy has no room for, which would keep the tunnel's slot. All
                         // that was not acknowledged is sent again.
                         socket::reset_on_drop(&link.stream);
@@ -116,31 +116,31 @@ impl Carried {
                     self.detached = Some(now);
                     self.opened.account.state.lock().detached = Some(now);
                     if self.stopping.is_some() {
-                        break End::Stopping;
+                        break EndReason::Stopping;
                     }
                 }
                 // Of a client only.
-                Turn::Event(Event::Confirmed(_)) => {}
-                Turn::Ending => self.begin_ending(),
-                Turn::Evicted => self.abort(End::Memory),
+                TaskEvent::Event(Event::Confirmed(_)) => {}
+                TaskEvent::Ending => self.begin_ending(),
+                TaskEvent::Evicted => self.abort(EndReason::Memory),
                 // A key exchange that has ended in the same turn has moved the deadline.
-                Turn::TimedOut if self.deadline().is_none_or(|deadline| deadline > Instant::now()) => {}
-                Turn::TimedOut if self.moving.ending.is_none() => self.abort(End::Expired),
-                Turn::Stopping if self.moving.link.is_some() => {
+                TaskEvent::TimedOut if self.deadline().is_none_or(|deadline| deadline > Instant::now()) => {}
+                TaskEvent::TimedOut if self.moving.ending.is_none() => self.abort(EndReason::Expired),
+                TaskEvent::Shutdown if self.moving.link.is_some() => {
                     self.stopping = Some(Instant::now());
-                    self.abort(End::Stopping);
+                    self.abort(EndReason::Stopping);
                 }
-                Turn::Stopping => break End::Stopping,
+                TaskEvent::Shutdown => break EndReason::Stopping,
                 // The session has an end of its own by now, which `finish` puts in place of this one.
-                Turn::TimedOut => break End::Expired,
-                Turn::Forgotten => break End::Full,
+                TaskEvent::TimedOut => break EndReason::Expired,
+                TaskEvent::Unreachable => break EndReason::TooManySessions,
             }
         };
-        cold(self.finish(end, record)).await;
+        boxed(self.finish(end, record)).await;
     }
 
     /// Moves bytes until there is something to decide.
-    async fn turn(&mut self) -> Turn {
+    async fn next_event(&mut self) -> TaskEvent {
         let deadline = self.deadline();
         let is_stopping = self.stopping.is_some();
         let Self {
@@ -148,13 +148,13 @@ impl Carried {
         } = self;
         tokio::select! {
             biased;
-            () = shared.stopping.cancelled(), if !is_stopping => Turn::Stopping,
+            () = shared.stopping.cancelled(), if !is_stopping => TaskEvent::Shutdown,
             resumption = opened.resumptions.recv() => match resumption {
-                Some(resumption) => Turn::Resumption(Box::new(resumption)),
-                None => Turn::Forgotten,
+                Some(resumption) => TaskEvent::Resumption(Box::new(resumption)),
+                None => TaskEvent::Unreachable,
             },
-            () = opened.account.eviction.notified() => Turn::Evicted,
-            () = until(deadline) => Turn::TimedOut,
+            () = opened.account.eviction.notified() => TaskEvent::Evicted,
+            () = until(deadline) => TaskEvent::TimedOut,
             turn = poll_fn(|context| moving.poll(context, &opened.account, shared)) => turn,
         }
     }
@@ -162,19 +162,19 @@ impl Carried {
     /// When the session is given up, if nothing happens before.
     fn deadline(&self) -> Option<Instant> {
         if let Some(since) = self.stopping {
-            return Some(since + LONGEST_STOP);
+            return Some(since + SHUTDOWN_TIMEOUT);
         }
         if let Some(since) = self.moving.ending {
-            return Some(since + LONGEST_END);
+            return Some(since + END_RETENTION);
         }
         let detached = self.detached?;
-        let longest = match self.opened.account.login_timeout(detached) {
+        let max = match self.opened.account.login_timeout(detached) {
             Some(timeout) => timeout,
             None if self.moving.driver.session().is_confirmed() => Duration::MAX,
-            None => LONGEST_UNCONFIRMED,
+            None => CONFIRMATION_TIMEOUT,
         };
         // On overflow there is no deadline.
-        detached.checked_add(longest.min(self.shared.options.grace))
+        detached.checked_add(max.min(self.shared.options.grace))
     }
 
     /// Lets a connection carry the session. What it claims is read and said in one step, so that an older one brings nothing
@@ -189,13 +189,13 @@ impl Carried {
         } = resumption;
         self.displace();
         let driver = &mut self.moving.driver;
-        let claim = Claim {
+        let claim = ResumeClaim {
             nonces,
             id: self.opened.id,
             received: driver.session().received(),
         };
         attached(&self.opened.keys, &claim).encode(&mut before);
-        let exchanged = Exchanged {
+        let exchanged = HandshakeOutput {
             answer: before,
             received,
             rest: &rest,
@@ -212,14 +212,14 @@ impl Carried {
         let Some((link, mut rest)) = self.moving.link.take().zip(rest) else {
             return;
         };
-        Frame::Going(Going::Displaced).encode(&mut rest);
-        let last_words = async move { final_frames::say(link.stream, &rest, LONGEST_GOING).await };
+        Frame::Going(DetachReason::Displaced).encode(&mut rest);
+        let last_words = async move { final_frames::send_and_close(link.stream, &rest, DETACH_TIMEOUT).await };
         let task = self.shared.tasks.spawn(last_words);
         self.displaced = Some(AbortOnDropHandle::new(task));
     }
 
     /// Ends the session at once.
-    fn abort(&mut self, end: End) {
+    fn abort(&mut self, end: EndReason) {
         self.moving.driver.session_mut().abort(end);
         self.begin_ending();
     }
@@ -244,14 +244,14 @@ impl Carried {
         }
     }
 
-    async fn finish(mut self, end: End, record: Record) {
+    async fn finish(mut self, end: EndReason, record: SessionRecord) {
         // What this side has decided on is the reason, whatever the answer says.
         let end = self.moving.driver.session().ending().unwrap_or(end);
-        self.close_target(end == End::Done);
+        self.close_target(end == EndReason::Completed);
         let Self {
             opened, moving, shared, ..
         } = self;
-        let Moving { link, target, .. } = moving;
+        let SessionPoll { link, target, .. } = moving;
         opened.close(&shared.tasks);
         shared.metrics.session_ends.count([end.label()]);
         record.close(end.label(), target.passed, &shared.lines);
@@ -263,19 +263,19 @@ impl Carried {
 
 /// What moves the bytes of a session.
 #[derive(Debug)]
-struct Moving {
+struct SessionPoll {
     driver: Driver,
-    link: Option<Link<TcpStream>>,
+    link: Option<Attachment<TcpStream>>,
     target: Target,
     window: u32,
-    share: Share,
+    share: MemoryShare,
     /// Since when the session is over for one of both sides.
     ending: Option<Instant>,
 }
 
-impl Moving {
+impl SessionPoll {
     /// Moves bytes with the window that the memory of all sessions allows, and accounts for what is kept after that.
-    fn poll(&mut self, context: &mut Context<'_>, account: &Account, shared: &Shared) -> Poll<Turn> {
+    fn poll(&mut self, context: &mut Context<'_>, account: &SessionStatus, shared: &Shared) -> Poll<TaskEvent> {
         let sessions = &shared.sessions;
         let window = sessions.memory().window(self.window, shared.options.window);
         if window != self.window {
@@ -295,13 +295,13 @@ impl Moving {
         if self.share.set(memory) {
             account.state.lock().memory = memory;
             if sessions.memory().is_short() {
-                sessions.relieve();
+                sessions.evict_for_memory();
             }
         }
         match polled {
-            Poll::Ready(event) => Poll::Ready(Turn::Event(event)),
+            Poll::Ready(event) => Poll::Ready(TaskEvent::Event(event)),
             Poll::Pending if self.ending.is_none() && self.driver.session().ending().is_some() => {
-                Poll::Ready(Turn::Ending)
+                Poll::Ready(TaskEvent::Ending)
             }
             Poll::Pending => Poll::Pending,
         }
@@ -316,6 +316,6 @@ async fn until(deadline: Option<Instant>) {
 }
 
 /// How long a session is kept behind its end, to say it to a client that resumes it.
-const LONGEST_END: Duration = Duration::from_secs(300);
+const END_RETENTION: Duration = Duration::from_secs(300);
 /// How long an older connection has to take its last frames.
-const LONGEST_GOING: Duration = Duration::from_secs(1);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(1);

@@ -10,16 +10,16 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::destination::{Destination, Dialler};
 use super::metrics::Metrics;
-use super::record::Lines;
-use super::sessions::Sessions;
+use super::record::AccessLineLimit;
+use super::registry::SessionRegistry;
+use super::target_addr::{TargetAddr, TargetDialer};
 use crate::base::units::{Size, UnitError};
 use crate::base::values::{address, duration};
-use crate::protocol::resume::keys::OwnKey;
+use crate::protocol::resume::keys::AgreementKey;
 use crate::protocol::resume::window;
 use crate::tunnel::limits::slots::Slots;
-use crate::tunnel::limits::unfinished::Unfinished;
+use crate::tunnel::limits::unfinished::UnfinishedSet;
 use crate::tunnel::relay::Resources;
 use crate::tunnel::relay::meter::Totals;
 
@@ -42,7 +42,7 @@ pub struct Options {
         value_name = "HOST:PORT",
         default_value = "127.0.0.1:22"
     )]
-    pub to: Destination,
+    pub to: TargetAddr,
     /// Serve /metrics, /livez, /readyz and, for processes of this host, /drain at this address
     #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR", value_parser = address)]
     pub admin: Option<SocketAddr>,
@@ -73,17 +73,17 @@ fn memory(text: &str) -> Result<usize, String> {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: Options,
-    pub(super) dialler: Arc<Dialler>,
-    pub(super) key: OwnKey,
-    pub(super) sessions: Arc<Sessions>,
+    pub(super) dialler: Arc<TargetDialer>,
+    pub(super) key: AgreementKey,
+    pub(super) sessions: Arc<SessionRegistry>,
     /// The connections in the exchange.
-    pub(super) exchanges: Unfinished,
+    pub(super) exchanges: UnfinishedSet,
     /// The plain connections.
     pub(super) plain: Arc<Slots>,
     pub(super) plain_bytes: Arc<Totals>,
     pub(super) resources: Resources,
     pub(super) metrics: Metrics,
-    pub(super) lines: Lines,
+    pub(super) lines: AccessLineLimit,
     /// Of connections and sessions, in the order in which they came.
     pub(super) numbers: AtomicU64,
     pub(super) stopping: CancellationToken,
@@ -98,4 +98,4 @@ impl Shared {
 
 const MIN_MEMORY: u64 = 64 << 10;
 /// How long clients have to answer that the process ends.
-pub(super) const LONGEST_STOP: Duration = Duration::from_secs(5);
+pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);

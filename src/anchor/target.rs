@@ -15,7 +15,7 @@ use crate::tunnel::direction::Both;
 
 /// The connection to the target, as the exchange has made it.
 #[derive(Debug)]
-pub(super) struct Dialled {
+pub(super) struct TargetConnection {
     /// Where it leads.
     pub(super) address: SocketAddr,
     pub(super) stream: TcpStream,
@@ -51,7 +51,7 @@ pub(super) struct Target {
 impl Target {
     /// From now on a drop resets the connection, unless its end is orderly: it must not look complete to the target when
     /// this process panics.
-    pub(super) fn new(dialled: Dialled, bytes: SessionBytes) -> Self {
+    pub(super) fn new(dialled: TargetConnection, bytes: SessionBytes) -> Self {
         socket::reset_on_drop(&dialled.stream);
         Self {
             stream: Some(dialled.stream),

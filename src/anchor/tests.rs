@@ -6,22 +6,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::yield_now;
 use tokio::time::{advance, sleep};
 
-use super::exchange::{Fault, hand_over};
-use super::session::Carried;
-use super::sessions::Resumption;
-use super::target::Dialled;
+use super::handshake::{HandshakeFailure, dispatch};
+use super::registry::Resumption;
+use super::session::SessionTask;
+use super::target::TargetConnection;
 use super::*;
+use crate::protocol::resume::exchange::client_handshake::{self, ClientHandshake};
 use crate::protocol::resume::exchange::lines::{Hello, IDENTIFICATION};
-use crate::protocol::resume::exchange::opening::{self, Opening};
 use crate::protocol::resume::frame::{self, Frame};
-use crate::protocol::resume::keys::{Claim, Keys, Mac, Nonce, Nonces, SessionId};
+use crate::protocol::resume::keys::{Keys, Mac, Nonce, Nonces, ResumeClaim, SessionId};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
 fn options() -> Options {
     Options {
         listen: LOOPBACK,
-        to: Destination::Address(LOOPBACK),
+        to: TargetAddr::Address(LOOPBACK),
         admin: None,
         grace: Duration::from_secs(24 * 3600),
         window: 1 << 20,
@@ -63,15 +63,18 @@ async fn said(client: &mut TcpStream) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
-    let shared = share(options(), LOOPBACK, Descriptors::raise().unwrap(), Logs::default()).unwrap();
-    let keys = Keys::decoy().unwrap();
+    let shared = share(options(), LOOPBACK, FdLimit::raise().unwrap(), Logs::default()).unwrap();
+    let keys = Keys::dummy().unwrap();
     let opened = shared.sessions.open(keys.clone()).unwrap();
-    let claim = Claim {
+    let claim = ResumeClaim {
         nonces: nonces(),
         id: opened.id,
         received: 0,
     };
-    let session = shared.sessions.prove(&claim, &keys.prove_client(&claim)).unwrap();
+    let session = shared
+        .sessions
+        .authenticate(&claim, &keys.prove_client(&claim))
+        .unwrap();
     let resumption = |stream| Resumption {
         connection: connection(stream),
         nonces: claim.nonces,
@@ -81,11 +84,16 @@ async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
     };
     // One is queued when the session's task ends, the other one proves the session before that and is handed over behind it.
     let [[mut queued, one], [mut late, other]] = [pair().await, pair().await];
-    assert!(hand_over(&session, resumption(one)).await.is_ok());
+    assert!(dispatch(&session, resumption(one)).await.is_ok());
     opened.close(&shared.tasks);
-    assert!(shared.sessions.prove(&claim, &keys.prove_client(&claim)).is_err());
-    let (told, handed) = tokio::join!(said(&mut late), hand_over(&session, resumption(other)));
-    assert_eq!(handed.unwrap_err(), Fault::Ended(End::Gone));
+    assert!(
+        shared
+            .sessions
+            .authenticate(&claim, &keys.prove_client(&claim))
+            .is_err()
+    );
+    let (told, handed) = tokio::join!(said(&mut late), dispatch(&session, resumption(other)));
+    assert_eq!(handed.unwrap_err(), HandshakeFailure::Ended(EndReason::NoSuchSession));
     for told in [told, said(&mut queued).await] {
         assert_eq!(told, b"SSH-2.0-before\r\n\x09\0\0\x01\x04");
     }
@@ -121,13 +129,13 @@ struct Stage {
 }
 
 async fn begun(rest: Vec<u8>) -> Stage {
-    let shared = Arc::new(share(options(), LOOPBACK, Descriptors::raise().unwrap(), Logs::default()).unwrap());
+    let shared = Arc::new(share(options(), LOOPBACK, FdLimit::raise().unwrap(), Logs::default()).unwrap());
     let [client, stream] = pair().await;
     let [server, upstream] = pair().await;
-    let keys = Keys::decoy().unwrap();
+    let keys = Keys::dummy().unwrap();
     let opened = shared.sessions.open(keys.clone()).unwrap();
     let id = opened.id;
-    let dialled = Dialled {
+    let dialled = TargetConnection {
         address: upstream.peer_addr().unwrap(),
         stream: upstream,
         early: Vec::new(),
@@ -141,7 +149,7 @@ async fn begun(rest: Vec<u8>) -> Stage {
         before: Vec::new(),
         rest,
     };
-    Carried::begin(opened, dialled, first, &shared);
+    SessionTask::begin(opened, dialled, first, &shared);
     Stage {
         shared,
         client,
@@ -154,13 +162,13 @@ async fn begun(rest: Vec<u8>) -> Stage {
 impl Stage {
     /// Attaches another connection in place of the one before.
     async fn attach(&mut self) {
-        let claim = Claim {
+        let claim = ResumeClaim {
             nonces: nonces(),
             id: self.id,
             received: 0,
         };
         let proof = self.keys.prove_client(&claim);
-        let session = self.shared.sessions.prove(&claim, &proof).unwrap();
+        let session = self.shared.sessions.authenticate(&claim, &proof).unwrap();
         let [client, stream] = pair().await;
         self.client = client;
         let resumption = Resumption {
@@ -170,7 +178,7 @@ impl Stage {
             before: Vec::new(),
             rest: Vec::new(),
         };
-        hand_over(&session, resumption).await.unwrap();
+        dispatch(&session, resumption).await.unwrap();
     }
 }
 
@@ -252,11 +260,11 @@ async fn a_client_that_does_not_answer_at_the_stop_holds_it_up_for_five_seconds(
 fn beside_target() -> (Arc<Shared>, std::net::TcpListener, mpsc::Sender<()>) {
     let target = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     target.set_nonblocking(true).unwrap();
-    let to = Destination::Address(target.local_addr().unwrap());
+    let to = TargetAddr::Address(target.local_addr().unwrap());
     let shared = share(
         Options { to, ..options() },
         LOOPBACK,
-        Descriptors::raise().unwrap(),
+        FdLimit::raise().unwrap(),
         Logs::default(),
     )
     .unwrap();
@@ -273,7 +281,7 @@ async fn exchanging(shared: &Arc<Shared>, early: &[u8]) -> TcpStream {
     while !early.is_empty() && stream.peek(&mut [0; 256]).await.unwrap() < early.len() {}
     shared
         .tasks
-        .spawn(exchange::serve(connection(stream), Arc::clone(shared)));
+        .spawn(handshake::serve(connection(stream), Arc::clone(shared)));
     client
 }
 
@@ -299,7 +307,7 @@ fn resume_of_none() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let (received, mac) = (0, Mac([9; 32]));
     let (mut proof, mut answer) = (Vec::new(), Vec::new());
     Frame::Proof { received, mac }.encode(&mut proof);
-    Frame::End(End::Gone).encode(&mut answer);
+    Frame::End(EndReason::NoSuchSession).encode(&mut answer);
     (Hello::Resume { id, nonce }.line().into_bytes(), proof, answer)
 }
 
@@ -365,12 +373,12 @@ async fn a_dial_for_a_silent_client_is_given_up_unheard_when_it_resumes() {
 async fn a_dial_for_a_silent_client_serves_the_session_that_it_begins() {
     let (shared, target, _still) = beside_target();
     let (mut client, announcement, mut server) = dialled(&shared, &target).await;
-    let mut opening = Opening::begin();
+    let mut opening = ClientHandshake::begin();
     opening.receive(&announcement).unwrap();
     client.write_all(&opening.take_output()).await.unwrap();
     let attached = loop {
         let step = opening.receive(&[client.read_u8().await.unwrap()]).unwrap();
-        if let opening::Step::Attached(attached) = step {
+        if let client_handshake::HandshakeStep::Attached(attached) = step {
             break attached;
         }
     };
@@ -385,7 +393,7 @@ async fn a_dial_for_a_silent_client_serves_the_session_that_it_begins() {
 #[tokio::test(start_paused = true)]
 async fn an_anchor_that_has_sessions_waits_longer_before_it_asks_the_target_to_speak() {
     let (shared, target, _still) = beside_target();
-    let _session = shared.sessions.open(Keys::decoy().unwrap()).unwrap();
+    let _session = shared.sessions.open(Keys::dummy().unwrap()).unwrap();
     let mut client = exchanging(&shared, b"").await;
     announced(&mut client).await;
     settle().await;

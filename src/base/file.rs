@@ -8,16 +8,16 @@ use std::path::Path;
 use crate::base::platform;
 pub(crate) use crate::base::platform::open_regular as open;
 
-/// Reads a regular file of at most `longest` bytes.
+/// Reads a regular file of at most `max` bytes.
 ///
 /// # Errors
 /// `InvalidInput` for what is no regular file, `FileTooLarge` for a larger one, each with a sentence of its own; else
 /// what open(2) and read(2) say.
-pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open(path)?.take(longest.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > longest {
-        let reason = format!("larger than {} MiB", longest >> 20);
+    open(path)?.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        let reason = format!("larger than {} MiB", max >> 20);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
     }
     Ok(bytes)
@@ -30,8 +30,8 @@ pub(crate) type Bytes = Result<Vec<u8>, String>;
 ///
 /// # Errors
 /// The process or the system is short of descriptors or memory: that is no fault of the file.
-pub(crate) fn read_unless_short(path: &Path, longest: u64) -> Result<Bytes, String> {
-    match read(path, longest) {
+pub(crate) fn read_unless_short(path: &Path, max: u64) -> Result<Bytes, String> {
+    match read(path, max) {
         Err(error) if platform::is_shortage(&error) => Err(unreadable(&error)),
         read => Ok(read.map_err(|error| unreadable(&error))),
     }

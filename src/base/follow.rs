@@ -13,15 +13,15 @@ use tokio::time::{Instant, timeout};
 
 /// The result of reading a source again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reloaded<F> {
+pub enum ReloadResult<F> {
     /// It has not changed.
     Unchanged,
     /// It has changed, and applies from now on.
     Loaded,
     /// It has changed and has these faults: the contents before stay.
-    Faulty(Vec<F>),
+    Invalid(Vec<F>),
     /// It could not be read now, for this reason, which says nothing about it.
-    Postponed(String),
+    Deferred(String),
 }
 
 /// Reads a source again, and applies what it holds if that has changed. It blocks.
@@ -37,19 +37,19 @@ pub(crate) fn reload<T: Hash, F>(
     settling: Duration,
     read: impl Fn() -> Result<T, String>,
     apply: impl FnOnce(T) -> Result<(), Vec<F>>,
-) -> Reloaded<F> {
+) -> ReloadResult<F> {
     let (number, before) = readings.lock().begin();
     let (contents, fingerprint) = match settled(before, settling, read) {
         Ok(settled) => settled,
-        Err(reason) => return Reloaded::Postponed(reason),
+        Err(reason) => return ReloadResult::Deferred(reason),
     };
     let mut readings = readings.lock();
     if !readings.is_news(number, fingerprint) {
-        return Reloaded::Unchanged;
+        return ReloadResult::Unchanged;
     }
     match apply(contents) {
-        Ok(()) => Reloaded::Loaded,
-        Err(faults) => Reloaded::Faulty(faults),
+        Ok(()) => ReloadResult::Loaded,
+        Err(faults) => ReloadResult::Invalid(faults),
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn settled<T: Hash>(
     read: impl Fn() -> Result<T, String>,
 ) -> Result<(T, u64), String> {
     let mut last = before;
-    for _ in 0..MOST_READS {
+    for _ in 0..MAX_READS {
         let contents = read()?;
         let found = fingerprint(&contents);
         if last.replace(found) == Some(found) {
@@ -159,7 +159,7 @@ impl Reads {
         let stuck = Arc::strong_count(&self.begun) - 1;
         {
             let mut begun = self.begun.lock();
-            if stuck >= MOST_STUCK || (stuck >= FEW_STUCK && begun.elapsed() < SLOW) {
+            if stuck >= MAX_STUCK || (stuck >= FEW_STUCK && begun.elapsed() < SLOW) {
                 return Err(ReadFailure::Stuck);
             }
             *begun = Instant::now();
@@ -169,7 +169,7 @@ impl Reads {
             let _under_way = under_way;
             read()
         });
-        match timeout(LONGEST, reading).await {
+        match timeout(READ_TIMEOUT, reading).await {
             Ok(read) => read.map_err(|_| ReadFailure::Panicked),
             Err(_) => Err(ReadFailure::Late),
         }
@@ -198,14 +198,14 @@ pub(crate) async fn follow(
 }
 
 /// Contents that change so often are read at the next time.
-const MOST_READS: usize = 6;
+const MAX_READS: usize = 6;
 /// The time for a reading. A local file is read within milliseconds.
-pub const LONGEST: Duration = Duration::from_secs(10);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The readings that may hang before the next ones come slowly.
 const FEW_STUCK: usize = 4;
 const SLOW: Duration = Duration::from_mins(5);
 /// The readings that may hang: each holds a thread.
-const MOST_STUCK: usize = 32;
+const MAX_STUCK: usize = 32;
 
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,8 @@ use self::unix as system;
 use self::windows as system;
 
 pub(crate) use self::system::{
-    Group, IS_WINDOWS, Signals, create_private, give_up_after, has_no_reader, has_room, is_shortage, is_suspended,
-    is_the_users, keep_owner, killed_by, make_private_folder, open_regular, shell, take_stdout,
+    IS_WINDOWS, ProcessGroup, Signals, create_private, has_no_reader, is_shortage, is_suspended, is_the_users,
+    keep_owner, make_private_folder, open_regular, poll_writable, set_tcp_user_timeout, shell, take_stdout,
+    termination_signal,
 };
-pub use self::system::{home, outlive_the_limit_of_a_file};
+pub use self::system::{home, ignore_sigxfsz};

@@ -36,13 +36,13 @@ fn is_of_token(character: char) -> bool {
 
 /// Whether any part of the token that is long enough to say something of it is in the word. A shorter token is one part.
 fn quotes(word: &[u8], token: &[u8]) -> bool {
-    let length = SHORTEST_PART.min(token.len()).max(1);
+    let length = MIN_PART.min(token.len()).max(1);
     word.windows(length)
         .any(|part| token.windows(length).any(|other| other == part))
 }
 
 /// Of Base64: six bytes of what is signed, or of the signature.
-const SHORTEST_PART: usize = 8;
+const MIN_PART: usize = 8;
 
 /// Overwrites bytes that held a secret.
 pub(crate) fn wipe(bytes: &mut [u8]) {

@@ -66,9 +66,9 @@ fn has_no_picture(character: char) -> bool {
     )
 }
 
-/// The first `longest` characters of a foreign text, [escaped], with `…` where the text goes on.
-pub(crate) fn excerpt(text: &str, longest: usize) -> String {
-    match text.char_indices().nth(longest) {
+/// The first `max` characters of a foreign text, [escaped], with `…` where the text goes on.
+pub(crate) fn excerpt(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
         Some((end, _)) => escaped(text.get(..end).unwrap_or_default()) + "…",
         None => escaped(text),
     }
@@ -83,12 +83,12 @@ pub(crate) fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
     characters.map(replace).collect()
 }
 
-/// A foreign text as a person reads it on a terminal, at most `longest` characters: without escape sequences, line ends,
+/// A foreign text as a person reads it on a terminal, at most `max` characters: without escape sequences, line ends,
 /// invisible characters and those that reverse the direction of writing. White space at its ends is left out.
-pub(crate) fn printable(text: &str, longest: usize) -> String {
+pub(crate) fn printable(text: &str, max: usize) -> String {
     text.chars()
         .filter(|&character| !character.is_control() && !is_invisible(character))
-        .take(longest)
+        .take(max)
         .collect::<String>()
         .trim()
         .to_owned()

@@ -155,7 +155,7 @@ pub fn address(text: &str) -> Result<SocketAddr, &'static str> {
 
 /// A text as a fault shows it: at most 60 characters, escaped.
 pub(crate) fn shown(text: &str) -> String {
-    excerpt(text, LONGEST_SHOWN)
+    excerpt(text, MAX_SHOWN)
 }
 
 /// The longest deadline of a handshake: each one holds a descriptor, and clients give up long before.
@@ -165,7 +165,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The units of humantime that are longer than a week.
 const NO_UNITS: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
 /// In characters.
-const LONGEST_SHOWN: usize = 60;
+const MAX_SHOWN: usize = 60;
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,8 @@
 //! that are made afterwards take their place from a `field`. `schema` is the JSON Schema of a type.
 
 pub(crate) mod de;
+pub(crate) mod diagnostic;
 pub(crate) mod field;
-pub(crate) mod finding;
 pub(crate) mod forms;
 pub(crate) mod schema;
 pub(crate) mod suggest;
@@ -14,20 +14,20 @@ pub(crate) mod tree;
 
 use std::io::{self, Read};
 
-use self::finding::{Findings, Position};
+use self::diagnostic::{Diagnostics, Position};
 use self::tree::Node;
 
 /// Reads what a file may have at most, and a byte more, which [`tree`] refuses.
 pub(crate) fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    reader.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// The tree of a file; `None` after a fault that ends the reading.
-pub(crate) fn tree(bytes: &[u8], findings: &Findings) -> Option<Node> {
+pub(crate) fn tree(bytes: &[u8], findings: &Diagnostics) -> Option<Node> {
     let fault = match std::str::from_utf8(bytes) {
-        _ if bytes.len() as u64 > LARGEST => (Position::START, "larger than 1 MiB"),
+        _ if bytes.len() as u64 > MAX_FILE_BYTES => (Position::START, "larger than 1 MiB"),
         Ok(text) => return tree::read(text, findings),
         Err(error) => {
             let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
@@ -49,4 +49,4 @@ fn end_of(text: &str) -> Position {
 }
 
 /// 1 MiB: 20,000 short static targets, and the largest ConfigMap.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -9,7 +9,7 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args};
 use switchboard::base::platform;
 use switchboard::client::proxy_settings::ProxySettings;
-use switchboard::client::ssh_config::{Block, Place, System};
+use switchboard::client::ssh_config::{Block, ConfigPaths, System};
 use switchboard::client::{ProxyUrl, check};
 
 use crate::cli::client_flags::ClientFlags;
@@ -52,12 +52,12 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         return Ok(check::command(&client.options(target)?));
     }
     if flags.remove {
-        return tell(&place(flags)?.remove(&flags.name)?);
+        return report(&place(flags)?.remove(&flags.name)?);
     }
     let text = block(flags, &client)?.text();
     let text = text.map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, fault))?;
     if flags.write.is_some() {
-        return tell(&place(flags)?.install(&flags.name, &text)?);
+        return report(&place(flags)?.install(&flags.name, &text)?);
     }
     print(text)?;
     Ok(ExitCode::SUCCESS)
@@ -92,13 +92,13 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
 }
 
 /// The place that --write names, or the file that ssh reads.
-fn place(flags: &ConfigFlags) -> anyhow::Result<Place> {
+fn place(flags: &ConfigFlags) -> anyhow::Result<ConfigPaths> {
     Ok(match flags.write.clone().flatten() {
-        Some(config) => Place {
+        Some(config) => ConfigPaths {
             config: std::path::absolute(config).context("cannot tell the working folder")?,
             is_default: false,
         },
-        None => Place {
+        None => ConfigPaths {
             config: platform::home()
                 .context("there is no home folder")?
                 .join(".ssh")
@@ -109,7 +109,7 @@ fn place(flags: &ConfigFlags) -> anyhow::Result<Place> {
 }
 
 /// Names the files that have been changed.
-fn tell(changed: &[PathBuf]) -> anyhow::Result<ExitCode> {
+fn report(changed: &[PathBuf]) -> anyhow::Result<ExitCode> {
     for path in changed {
         to_stderr(format_args!("switchboard: changed {}", path.display()));
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use anyhow::Context;
 use clap::Args;
 use clap::error::ErrorKind;
-use switchboard::base::platform::outlive_the_limit_of_a_file;
+use switchboard::base::platform::ignore_sigxfsz;
 use switchboard::daemon::logging::{self, Format, Logging};
 use switchboard::daemon::process_size::ProcessSize;
 use switchboard::daemon::{calls, threads, vital};
@@ -40,7 +40,7 @@ pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtim
         .context("cannot start the runtime")?;
     {
         let _entered = runtime.enter();
-        outlive_the_limit_of_a_file();
+        ignore_sigxfsz();
     }
     Ok((runtime, logging))
 }

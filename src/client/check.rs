@@ -8,15 +8,15 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use super::connect::attempt::Tunnel;
-use super::connect::login::Login;
+use super::connect::credential_cache::CachedLogin;
 use super::connect::{attempt, report, runtime};
 use super::dial::deadline::Step;
-use super::dial::dialing::Dialing;
-use super::dial::transport::read_some;
+use super::dial::dialer::ProxyDialer;
+use super::dial::io::read_some;
 use super::dial::url::Scheme;
 use super::error::ClientError;
 use super::options::Options;
-use super::stderr::LONGEST_LINE;
+use super::stderr::MAX_LINE;
 use crate::base::authority::Authority;
 use crate::base::text::{chain, printable};
 
@@ -26,7 +26,7 @@ pub fn command(options: &Options) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(options, &error),
     };
-    let mut dialing = Dialing::default();
+    let mut dialing = ProxyDialer::default();
     let found = runtime.block_on(check(options, &mut dialing));
     // A lookup may still be at it.
     runtime.shutdown_background();
@@ -39,10 +39,10 @@ pub fn command(options: &Options) -> ExitCode {
 }
 
 /// Logs in as far as the SSH identification, and returns it, or why there is none.
-async fn check(options: &Options, dialing: &mut Dialing) -> Result<String, String> {
+async fn check(options: &Options, dialing: &mut ProxyDialer) -> Result<String, String> {
     let parsed = options.target.parse::<Authority>().map_err(ClientError::Target);
     parsed.map_err(|error| chain(&error))?;
-    let opened = Box::pin(attempt::open(options, &mut Login::default(), dialing)).await;
+    let opened = Box::pin(attempt::open(options, &mut CachedLogin::default(), dialing)).await;
     let tunnel = opened.map_err(|error| chain(&error))?;
     dialing.step = Step::Ssh;
     timeout(options.timeout, identification(tunnel)).await.map_err(|_| {
@@ -65,7 +65,7 @@ fn table(options: &Options, begun: Step, found: &Result<String, String>) -> Stri
     if proxy.scheme() == Scheme::Https {
         steps.push((Step::Tls, "TLS", "the proxy's certificate is trusted".to_owned()));
     }
-    let target = printable(&options.target, LONGEST_LINE);
+    let target = printable(&options.target, MAX_LINE);
     steps.extend([
         (Step::Answer, "proxy", format!("{proxy} opens a tunnel to {target}")),
         (Step::Ssh, "SSH", found.clone().unwrap_or_default()),
@@ -74,7 +74,7 @@ fn table(options: &Options, begun: Step, found: &Result<String, String>) -> Stri
     for (step, name, fine) in steps {
         let failure = found.as_ref().err().filter(|_| step >= begun);
         if let Some(reason) = failure {
-            let reason = printable(reason, LONGEST_LINE);
+            let reason = printable(reason, MAX_LINE);
             writeln!(text, "FAILS  {name:8}  {reason}").unwrap_or_default();
             break;
         }
@@ -103,7 +103,7 @@ async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
             };
         }
         match end {
-            Ok(1..) if read.len() < LONGEST_PREFACE => {}
+            Ok(1..) if read.len() < MAX_PREFACE => {}
             Ok(0) if read.is_empty() => {
                 return Err("the connection ended without a word: is it an SSH server?".to_owned());
             }
@@ -125,18 +125,18 @@ async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
 fn find(read: &[u8]) -> Option<String> {
     let mut lines = read.split_inclusive(|&byte| byte == b'\n');
     let line = lines.find(|line| line.starts_with(b"SSH-") && line.ends_with(b"\n"))?;
-    Some(printable(&String::from_utf8_lossy(line), LONGEST_LINE))
+    Some(printable(&String::from_utf8_lossy(line), MAX_LINE))
 }
 
 fn said(read: &[u8]) -> String {
     let text = String::from_utf8_lossy(read);
     format!(
         "the target is no SSH server: it says {:?}",
-        printable(text.lines().next().unwrap_or_default(), LONGEST_SAID)
+        printable(text.lines().next().unwrap_or_default(), MAX_EXCERPT)
     )
 }
 
 /// The bytes in front of an identification.
-const LONGEST_PREFACE: usize = 8 * 1024;
+const MAX_PREFACE: usize = 8 * 1024;
 /// What is shown of a target that speaks something else.
-const LONGEST_SAID: usize = 80;
+const MAX_EXCERPT: usize = 80;

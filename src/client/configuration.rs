@@ -11,8 +11,8 @@ use super::proxy_settings::{ProxySettings, SeveralSources};
 use super::ssh_config::System;
 use crate::base::file;
 use crate::base::platform;
+use crate::base::yaml::diagnostic::{Diagnostics, Report};
 use crate::base::yaml::field::Field;
-use crate::base::yaml::finding::{Findings, Report};
 use crate::base::yaml::{self, de, forms};
 
 /// The entries of a file, in its order.
@@ -44,7 +44,7 @@ impl Configuration {
         let name = path.display().to_string();
         let opened = match file::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_demanded => {
-                return Findings::default().finish(None, Self::default());
+                return Diagnostics::default().finish(None, Self::default());
             }
             opened => opened,
         };
@@ -55,7 +55,7 @@ impl Configuration {
             .map_err(|reason| Report::unreadable(&name, format!("is not read, as {reason}")))?;
         let bytes = yaml::bounded(file).map_err(unreadable)?;
         let home = platform::home();
-        let base = Base {
+        let base = PathBase {
             folder: path.parent().unwrap_or(Path::new("")),
             home: home.as_deref(),
             opens_files,
@@ -89,7 +89,7 @@ fn path_on(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Optio
 }
 
 /// How the paths of a file are read.
-struct Base<'a> {
+struct PathBase<'a> {
     /// Relative paths begin with it.
     folder: &'a Path,
     home: Option<&'a Path>,
@@ -98,7 +98,7 @@ struct Base<'a> {
     opens_files: bool,
 }
 
-impl Base<'_> {
+impl PathBase<'_> {
     fn whole(&self, path: &Path) -> PathBuf {
         match (path.strip_prefix("~"), self.home) {
             (Ok(rest), Some(home)) => home.join(rest),
@@ -107,8 +107,8 @@ impl Base<'_> {
     }
 }
 
-fn parse(bytes: &[u8], name: &str, base: &Base<'_>) -> Result<(Configuration, Report), Report> {
-    let findings = Findings::default();
+fn parse(bytes: &[u8], name: &str, base: &PathBase<'_>) -> Result<(Configuration, Report), Report> {
+    let findings = Diagnostics::default();
     let mut configuration = Configuration::default();
     // A file in which all is commented out has no entries.
     let tree = (!is_blank(bytes)).then(|| yaml::tree(bytes, &findings)).flatten();
@@ -123,7 +123,7 @@ fn parse(bytes: &[u8], name: &str, base: &Base<'_>) -> Result<(Configuration, Re
 }
 
 /// Makes the paths of an entry whole, and reports what is wrong with it as a whole.
-fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &Base<'_>) {
+fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &PathBase<'_>) {
     let files = [
         ("ca", &mut settings.ca),
         ("cert", &mut settings.cert),
@@ -215,7 +215,7 @@ mod tests {
     use crate::client::proxy_settings::Resume;
 
     fn read(text: &str) -> Result<Configuration, String> {
-        let base = Base {
+        let base = PathBase {
             folder: Path::new("/etc/x"),
             home: Some(Path::new("/home/u")),
             opens_files: false,

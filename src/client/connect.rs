@@ -1,4 +1,4 @@
-//! The walk of the ProxyCommand: from ssh's bytes to the proxy and back.
+//! The life of a ProxyCommand: from ssh's bytes to the proxy and back.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -6,21 +6,21 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use tokio::runtime::Runtime;
 
-use self::stdio::Local;
+use self::stdio::Stdio;
 use super::error::ClientError;
 use super::options::Options;
 use super::stderr;
 use crate::base::text::chain;
 
 pub(crate) mod attempt;
-pub(crate) mod carry;
-pub(crate) mod hangup;
+pub(crate) mod credential_cache;
+pub(crate) mod end_notice;
 pub(crate) mod in_band;
-pub(crate) mod login;
-pub(crate) mod notice;
 mod relay;
 mod retry_after;
+pub(crate) mod run;
 pub(crate) mod session;
+pub(crate) mod signals;
 pub(crate) mod stdio;
 
 /// Runs the tunnel between the process's own stdin and stdout, and reports a failure: to ssh, where that reads stdout and
@@ -32,7 +32,7 @@ pub(crate) mod stdio;
 /// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
 pub fn command(options: &Options) -> ExitCode {
     let local = match stdio::take_stdout() {
-        Ok(stdout) => Local {
+        Ok(stdout) => Stdio {
             stdin: stdio::Input::default(),
             stdout,
             interactive: io::stdin().is_terminal(),
@@ -40,7 +40,7 @@ pub fn command(options: &Options) -> ExitCode {
         },
         Err(error) => return report(options, &relay::unwritable(error)),
     };
-    let mut local = in_band::watch(local);
+    let mut local = in_band::wrap(local);
     local.is_abandoned = Some(|stdout| stdout.stream.is_abandoned());
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -48,15 +48,15 @@ pub fn command(options: &Options) -> ExitCode {
     };
     let streams = &mut local;
     let run = move |exit| async move {
-        match Box::pin(carry::tunnel(options, streams, exit)).await {
+        match Box::pin(run::run(options, streams, exit)).await {
             Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(error) if in_band::tell(streams, &error, &options.target).await && !options.verbose => {
+            Err(error) if in_band::disconnect_ssh(streams, &error, &options.target).await && !options.verbose => {
                 Ok(ExitCode::from(error.exit_code()))
             }
             Err(error) => Err(error),
         }
     };
-    let ended = runtime.block_on(hangup::run_until_hung_up(run));
+    let ended = runtime.block_on(signals::run_with_signals(run));
     // Dropping the runtime would wait for a read of stdin that may never return.
     runtime.shutdown_background();
     match ended {

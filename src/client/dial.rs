@@ -1,10 +1,10 @@
 //! The way to the proxy: addresses, TLS, the request and its answer.
 
 pub(crate) mod deadline;
-pub(crate) mod dialing;
+pub(crate) mod dialer;
 pub(crate) mod forward;
 pub(crate) mod head;
-pub(crate) mod route;
+pub(crate) mod io;
+pub(crate) mod proxy_connection;
 pub(crate) mod tls;
-pub(crate) mod transport;
 pub(crate) mod url;

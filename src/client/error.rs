@@ -100,9 +100,9 @@ pub(in crate::client) enum Retry {
     /// As of [`ClientError::Never`].
     Never,
     /// As of [`ClientError::WithPauses`].
-    WithPauses,
+    WithBackoff,
     /// As of [`ClientError::Soon`].
-    Soon,
+    Immediately,
 }
 
 impl ClientError {
@@ -126,8 +126,8 @@ impl ClientError {
             }
             Self::Target(_) | Self::Never(_) => Retry::Never,
             // A resolver may lead `localhost` elsewhere for a while.
-            Self::Cleartext | Self::Refused(_) | Self::WithPauses(_) => Retry::WithPauses,
-            Self::Lost(_) | Self::Unidentified | Self::Moved(_) | Self::Soon(_) => Retry::Soon,
+            Self::Cleartext | Self::Refused(_) | Self::WithPauses(_) => Retry::WithBackoff,
+            Self::Lost(_) | Self::Unidentified | Self::Moved(_) | Self::Soon(_) => Retry::Immediately,
         }
     }
 

@@ -5,5 +5,5 @@ mod install;
 mod quoting;
 
 pub use self::block::Block;
-pub use self::install::Place;
+pub use self::install::ConfigPaths;
 pub use self::quoting::System;

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::platform::has_room;
+use crate::base::platform::poll_writable;
 use crate::base::text::printable;
 
 /// Where lines for the user go.
@@ -37,16 +37,16 @@ pub(super) fn last_line(line: &str) {
     write(line, Duration::from_secs(1));
 }
 
-fn write(line: &str, longest: Duration) {
+fn write(line: &str, timeout: Duration) {
     let stderr = io::stderr();
-    if has_room(&stderr, longest) {
+    if poll_writable(&stderr, timeout) {
         // With stderr closed the session goes on, and the exit status remains.
-        let line = format!("switchboard: {}\n", printable(line, LONGEST));
+        let line = format!("switchboard: {}\n", printable(line, MAX_CHARS));
         stderr.lock().write_all(line.as_bytes()).ok();
     }
 }
 
 /// Characters of a message, and of a refusal's reason.
-pub(super) const LONGEST_LINE: usize = 400;
+pub(super) const MAX_LINE: usize = 400;
 /// Characters of a line: fewer than the 4 KiB that a pipe with room takes at once (pipe(7)).
-const LONGEST: usize = 500;
+const MAX_CHARS: usize = 500;

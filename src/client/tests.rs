@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::connect::hangup::{Exit, Leaving};
-use super::connect::stdio::Local;
+use super::connect::signals::{ExitRequest, ExitSignals};
+use super::connect::stdio::Stdio;
 use super::error::ClientError;
 use super::{ForwardProxy, Identity, Options, Remarks, Settings, Trust, connect, credentials, dial};
 use crate::base::text::chain;
@@ -48,7 +48,7 @@ impl Session {
     fn start_with(options: Options, interactive: bool) -> Self {
         let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
         let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
-        let mut local = Local {
+        let mut local = Stdio {
             stdin: theirs_in,
             stdout: theirs_out,
             interactive,
@@ -74,9 +74,9 @@ impl Session {
 }
 
 /// Runs one tunnel to its end, without signals.
-async fn run(options: &Options, local: &mut Local<DuplexStream, DuplexStream>) -> Result<(), ClientError> {
-    let exit = Exit(tokio::sync::watch::channel(Leaving::No).1);
-    Box::pin(connect::carry::tunnel(options, local, exit)).await
+async fn run(options: &Options, local: &mut Stdio<DuplexStream, DuplexStream>) -> Result<(), ClientError> {
+    let exit = ExitSignals(tokio::sync::watch::channel(ExitRequest::No).1);
+    Box::pin(connect::run::run(options, local, exit)).await
 }
 
 struct Proxy {

@@ -13,10 +13,10 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::stderr::LONGEST_LINE;
+use super::stderr::MAX_LINE;
 use crate::base::text::printable;
 use crate::base::values::{duration, is_object_name};
-use crate::protocol::ticket::{Minted, SECRET_TYPE, Ticket, TicketTarget};
+use crate::protocol::ticket::{NewTicket, SECRET_TYPE, Ticket, TicketTarget};
 
 /// The settings of one ticket: the arguments of the program.
 #[derive(Args, Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Options {
 /// # Errors
 /// The system has no random numbers, the ticket is too long, or stdout cannot be written.
 pub fn make(options: &Options) -> anyhow::Result<ExitCode> {
-    let minted = Minted::new().context("no ticket was made: the system has no random numbers")?;
+    let minted = NewTicket::new().context("no ticket was made: the system has no random numbers")?;
     let ticket = Ticket {
         user: options.user.as_str().into(),
         groups: options.groups.iter().map(|group| group.as_str().into()).collect(),
@@ -70,13 +70,13 @@ pub fn make(options: &Options) -> anyhow::Result<ExitCode> {
     printed.context("no ticket was made: cannot write to stdout")?;
     // Alone on its line, for scripts.
     writeln!(io::stderr(), "{}", minted.ticket.expose()).ok();
-    say(&summary(&ticket));
+    print(&summary(&ticket));
     // A field manager of its own: a second apply by one manager would remove the key of the first, and so take it back.
-    say(&format!(
+    print(&format!(
         "it counts once stdout is applied: kubectl apply --server-side --field-manager=switchboard-{key} -f -"
     ));
     let namespace = options.namespace.as_ref().map(|name| format!(" -n {name}"));
-    say(&format!(
+    print(&format!(
         "it is taken back by: kubectl{} patch secret {} --type=merge -p '{{\"data\":{{\"{key}\":null}}}}'",
         namespace.unwrap_or_default(),
         options.secret
@@ -100,8 +100,8 @@ fn summary(ticket: &Ticket) -> String {
 fn ttl(text: &str) -> Result<Duration, &'static str> {
     let ttl = duration(text)?;
     match ttl {
-        short if short < SHORTEST => Err("a ticket lives for at least 10m"),
-        long if long > LONGEST => Err("a ticket lives for at most 1d"),
+        short if short < MIN_LIFETIME => Err("a ticket lives for at least 10m"),
+        long if long > MAX_LIFETIME => Err("a ticket lives for at most 1d"),
         ttl => Ok(ttl),
     }
 }
@@ -114,9 +114,9 @@ fn name(text: &str) -> Result<String, &'static str> {
 }
 
 /// Writes a line. With stderr closed the exit status remains.
-fn say(line: &str) {
-    writeln!(io::stderr(), "switchboard: {}", printable(line, LONGEST_LINE)).ok();
+fn print(line: &str) {
+    writeln!(io::stderr(), "switchboard: {}", printable(line, MAX_LINE)).ok();
 }
 
-const SHORTEST: Duration = Duration::from_mins(10);
-const LONGEST: Duration = Duration::from_hours(24);
+const MIN_LIFETIME: Duration = Duration::from_mins(10);
+const MAX_LIFETIME: Duration = Duration::from_hours(24);

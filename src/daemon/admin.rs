@@ -18,17 +18,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-use self::answer::{name_the_methods, text};
 use self::caller::Caller;
-pub use self::probes::{Handlers, Progress};
+pub use self::probes::{DrainStatus, Handlers};
+use self::response::{name_the_methods, text};
 
 use super::{connections, vital};
 use crate::net::listener;
 
-pub(crate) mod answer;
 pub mod api;
 pub(crate) mod caller;
 mod probes;
+pub(crate) mod response;
 
 /// What the port of a program answers.
 #[derive(Debug)]
@@ -92,8 +92,8 @@ where
     let answering = http1::Builder::new()
         .timer(TokioTimer::new())
         // A head has some 100 bytes; the usual 400 KiB of all connections would be 50 MiB for any peer.
-        .max_buf_size(LARGEST_HEAD)
-        .header_read_timeout(LONGEST_HEAD)
+        .max_buf_size(MAX_HEADER_BYTES)
+        .header_read_timeout(HEADER_TIMEOUT)
         // One answer for each connection: a peer that requests hundreds and reads none would hold the thread and its slot.
         .keep_alive(false)
         .serve_connection(
@@ -119,19 +119,19 @@ where
 
 /// Completes when the connection has lasted too long: a stream of events, when its reader has not read for that long.
 async fn too_long(caller: Caller) {
-    sleep(LONGEST_CONNECTION).await;
+    sleep(CONNECTION_TIMEOUT).await;
     while caller.take_renewal() {
-        sleep(LONGEST_STALL).await;
+        sleep(STALL_TIMEOUT).await;
     }
 }
 
 /// Bytes.
-const LARGEST_HEAD: usize = 16 << 10;
-const LONGEST_HEAD: Duration = Duration::from_secs(5);
+const MAX_HEADER_BYTES: usize = 16 << 10;
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the request and the reading of its one answer, unless that is a stream of events.
-const LONGEST_CONNECTION: Duration = Duration::from_secs(30);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// A stream of events has a comment every 15 s. The readers are few, and one that has stopped would be one of them for good.
-const LONGEST_STALL: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests;

@@ -8,28 +8,25 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::net::listener;
-use crate::tunnel::limits::unfinished::{Membership, Standing, Ticket, Unfinished};
+use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard, UnfinishedSet};
 
 /// Serves each connection in a task of its own, that many at once, until it is dropped.
 ///
 /// One more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would keep all
 /// others out.
-pub(crate) async fn accept<F>(
-    listener: TcpListener,
-    most: NonZeroU32,
-    mut serve: impl FnMut(TcpStream, SocketAddr) -> F,
-) where
+pub(crate) async fn accept<F>(listener: TcpListener, max: NonZeroU32, mut serve: impl FnMut(TcpStream, SocketAddr) -> F)
+where
     F: Future<Output = ()> + Send + 'static,
 {
-    let open = Arc::new(Unfinished::new(Some(most)));
+    let open = Arc::new(UnfinishedSet::new(Some(max)));
     let mut number = 0;
     let spawn = move |stream, peer| {
         number += 1;
-        let standing = Standing::Welcome;
-        let ticket = Ticket { standing, number };
+        let standing = EvictionClass::Eligible;
+        let ticket = EvictionKey { standing, seq: number };
         let (serving, open) = (serve(stream, peer), Arc::clone(&open));
         tokio::spawn(async move {
-            let membership = Membership::join([Some(&open), None], ticket);
+            let membership = UnfinishedGuard::join([Some(&open), None], ticket);
             tokio::select! {
                 () = serving => {}
                 () = membership.evicted() => {}

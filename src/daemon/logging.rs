@@ -60,7 +60,7 @@ impl Drop for Logging {
     /// it would wait as long as the reader stalls.
     fn drop(&mut self) {
         let writers = self.writers.take();
-        run_within(LONGEST_FLUSH, move || drop(writers));
+        run_within(FLUSH_TIMEOUT, move || drop(writers));
     }
 }
 
@@ -173,7 +173,7 @@ fn directives(filter: &str) -> String {
 
 const DEFAULT: &str = "switchboard=info";
 /// The drop of the guards takes 2.2 s at most where it does not print.
-const LONGEST_FLUSH: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Such as `2026-01-02T03:04:05.678901Z`.
 const TIMESTAMP_BYTES: usize = 27;
 /// Most lines are shorter. A larger piece of memory would not come from a thread's own stock of glibc.

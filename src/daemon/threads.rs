@@ -10,12 +10,12 @@ use std::time::Duration;
 
 /// The workers of the runtime: as many as processors, but at most that many, unless the environment names their number, as
 /// Tokio has it.
-pub fn workers(most: NonZeroUsize) -> NonZeroUsize {
+pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
     let named = std::env::var("TOKIO_WORKER_THREADS")
         .ok()
         .and_then(|named| named.parse().ok());
     named
-        .or_else(|| available_parallelism().ok().map(|processors| processors.min(most)))
+        .or_else(|| available_parallelism().ok().map(|processors| processors.min(max)))
         .unwrap_or(NonZeroUsize::MIN)
 }
 
@@ -38,14 +38,14 @@ pub fn busy_workers() -> BTreeMap<OsString, Duration> {
 }
 
 /// Runs `work` in a thread, and waits no longer than that for its end. Returns `false` without a thread: it does not run.
-pub fn run_within(longest: Duration, work: impl FnOnce() + Send + 'static) -> bool {
+pub fn run_within(timeout: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (done, ended) = mpsc::channel::<()>();
     let run = move || {
         work();
         drop(done);
     };
     // Never a message: the wait ends with the sender, or at its limit.
-    let wait = |_| ended.recv_timeout(longest);
+    let wait = |_| ended.recv_timeout(timeout);
     thread::Builder::new().spawn(run).map(wait).is_ok()
 }
 

@@ -41,7 +41,7 @@ pub fn watch() {
         let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
         // Not through the log, whose writer may be that thread. There may be no thread to wait for a stderr that blocks.
         let stderr = stderr();
-        if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&LONGEST_WAIT)) != Ok(0) {
+        if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&WRITE_TIMEOUT)) != Ok(0) {
             let line =
                 format_args!("switchboard: the thread {thread} has failed, and the process ends: {reason}{place}");
             writeln!(&stderr, "{line}").unwrap_or_default();
@@ -100,7 +100,7 @@ pub async fn supervise<T: Future<Output = Result<(), JoinError>>>(
 
 const BEFORE_RESTART: Duration = Duration::from_secs(1);
 /// The wait for a stderr that takes nothing.
-const LONGEST_WAIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+const WRITE_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 #[cfg(test)]
 mod tests {

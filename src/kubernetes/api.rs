@@ -1,9 +1,9 @@
 //! Requests to the API server, watches, and the way through its outages.
 
+pub(crate) mod api_client;
 pub(crate) mod failure;
-pub(crate) mod follower;
 pub(crate) mod list_watch;
 pub(crate) mod outage;
-pub(crate) mod reconnecting;
 pub(crate) mod requests;
 pub(crate) mod thread;
+pub(crate) mod watcher;

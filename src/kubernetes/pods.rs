@@ -13,12 +13,12 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use super::api::failure::{ApiError, Failure};
-use super::api::requests::{self, LONGEST_ANSWER, Login, failure_of};
+use super::api::requests::{self, Login, RESPONSE_TIMEOUT, failure_of};
 use crate::base::values;
 
 /// Which pods: arguments of the programs of operators.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodSearch {
+pub struct PodSelector {
     /// The pods of this namespace [default: that of the context]
     #[arg(long, short = 'n', value_name = "NAME")]
     namespace: Option<String>,
@@ -60,7 +60,7 @@ impl Pods {
     ///
     /// # Errors
     /// [`Failure::Credentials`].
-    pub(crate) async fn connect(search: &PodSearch) -> Result<Self, ApiError> {
+    pub(crate) async fn connect(search: &PodSelector) -> Result<Self, ApiError> {
         let login = Login {
             kubeconfig: search.kubeconfig.clone(),
             context: search.context.clone(),
@@ -77,16 +77,13 @@ impl Pods {
     /// The pods that have not ended, by name. Those that are being deleted are among them: they drain.
     ///
     /// # Errors
-    /// The API server does not answer, refuses, or lists more than [`MOST_PODS`] pods.
+    /// The API server does not answer, refuses, or lists more than [`MAX_PODS`] pods.
     pub(crate) async fn list(&self) -> Result<Vec<Pod>, ApiError> {
         let all = ListParams::default().labels(&self.selector);
         let listed = answer(Box::pin(self.api.list(&all))).await?;
         let mut pods: Vec<_> = listed.into_iter().filter_map(|pod| read(pod, self.port)).collect();
-        if pods.len() > MOST_PODS {
-            let reason = format!(
-                "{} pods match the selector, which are more than {MOST_PODS}",
-                pods.len()
-            );
+        if pods.len() > MAX_PODS {
+            let reason = format!("{} pods match the selector, which are more than {MAX_PODS}", pods.len());
             return Err(ApiError::new(Failure::Refused, reason));
         }
         pods.sort_by(|one, other| one.name.cmp(&other.name));
@@ -97,10 +94,10 @@ impl Pods {
     /// port that the request names (pkg/kubelet/cri/streaming/portforward/websocket.go of Kubernetes).
     ///
     /// # Errors
-    /// The API server does not answer, or refuses. That the pod cannot be reached is told by [`Forward::broken`].
-    pub(crate) async fn forward(&self, pod: &str, port: u16) -> Result<Forward, ApiError> {
+    /// The API server does not answer, or refuses. That the pod cannot be reached is told by [`PortForward::broken`].
+    pub(crate) async fn forward(&self, pod: &str, port: u16) -> Result<PortForward, ApiError> {
         let mut forwarder = answer(Box::pin(self.api.portforward(pod, &[port]))).await?;
-        Ok(Forward {
+        Ok(PortForward {
             port,
             stream: forwarder.take_stream(port),
             forwarder: Some(forwarder),
@@ -110,7 +107,7 @@ impl Pods {
 
 /// Waits for an answer of the API server.
 async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
-    match timeout(LONGEST_ANSWER, request).await {
+    match timeout(RESPONSE_TIMEOUT, request).await {
         Ok(answer) => answer.map_err(|error| refused(&error)),
         Err(_) => Err(ApiError::new(Failure::Timeout, "no answer in time")),
     }
@@ -125,13 +122,13 @@ fn refused(error: &kube::Error) -> ApiError {
 }
 
 /// A connection to a port of a pod.
-pub(crate) struct Forward {
+pub(crate) struct PortForward {
     port: u16,
     forwarder: Option<Portforwarder>,
     stream: Option<DuplexStream>,
 }
 
-impl Forward {
+impl PortForward {
     /// Its bytes; once.
     pub(crate) fn stream(&mut self) -> Option<DuplexStream> {
         self.stream.take()
@@ -151,7 +148,7 @@ impl Forward {
     }
 }
 
-impl Drop for Forward {
+impl Drop for PortForward {
     fn drop(&mut self) {
         let (Some(forwarder), Ok(runtime)) = (self.forwarder.take(), Handle::try_current()) else {
             return;
@@ -159,7 +156,7 @@ impl Drop for Forward {
         self.stream = None;
         // The WebSocket ends with a Close of each side. If the other side says none, its task is ended all the same.
         runtime.spawn(async move {
-            sleep(LONGEST_END).await;
+            sleep(CLOSE_TIMEOUT).await;
             forwarder.abort();
         });
     }
@@ -185,11 +182,11 @@ fn read(pod: core::Pod, port: Option<u16>) -> Option<Pod> {
 /// The `User-Agent` of the operators' programs, as audit logs show it.
 const OPERATOR: &str = concat!("switchboard-operator/", env!("CARGO_PKG_VERSION"));
 /// More replicas are a selector that matches other pods, too.
-const MOST_PODS: usize = 256;
+const MAX_PODS: usize = 256;
 /// The labels of the chart and of the kustomization.
 const USUAL_SELECTOR: &str = "app.kubernetes.io/name=switchboard";
 const ADMIN_PORT: u16 = 9090;
-const LONGEST_END: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

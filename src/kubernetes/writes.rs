@@ -2,4 +2,4 @@
 
 pub(crate) mod activity_reports;
 pub(crate) mod event_recorder;
-pub(crate) mod waker;
+pub(crate) mod workload_starter;

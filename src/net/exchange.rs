@@ -29,7 +29,7 @@ pub(crate) fn request(path: &str, host: &str, accept: &'static str) -> Builder {
 ///
 /// # Errors
 /// The reason, with words of the peer. There is no deadline: the caller has one.
-pub(crate) async fn begin<S>(
+pub(crate) async fn send_request<S>(
     stream: S,
     request: Builder,
     body: Bytes,
@@ -39,7 +39,10 @@ where
 {
     let request = request.body(Full::new(body)).map_err(|error| chain(&error))?;
     let mut builder = http1::Builder::new();
-    let handshake = builder.max_buf_size(LARGEST_HEAD).handshake(TokioIo::new(stream)).await;
+    let handshake = builder
+        .max_buf_size(MAX_HEADER_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await;
     let (mut sender, connection) = handshake.map_err(|error| chain(&error))?;
     let running = AbortOnDropHandle::new(tokio::spawn(connection));
     let response = sender.send_request(request).await.map_err(|error| chain(&error))?;
@@ -50,14 +53,14 @@ where
 ///
 /// # Errors
 /// The reason: it is longer, or broke off.
-pub(crate) async fn body(frames: Incoming, largest: usize) -> Result<Bytes, String> {
+pub(crate) async fn body(frames: Incoming, max: usize) -> Result<Bytes, String> {
     let reason = |error: Box<dyn Error + Send + Sync>| match error.is::<LengthLimitError>() {
-        true => format!("its answer has more than {} MiB", largest >> 20),
+        true => format!("its answer has more than {} MiB", max >> 20),
         false => chain(&*error),
     };
-    let body = Limited::new(frames, largest).collect().await;
+    let body = Limited::new(frames, max).collect().await;
     body.map(Collected::to_bytes).map_err(reason)
 }
 
 /// In bytes.
-const LARGEST_HEAD: usize = 32 << 10;
+const MAX_HEADER_BYTES: usize = 32 << 10;

@@ -31,7 +31,7 @@ impl Keepalive {
     };
 
     /// The time after which a dead peer is noticed.
-    pub(crate) fn longest(self) -> Duration {
+    pub(crate) fn timeout(self) -> Duration {
         self.idle + self.interval * self.probes
     }
 

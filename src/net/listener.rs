@@ -42,7 +42,7 @@ impl From<SocketAddr> for Options {
 impl Options {
     /// These options as they are beside all public ports of the process: a port at `[::]` leaves IPv4 clients to one at
     /// `0.0.0.0` with the same number.
-    pub fn beside<'a>(&self, all: impl IntoIterator<Item = &'a Self>) -> Self {
+    pub fn resolve_overlap<'a>(&self, all: impl IntoIterator<Item = &'a Self>) -> Self {
         let ipv6_only = all.into_iter().any(|other| leaves_ipv4(self.address, other.address));
         Self {
             ipv6_only,
@@ -50,7 +50,7 @@ impl Options {
         }
     }
 
-    /// Whether two public ports cannot be had together, [beside](Self::beside) each other.
+    /// Whether two public ports cannot be had together, [beside](Self::resolve_overlap) each other.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.address, other.address);
         let are_shared = self.reuse_port && other.reuse_port;
@@ -85,7 +85,7 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
 
 /// A listener, and whether other processes may share its port.
 #[derive(Debug)]
-pub struct Listening {
+pub struct BoundListener {
     /// The listener.
     pub listener: TcpListener,
     /// As [`Options::reuse_port`].
@@ -93,7 +93,7 @@ pub struct Listening {
 }
 
 /// A port of this process alone.
-impl From<TcpListener> for Listening {
+impl From<TcpListener> for BoundListener {
     fn from(listener: TcpListener) -> Self {
         Self {
             listener,
@@ -108,18 +108,18 @@ impl From<TcpListener> for Listening {
 /// hands over the connections in the backlog: closing the listener would reset them. A shared port is left gently,
 /// which takes [`TAPER`].
 pub async fn accept(
-    Listening { listener, is_shared }: Listening,
+    BoundListener { listener, is_shared }: BoundListener,
     stop: impl Future<Output = ()>,
     mut serve: impl FnMut(TcpStream, SocketAddr),
     mut paused: impl FnMut(),
 ) {
     accept_until(stop, &listener, &mut serve, &mut paused).await;
     if is_shared {
-        taper(&listener);
+        stop_queuing_syns(&listener);
         accept_until(sleep(TAPER), &listener, &mut serve, &mut paused).await;
     }
     if let Ok(listener) = listener.into_std() {
-        hand_over_the_backlog(&listener, serve);
+        drain_backlog(&listener, serve);
     }
 }
 
@@ -129,7 +129,7 @@ pub async fn accept(
 /// (unless net.ipv4.tcp_migrate_req is on). With a backlog of 0 it answers a SYN with a cookie instead: the process that
 /// listens when the client confirms the cookie has the connection. Without cookies (net.ipv4.tcp_syncookies) it drops
 /// the SYN, and the client sends it again a second later.
-fn taper(listener: &TcpListener) {
+fn stop_queuing_syns(listener: &TcpListener) {
     if let Err(error) = rustix::net::listen(listener, 0) {
         warn!(%error, "cannot leave the shared port gently");
     }
@@ -177,7 +177,7 @@ async fn accept_until(
 }
 
 /// Accepts without waiting until the backlog is empty; bounded, as clients may still be connecting.
-fn hand_over_the_backlog(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStream, SocketAddr)) {
+fn drain_backlog(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStream, SocketAddr)) {
     for _ in 0..BACKLOG {
         let Ok((stream, peer)) = listener.accept() else { return };
         if stream.set_nonblocking(true).is_ok()
@@ -259,9 +259,9 @@ mod tests {
             .map(|_| std::net::TcpStream::connect(address).unwrap())
             .collect();
         let (waiting, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let mut most = 0;
+        let mut max = 0;
         let serve = |stream, _| {
-            most = most.max(waiting.fetch_add(1, Ordering::Relaxed) + 1);
+            max = max.max(waiting.fetch_add(1, Ordering::Relaxed) + 1);
             let (waiting, served) = (Arc::clone(&waiting), Arc::clone(&served));
             tokio::spawn(async move {
                 drop::<TcpStream>(stream);
@@ -277,7 +277,7 @@ mod tests {
         timeout(Duration::from_secs(60), accept(listener.into(), all, serve, || {}))
             .await
             .unwrap();
-        assert!(most <= AT_ONCE, "{most}");
+        assert!(max <= AT_ONCE, "{max}");
         drop(clients);
     }
 
@@ -374,7 +374,7 @@ mod tests {
             // A number of which neither family has a socket yet.
             let number = bind(&at("[::]", 0, false)).unwrap().local_addr().unwrap().port();
             let ports = [0, 1].map(|index| at(places[index], number, reuse_port[index]));
-            let bound = ports.iter().map(|port| bind(&port.beside(&ports)));
+            let bound = ports.iter().map(|port| bind(&port.resolve_overlap(&ports)));
             bound.collect::<Result<Vec<_>, _>>().is_ok()
         })
     }
@@ -403,7 +403,7 @@ mod tests {
         let (client, accepted) = tokio::join!(TcpStream::connect((Ipv4Addr::LOCALHOST, number)), alone.accept());
         drop((client.unwrap(), accepted.unwrap(), alone));
         let ports = [at("[::]", number, true), at("0.0.0.0", number, true)];
-        for (port, ipv6_only) in [(ports[0].clone(), false), (ports[0].beside(&ports), true)] {
+        for (port, ipv6_only) in [(ports[0].clone(), false), (ports[0].resolve_overlap(&ports), true)] {
             let bound = bind(&port).unwrap();
             assert_eq!(SockRef::from(&bound).only_v6().unwrap(), ipv6_only);
         }
@@ -438,7 +438,7 @@ mod tests {
             }
             came
         };
-        let [first, second] = [first, second].map(|listener| Listening {
+        let [first, second] = [first, second].map(|listener| BoundListener {
             listener,
             is_shared: true,
         });

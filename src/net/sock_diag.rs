@@ -12,10 +12,10 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 /// The way to ask. It holds some sockets once it was used: a question is two or three system calls, and threads seldom wait
 /// for each other's.
 #[derive(Debug, Default)]
-pub struct SockDiag([Mutex<Asking>; SOCKETS]);
+pub struct SockDiag([Mutex<DiagSocket>; SOCKETS]);
 
 #[derive(Debug, Default)]
-struct Asking {
+struct DiagSocket {
     socket: Option<OwnedFd>,
     /// That of the last question.
     asked: u32,
@@ -25,7 +25,7 @@ struct Asking {
 
 /// The addresses of a connection: this end's and the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct SocketAddrs {
     /// This end.
     pub local: SocketAddr,
     /// The other end.
@@ -34,7 +34,7 @@ pub struct Ends {
 
 /// Why a connection is not known.
 #[derive(Debug, thiserror::Error)]
-pub enum Unknown {
+pub enum DiagError {
     /// It is closed, or this end has nothing more to wait for.
     #[error("it is closed")]
     Closed,
@@ -88,25 +88,25 @@ impl SockDiag {
     ///
     /// # Errors
     /// Why it is not known.
-    pub fn look_up(&self, ends: Ends) -> Result<TcpInfo, Unknown> {
+    pub fn look_up(&self, ends: SocketAddrs) -> Result<TcpInfo, DiagError> {
         let [seen] = self.look_up_all([Some(ends)]);
         seen
     }
 
     /// The same of several connections, with one call for all questions; [`Unknown::Closed`] where there is none.
-    pub fn look_up_all<const N: usize>(&self, all: [Option<Ends>; N]) -> [Result<TcpInfo, Unknown>; N] {
-        let mut asking = self.of(all.iter().flatten().next()).lock();
-        let mut failed = asking.ask(&all).err();
+    pub fn look_up_all<const N: usize>(&self, all: [Option<SocketAddrs>; N]) -> [Result<TcpInfo, DiagError>; N] {
+        let mut asking = self.socket_for(all.iter().flatten().next()).lock();
+        let mut failed = asking.query(&all).err();
         let seen = all.map(|ends| {
             if ends.is_none() {
-                return Err(Unknown::Closed);
+                return Err(DiagError::Closed);
             }
             let answer = failed.map_or_else(|| asking.answer(), Err);
             failed = answer.as_ref().err().copied();
             match answer {
                 Ok(Some(info)) => Ok(info),
-                Ok(None) => Err(Unknown::Closed),
-                Err(errno) => Err(Unknown::Unavailable(errno.into())),
+                Ok(None) => Err(DiagError::Closed),
+                Err(errno) => Err(DiagError::Unavailable(errno.into())),
             }
         });
         if failed.is_some() {
@@ -116,17 +116,17 @@ impl SockDiag {
         seen
     }
 
-    fn of(&self, ends: Option<&Ends>) -> &Mutex<Asking> {
+    fn socket_for(&self, ends: Option<&SocketAddrs>) -> &Mutex<DiagSocket> {
         let Self([first, rest @ ..]) = self;
         let number = ends.map_or(0, |ends| usize::from(ends.peer.port()) % SOCKETS);
         rest.get(number).unwrap_or(first)
     }
 }
 
-impl Asking {
+impl DiagSocket {
     /// Asks for all of them. The kernel takes the messages of one send(2) one by one (netlink(7)), and answers each within
     /// that call.
-    fn ask(&mut self, all: &[Option<Ends>]) -> Result<(), Errno> {
+    fn query(&mut self, all: &[Option<SocketAddrs>]) -> Result<(), Errno> {
         self.answered = self.asked;
         let mut questions = Vec::with_capacity(all.len() * QUESTION);
         for ends in all.iter().flatten() {
@@ -151,7 +151,7 @@ impl Asking {
     /// The next answer.
     fn answer(&mut self) -> Result<Option<TcpInfo>, Errno> {
         self.answered = self.answered.wrapping_add(1);
-        let mut answer = [0; LONGEST_ANSWER];
+        let mut answer = [0; MAX_RESPONSE_BYTES];
         let socket = self.socket.as_ref().ok_or(Errno::BADF)?;
         let (length, _) = recv(socket, &mut answer, RecvFlags::DONTWAIT)?;
         parse(answer.get(..length).unwrap_or_default(), self.answered)
@@ -159,7 +159,7 @@ impl Asking {
 }
 
 /// A `struct nlmsghdr` and a `struct inet_diag_req_v2` (linux/netlink.h, linux/inet_diag.h).
-fn add_question(question: &mut Vec<u8>, ends: Ends, sequence: u32) {
+fn add_question(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
     question.extend(QUESTION_LENGTH.to_ne_bytes());
     question.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     question.extend(NLM_F_REQUEST.to_ne_bytes());
@@ -287,7 +287,7 @@ const MESSAGE: usize = 72;
 /// Enough for the threads of a large machine: each holds one for microseconds, at the end of a tunnel.
 const SOCKETS: usize = 8;
 /// About 400 bytes are used.
-const LONGEST_ANSWER: usize = 4096;
+const MAX_RESPONSE_BYTES: usize = 4096;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
@@ -315,8 +315,8 @@ mod tests {
         (client, listener.accept().unwrap().0, listener)
     }
 
-    fn ends(stream: &TcpStream) -> Ends {
-        Ends {
+    fn ends(stream: &TcpStream) -> SocketAddrs {
+        SocketAddrs {
             local: stream.local_addr().unwrap(),
             peer: stream.peer_addr().unwrap(),
         }
@@ -338,7 +338,7 @@ mod tests {
             assert_eq!(other.in_flight(), 0);
             let gone = ends(&server);
             drop((client, server));
-            assert!(matches!(diag.look_up(gone), Err(Unknown::Closed)), "{host}");
+            assert!(matches!(diag.look_up(gone), Err(DiagError::Closed)), "{host}");
         }
     }
 
@@ -351,17 +351,17 @@ mod tests {
         (&server).read_exact(&mut [0; 3]).unwrap();
         let [near, missing, far] = diag.look_up_all([Some(ends(&server)), None, Some(ends(&other))]);
         assert_eq!(near.unwrap().receive_queue, 2);
-        assert!(matches!(missing, Err(Unknown::Closed)));
+        assert!(matches!(missing, Err(DiagError::Closed)));
         assert_eq!(far.unwrap().receive_queue, 0);
         let left = ends(&gone);
         drop((other, gone));
         // The first answer is that of the first question, whether there is such a connection or not.
         let [near, far] = diag.look_up_all([Some(left), Some(ends(&server))]);
-        assert!(matches!(near, Err(Unknown::Closed)));
+        assert!(matches!(near, Err(DiagError::Closed)));
         assert_eq!(far.unwrap().receive_queue, 2);
         assert!(matches!(
             diag.look_up_all([None, None]),
-            [Err(Unknown::Closed), Err(Unknown::Closed)]
+            [Err(DiagError::Closed), Err(DiagError::Closed)]
         ));
     }
 

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::base::cold::cold;
+use crate::base::boxed::boxed;
 use crate::net::keepalive::Keepalive;
 
 /// Sets the options of both sockets of a tunnel: no delay for keystrokes, and an end for peers that have vanished.
@@ -48,7 +48,7 @@ pub(crate) fn finish_on_drop(stream: &TcpStream) {
 /// By default it takes some MiB, and a keystroke is sent behind all of them (TCP_NOTSENT_LOWAT in tcp(7)).
 pub(crate) fn keep_unsent_short(stream: &TcpStream) {
     // Without it a tunnel is only slower.
-    SockRef::from(stream).set_tcp_notsent_lowat(MOST_UNSENT).ok();
+    SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT).ok();
 }
 
 /// Takes the congestion control that every system has and every user may choose (tcp(7)), for a connection to a loopback
@@ -109,7 +109,7 @@ async fn sent(stream: &TcpStream) -> io::Result<()> {
 
 /// Completes when the peer resets the connection or the kernel gives it up, without reading from it.
 pub(crate) async fn failed(stream: &TcpStream) -> io::Error {
-    match cold(stream.ready(Interest::ERROR)).await {
+    match boxed(stream.ready(Interest::ERROR)).await {
         Ok(_) => match stream.take_error() {
             Ok(Some(error)) | Err(error) => error,
             // Another read of the socket has taken the error already.
@@ -152,7 +152,7 @@ fn try_discard(stream: &TcpStream) -> io::Result<usize> {
 }
 
 /// In bytes: 10 ms at 100 Mbit/s. docs/decisions/11-http2-keystrokes.md has what it costs.
-const MOST_UNSENT: u32 = 128 * 1024;
+const MAX_UNSENT: u32 = 128 * 1024;
 const USER_TIMEOUT: Duration = Duration::from_secs(120);
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 * 1024;

@@ -13,37 +13,37 @@ use rustls::{CertificateError, ServerConfig};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use self::files::{Caution, Contents};
-pub use self::files::{FileFault, Part};
-pub use self::handshake::{Accepted, Cause, Failed, Peer};
+use self::files::{FileContents, FileWarning};
+pub use self::files::{FileError, TlsFile};
+pub use self::handshake::{ClientTls, CompletedHandshake, FailureCause, HandshakeFailure};
 use self::material::Material;
-pub use self::session::Session;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Settings};
-use crate::base::follow::{self, Readings, Reloaded, settled};
-pub use crate::net::x509::{Identity, PemFault};
+pub use self::stream::TlsStream;
+use crate::base::follow::{self, Readings, ReloadResult, settled};
+pub use crate::net::x509::{Identity, PemError};
 
+mod crl;
 mod files;
 mod handshake;
 mod material;
-mod pair;
-mod revocation;
-mod session;
+mod server_certificate;
 mod settings;
 mod sni;
+mod stream;
 mod verifier;
 
 /// The TLS of a process. A handshake in progress keeps the certificates it began with; a session needs none.
 #[derive(Debug)]
 pub struct Tls {
-    serving: RwLock<Serving>,
-    known: Mutex<Known>,
+    serving: RwLock<ServerTls>,
+    file_states: Mutex<FileState>,
     readings: Mutex<Readings>,
     /// The longest handshake.
     handshake: Duration,
 }
 
 #[derive(Debug)]
-struct Known {
+struct FileState {
     settings: Settings,
     /// Of ports that ask for no certificates. Its keys outlive the certificates: they change every six hours, and the last
     /// ones are valid for as long again.
@@ -58,15 +58,15 @@ impl Settings {
     ///
     /// # Errors
     /// Why they cannot be used.
-    pub fn judge(&self) -> Result<Vec<FileFault>, Vec<FileFault>> {
-        let read = settled(None, Duration::ZERO, || Contents::read(self));
-        let (contents, _) = read.map_err(|reason| vec![FileFault::of_the_system(reason)])?;
-        let material = Material::of(self, &contents)?;
+    pub fn check_files(&self) -> Result<Vec<FileError>, Vec<FileError>> {
+        let read = settled(None, Duration::ZERO, || FileContents::read(self));
+        let (contents, _) = read.map_err(|reason| vec![FileError::of_the_system(reason)])?;
+        let material = Material::new(self, &contents)?;
         Ok(true_now(&material.cautions).cloned().collect())
     }
 }
 
-fn true_now(cautions: &[Caution]) -> impl Iterator<Item = &FileFault> {
+fn true_now(cautions: &[FileWarning]) -> impl Iterator<Item = &FileError> {
     let now = UnixTime::now().as_secs().try_into().unwrap_or(i64::MAX);
     let are_true = cautions.iter().filter(move |(_, applies)| applies.contains(&now));
     are_true.map(|(remark, _)| remark)
@@ -77,11 +77,11 @@ impl Tls {
     ///
     /// # Errors
     /// Every fault of them.
-    pub fn new(settings: Settings, handshake: Duration) -> Result<Self, Vec<FileFault>> {
-        let ticketer = Ticketer::new().map_err(|reason| vec![FileFault::of_the_system(reason.to_string())])?;
+    pub fn new(settings: Settings, handshake: Duration) -> Result<Self, Vec<FileError>> {
+        let ticketer = Ticketer::new().map_err(|reason| vec![FileError::of_the_system(reason.to_string())])?;
         let tls = Self {
             serving: RwLock::default(),
-            known: Mutex::new(Known {
+            file_states: Mutex::new(FileState {
                 settings,
                 ticketer,
                 material: Material::default(),
@@ -91,16 +91,16 @@ impl Tls {
             handshake,
         };
         match tls.reload() {
-            Reloaded::Faulty(faults) => Err(faults),
-            Reloaded::Postponed(reason) => Err(vec![FileFault::of_the_system(reason)]),
-            Reloaded::Unchanged | Reloaded::Loaded => Ok(tls),
+            ReloadResult::Invalid(faults) => Err(faults),
+            ReloadResult::Deferred(reason) => Err(vec![FileError::of_the_system(reason)]),
+            ReloadResult::Unchanged | ReloadResult::Loaded => Ok(tls),
         }
     }
 
     /// Has [`reload`](Self::reload) read the files of these settings from now on.
     pub fn configure(&self, settings: Settings) {
         // In this order, as a reading applies what it has read: of one that has begun, nothing counts for other settings.
-        let (mut readings, mut known) = (self.readings.lock(), self.known.lock());
+        let (mut readings, mut known) = (self.readings.lock(), self.file_states.lock());
         if known.settings != settings {
             known.settings = settings;
             readings.restart();
@@ -108,18 +108,18 @@ impl Tls {
     }
 
     /// Reads the files, and serves what they hold if that has changed. It blocks.
-    pub fn reload(&self) -> Reloaded<FileFault> {
+    pub fn reload(&self) -> ReloadResult<FileError> {
         let read = || {
-            let settings = self.known.lock().settings.clone();
-            Contents::read(&settings)
+            let settings = self.file_states.lock().settings.clone();
+            FileContents::read(&settings)
         };
         // A mounted Secret is swapped as a whole.
         follow::reload(&self.readings, Duration::ZERO, read, |contents| {
-            let mut known = self.known.lock();
-            let material = Material::of(&known.settings, &contents)?;
+            let mut known = self.file_states.lock();
+            let material = Material::new(&known.settings, &contents)?;
             let config = material.config(&known.ticketer).map(Arc::new);
             let verifier = material.verifier.clone();
-            *self.serving.write() = Serving { config, verifier };
+            *self.serving.write() = ServerTls { config, verifier };
             (known.material, known.remarked) = (material, HashSet::new());
             Ok(())
         })
@@ -127,22 +127,22 @@ impl Tls {
 
     /// The interval at which to [`reload`](Self::reload).
     pub fn poll(&self) -> Duration {
-        self.known.lock().settings.poll
+        self.file_states.lock().settings.poll
     }
 
     /// The path of each certificate that serves, as in the configuration, and its expiry in seconds since 1970.
     pub fn expiries(&self) -> Vec<(String, i64)> {
-        self.known.lock().material.expiries.clone()
+        self.file_states.lock().material.expiries.clone()
     }
 
     /// The name of each authority that has a revocation list, and its nextUpdate in seconds since 1970.
     pub fn next_updates(&self) -> Vec<(String, i64)> {
-        self.known.lock().material.next_updates.clone()
+        self.file_states.lock().material.next_updates.clone()
     }
 
     /// The remarks about the files that have become true since the last call, or since the files were loaded.
     pub fn new_remarks(&self) -> Vec<String> {
-        let Known { material, remarked, .. } = &mut *self.known.lock();
+        let FileState { material, remarked, .. } = &mut *self.file_states.lock();
         let remarks = true_now(&material.cautions).map(ToString::to_string);
         remarks.filter(|remark| remarked.insert(remark.clone())).collect()
     }
@@ -151,7 +151,12 @@ impl Tls {
     ///
     /// # Errors
     /// Why it failed. The client has been sent an alert if that is possible.
-    pub async fn accept(&self, stream: TcpStream, read: Vec<u8>, deadline: Instant) -> Result<Accepted, Failed> {
+    pub async fn accept(
+        &self,
+        stream: TcpStream,
+        read: Vec<u8>,
+        deadline: Instant,
+    ) -> Result<CompletedHandshake, HandshakeFailure> {
         let config = self.serving.read().config.clone();
         let deadline = deadline.min(Instant::now() + self.handshake);
         handshake::accept(stream, read, config, deadline).await
@@ -159,7 +164,7 @@ impl Tls {
 
     /// Whether a client would still be accepted with the certificate of its session: it may have expired, and the
     /// authorities, the revocation list and whether one is required may have changed.
-    pub fn trusts(&self, peer: &Peer) -> bool {
+    pub fn trusts(&self, peer: &ClientTls) -> bool {
         let serving = self.serving.read().clone();
         serving.verify(&peer.certificates).is_ok()
     }
@@ -167,14 +172,14 @@ impl Tls {
 
 /// The configuration of new handshakes.
 #[derive(Clone, Debug, Default)]
-struct Serving {
+struct ServerTls {
     /// `None` without certificates.
     config: Option<Arc<ServerConfig>>,
     /// The verifier of client certificates; `None` if clients are not asked for one.
     verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-impl Serving {
+impl ServerTls {
     /// Verifies the certificates of a client as a new handshake would now.
     fn verify(&self, certificates: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
         match (&self.verifier, certificates.split_first()) {

@@ -14,7 +14,7 @@ use super::socket;
 /// One side of a tunnel: a socket, a TLS session on one, or a stream of an HTTP/2 connection.
 pub trait Transport: Send {
     /// How a relay moves bulk between this transport and a socket.
-    const BULK: Bulk;
+    const BULK: BulkMode;
 
     /// The half that reads.
     type Reader<'a>: Reader
@@ -40,7 +40,7 @@ pub trait Transport: Send {
     /// not look like it.
     ///
     /// The caller drops the transport next.
-    fn cut_off(&mut self) -> impl Future<Output = ()> + Send;
+    fn abort(&mut self) -> impl Future<Output = ()> + Send;
 
     /// Completes when all that was written, and the end of stream behind it, has been handed to the kernel, or is given
     /// up: a transport that queues nothing above the kernel has nothing to wait for.
@@ -51,16 +51,16 @@ pub trait Transport: Send {
     /// Sends the end of stream behind all that was written, then waits for the peer's, within bounds of time and bytes.
     ///
     /// The caller drops the transport next.
-    fn close_gently(&mut self) -> impl Future<Output = ()> + Send;
+    fn shutdown_gracefully(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 /// The error of a peer that has cancelled its stream, as it needs no more of it. For a peer that has finished, or that has
 /// received the end, it is no failure.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the peer needs no more of the stream")]
-pub struct Cancelled;
+pub struct StreamCancelled;
 
-impl Cancelled {
+impl StreamCancelled {
     /// Whether that error is one.
     pub fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|cause| cause.is::<Self>())
@@ -68,19 +68,19 @@ impl Cancelled {
 }
 
 /// Until it is asked about, a cancelled stream is one that was reset.
-impl From<Cancelled> for io::Error {
-    fn from(cancelled: Cancelled) -> Self {
+impl From<StreamCancelled> for io::Error {
+    fn from(cancelled: StreamCancelled) -> Self {
         Self::new(io::ErrorKind::ConnectionReset, cancelled)
     }
 }
 
 /// How a relay moves bulk between a transport and a socket. Small messages are copied, whatever the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bulk {
+pub enum BulkMode {
     /// By splice(2), in the kernel: both have a [`socket`](Reader::socket) whose bytes are the tunnel's.
     Splice,
     /// By copies in large pieces, through memory of the worker thread.
-    Pieces,
+    Chunks,
     /// The download by reads into memory that the [writer lends](Writer::lender), the upload by copies. The transport is
     /// one of many in its task.
     Lend,
@@ -163,13 +163,13 @@ pub trait Writer: Send {
     }
 
     /// Itself, if it lends memory.
-    fn lender(&mut self) -> Option<&mut dyn Lender> {
+    fn lender(&mut self) -> Option<&mut dyn BufferLender> {
         None
     }
 }
 
 /// A writer with memory of its own: what is read into it need not be copied to be sent.
-pub trait Lender {
+pub trait BufferLender {
     /// Completes when it can [lend](Self::lend), which has to happen at once.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ pub trait Lender {
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// At most so many bytes of its memory; `None` if it has none after all.
-    fn lend(&mut self, most: usize) -> Option<&mut [u8]>;
+    fn lend(&mut self, max: usize) -> Option<&mut [u8]>;
 
     /// Sends the first bytes of what it has lent, and takes the rest back.
     ///
@@ -205,11 +205,11 @@ pub fn send_all(transport: &mut impl Transport, mut bytes: &[u8]) -> impl Future
 ///
 /// # Errors
 /// As a read.
-pub fn read_more(reader: &mut impl Reader, most: usize, read: &mut Vec<u8>) -> impl Future<Output = io::Result<usize>> {
+pub fn read_more(reader: &mut impl Reader, max: usize, read: &mut Vec<u8>) -> impl Future<Output = io::Result<usize>> {
     poll_fn(move |context| {
         // On the stack: a buffer of the future would be held by every client that is slow.
         let mut chunk = [0; CHUNK];
-        let room = chunk.get_mut(..most.min(CHUNK)).unwrap_or_default();
+        let room = chunk.get_mut(..max.min(CHUNK)).unwrap_or_default();
         let bytes = task::ready!(reader.poll_read(context, room))?;
         read.extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
@@ -220,7 +220,7 @@ pub fn read_more(reader: &mut impl Reader, most: usize, read: &mut Vec<u8>) -> i
 const CHUNK: usize = 2048;
 
 impl Transport for TcpStream {
-    const BULK: Bulk = Bulk::Splice;
+    const BULK: BulkMode = BulkMode::Splice;
 
     type Reader<'a> = ReadHalf<'a>;
     type Writer<'a> = WriteHalf<'a>;
@@ -237,11 +237,11 @@ impl Transport for TcpStream {
         socket::reset_on_drop(self);
     }
 
-    async fn cut_off(&mut self) {
+    async fn abort(&mut self) {
         socket::cut_off(self).await;
     }
 
-    async fn close_gently(&mut self) {
+    async fn shutdown_gracefully(&mut self) {
         socket::close_gently(self).await;
     }
 }

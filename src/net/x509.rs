@@ -6,7 +6,7 @@ pub(crate) mod pem;
 pub(crate) mod presented;
 
 pub use self::identity::Identity;
-pub use self::pem::PemFault;
+pub use self::pem::PemError;
 
 /// The largest PEM file, in bytes: a revocation list may be long.
-pub(crate) const LARGEST: u64 = 16 << 20;
+pub(crate) const MAX_PEM_BYTES: u64 = 16 << 20;

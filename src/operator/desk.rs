@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use self::browser::Opening;
+pub use self::browser::BrowserLaunch;
 use self::guard::DeskSecret;
 use self::hub::Hub;
 use crate::daemon::connections;
@@ -30,7 +30,7 @@ use tokio::time::timeout;
 mod browser;
 mod guard;
 mod hub;
-mod latest;
+mod recent;
 mod routes;
 mod state;
 
@@ -84,17 +84,17 @@ impl Desk {
 /// Serves until it is dropped.
 async fn run(listener: TcpListener, router: Router) {
     let serve = move |stream, _| {
-        let conversing = timeout(LONGEST_CONNECTION, converse(stream, router.clone()));
+        let conversing = timeout(CONNECTION_TIMEOUT, converse(stream, router.clone()));
         // The errors of a peer that leaves or stalls are its own.
         async { conversing.await.map_or((), |_| ()) }
     };
-    connections::accept(listener, MOST_CONNECTIONS, serve).await;
+    connections::accept(listener, MAX_CONNECTIONS, serve).await;
 }
 
 async fn converse(stream: TcpStream, router: Router) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(LONGEST_HEAD)
+        .header_read_timeout(HEADER_TIMEOUT)
         // A page asks once a second, and a connection on loopback costs nothing.
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
@@ -102,7 +102,7 @@ async fn converse(stream: TcpStream, router: Router) -> hyper::Result<()> {
 }
 
 /// One more evicts the oldest.
-const MOST_CONNECTIONS: NonZeroU32 = NonZeroU32::new(128).unwrap();
-const LONGEST_HEAD: Duration = Duration::from_secs(5);
+const MAX_CONNECTIONS: NonZeroU32 = NonZeroU32::new(128).unwrap();
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the request and its answer, for which replicas may be asked.
-const LONGEST_CONNECTION: Duration = Duration::from_secs(60);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);

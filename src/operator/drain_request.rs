@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tokio::time::sleep;
 
-use super::replicas::{Ask, Replica, ReplicaError};
+use super::replicas::{AdminRequest, Replica, ReplicaError};
 use crate::base::values;
-use crate::daemon::admin::Progress;
+use crate::daemon::admin::DrainStatus;
 
 /// The process to ask, and how long to wait for it: the arguments of the program.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +36,14 @@ pub struct Options {
 
 /// The state of the process at the end of the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ReplicaAnswer {
     /// It drains; after a wait, with no more tunnels than allowed. At the timeout there may still be resumable ones, which no
     /// end of the process cuts.
-    Draining(Progress),
+    Draining(DrainStatus),
     /// The process has ended.
     Ended,
     /// More tunnels than allowed were left at the timeout.
-    TimedOut(Progress),
+    TimedOut(DrainStatus),
 }
 
 /// The process does not drain, or its state is unknown.
@@ -58,14 +58,17 @@ pub struct RequestError {
 ///
 /// # Errors
 /// See [`RequestError`]. A process that drains and then refuses connections has ended, which is not an error.
-pub async fn drain(options: &Options) -> Result<Answer, RequestError> {
+pub async fn drain(options: &Options) -> Result<ReplicaAnswer, RequestError> {
     let address = options.admin;
     let failed = |error| RequestError { address, error };
     let process = Replica::at(address, ANSWER_TIMEOUT);
     let start = Instant::now();
-    let mut progress: Progress = process.ask(&Ask::post("/drain").acknowledged()).await.map_err(failed)?;
+    let mut progress: DrainStatus = process
+        .request(&AdminRequest::post("/drain").acknowledged())
+        .await
+        .map_err(failed)?;
     if !options.wait {
-        return Ok(Answer::Draining(progress));
+        return Ok(ReplicaAnswer::Draining(progress));
     }
     let mut failures = 0;
     loop {
@@ -76,20 +79,20 @@ pub async fn drain(options: &Options) -> Result<Answer, RequestError> {
         // Resumable tunnels leave within seconds, and are waited for: when the process ends, all that are left reconnect
         // in one moment.
         if are_few && resumable == 0 {
-            return Ok(Answer::Draining(progress));
+            return Ok(ReplicaAnswer::Draining(progress));
         }
         if options.timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
             return Ok(if are_few {
-                Answer::Draining(progress)
+                ReplicaAnswer::Draining(progress)
             } else {
-                Answer::TimedOut(progress)
+                ReplicaAnswer::TimedOut(progress)
             });
         }
         sleep(POLL_INTERVAL).await;
-        match process.ask(&Ask::get("/drain").acknowledged()).await {
+        match process.request(&AdminRequest::get("/drain").acknowledged()).await {
             Ok(further) => (progress, failures) = (further, 0),
-            Err(ReplicaError::Closed(_)) => return Ok(Answer::Ended),
-            Err(error) if failures == MOST_FAILURES => return Err(failed(error)),
+            Err(ReplicaError::Closed(_)) => return Ok(ReplicaAnswer::Ended),
+            Err(error) if failures == MAX_FAILURES => return Err(failed(error)),
             Err(_) => failures += 1,
         }
     }
@@ -99,7 +102,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A process with work to do answers within milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Polls in a row. After 20, at most 100 seconds, the process hangs.
-const MOST_FAILURES: u32 = 20;
+const MAX_FAILURES: u32 = 20;
 
 #[cfg(test)]
 mod tests {

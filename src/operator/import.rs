@@ -5,13 +5,14 @@
 //! no printed line can run anything else than `kubectl`. What may restrict and has no counterpart keeps its name off the
 //! list: the result never leads further than the file did.
 
+pub use self::diagnostics::{Extent, Imported};
 pub use self::envoyfilter::envoyfilter;
 pub use self::frpc::frpc;
 pub use self::input::Input;
 pub use self::options::{Format, Frp, Options};
-pub use self::remarks::{Extent, Imported};
 
 mod cluster_names;
+mod diagnostics;
 mod document;
 mod entry;
 pub mod envoyfilter;
@@ -19,5 +20,4 @@ pub mod frpc;
 mod input;
 mod kubectl;
 mod options;
-mod remarks;
 mod static_list;

@@ -13,24 +13,24 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 
-use crate::daemon::admin::api::{Closed, Closing, Rates, Target, Tunnel};
+use crate::daemon::admin::api::{CloseRequest, Closed, Rates, Target, Tunnel};
 pub use crate::daemon::admin::api::{Query, Sort};
-use crate::kubernetes::{PodSearch, Pods, encoded};
+use crate::kubernetes::{PodSelector, Pods, encoded};
 
 mod events;
-pub(crate) mod listing;
+pub(crate) mod merge;
 mod reason;
 mod replica;
-pub(crate) mod reports;
 pub(crate) mod request;
+pub(crate) mod results;
 mod target_name;
 
 pub(crate) use self::events::Events;
-pub use self::listing::{Item, Listed, Of, State};
+pub use self::merge::{FromReplica, Item, MergedList, ReplicaStatus};
 pub use self::reason::{Reason, ReasonError};
 pub use self::replica::Replica;
-pub use self::reports::{Changed, Ended, Id, TargetRow, by_client, by_target, json};
-pub use self::request::{Ask, ReplicaError};
+pub use self::request::{AdminRequest, ReplicaError};
+pub use self::results::{ChangeResult, ClosedTunnels, Id, TargetRow, by_client, by_target, json};
 pub use self::target_name::TargetName;
 
 /// Where the replicas are.
@@ -39,7 +39,7 @@ pub enum Source {
     /// At these admin ports.
     Addresses(Vec<SocketAddr>),
     /// In the pods of a cluster.
-    Cluster(PodSearch),
+    Cluster(PodSelector),
 }
 
 /// The replicas of a proxy.
@@ -54,11 +54,11 @@ pub struct Replicas {
 /// Why it is not known which replicas there are.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("cannot find the replicas: {0}")]
-pub struct FindError(pub(crate) String);
+pub struct DiscoveryError(pub(crate) String);
 
 /// Which tunnels are to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selection {
+pub enum TunnelSelector {
     /// The one with this id.
     Id(String),
     /// Those that a query is for. The proxy refuses one for all.
@@ -76,7 +76,7 @@ impl Replicas {
     ///
     /// # Errors
     /// The API server does not list the pods. Addresses are no question.
-    pub async fn find(&self) -> Result<Vec<Replica>, FindError> {
+    pub async fn find(&self) -> Result<Vec<Replica>, DiscoveryError> {
         let search = match &self.source {
             Source::Addresses(addresses) => {
                 let replicas = addresses.iter().map(|address| Replica::at(*address, self.deadline));
@@ -90,12 +90,14 @@ impl Replicas {
             None => Arc::new(
                 Box::pin(Pods::connect(search))
                     .await
-                    .map_err(|error| FindError(error.reason))?,
+                    .map_err(|error| DiscoveryError(error.reason))?,
             ),
         };
         // After an error the kubeconfig is read again: another login may be in it.
         *known = None;
-        let listed = Box::pin(pods.list()).await.map_err(|error| FindError(error.reason))?;
+        let listed = Box::pin(pods.list())
+            .await
+            .map_err(|error| DiscoveryError(error.reason))?;
         *known = Some(Arc::clone(&pods));
         drop(known);
         let replicas = listed.into_iter().map(|pod| Replica::pod(&pods, pod, self.deadline));
@@ -106,9 +108,9 @@ impl Replicas {
     ///
     /// # Errors
     /// See [`find`](Self::find). A replica without an answer is in [`Listed::replicas`].
-    pub async fn list<T: Item>(&self, query: &Query) -> Result<Listed<T>, FindError> {
-        let ask = |replica| async move { listing::all(&replica, query).await };
-        Ok(listing::merge(self.each(ask).await?, query))
+    pub async fn list<T: Item>(&self, query: &Query) -> Result<MergedList<T>, DiscoveryError> {
+        let ask = |replica| async move { merge::all(&replica, query).await };
+        Ok(merge::merge(self.each(ask).await?, query))
     }
 
     /// What each replica shows of the tunnel with that id, at this path below it, such as `/diagnosis`; nothing where the
@@ -116,20 +118,23 @@ impl Replicas {
     ///
     /// # Errors
     /// As above.
-    pub async fn show(&self, id: &str, path: &str) -> Result<Changed<Value>, FindError> {
-        self.ask_each(Ask::get(format!("/tunnels/{}{path}", encoded(id)))).await
+    pub async fn show(&self, id: &str, path: &str) -> Result<ChangeResult<Value>, DiscoveryError> {
+        self.query_each(AdminRequest::get(format!("/tunnels/{}{path}", encoded(id))))
+            .await
     }
 
     /// Ends tunnels. A replica without the one that is named has nothing to end.
     ///
     /// # Errors
     /// As above.
-    pub async fn close(&self, which: &Selection, closing: &Closing) -> Result<Ended, FindError> {
+    pub async fn close(&self, which: &TunnelSelector, closing: &CloseRequest) -> Result<ClosedTunnels, DiscoveryError> {
         let path = match which {
-            Selection::Id(id) => format!("/tunnels/{}", encoded(id)),
-            Selection::Query(query) => listing::path_of("/tunnels", query),
+            TunnelSelector::Id(id) => format!("/tunnels/{}", encoded(id)),
+            TunnelSelector::Query(query) => merge::path_of("/tunnels", query),
         };
-        let closed: Changed<Closed> = self.ask_each(Ask::with_body("DELETE", path, closing)).await?;
+        let closed: ChangeResult<Closed> = self
+            .query_each(AdminRequest::with_body("DELETE", path, closing))
+            .await?;
         Ok(closed.into())
     }
 
@@ -137,9 +142,9 @@ impl Replicas {
     ///
     /// # Errors
     /// As above.
-    pub async fn limit(&self, id: &str, rates: &Rates) -> Result<Changed<Tunnel>, FindError> {
+    pub async fn limit(&self, id: &str, rates: &Rates) -> Result<ChangeResult<Tunnel>, DiscoveryError> {
         let path = format!("/tunnels/{}", encoded(id));
-        self.ask_each(Ask::with_body("PATCH", path, rates)).await
+        self.query_each(AdminRequest::with_body("PATCH", path, rates)).await
     }
 
     /// Lets no new tunnel to a target begin, or lets them again, on all replicas. A replica that does not have the target
@@ -147,36 +152,39 @@ impl Replicas {
     ///
     /// # Errors
     /// As above.
-    pub async fn cordon(&self, target: &TargetName, is_cordoned: bool) -> Result<Changed<Target>, FindError> {
+    pub async fn cordon(&self, target: &TargetName, is_cordoned: bool) -> Result<ChangeResult<Target>, DiscoveryError> {
         let TargetName { namespace, service } = target;
         let verb = if is_cordoned { "cordon" } else { "uncordon" };
         let path = format!("/targets/{}/{}/{verb}", encoded(namespace), encoded(service));
-        self.ask_each(Ask::post(path)).await
+        self.query_each(AdminRequest::post(path)).await
     }
 
     /// Returns what each replica answers to one request; nothing for a 404.
-    async fn ask_each<T: DeserializeOwned>(&self, ask: Ask) -> Result<Changed<T>, FindError> {
+    async fn query_each<T: DeserializeOwned>(&self, ask: AdminRequest) -> Result<ChangeResult<T>, DiscoveryError> {
         let ask = &ask;
         let answers = self.each(|replica| async move { replica.find(ask).await }).await?;
         let (mut changed, mut replicas) = (Vec::new(), Vec::new());
         for (replica, answer) in answers {
             let error = answer.as_ref().err().map(ToString::to_string);
-            let of = |item| Of {
+            let of = |item| FromReplica {
                 replica: replica.clone(),
                 item,
             };
             changed.extend(answer.ok().flatten().map(of));
-            replicas.push(State { replica, error });
+            replicas.push(ReplicaStatus { replica, error });
         }
-        Ok(Changed { changed, replicas })
+        Ok(ChangeResult { changed, replicas })
     }
 
     /// Asks each replica, some at a time, and returns their names and answers in their order.
-    async fn each<T, F>(&self, ask: impl Fn(Replica) -> F) -> Result<Vec<(String, Result<T, ReplicaError>)>, FindError>
+    async fn each<T, F>(
+        &self,
+        ask: impl Fn(Replica) -> F,
+    ) -> Result<Vec<(String, Result<T, ReplicaError>)>, DiscoveryError>
     where
         F: Future<Output = Result<T, ReplicaError>>,
     {
-        let permits = &Semaphore::new(MOST_AT_ONCE);
+        let permits = &Semaphore::new(MAX_AT_ONCE);
         let asking = self.find().await?.into_iter().map(|replica| {
             let name = replica.name().to_string();
             let answer = ask(replica);
@@ -191,7 +199,7 @@ impl Replicas {
 }
 
 /// Replicas that are asked at once. Each takes a connection, and a port-forward two of the API server.
-const MOST_AT_ONCE: usize = 16;
+const MAX_AT_ONCE: usize = 16;
 
 #[cfg(test)]
 mod tests {

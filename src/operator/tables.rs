@@ -2,5 +2,5 @@
 
 pub mod columns;
 pub mod diagnoses;
-pub mod formatting;
+pub mod display;
 pub mod listings;

@@ -1,17 +1,17 @@
 //! Access control: proves the user of a request, decides whether that user may reach the target, and takes it back.
 //!
-//! A request brings its `Evidence`. [`Access::authenticate`] makes a `Subject` of it, [`Access::authorize`] decides about the
+//! A request brings its `RequestCredentials`. [`Access::authenticate`] makes a `Subject` of it, [`Access::authorize`] decides about the
 //! subject and a target. Whether the answer counts is the caller's: [`Mode`].
 
-mod decide;
+mod decision;
 pub mod evidence;
 mod grants;
 pub mod oidc;
 mod options;
 pub mod passwords;
-mod questions;
 mod queue;
 mod reviewer;
+mod reviews;
 mod sources;
 pub mod tickets;
 mod user;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use self::decide::{Judge, NotAllowed};
+use self::decision::{Judge, NotAllowed};
 use self::evidence::credential::Credential;
-pub use self::evidence::{Evidence, Subject};
+pub use self::evidence::{RequestCredentials, Subject};
 use self::grants::ActiveGrants;
-pub use self::grants::Grant;
+pub use self::grants::TunnelGrant;
 pub use self::options::{
     AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options, SecretName, TicketOptions,
 };
-use self::questions::{How, Questions};
-pub use self::reviewer::{Action, Change, Decision, Review, Reviewer, Unavailable, Verdict};
-use self::sources::Rules;
+pub use self::reviewer::{Action, Change, Decision, Review, ReviewError, Reviewer, Verdict};
+use self::reviews::{How, Reviews};
+use self::sources::AccessConfig;
 pub use self::sources::Sources;
 pub(crate) use self::tickets::watches::Watch;
 pub use self::tickets::watches::Watches;
@@ -38,7 +38,7 @@ pub use self::user::{AUTHENTICATED, Method, User};
 use crate::net::tls::Tls;
 use crate::policy::allowlist::Target;
 use crate::tunnel::metrics::Metrics;
-use crate::tunnel::outcome::{Denial, Refusal};
+use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// Decides about rights.
 #[derive(Debug)]
@@ -57,8 +57,8 @@ impl Access {
         }
         let at_expiry = options.at_expiry;
         let judge = Arc::new(Judge {
-            rules: ArcSwap::from_pointee(Rules { options, sources }),
-            questions: Questions::new(metrics),
+            rules: ArcSwap::from_pointee(AccessConfig { options, sources }),
+            questions: Reviews::new(metrics),
             metrics: metrics.clone(),
         });
         let grants = ActiveGrants::new(Arc::clone(&judge));
@@ -74,9 +74,9 @@ impl Access {
     /// Changes the rules. Tunnels that run are judged by them at once.
     pub fn apply(&self, options: Options, sources: Sources) {
         let at_expiry = options.at_expiry;
-        self.judge.rules.store(Arc::new(Rules { options, sources }));
+        self.judge.rules.store(Arc::new(AccessConfig { options, sources }));
         self.grants.set_at_expiry(at_expiry);
-        self.judge.questions.forget();
+        self.judge.questions.clear();
         self.changed(&Change::Everywhere);
     }
 
@@ -100,7 +100,7 @@ impl Access {
     ///
     /// # Errors
     /// Why it is of none that is known here.
-    pub async fn authenticate(&self, evidence: Evidence<'_>) -> Result<Subject, Denial> {
+    pub async fn authenticate(&self, evidence: RequestCredentials<'_>) -> Result<Subject, Refusal> {
         let rules = self.judge.rules.load_full();
         let presented = evidence.credential.as_ref().and_then(|read| read.as_ref().ok());
         let name = presented.and_then(|credential| rules.sources.password_name(credential));
@@ -124,16 +124,16 @@ impl Access {
     ///
     /// # Errors
     /// [`Refusal::NotAuthorized`], or [`Refusal::AccessUnknown`].
-    pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<Grant, Denial> {
+    pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<TunnelGrant, Refusal> {
         // Before the question: what is revoked while it is asked is revoked for this grant, too.
-        let active = self.grants.of(subject, target);
-        let decided = match self.judge.judge(subject, target, How::Login).await {
-            Ok(reason) => Ok(Grant::new(active, reason)),
+        let active = self.grants.get_or_insert(subject, target);
+        let decided = match self.judge.check(subject, target, How::Login).await {
+            Ok(reason) => Ok(TunnelGrant::new(active, reason)),
             Err(NotAllowed::Denied(denial) | NotAllowed::Ended(denial)) => Err(denial),
-            Err(NotAllowed::Unknown) => Err(Refusal::AccessUnknown.into()),
+            Err(NotAllowed::Unknown) => Err(RefusalReason::AuthorizationUnavailable.into()),
         };
         let denied = decided.as_ref().err();
-        let result = denied.map_or(ALLOWED, |denial: &Denial| denial.refusal.label());
+        let result = denied.map_or(ALLOWED, |denial: &Refusal| denial.refusal.label());
         self.count_request(subject.user.method.label(), result);
         decided
     }
@@ -147,29 +147,31 @@ impl Access {
     pub fn changed(&self, change: &Change) {
         self.judge.questions.changed(change);
         match change {
-            Change::Everywhere => self.grants.look(|_| true),
-            Change::Namespace(name) => self.grants.look(|grant| grant.target.id().namespace == *name),
-            Change::UserGone(id) => self.grants.end_where(|subject| subject.user.has_id(id)),
+            Change::Everywhere => self.grants.recheck_where(|_| true),
+            Change::Namespace(name) => self.grants.recheck_where(|grant| grant.target.id().namespace == *name),
+            Change::UserDeleted(id) => self.grants.end_where(|subject| subject.user.has_id(id)),
         }
     }
 
     /// The lists of targets have changed: what they no longer allow ends at once.
     pub fn user_lists_changed(&self) {
-        self.grants.look(|_| true);
+        self.grants.recheck_where(|_| true);
     }
 
     /// The file of users has changed: each password is judged again.
     pub fn users_changed(&self) {
         self.judge.questions.forget_verdicts();
-        self.grants.look(|grant| grant.subject.user.method == Method::Password);
+        self.grants
+            .recheck_where(|grant| grant.subject.user.method == Method::Password);
     }
 
     /// There is another table of tickets: the tunnels of those that were taken back end at once. One that has expired is left
     /// to `at_expiry`.
     pub fn tickets_changed(&self) {
         let is_of_ticket = |subject: &Subject| subject.user.method == Method::Ticket;
-        self.grants
-            .look(|grant| is_of_ticket(&grant.subject) && !self.judge.has_same_ticket(&grant.subject, &grant.target));
+        self.grants.recheck_where(|grant| {
+            is_of_ticket(&grant.subject) && !self.judge.has_same_ticket(&grant.subject, &grant.target)
+        });
     }
 
     /// Ends the tunnels of client certificates that no longer count, after a change of the authorities or revocation lists.

@@ -13,11 +13,11 @@ pub use self::options::{Options, Suffixes};
 pub use self::static_target::{StaticTarget, StaticTargetError};
 use self::table::Table;
 pub use self::target::{ClientNames, Endpoints, Target, TargetId, Terms, UserLists};
-pub use self::wake::{Wake, Wakes, Woken};
+pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
 pub use self::workload::{Workload, WorkloadKind, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
 use crate::base::authority::Authority;
-use crate::tunnel::outcome::{Denial, Refusal};
+use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 mod options;
 mod static_target;
@@ -38,7 +38,7 @@ pub struct Allowlist {
     /// Sent when targets have other lists of users than before.
     user_lists: watch::Sender<()>,
     /// The targets that are asked to start.
-    wakes: Wakes,
+    wakes: WakeRequests,
 }
 
 impl Allowlist {
@@ -47,21 +47,21 @@ impl Allowlist {
     /// # Errors
     /// [`Refusal::NotAllowed`] for an unknown name or port; [`Refusal::AllowlistUnknown`] instead, as long as the Services
     /// of the cluster are not known completely.
-    pub fn authorize(&self, authority: &Authority) -> Result<Arc<Target>, Refusal> {
+    pub fn authorize(&self, authority: &Authority) -> Result<Arc<Target>, RefusalReason> {
         let table = self.table.load();
         match table.find(authority) {
             Some(target) => Ok(Arc::clone(target)),
-            None if table.complete => Err(Refusal::NotAllowed),
-            None => Err(Refusal::AllowlistUnknown),
+            None if table.complete => Err(RefusalReason::NotAllowed),
+            None => Err(RefusalReason::AllowlistUnknown),
         }
     }
 
     /// Wakes a target that has no endpoint, if its Service says how. Only for clients that may reach it.
-    pub fn wake(&self, target: &Target, client: IpAddr) -> Woken {
-        let longest = self.table.load().options.wake;
-        match longest.filter(|_| target.endpoints().addresses.is_empty()) {
-            Some(longest) => self.wakes.ask(target, client, longest),
-            None => Woken::No,
+    pub fn wake(&self, target: &Target, client: IpAddr) -> WakeResult {
+        let timeout = self.table.load().options.wake;
+        match timeout.filter(|_| target.endpoints().addresses.is_empty()) {
+            Some(timeout) => self.wakes.request(target, client, timeout),
+            None => WakeResult::NotRequested,
         }
     }
 
@@ -70,33 +70,33 @@ impl Allowlist {
     /// # Errors
     /// [`Refusal::NoEndpoint`] after [`Options::wait_for_ready`], or [`Refusal::TargetStarting`] while it starts; [`Refusal::NotAllowed`] when the target leaves the
     /// allowlist.
-    pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Denial> {
-        let longest = self.table.load().options.wait_for_ready;
+    pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Refusal> {
+        let timeout = self.table.load().options.wait_for_ready;
         tokio::select! {
             biased;
-            endpoints = target.dialable() => {
+            endpoints = target.ready_endpoints() => {
                 if target.terms().workloads.wake.is_some() {
-                    self.wakes.has_started(target.id());
+                    self.wakes.started(target.id());
                 }
                 Ok(endpoints)
             }
-            () = target.revoked() => Err(Refusal::NotAllowed.into()),
-            () = sleep(longest) => Err(self.without_endpoint(target)),
+            () = target.removed() => Err(RefusalReason::NotAllowed.into()),
+            () = sleep(timeout) => Err(self.without_endpoint(target)),
         }
     }
 
-    fn without_endpoint(&self, target: &Target) -> Denial {
-        if let Some(left) = self.wakes.left(target.id()) {
+    fn without_endpoint(&self, target: &Target) -> Refusal {
+        if let Some(left) = self.wakes.time_left(target.id()) {
             let phrase = format!("{} is starting, try again in 30 s", target.id());
-            let refusal = Refusal::TargetStarting;
-            return Denial::of_target(refusal, &phrase, refusal.phrase()).starting(left);
+            let refusal = RefusalReason::TargetStarting;
+            return Refusal::of_target(refusal, &phrase, refusal.phrase()).starting(left);
         }
         let Endpoints { ready, total, .. } = *target.endpoints();
         let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
-        let unnamed = Refusal::NoEndpoint
+        let unnamed = RefusalReason::NoEndpoint
             .phrase()
             .followed_by(&format!(" ({ready} of {total} ready)"));
-        Denial::of_target(Refusal::NoEndpoint, &phrase, unnamed)
+        Refusal::of_target(RefusalReason::NoEndpoint, &phrase, unnamed)
     }
 
     /// The number of targets, each counted once however many names it has.
@@ -175,7 +175,7 @@ mod tests {
         }
     }
 
-    fn authorize(allowlist: &Allowlist, name: &str) -> Result<Arc<Target>, Refusal> {
+    fn authorize(allowlist: &Allowlist, name: &str) -> Result<Arc<Target>, RefusalReason> {
         allowlist.authorize(&name.parse().unwrap())
     }
 
@@ -185,13 +185,13 @@ mod tests {
 
     fn is_revoked(target: &Target) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        pin!(target.revoked()).poll(&mut context).is_ready()
+        pin!(target.removed()).poll(&mut context).is_ready()
     }
 
     #[test]
     fn only_published_names_are_allowed() {
         let (mut writer, allowlist) = Writer::new();
-        assert_eq!(authorize(&allowlist, "a:22").unwrap_err(), Refusal::NotAllowed);
+        assert_eq!(authorize(&allowlist, "a:22").unwrap_err(), RefusalReason::NotAllowed);
         writer.publish(
             &[target("a:22", "127.0.0.1:1"), target("b:22", "127.0.0.1:2")],
             &Limits::default(),
@@ -200,8 +200,8 @@ mod tests {
             addresses(&authorize(&allowlist, "A.:22").unwrap()),
             ["127.0.0.1:1".parse().unwrap()]
         );
-        assert_eq!(authorize(&allowlist, "a:23").unwrap_err(), Refusal::NotAllowed);
-        assert_eq!(authorize(&allowlist, "c:22").unwrap_err(), Refusal::NotAllowed);
+        assert_eq!(authorize(&allowlist, "a:23").unwrap_err(), RefusalReason::NotAllowed);
+        assert_eq!(authorize(&allowlist, "c:22").unwrap_err(), RefusalReason::NotAllowed);
         assert_eq!(allowlist.targets(), 2);
     }
 
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(stays.lifetime(), slower.lifetime);
         assert!(!is_revoked(&stays));
         assert!(is_revoked(&goes));
-        assert_eq!(authorize(&allowlist, "b:22").unwrap_err(), Refusal::NotAllowed);
+        assert_eq!(authorize(&allowlist, "b:22").unwrap_err(), RefusalReason::NotAllowed);
     }
 
     #[test]
@@ -293,7 +293,11 @@ mod tests {
             "svc-a.team-b:22",
             "svc-a.team-a.example.com:22",
         ] {
-            assert_eq!(authorize(&allowlist, name).unwrap_err(), Refusal::NotAllowed, "{name}");
+            assert_eq!(
+                authorize(&allowlist, name).unwrap_err(),
+                RefusalReason::NotAllowed,
+                "{name}"
+            );
         }
     }
 
@@ -374,14 +378,20 @@ mod tests {
     #[test]
     fn a_name_is_unknown_and_not_forbidden_before_the_first_complete_list() {
         let (mut writer, allowlist) = configured(false);
-        writer.await_services();
+        writer.expect_services();
         writer.publish(&[target("a:22", "127.0.0.1:1")], &Limits::default());
         assert!(authorize(&allowlist, "a:22").is_ok());
-        assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::AllowlistUnknown);
+        assert_eq!(
+            authorize(&allowlist, "x.a:22").unwrap_err(),
+            RefusalReason::AllowlistUnknown
+        );
         writer.replace(Vec::new(), false);
-        assert_eq!(authorize(&allowlist, "c.n:22").unwrap_err(), Refusal::AllowlistUnknown);
+        assert_eq!(
+            authorize(&allowlist, "c.n:22").unwrap_err(),
+            RefusalReason::AllowlistUnknown
+        );
         writer.confirm();
-        assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), Refusal::NotAllowed);
+        assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), RefusalReason::NotAllowed);
         assert!(
             pin!(allowlist.completed())
                 .poll(&mut Context::from_waker(Waker::noop()))

@@ -47,7 +47,7 @@ impl Marker {
         }
         let [first, ..] = *marker;
         // By the first byte, and only then by all: 272 comparisons of 16 bytes a read took 0.05 s of processor time a GiB.
-        let last_bytes = bytes.iter().enumerate().skip(bytes.len().saturating_sub(LONGEST));
+        let last_bytes = bytes.iter().enumerate().skip(bytes.len().saturating_sub(MAX_BYTES));
         let mut begins = last_bytes.filter(|(_, byte)| **byte == first).map(|(at, _)| at);
         let begun = begins.find(|at| {
             let rest = bytes.get(*at..).unwrap_or_default();
@@ -85,7 +85,7 @@ pub(crate) fn sentence(notice: &[u8]) -> Option<String> {
 
 const MARKER: usize = 16;
 /// The bytes of a notice.
-const LONGEST: usize = MARKER + 1 + 255;
+const MAX_BYTES: usize = MARKER + 1 + 255;
 
 #[cfg(test)]
 mod tests {
@@ -115,9 +115,9 @@ mod tests {
     #[test]
     fn a_long_sentence_is_cut_and_an_incomplete_one_is_none() {
         let bytes = notice(MARK, &"x".repeat(300));
-        assert_eq!(bytes.len(), LONGEST);
+        assert_eq!(bytes.len(), MAX_BYTES);
         assert_eq!(sentence(&bytes[MARKER..]), Some("x".repeat(255)));
-        assert_eq!(sentence(&bytes[MARKER..LONGEST - 1]), None);
+        assert_eq!(sentence(&bytes[MARKER..MAX_BYTES - 1]), None);
         assert_eq!(sentence(&[]), None);
     }
 }

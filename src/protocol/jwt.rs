@@ -31,7 +31,7 @@ impl<'a> Jwt<'a> {
         if token.is_empty() {
             return Err("the token is empty".into());
         }
-        if token.len() > LONGEST {
+        if token.len() > MAX_BYTES {
             return Err("the token is longer than 12 KiB".into());
         }
         // A space is not trimmed: the API server takes a token that begins with one for no token at all, and its bearer for
@@ -62,7 +62,7 @@ impl<'a> Jwt<'a> {
     }
 
     /// The JWT in a text; `None` for any other text.
-    pub fn of(token: &'a str) -> Option<Self> {
+    pub fn parse(token: &'a str) -> Option<Self> {
         Self::read(token).ok().flatten()
     }
 
@@ -72,7 +72,7 @@ impl<'a> Jwt<'a> {
         // In characters of Base64: RFC 7518 sections 3.2 to 3.5, RFC 8037 section 3.1. RSA keys have 2,048 bits by section 3.3;
         // a shorter one is believed where the length is not one at which clients cut.
         let rsa = if CUT.contains(&length) { 342 } else { 171 };
-        let shortest = match self.header.text("alg").unwrap_or_default() {
+        let min = match self.header.text("alg").unwrap_or_default() {
             "HS256" => 43,
             "HS384" => 64,
             "HS512" | "ES256" | "EdDSA" | "Ed25519" => 86,
@@ -81,7 +81,7 @@ impl<'a> Jwt<'a> {
             "RS256" | "RS384" | "RS512" | "PS256" | "PS384" | "PS512" => rsa,
             _ => 0,
         };
-        (self.signature.len() < shortest).then(|| cut(length))
+        (self.signature.len() < min).then(|| cut(length))
     }
 
     /// Returns why the token cannot be accepted now, whatever its signature: its time has passed or has not begun, by more
@@ -229,7 +229,7 @@ pub const MALFORMED: &str = "the token is malformed";
 /// The fault of a token for somebody else.
 pub const OTHER_AUDIENCE: &str = "the token is for another audience";
 /// The longest token, in bytes: the head of a request has 16 KiB.
-const LONGEST: usize = 12 << 10;
+const MAX_BYTES: usize = 12 << 10;
 /// The most by which the clocks of issuer and proxy may differ, as the API server allows for tokens of ServiceAccounts.
 pub const SKEW: Duration = Duration::from_secs(60);
 /// The lengths, in characters, at which clients cut a password in silence. Seen with proxytunnel (66 by `-F`, 80 by
@@ -259,14 +259,14 @@ mod tests {
 
     #[test]
     fn a_token_has_the_characters_of_one_and_at_most_12_kib() {
-        let longest = "x".repeat(LONGEST);
-        for good in ["x", "abc.def~ghi+/_-==", "a.b", longest.as_str(), &jwt("{}")] {
+        let max = "x".repeat(MAX_BYTES);
+        for good in ["x", "abc.def~ghi+/_-==", "a.b", max.as_str(), &jwt("{}")] {
             assert!(Jwt::read(good).is_ok(), "{good}");
         }
         let control = "the token has characters that no token has";
         for (bad, expected) in [
             ("", "the token is empty"),
-            (&format!("{longest}x"), "the token is longer than 12 KiB"),
+            (&format!("{max}x"), "the token is longer than 12 KiB"),
             (" x", control),
             ("x ", control),
             ("x\0", control),
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn claims_are_read_without_trust() {
         let token = jwt(r#"{"iss":"https://i","aud":["a","b"],"exp":1.7e9,"nbf":1600000000,"sub":"s","x":{"y":[1]}}"#);
-        let read = Jwt::of(&token).unwrap();
+        let read = Jwt::parse(&token).unwrap();
         assert_eq!(read.claims.text("iss"), Some("https://i"));
         assert!(read.is_for(&["b".into()]) && !read.is_for(&["c".into()]));
         assert_eq!(read.expires().map(seconds), Some(1_700_000_000));
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(read.header.text("alg"), Some("ES256"));
         assert_eq!(format!("{}.{}", read.message, read.signature), token);
         let token = jwt(r#"{"aud":"a"}"#);
-        let single = Jwt::of(&token).unwrap();
+        let single = Jwt::parse(&token).unwrap();
         assert!(single.is_for(&["a".into()]) && single.claims.text("iss").is_none());
         for (payload, expires) in [
             (r#"{"exp":-5}"#, Some(0)),
@@ -349,7 +349,7 @@ mod tests {
             (r#"{"exp":true}"#, None),
         ] {
             assert_eq!(
-                Jwt::of(&jwt(payload)).unwrap().expires().map(seconds),
+                Jwt::parse(&jwt(payload)).unwrap().expires().map(seconds),
                 expires,
                 "{payload}"
             );
@@ -408,7 +408,7 @@ mod tests {
             ("{}", &own, None),
         ] {
             let token = jwt(payload);
-            let refused = Jwt::of(&token).unwrap().obviously_refused(now, audiences);
+            let refused = Jwt::parse(&token).unwrap().obviously_refused(now, audiences);
             assert_eq!(refused, expected, "{payload}");
         }
     }
@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn claims_are_not_printed() {
         let token = jwt(r#"{"iss":"hunter2"}"#);
-        let read = Jwt::of(&token).unwrap();
+        let read = Jwt::parse(&token).unwrap();
         assert_eq!(format!("{read:?} {:?}", read.claims), "Jwt Object");
     }
 
@@ -431,7 +431,7 @@ mod tests {
 
         #[test]
         fn any_payload_has_claims_or_none(payload in "\\PC{0,300}|\\{\"(exp|aud|nbf|iss)\":\\PC{0,40}\\}") {
-            if let Some(read) = Jwt::of(&jwt(&payload)) {
+            if let Some(read) = Jwt::parse(&jwt(&payload)) {
                 read.obviously_refused(SystemTime::now(), &["a".into()]);
             }
         }

@@ -61,8 +61,8 @@ impl Phrase {
 
     /// The same of a limit, with its number: a user can tell so whose sessions to close.
     #[must_use]
-    pub fn limited(self, most: u32) -> Self {
-        self.followed_by(&format!(" of {most}"))
+    pub fn limited(self, max: u32) -> Self {
+        self.followed_by(&format!(" of {max}"))
     }
 
     /// The same with more before the advice.
@@ -88,20 +88,20 @@ impl Phrase {
         self.subject == Subject::Target
     }
 
-    /// Returns the sentence of a disconnect or a notice: one line of printable ASCII of at most `longest` bytes.
+    /// Returns the sentence of a disconnect or a notice: one line of printable ASCII of at most `max` bytes.
     ///
     /// It has the `host:port` that was asked for, in the place of `the target` or in front: with a `Host` alias a user does
     /// not see what `%h:%p` has become. At its end is the id of the access line, if there is one.
-    pub(crate) fn sentence(&self, name: &str, id: Option<&dyn Display>, longest: usize) -> String {
+    pub(crate) fn sentence(&self, name: &str, id: Option<&dyn Display>, max: usize) -> String {
         let id = id.map(|id| format!(" (id {id})")).unwrap_or_default();
-        let name = shortened(name, LONGEST_NAME);
+        let name = shortened(name, MAX_NAME);
         let told = match &self.subject {
             _ if name.is_empty() => self.to_string(),
             Subject::Target => self.about(&name),
             Subject::Named(own) if **own == *name => self.to_string(),
             Subject::Named(_) | Subject::None => format!("{name}: {self}"),
         };
-        let told = shortened(&told, longest.saturating_sub(id.len()));
+        let told = shortened(&told, max.saturating_sub(id.len()));
         ascii(told.chars().chain(id.chars())).into_string()
     }
 
@@ -121,22 +121,22 @@ impl Display for Phrase {
 }
 
 /// The text, with `...` for its end if it has more characters.
-fn shortened(text: &str, longest: usize) -> String {
+fn shortened(text: &str, max: usize) -> String {
     const CUT: &str = "...";
-    if text.chars().count() <= longest {
+    if text.chars().count() <= max {
         return text.to_owned();
     }
-    let kept = text.chars().take(longest.saturating_sub(CUT.len()));
+    let kept = text.chars().take(max.saturating_sub(CUT.len()));
     kept.chain(CUT.chars()).collect()
 }
 
 /// Characters of a name, of which there may be 253: the phrase after it has to fit, too.
-const LONGEST_NAME: usize = 90;
+const MAX_NAME: usize = 90;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::ssh_disconnect::LONGEST;
+    use crate::protocol::ssh_disconnect::MAX_BYTES;
     use proptest::prelude::*;
 
     #[test]
@@ -181,17 +181,17 @@ mod tests {
             ),
             ("\u{1b}[31m", "x".into(), "?[31m: x (id 4711)"),
         ] {
-            assert_eq!(phrase.sentence(name, Some(&4711), LONGEST), expected);
+            assert_eq!(phrase.sentence(name, Some(&4711), MAX_BYTES), expected);
         }
         let closed = Phrase::of_target("", " is closed");
-        assert_eq!(closed.sentence("a:22", None, LONGEST), "a:22 is closed");
+        assert_eq!(closed.sentence("a:22", None, MAX_BYTES), "a:22 is closed");
     }
 
     proptest! {
         #[test]
         fn no_sentence_is_long_or_has_more_than_one_line(name in ".{0,300}", phrase in ".{0,300}", id in "[0-9a-f-]{1,25}") {
             for phrase in [Phrase::from(phrase.clone()), Phrase::of_target(phrase, "")] {
-                let sentence = phrase.sentence(&name, Some(&id), LONGEST);
+                let sentence = phrase.sentence(&name, Some(&id), MAX_BYTES);
                 prop_assert!(sentence.len() < 200, "{}", sentence.len());
                 prop_assert!(sentence.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
                 let end = format!("(id {id})");

@@ -16,18 +16,18 @@ pub mod registry;
 pub mod session;
 
 pub use self::liveness::Timing;
-pub(crate) use self::options::{LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
-pub use self::options::{Options, SMALLEST_WINDOW, window};
+pub(crate) use self::options::{CONFIRMATION_TIMEOUT, HANDSHAKE_TIMEOUT};
+pub use self::options::{MIN_WINDOW, Options, window};
 
 /// The bytes of each stream that may be sent before the first ACK: enough for what both sides of SSH send without
 /// waiting for each other.
 pub const INITIAL_WINDOW: u32 = 16 * 1024;
 
 /// The largest window of a stream in bytes: 5 Gbit/s at 100 ms.
-pub const LARGEST_WINDOW: u32 = 64 * 1024 * 1024;
+pub const MAX_WINDOW: u32 = 64 * 1024 * 1024;
 
 /// The most bytes that either side reads of lines before it gives a connection up: as many as `ssh_only` reads.
-pub const MOST_LINE_BYTES: usize = 8 * 1024;
+pub const MAX_LINE_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]
 mod tests;

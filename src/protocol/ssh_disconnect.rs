@@ -42,7 +42,7 @@ fn length(bytes: usize) -> [u8; 4] {
 const IDENTIFICATION: &[u8] = b"SSH-2.0-switchboard\r\n";
 const DISCONNECT: u8 = 1;
 /// Bytes of a sentence that crosses the network: two lines and a half of a terminal.
-pub(crate) const LONGEST: usize = 199;
+pub(crate) const MAX_BYTES: usize = 199;
 
 #[cfg(test)]
 mod tests {

@@ -9,14 +9,14 @@ use axum::{Json, Router};
 use hyper::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
 
-use crate::daemon::admin::api::{RefusalReason, Refusals};
-use crate::daemon::admin::{Handlers, Progress, Routes, caller};
+use crate::daemon::admin::api::{Refusals, RefusalsByReason};
+use crate::daemon::admin::{DrainStatus, Handlers, Routes, caller};
 use crate::daemon::readiness::Readiness;
 use crate::proxy::connection::Shared;
 
 mod diagnosis;
 mod events;
-mod request;
+mod extract;
 mod targets;
 mod tunnels;
 mod view;
@@ -43,8 +43,8 @@ pub(crate) fn routes(shared: &Arc<Shared>, readiness: &Readiness, drain_request:
         .route("/targets/{namespace}/{service}/uncordon", post(targets::uncordon))
         .route("/refusals", get(refusals))
         .route("/events", get(events::events))
-        .method_not_allowed_fallback(request::other_method)
-        .layer(DefaultBodyLimit::max(request::LONGEST_BODY))
+        .method_not_allowed_fallback(extract::method_not_allowed)
+        .layer(DefaultBodyLimit::max(extract::MAX_BODY))
         .layer(axum::middleware::from_fn(caller::only_from_here))
         // Readable by every peer. Only this host learns by whom a target is used.
         .route("/activity", get(targets::activity))
@@ -59,7 +59,7 @@ pub(crate) fn routes(shared: &Arc<Shared>, readiness: &Readiness, drain_request:
 /// Those since the start of the process, by reason.
 async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
     let all = shared.registry.refusals.all().into_iter();
-    let reasons = all.map(|(reason, (count, last))| RefusalReason {
+    let reasons = all.map(|(reason, (count, last))| RefusalsByReason {
         reason: reason.to_owned(),
         count,
         last: view::rfc3339(last),
@@ -70,8 +70,8 @@ async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
 }
 
 /// The state of the drain, for the page `/drain`.
-fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> Progress + Send + Sync> {
-    Box::new(move || Progress {
+fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
+    Box::new(move || DrainStatus {
         phase: shared.drain.phase().label().to_owned(),
         tunnels: shared.tunnels.taken(),
         resumable: Some(u32::try_from(shared.drain.resumable()).unwrap_or(u32::MAX)),

@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use clap::Args;
 use serde::Deserialize;
 
-pub use crate::base::yaml::finding::{Finding, Position, Report, Severity};
+pub use crate::base::yaml::diagnostic::{Diagnostic, Position, Report, Severity};
 pub use load::{Loaded, Purpose};
 
 use crate::base::values::address;
@@ -96,7 +96,7 @@ impl Config {
             self.listen = by.listen.into_iter().map(Port::from).collect();
         }
         self.admin = by.admin.unwrap_or(self.admin);
-        let knows_clients = self.knows_clients();
+        let knows_clients = self.requests_client_certificates();
         if let Some(cluster) = &mut self.allowlist.kubernetes {
             cluster.knows_clients = knows_clients;
             cluster.knows_users = self.access.mode != access::Mode::Open;
@@ -115,7 +115,7 @@ impl Config {
     }
 
     /// Whether a port asks clients for certificates.
-    fn knows_clients(&self) -> bool {
+    fn requests_client_certificates(&self) -> bool {
         self.tls.client_auth != tls::ClientAuth::Off && self.listen.iter().any(|port| port.tls != tls::Mode::Off)
     }
 
@@ -145,7 +145,7 @@ impl Config {
     }
 
     /// The number of its static targets that are absent from `new`.
-    pub fn targets_lost_in(&self, new: &Self) -> usize {
+    pub fn targets_removed_in(&self, new: &Self) -> usize {
         let stay: HashSet<_> = new.allowlist.targets.iter().map(|target| &target.name).collect();
         let targets = self.allowlist.targets.iter();
         targets.filter(|target| !stay.contains(&target.name)).count()

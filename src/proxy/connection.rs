@@ -1,4 +1,4 @@
-//! The walk of one connection, from its accept to its line in the access log. Read this first: it is the product.
+//! The life of one connection, from its accept to its line in the access log. Read this first: it is the product.
 //!
 //! Accept, PROXY header, negotiate; then for each request: head, user, authorize, slots, dial, answer, identification,
 //! relay.
@@ -12,21 +12,21 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use self::authorize::{Authorized, authorize};
-use self::established::{Holdings, Reached, Tunnel};
+use self::authorize::{AuthorizedRequest, authorize};
+use self::established::{ConnectedTarget, Tunnel, TunnelContext};
 use self::negotiate::{Negotiated, negotiate};
-use self::pending::Pending;
+use self::pending::PendingRequest;
 pub use self::shared::{Port, Shared, Timeouts};
-use crate::base::cold::cold;
-use crate::net::tls::Session;
+use crate::base::boxed::boxed;
+use crate::net::tls::TlsStream;
 use crate::net::transport::Transport;
 use crate::policy::access::Mode;
-use crate::policy::allowlist::{Target, Woken};
-use crate::proxy::http::{self, Asked, CredentialPolicy, Exchange, http2};
+use crate::policy::allowlist::{Target, WakeResult};
+use crate::proxy::http::{self, ConnectRequest, CredentialPolicy, Exchange, http2};
 use crate::tunnel::dial::{self, Upstream};
 use crate::tunnel::limits::owners::OwnerName;
 use crate::tunnel::limits::queue::QueueTimeouts;
-use crate::tunnel::outcome::{Denial, Refusal};
+use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::proxy_header;
 
 mod authorize;
@@ -38,62 +38,67 @@ mod shared;
 
 /// Carries one connection of a public port to its end.
 pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
-    let opening = cold(open(stream, peer, port, shared));
+    let opening = boxed(accept(stream, peer, port, shared));
     async move {
         // Matched by reference: the future would have room for the tunnel twice.
         match &mut opening.await {
-            Some(Opened::Plain(tunnel)) => tunnel.run(shared).await,
-            Some(Opened::Tls(tunnel)) => tunnel.run(shared).await,
-            Some(Opened::Streams(tunnels)) => tunnels.await,
+            Some(ReadyConnection::Plain(tunnel)) => tunnel.run(shared).await,
+            Some(ReadyConnection::Tls(tunnel)) => tunnel.run(shared).await,
+            Some(ReadyConnection::Streams(tunnels)) => tunnels.await,
             None => {}
         }
     }
 }
 
 /// An accepted connection, with its 200 sent (HTTP/1), or ready for streams (HTTP/2).
-enum Opened<'a> {
+enum ReadyConnection<'a> {
     Plain(Tunnel<'a, TcpStream>),
-    Tls(Tunnel<'a, Session>),
+    Tls(Tunnel<'a, TlsStream>),
     /// HTTP/2: all tunnels of the connection.
     Streams(Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
 }
 
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` if no tunnel came
 /// of it.
-async fn open(mut stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> Option<Opened<'_>> {
-    let mut pending = Pending::accept(peer, stream.local_addr().ok(), port.refusals, shared);
+async fn accept(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    port: Arc<Port>,
+    shared: &Shared,
+) -> Option<ReadyConnection<'_>> {
+    let mut pending = PendingRequest::accept(peer, stream.local_addr().ok(), port.refusals, shared);
     // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     match pending.step(header).await {
-        Ok(header) => pending.introduce(header.unwrap_or(pending.addresses)),
+        Ok(header) => pending.with_client(header.unwrap_or(pending.addresses)),
         Err(refusal) => {
             pending.refuse(http::http1(stream, Vec::new()), &refusal.into()).await;
             return None;
         }
     }
-    let (negotiated, pending) = cold(negotiate(stream, port.tls, pending)).await?;
+    let (negotiated, pending) = boxed(negotiate(stream, port.tls, pending)).await?;
     Some(match negotiated {
         Negotiated::Http1(stream, read) => {
             let exchange = http::http1(stream, read);
-            Opened::Plain(cold(request(exchange, pending)).await?)
+            ReadyConnection::Plain(boxed(serve_request(exchange, pending)).await?)
         }
         Negotiated::TlsHttp1(session) => {
             let exchange = http::http1(session, Vec::new());
-            Opened::Tls(cold(request(exchange, pending)).await?)
+            ReadyConnection::Tls(boxed(serve_request(exchange, pending)).await?)
         }
         Negotiated::Http2(stream, read) => {
             let connection = http2::Connection::new(stream, read);
-            Opened::Streams(Box::pin(streams(connection, pending)))
+            ReadyConnection::Streams(Box::pin(serve_http2(connection, pending)))
         }
         Negotiated::TlsHttp2(session) => {
             let connection = http2::Connection::new(session, Vec::new());
-            Opened::Streams(Box::pin(streams(connection, pending)))
+            ReadyConnection::Streams(Box::pin(serve_http2(connection, pending)))
         }
     })
 }
 
 /// Carries every request on an HTTP/2 connection to its end.
-async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pending<'_>) {
+async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending: PendingRequest<'_>) {
     let shared = pending.shared;
     pending.record.facts.http = http2::Request::HTTP;
     let lapsed = Notify::new();
@@ -101,39 +106,42 @@ async fn streams<D: Transport>(connection: http2::Connection<D>, mut pending: Pe
         let pending = &pending;
         async move {
             match awaited {
-                http2::Awaited::FirstRequest => pending.until_late().await,
-                http2::Awaited::FurtherRequest => pending.until_idle().await,
-                http2::Awaited::Close => pending.until_evicted().await,
+                http2::WaitFor::FirstRequest => pending.expired().await,
+                http2::WaitFor::FurtherRequest => pending.idle_expired().await,
+                http2::WaitFor::Close => pending.evicted().await,
             }
         }
     };
     let tunnel = |exchange| {
         let further = pending.new_stream();
-        if further.admission == Err(Refusal::CertificateLapsed) {
+        if further.admission == Err(RefusalReason::CertificateInvalidated) {
             // The connection gets a GOAWAY: its certificate is no longer valid.
             lapsed.notify_one();
         }
         async move {
-            if let Some(mut tunnel) = cold(request(exchange, further)).await {
+            if let Some(mut tunnel) = boxed(serve_request(exchange, further)).await {
                 tunnel.run(shared).await;
             }
         }
     };
     let go_away = http2::GoAway {
         drain: &shared.drain,
-        number: pending.record.facts.id.number,
+        connection_id: pending.record.facts.id.seq,
         lapsed: &lapsed,
     };
-    match cold(http2::serve(connection, overdue, go_away, tunnel)).await {
-        Ok(()) => pending.record.leave_to_requests(),
-        Err(refusal) => pending.drop_silently(refusal),
+    match boxed(http2::serve(connection, overdue, go_away, tunnel)).await {
+        Ok(()) => pending.record.disarm(),
+        Err(refusal) => pending.refuse_unanswered(refusal),
     }
 }
 
 /// Reads one request and answers it. `None` if no tunnel came of it.
-async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> Option<Tunnel<'a, E::Transport>> {
+async fn serve_request<'a, E: Exchange>(
+    mut exchange: E,
+    mut pending: PendingRequest<'a>,
+) -> Option<Tunnel<'a, E::Transport>> {
     pending.record.facts.http = E::HTTP;
-    let (drain, number) = (&pending.shared.drain, pending.record.facts.id.number);
+    let (drain, number) = (&pending.shared.drain, pending.record.facts.id.seq);
     let credentials = match pending.shared.access.mode() {
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
@@ -141,17 +149,17 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
     let reached = match pending.step(exchange.read_head(credentials)).await {
         Ok(asked) => tokio::select! {
             biased;
-            reached = reach(asked, &mut pending) => reached,
-            () = drain.deadline(number) => Err(Refusal::Draining.into()),
-            refusal = exchange.client_left() => Err(refusal.into()),
+            reached = connect_target(asked, &mut pending) => reached,
+            () = drain.deadline(number) => Err(RefusalReason::Draining.into()),
+            refusal = exchange.client_gone() => Err(refusal.into()),
         },
         Err(refusal) => Err(refusal.into()),
     };
     match reached {
-        Ok(reached) => match exchange.confirm().await {
+        Ok(reached) => match exchange.accept().await {
             Ok((downstream, early)) => Some(Tunnel::new(pending, reached, downstream, early)),
             Err(refusal) => {
-                pending.drop_silently(refusal);
+                pending.refuse_unanswered(refusal);
                 None
             }
         },
@@ -163,37 +171,37 @@ async fn request<'a, E: Exchange>(mut exchange: E, mut pending: Pending<'a>) -> 
 }
 
 /// Authorizes the request, takes its slots, and dials its target.
-async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denial> {
+async fn connect_target(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<ConnectedTarget, Refusal> {
     // Refused before, by the rate or the certificate, and told only now that the protocol is known.
     pending.admission?;
     let end_marker = asked.end_marker;
-    let Authorized { target, grant } = authorize(asked, pending).await?;
+    let AuthorizedRequest { target, grant } = authorize(asked, pending).await?;
     // Only after authorization: the form of a refusal would tell whether the target is an SSH server.
-    pending.leads_to_ssh = target.ssh_only() && !target.reports();
-    let of_process = pending.shared.tunnels.take().ok_or(Refusal::ProxyFull)?;
+    pending.target_is_ssh = target.ssh_only() && !target.reports();
+    let of_process = pending.shared.tunnels.take().ok_or(RefusalReason::ProxyFull)?;
     let (owner, full) = match &grant {
         Some(grant) => {
             let name = OwnerName::User(grant.user_name().into());
-            (pending.shared.users.get(name), Refusal::UserFull)
+            (pending.shared.users.get(name), RefusalReason::UserFull)
         }
-        None => (pending.client()?, Refusal::ClientFull),
+        None => (pending.client()?, RefusalReason::ClientFull),
     };
     let of_owner = owner.tunnels.take();
-    let of_owner = of_owner.ok_or_else(|| Denial::new(full, full.phrase().limited(owner.tunnels.most())))?;
-    let holdings = Box::new(Holdings {
-        _slots: [of_process, of_owner, target.enter()?],
+    let of_owner = of_owner.ok_or_else(|| Refusal::new(full, full.phrase().limited(owner.tunnels.max())))?;
+    let holdings = Box::new(TunnelContext {
+        _slots: [of_process, of_owner, target.take_slot()?],
         owner,
         grant,
         refusals: pending.refusals,
         end_marker,
     });
-    let connect = connect_to(&target, pending);
+    let connect = dial_target(&target, pending);
     let upstream = match &holdings.grant {
         // The right may be taken back meanwhile.
-        Some(grant) => grant.while_valid(cold(connect)).await?,
+        Some(grant) => grant.while_valid(boxed(connect)).await?,
         None => connect.await?,
     };
-    Ok(Reached {
+    Ok(ConnectedTarget {
         target,
         holdings,
         upstream,
@@ -202,18 +210,18 @@ async fn reach(asked: Asked, pending: &mut Pending<'_>) -> Result<Reached, Denia
 }
 
 /// Waits for an endpoint of the target, dials it, and writes the PROXY header if the target wants one.
-async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstream, Denial> {
-    let Pending {
+async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Result<Upstream, Refusal> {
+    let PendingRequest {
         shared,
         record,
         addresses,
         ..
     } = pending;
     let timeouts = QueueTimeouts {
-        longest: shared.timeouts.dial,
-        without_success: shared.timeouts.dial_try,
+        total: shared.timeouts.dial,
+        stalled: shared.timeouts.dial_try,
     };
-    if shared.allowlist.wake(target, addresses.source.ip()) == Woken::Limited {
+    if shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
         shared.metrics.wakes.count(["limited"]);
     }
     let permit = target.begin_dial(timeouts).await?;
@@ -221,13 +229,13 @@ async fn connect_to(target: &Target, pending: &mut Pending<'_>) -> Result<Upstre
     let start = Instant::now();
     let options = shared.timeouts.of_dial();
     let dial = dial::dial(&endpoints.addresses, target.next_address(), &options);
-    let dialled = target.while_allowed(dial).await;
+    let dialled = target.while_listed(dial).await;
     record.dialled(start.elapsed(), &endpoints, dialled.as_ref());
     let mut upstream = dialled?;
     permit.succeeded();
     if let Some(version) = endpoints.proxy_header {
         let written = proxy_header::write(&mut upstream.stream, version, addresses).await;
-        written.map_err(|_| Refusal::TargetRefused)?;
+        written.map_err(|_| RefusalReason::TargetRefused)?;
     }
     Ok(upstream)
 }

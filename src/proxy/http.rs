@@ -4,19 +4,19 @@ use serde::Deserialize;
 
 use crate::net::transport::Transport;
 
+mod client_program;
 mod exchange;
 pub mod head;
 pub mod http1;
 pub mod http2;
-mod program;
 
-pub use self::exchange::{Asked, CredentialPolicy, Exchange};
-pub use self::program::Program;
+pub use self::client_program::ClientProgram;
+pub use self::exchange::{ConnectRequest, CredentialPolicy, Exchange};
 
 /// How refusals of a port are told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Refusals {
+pub enum RefusalMode {
     /// By status, reason phrase and body.
     #[default]
     Http,
@@ -27,14 +27,15 @@ pub enum Refusals {
     Ssh,
 }
 
-impl Refusals {
+impl RefusalMode {
     /// Whether that program is told in band.
-    pub fn are_in_band(self, program: Program) -> bool {
+    pub fn are_in_band(self, program: ClientProgram) -> bool {
         match (self, program) {
-            (Self::Http, _) | (_, Program::Unread | Program::SwitchboardConnect) | (Self::Auto, Program::Other) => {
-                false
-            }
-            (Self::Auto, Program::SshProxyCommand) | (Self::Ssh, Program::SshProxyCommand | Program::Other) => true,
+            (Self::Http, _)
+            | (_, ClientProgram::Unread | ClientProgram::SwitchboardConnect)
+            | (Self::Auto, ClientProgram::Other) => false,
+            (Self::Auto, ClientProgram::SshProxyCommand)
+            | (Self::Ssh, ClientProgram::SshProxyCommand | ClientProgram::Other) => true,
         }
     }
 }

@@ -2,6 +2,6 @@
 
 pub mod diagnosis;
 pub mod events;
-pub mod facts;
 pub mod open_tunnel;
 pub mod registry;
+pub mod request_info;

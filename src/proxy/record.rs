@@ -9,20 +9,20 @@ use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
 pub use self::line::Answered;
-use self::line::{Line, millis};
-use super::open_tunnels::events::{Event, Refused};
-use super::open_tunnels::facts::{Facts, Id, Seen, WOULD_BE_REFUSED};
+use self::line::{AccessLine, millis};
+use super::open_tunnels::events::{Event, RefusedRequest};
 use super::open_tunnels::open_tunnel::OpenTunnel;
 use super::open_tunnels::registry::{Registration, Registry};
+use super::open_tunnels::request_info::{Id, RequestInfo, SshPeers, WOULD_BE_REFUSED};
 use crate::base::text::excerpt;
 use crate::net::tls::{self, Identity, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::direction::Direction;
-use crate::tunnel::drain::Open;
+use crate::tunnel::drain::TunnelGuard;
 use crate::tunnel::metrics::{Metrics, TargetSeries};
-use crate::tunnel::outcome::{Close, Denial, Outcome, Reason, Refusal, Side};
-use crate::tunnel::relay::{Inspect, LastLook};
+use crate::tunnel::outcome::{Close, CloseReason, Outcome, Refusal, RefusalReason, Side};
+use crate::tunnel::relay::{InspectPrefix, OnClose};
 use crate::tunnel::ssh::identification::{self, NotSsh, Software};
 
 mod access_log;
@@ -42,11 +42,11 @@ pub struct Telemetry<'a> {
 /// The account of what may become a tunnel: a connection from its accept on, or a request on an HTTP/2 connection. Its
 /// drop writes the counts and the access line, so that a panic is accounted for too.
 #[derive(Debug)]
-pub struct Record<'a> {
+pub struct RequestRecord<'a> {
     telemetry: Telemetry<'a>,
     /// Each stage of the connection adds what it has learnt.
-    pub(in crate::proxy) facts: Facts,
-    refusal: Option<Refusal>,
+    pub(in crate::proxy) facts: RequestInfo,
+    refusal: Option<RefusalReason>,
     /// The way in which the client was answered.
     pub(in crate::proxy) answered: Answered,
     accounted: bool,
@@ -54,23 +54,23 @@ pub struct Record<'a> {
     connection: Option<Connection<'a>>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> RequestRecord<'a> {
     /// The record of a connection that was accepted at that moment.
     pub fn open(telemetry: Telemetry<'a>, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
-        let mut record = Self::begin(telemetry, Facts::new(id, [peer; 2], accepted));
+        let mut record = Self::begin(telemetry, RequestInfo::new(id, [peer; 2], accepted));
         record.connection = Some(Connection::open(telemetry.metrics));
         record
     }
 
     /// The record of a request on this HTTP/2 connection, which begins now.
     pub fn request(&self, id: Id) -> Box<Self> {
-        let mut facts = Facts::new(id, [self.facts.peer, self.facts.client], Instant::now());
+        let mut facts = RequestInfo::new(id, [self.facts.peer, self.facts.client], Instant::now());
         facts.tls.clone_from(&self.facts.tls);
         facts.locals = self.facts.locals;
         Self::begin(self.telemetry, facts)
     }
 
-    fn begin(telemetry: Telemetry<'a>, facts: Facts) -> Box<Self> {
+    fn begin(telemetry: Telemetry<'a>, facts: RequestInfo) -> Box<Self> {
         Box::new(Self {
             telemetry,
             facts,
@@ -82,23 +82,23 @@ impl<'a> Record<'a> {
     }
 
     /// The connection's HTTP/2 requests have accounted for themselves: the connection adds neither count nor line.
-    pub fn leave_to_requests(&mut self) {
+    pub fn disarm(&mut self) {
         self.accounted = true;
     }
 
     /// The TLS session, with the client's identity if it has shown a certificate.
-    pub fn set_tls(&mut self, accepted: &tls::Accepted) {
+    pub fn set_tls(&mut self, accepted: &tls::CompletedHandshake) {
         self.telemetry.metrics.tls_accepted(accepted);
         self.facts.tls = Some(Arc::clone(&accepted.peer));
     }
 
     /// Why the user may reach the target.
     pub fn set_reason(&mut self, reason: &str) {
-        self.facts.authorization = Some(excerpt(reason, LONGEST_REASON).into());
+        self.facts.authorization = Some(excerpt(reason, MAX_REASON).into());
     }
 
     /// Records why the request is refused, or, unless it `counts`, why it would be.
-    pub fn set_authorization(&mut self, denial: &Denial, counts: bool) {
+    pub fn set_authorization(&mut self, denial: &Refusal, counts: bool) {
         let would_be = if counts { "" } else { WOULD_BE_REFUSED };
         self.set_reason(&match denial.details() {
             Some(details) => format!("{would_be}{}: {details}", denial.phrase()),
@@ -118,7 +118,7 @@ impl<'a> Record<'a> {
     }
 
     /// The end of the dial of one of those endpoints, which took that long.
-    pub fn dialled(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream, &Refusal>) {
+    pub fn dialled(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream, &RefusalReason>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
         self.facts.dial_ms = millis(took);
         self.facts.upstream = result.ok().map(|upstream| upstream.address);
@@ -128,13 +128,13 @@ impl<'a> Record<'a> {
     }
 
     /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
-    pub fn refused(&mut self, refusal: Refusal) {
+    pub fn refused(&mut self, refusal: RefusalReason) {
         self.refusal = Some(refusal);
         self.account();
     }
 
     /// The record of the tunnel to that target that the answered request has become.
-    pub fn established(mut self: Box<Self>, target: &Target, open: Open) -> TunnelRecord<'a> {
+    pub fn established(mut self: Box<Self>, target: &Target, open: TunnelGuard) -> TunnelRecord<'a> {
         self.accounted = true;
         self.observe_answer(None);
         let series = Arc::clone(target.series(self.telemetry.metrics));
@@ -149,9 +149,9 @@ impl<'a> Record<'a> {
         let record = TunnelRecord {
             held,
             close: None,
-            is_told: false,
+            is_logged: false,
         };
-        let line = Line::of(&record.tunnel().facts, "open", None);
+        let line = AccessLine::new(&record.tunnel().facts, "open", None);
         self.telemetry.access_log.write(&line);
         record
     }
@@ -166,21 +166,21 @@ impl<'a> Record<'a> {
         if std::mem::replace(&mut self.accounted, true) {
             return;
         }
-        let refusal = self.refusal.unwrap_or(Refusal::Internal);
+        let refusal = self.refusal.unwrap_or(RefusalReason::Internal);
         let outcome = Outcome::Refused(refusal);
         self.observe_answer(Some(outcome));
         if self.answered == Answered::Ssh {
             self.telemetry.metrics.answers_in_band.inc();
         }
         self.telemetry.registry.refusals.count(outcome.reason());
-        let refused = || Event::Refused(Arc::new(Refused::of(&self.facts, outcome)));
-        self.telemetry.registry.events.tell(refused);
+        let refused = || Event::Refused(Arc::new(RefusedRequest::new(&self.facts, outcome)));
+        self.telemetry.registry.events.publish(refused);
         let Telemetry { access_log, .. } = self.telemetry;
         access_log.refused(&self.facts, refusal, self.answered);
     }
 }
 
-impl Drop for Record<'_> {
+impl Drop for RequestRecord<'_> {
     fn drop(&mut self) {
         self.account();
     }
@@ -193,7 +193,7 @@ pub struct TunnelRecord<'a> {
     held: Box<Established<'a>>,
     close: Option<Close>,
     /// True if the client was told the end in band.
-    is_told: bool,
+    is_logged: bool,
 }
 
 /// The accounts of an established tunnel.
@@ -215,7 +215,7 @@ impl TunnelRecord<'_> {
     /// The end of the tunnel, which the client may have been told in band.
     pub fn closed(&mut self, close: Close, is_told: bool) {
         self.close = Some(close);
-        self.is_told = is_told;
+        self.is_logged = is_told;
     }
 
     /// The SSH software of one side, from its identification.
@@ -232,9 +232,9 @@ impl TunnelRecord<'_> {
     }
 
     /// Notes, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
-    /// was silent for `longest`: `ssh_only` would not have waited longer.
-    pub fn finish_watch(&self, longest: Duration) {
-        let is_late = self.tunnel().start.established.elapsed() >= longest;
+    /// was silent for `timeout`: `ssh_only` would not have waited longer.
+    pub fn finish_watch(&self, timeout: Duration) {
+        let is_late = self.tunnel().start.established.elapsed() >= timeout;
         for direction in Direction::ALL {
             let side = direction.sender();
             let has_identified = self.tunnel().facts.seen.software(side).is_some();
@@ -250,8 +250,8 @@ impl TunnelRecord<'_> {
     }
 }
 
-impl LastLook for TunnelRecord<'_> {
-    fn look(&self) {
+impl OnClose for TunnelRecord<'_> {
+    fn before_close(&self) {
         self.tunnel().look_at_end(&self.held.telemetry.registry.sock_diag);
     }
 }
@@ -262,30 +262,30 @@ impl Drop for TunnelRecord<'_> {
         let metrics = telemetry.metrics;
         let close = self.close.unwrap_or(Close {
             by: Side::Proxy,
-            reason: Reason::Panic,
+            reason: CloseReason::Panic,
         });
         self.held.registration.closed(close);
-        let outcome = Outcome::Closed(close);
+        let outcome = Outcome::TunnelClosed(close);
         metrics.closed(outcome);
         metrics
             .tunnel_duration
             .observe(tunnel.start.established.elapsed().as_secs_f64());
         self.held.series.tunnels_active.dec();
-        if self.is_told {
+        if self.is_logged {
             metrics.answers_in_band.inc();
         }
-        let [client, target] = tunnel.trips().map(Option::unwrap_or_default);
-        telemetry.access_log.write(&Line {
-            answered: if self.is_told { Answered::Ssh } else { Answered::Http },
+        let [client, target] = tunnel.last_rtt().map(Option::unwrap_or_default);
+        telemetry.access_log.write(&AccessLine {
+            answered: if self.is_logged { Answered::Ssh } else { Answered::Http },
             bytes_sent: tunnel.meter.bytes(Direction::Download),
             bytes_received: tunnel.meter.bytes(Direction::Upload),
             client_rtt_ms: millis(client.rtt),
             client_retransmits: client.retransmits,
             target_rtt_ms: millis(target.rtt),
             target_retransmits: target.retransmits,
-            operator: tunnel.closing().unwrap_or_default(),
+            operator: tunnel.close_reason().unwrap_or_default(),
             is_resumable: tunnel.open.is_resumable(),
-            ..Line::of(&tunnel.facts, "close", Some(outcome))
+            ..AccessLine::new(&tunnel.facts, "close", Some(outcome))
         });
     }
 }
@@ -294,7 +294,7 @@ impl Drop for TunnelRecord<'_> {
 /// begin as SSH does.
 #[derive(Debug)]
 pub struct Watch {
-    seen: Arc<Seen>,
+    seen: Arc<SshPeers>,
     metrics: Metrics,
 }
 
@@ -307,12 +307,12 @@ impl Watch {
     }
 }
 
-impl Inspect for Watch {
+impl InspectPrefix for Watch {
     fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
         let side = direction.sender();
         match identification::read(beginning, side) {
             Ok(None) => return ControlFlow::Continue(()),
-            Ok(Some(line)) => self.seen.identified(side, Software::of(line.software)),
+            Ok(Some(line)) => self.seen.identified(side, Software::parse(line.software)),
             Err(NotSsh) => self.refuses(side),
         }
         ControlFlow::Break(())
@@ -341,4 +341,4 @@ impl Drop for Connection<'_> {
 }
 
 /// Characters of the log field `authorization.reason`: the API server's names the binding and the role.
-const LONGEST_REASON: usize = 512;
+const MAX_REASON: usize = 512;

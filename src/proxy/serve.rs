@@ -13,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
+use self::access_sources::AccessSources;
 use self::capacity::Capacity;
 pub use self::listeners::BindError;
-use self::listeners::Ports;
+use self::listeners::PublicPorts;
 pub use self::reload::LoadConfig;
 use self::reload::{Reload, keep_reloading};
-use self::users::Users;
 use crate::base::follow::{ReadFailure, Reads};
 use crate::daemon::admin as admin_port;
 use crate::daemon::logging::Logs;
@@ -29,25 +29,25 @@ use crate::policy::access::Access;
 use crate::policy::allowlist::Writer;
 use crate::proxy::config::{Config, Loaded, Report};
 use crate::proxy::connection::Shared;
-use crate::proxy::open_tunnels::facts::Ids;
 use crate::proxy::open_tunnels::registry::Registry;
+use crate::proxy::open_tunnels::request_info::Ids;
 use crate::proxy::record::AccessLog;
-use crate::tunnel::drain::{self, Conductor, Drained, Tasks};
+use crate::tunnel::drain::{self, DrainController, DrainResult, Tasks};
 use crate::tunnel::exposition;
 use crate::tunnel::limits::budget::Budgets;
 use crate::tunnel::limits::connect_rate::ConnectRate;
-use crate::tunnel::limits::descriptors::TooFew;
+use crate::tunnel::limits::descriptors::TooFewFds;
 use crate::tunnel::limits::owners::LimitOwners;
 use crate::tunnel::limits::slots::Slots;
-use crate::tunnel::limits::unfinished::Unfinished;
+use crate::tunnel::limits::unfinished::UnfinishedSet;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::relay::Resources;
 
+mod access_sources;
 mod capacity;
 mod certificate_poll;
 mod listeners;
 mod reload;
-mod users;
 
 /// Why a process did not start.
 #[derive(Debug, thiserror::Error)]
@@ -60,13 +60,13 @@ pub enum StartError {
     Unread(ReadFailure),
     /// The limit of open files is too low.
     #[error(transparent)]
-    Descriptors(#[from] TooFew),
+    Descriptors(#[from] TooFewFds),
     /// A port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The certificates have become faulty since the configuration was checked.
     #[error("cannot speak TLS: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Tls(Vec<tls::FileFault>),
+    Tls(Vec<tls::FileError>),
     /// The thread that follows the cluster cannot be started.
     #[error("cannot follow the cluster")]
     Services(#[source] io::Error),
@@ -81,7 +81,7 @@ pub struct App {
     reload: Arc<Mutex<Reload>>,
     drain_options: drain::Options,
     shared: Arc<Shared>,
-    conductor: Conductor,
+    conductor: DrainController,
     /// Cancelled by a POST to `/drain`.
     drain_request: CancellationToken,
     readiness: Readiness,
@@ -89,7 +89,7 @@ pub struct App {
     allowlist_ready: Condition,
     /// Whether the targets of a cluster are awaited, and not only those of the configuration.
     awaits_services: bool,
-    public: Ports,
+    public: PublicPorts,
     admin: SocketAddr,
 }
 
@@ -124,7 +124,7 @@ impl App {
 
     /// Serves until a command or a request on the admin port begins the drain, then drains. The end of `commands` is
     /// not a command.
-    pub async fn run(self, commands: mpsc::Receiver<Command>) -> Drained {
+    pub async fn run(self, commands: mpsc::Receiver<Command>) -> DrainResult {
         info!("admin port {}", self.admin);
         let tasks = Tasks::default();
         self.public.accept(&self.shared, &tasks);
@@ -139,7 +139,7 @@ impl App {
             }
             drop(allowlist_ready);
         });
-        users::follow_user_lists(&self.shared);
+        access_sources::follow_user_lists(&self.shared);
         tokio::spawn(certificate_poll::watch(Arc::clone(&self.shared)));
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move { shared.access_log.keep_writing_counts().await });
@@ -210,14 +210,14 @@ impl Started {
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.allowlist.targets, &config.limits);
         if config.allowlist.kubernetes.is_some() {
-            writer.await_services();
+            writer.expect_services();
         } else {
             shared.metrics.allowlist_synced();
         }
         let readiness = Readiness::default();
         let listener_ready = readiness.require("listener");
         let allowlist_ready = readiness.require("allowlist");
-        let public = Ports::bind(&config.listen)?;
+        let public = PublicPorts::bind(&config.listen)?;
         let drain_request = CancellationToken::new();
         let routes = crate::proxy::admin::routes(&shared, &readiness, &drain_request);
         let address = config.admin;
@@ -230,7 +230,7 @@ impl Started {
         let services = services.map_err(StartError::Services)?;
         let awaits_services = services.is_some();
         let drain_options = config.drain;
-        let mut users = Users::default();
+        let mut users = AccessSources::default();
         users.apply(&config, &shared);
         let reload = Reload {
             config,
@@ -262,9 +262,9 @@ fn share(
     tls: Tls,
     capacity: &mut Capacity,
     logs: Logs,
-) -> Result<(Shared, Conductor, Writer), StartError> {
+) -> Result<(Shared, DrainController, Writer), StartError> {
     let metrics = Metrics::new()?;
-    let (conductor, drain) = Conductor::new();
+    let (conductor, drain) = DrainController::new();
     let (writer, allowlist) = Writer::new();
     metrics.tls_timestamps(&tls.expiries(), &tls.next_updates());
     let limits = &config.limits;
@@ -280,7 +280,7 @@ fn share(
         clients: LimitOwners::new(limits.of_clients()),
         users: LimitOwners::new(limits.of_users()),
         connect_rate: ConnectRate::new(limits.client),
-        unfinished: Unfinished::new(caps.unfinished),
+        unfinished: UnfinishedSet::new(caps.unfinished),
         tunnels: Arc::new(Slots::new(caps.tunnels)),
         total: Budgets::new(limits.total.rates(), limits.tunnel.burst),
         ids: Ids::default(),

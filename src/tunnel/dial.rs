@@ -9,7 +9,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use crate::net::socket;
-use crate::tunnel::outcome::Refusal;
+use crate::tunnel::outcome::RefusalReason;
 
 /// The longest that a dial may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,15 +39,15 @@ pub struct Upstream {
 ///
 /// # Errors
 /// The refusal for the last address, if all of them failed.
-pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> Result<Upstream, Refusal> {
+pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> Result<Upstream, RefusalReason> {
     let deadline = Instant::now() + options.dial;
-    let mut refusal = Refusal::NoEndpoint;
+    let mut refusal = RefusalReason::NoEndpoint;
     for address in in_turn(addresses, start) {
         let try_deadline = deadline.min(Instant::now() + options.dial_try);
         match timeout_at(try_deadline, connect(address, options)).await {
             Ok(Ok(upstream)) => return Ok(upstream),
             Ok(Err(error)) => refusal = classify(&error),
-            Err(_) => refusal = Refusal::DialTimeout,
+            Err(_) => refusal = RefusalReason::DialTimeout,
         }
         if Instant::now() >= deadline {
             break;
@@ -85,17 +85,17 @@ fn connects_to_itself(stream: &TcpStream, [local, dialled]: [SocketAddr; 2]) -> 
     Ok(local.port() == dialled.port() && local == stream.peer_addr()?)
 }
 
-fn classify(error: &io::Error) -> Refusal {
+fn classify(error: &io::Error) -> RefusalReason {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => {
-            Refusal::Exhausted
+            RefusalReason::Exhausted
         }
-        Some(Errno::TIMEDOUT) => Refusal::DialTimeout,
+        Some(Errno::TIMEDOUT) => RefusalReason::DialTimeout,
         // ENOTCONN: it was connected, and reset before its peer was asked for.
-        Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => Refusal::TargetRefused,
-        Some(_) => Refusal::TargetUnreachable,
-        None if error.kind() == io::ErrorKind::ConnectionRefused => Refusal::TargetRefused,
-        None => Refusal::TargetUnreachable,
+        Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => RefusalReason::TargetRefused,
+        Some(_) => RefusalReason::TargetUnreachable,
+        None if error.kind() == io::ErrorKind::ConnectionRefused => RefusalReason::TargetRefused,
+        None => RefusalReason::TargetUnreachable,
     }
 }
 
@@ -177,17 +177,17 @@ mod tests {
     #[tokio::test]
     async fn each_failure_has_its_refusal() {
         let refused = dial(&[closed().await], 0, &OPTIONS).await.unwrap_err();
-        assert_eq!(refused, Refusal::TargetRefused);
+        assert_eq!(refused, RefusalReason::TargetRefused);
         let none = dial(&[], 7, &OPTIONS).await.unwrap_err();
-        assert_eq!(none, Refusal::NoEndpoint);
+        assert_eq!(none, RefusalReason::NoEndpoint);
         for (errno, refusal) in [
-            (Errno::MFILE, Refusal::Exhausted),
-            (Errno::ADDRNOTAVAIL, Refusal::Exhausted),
-            (Errno::TIMEDOUT, Refusal::DialTimeout),
-            (Errno::CONNRESET, Refusal::TargetRefused),
-            (Errno::NOTCONN, Refusal::TargetRefused),
-            (Errno::HOSTUNREACH, Refusal::TargetUnreachable),
-            (Errno::NETUNREACH, Refusal::TargetUnreachable),
+            (Errno::MFILE, RefusalReason::Exhausted),
+            (Errno::ADDRNOTAVAIL, RefusalReason::Exhausted),
+            (Errno::TIMEDOUT, RefusalReason::DialTimeout),
+            (Errno::CONNRESET, RefusalReason::TargetRefused),
+            (Errno::NOTCONN, RefusalReason::TargetRefused),
+            (Errno::HOSTUNREACH, RefusalReason::TargetUnreachable),
+            (Errno::NETUNREACH, RefusalReason::TargetUnreachable),
         ] {
             assert_eq!(classify(&errno.into()), refusal, "{errno:?}");
         }
@@ -209,7 +209,10 @@ mod tests {
             dial: Duration::from_secs(5),
             ..OPTIONS
         };
-        assert_eq!(dial(&[blackhole], 0, &options).await.unwrap_err(), Refusal::DialTimeout);
+        assert_eq!(
+            dial(&[blackhole], 0, &options).await.unwrap_err(),
+            RefusalReason::DialTimeout
+        );
         assert_eq!(dial(&[blackhole, open], 0, &options).await.unwrap().address, open);
     }
 }

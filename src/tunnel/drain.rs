@@ -14,8 +14,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use self::tunnels::Counts;
-pub use self::tunnels::{Open, State};
-use crate::base::cold::cold;
+pub use self::tunnels::{TunnelGuard, TunnelState};
+use crate::base::boxed::boxed;
 use crate::base::yaml::forms;
 
 mod tunnels;
@@ -56,28 +56,28 @@ pub enum Phase {
     /// Before the drain.
     Serving,
     /// Not ready, but still accepting.
-    Leaving,
+    NotReady,
     /// The ports are closing. Connections that have been accepted are still served.
-    Parting,
+    ClosingListeners,
     /// No new tunnels: pending connections are refused. Resumable tunnels are closed, the others may end by themselves.
-    Stopped,
+    Draining,
     /// The deadline has passed: tunnels are closed from `since` on, over `spread`.
     Closing {
         /// When it began.
-        since: Instant,
+        started: Instant,
         /// How long it may take.
         spread: Duration,
     },
     /// Every tunnel ends at once.
-    Ended,
+    Terminated,
 }
 
 impl Phase {
     /// Whether new tunnels may begin.
-    pub fn takes_tunnels(self) -> bool {
+    pub fn accepts_tunnels(self) -> bool {
         match self {
-            Self::Serving | Self::Leaving | Self::Parting => true,
-            Self::Stopped | Self::Closing { .. } | Self::Ended => false,
+            Self::Serving | Self::NotReady | Self::ClosingListeners => true,
+            Self::Draining | Self::Closing { .. } | Self::Terminated => false,
         }
     }
 
@@ -85,18 +85,18 @@ impl Phase {
     pub fn label(self) -> &'static str {
         match self {
             Self::Serving => "serving",
-            Self::Leaving => "leaving",
-            Self::Parting => "parting",
-            Self::Stopped => "stopped",
+            Self::NotReady => "leaving",
+            Self::ClosingListeners => "parting",
+            Self::Draining => "stopped",
             Self::Closing { .. } => "closing",
-            Self::Ended => "ended",
+            Self::Terminated => "ended",
         }
     }
 }
 
 /// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drained {
+pub enum DrainResult {
     /// Every tunnel ended by itself, or its session goes on by another tunnel.
     Clean,
     /// Tunnels had to be closed.
@@ -109,33 +109,33 @@ pub struct Drain {
     phase: watch::Receiver<Phase>,
     /// Cancelled when the ports are closed. A wait for it takes half the memory of one for a watch; an idle tunnel holds this
     /// alone.
-    stopped: Cancellation,
+    draining: ShardedToken,
     /// Cancelled at the deadline.
-    deadline: Cancellation,
-    /// When resumable tunnels are closed: known when `stopped` is cancelled, unless everything ends at once.
-    moving: Arc<OnceLock<Moving>>,
+    deadline: ShardedToken,
+    /// When resumable tunnels are closed: known when `draining` is cancelled, unless everything ends at once.
+    moving: Arc<OnceLock<ResumableWindow>>,
     counts: Arc<Counts>,
 }
 
 /// What many tasks wait for. The beginning and the end of a wait take a lock, which those of one part share: with a lock of
 /// all, several for each tunnel, threads would wait for each other.
 #[derive(Clone, Debug, Default)]
-struct Cancellation(Arc<[Part; PARTS]>);
+struct ShardedToken(Arc<[TokenShard; PARTS]>);
 
 /// Aligned: two in one cache line would be sent to and fro.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Part(CancellationToken);
+struct TokenShard(CancellationToken);
 
-impl Cancellation {
+impl ShardedToken {
     fn cancel(&self) {
-        for Part(token) in self.0.iter() {
+        for TokenShard(token) in self.0.iter() {
             token.cancel();
         }
     }
 
     /// For the connection or tunnel of that number.
-    fn of(&self, number: u64) -> &CancellationToken {
+    fn shard_for(&self, number: u64) -> &CancellationToken {
         let [first, rest @ ..] = &*self.0;
         let part = usize::try_from(number % PARTS as u64).unwrap_or_default();
         &rest.get(part).unwrap_or(first).0
@@ -144,15 +144,15 @@ impl Cancellation {
 
 /// The time in which resumable tunnels are closed.
 #[derive(Clone, Copy, Debug)]
-struct Moving {
-    since: Instant,
+struct ResumableWindow {
+    started: Instant,
     spread: Duration,
 }
 
 impl Drain {
     /// Counts a tunnel as open. A connection that never has a tunnel does not make a drain [`Cut`](Drained::Cut).
-    pub fn opened(&self) -> Open {
-        Open::new(Arc::clone(&self.counts))
+    pub fn opened(&self) -> TunnelGuard {
+        TunnelGuard::new(Arc::clone(&self.counts))
     }
 
     /// The number of open tunnels that are resumable.
@@ -166,19 +166,19 @@ impl Drain {
     }
 
     /// Completes when the ports have to close.
-    pub async fn parting(mut self) {
-        self.reaches(|phase| !matches!(phase, Phase::Serving | Phase::Leaving))
+    pub async fn listeners_closing(mut self) {
+        self.wait_for(|phase| !matches!(phase, Phase::Serving | Phase::NotReady))
             .await;
     }
 
     /// Completes when no new tunnel may begin, for the connection of that number.
-    pub async fn stopped(&self, number: u64) {
-        self.stopped.of(number).cancelled().await;
+    pub async fn draining(&self, number: u64) {
+        self.draining.shard_for(number).cancelled().await;
     }
 
     /// Completes when the deadline has passed, for the connection of that number: a dial in progress is given up.
     pub async fn deadline(&self, number: u64) {
-        self.deadline.of(number).cancelled().await;
+        self.deadline.shard_for(number).cancelled().await;
     }
 
     /// Completes when a tunnel has to close. `tunnel` is called at first, and then only once the drain has begun.
@@ -189,54 +189,56 @@ impl Drain {
     /// in the first tenth of the spread, the others in the rest of it.
     ///
     /// Nothing wakes this when a tunnel becomes resumable. So that happens only in the task that polls this, which has to
-    /// poll it next: in `identify` of `proxy/connection/established.rs` and in `inspect` of `tunnel/relay/first_bytes.rs`.
+    /// poll it next: in `identify` of `proxy/connection/established.rs` and in `inspect` of `tunnel/relay/prefix.rs`.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
     )]
-    pub fn closes(&self, tunnel: impl Fn() -> State) -> impl Future<Output = ()> {
+    pub fn close_due(&self, tunnel: impl Fn() -> TunnelState) -> impl Future<Output = ()> {
         async move {
-            self.stopped.of(tunnel().number).cancelled().await;
-            cold(self.closes_in_drain(tunnel)).await;
+            self.draining.shard_for(tunnel().id).cancelled().await;
+            boxed(self.closes_in_drain(tunnel)).await;
         }
     }
 
-    async fn closes_in_drain(&self, tunnel: impl Fn() -> State) {
+    async fn closes_in_drain(&self, tunnel: impl Fn() -> TunnelState) {
         let becomes_resumable = poll_fn(|_| match tunnel().is_resumable {
             true => Poll::Ready(()),
             false => Poll::Pending,
         });
         tokio::select! {
             biased;
-            () = becomes_resumable => self.moves(tunnel().number).await,
-            () = self.closes_plain(&tunnel) => {}
+            () = becomes_resumable => self.resumable_close_due(tunnel().id).await,
+            () = self.plain_close_due(&tunnel) => {}
         }
     }
 
     /// Completes when the resumable tunnel of that number has to close.
-    async fn moves(&self, number: u64) {
-        if let Some(Moving { since, spread }) = self.moving.get() {
-            let closes = *since + spread.mul_f64(evenly(number));
+    async fn resumable_close_due(&self, number: u64) {
+        if let Some(ResumableWindow { started: since, spread }) = self.moving.get() {
+            let closes = *since + spread.mul_f64(spread_evenly(number));
             timeout_at(closes, self.clone().ended()).await.ok();
         }
     }
 
-    async fn closes_plain(&self, tunnel: impl Fn() -> State) {
-        self.deadline(tunnel().number).await;
-        if let Phase::Closing { since, spread } = self.phase() {
-            let State { number, last_moved, .. } = tunnel();
+    async fn plain_close_due(&self, tunnel: impl Fn() -> TunnelState) {
+        self.deadline(tunnel().id).await;
+        if let Phase::Closing { started: since, spread } = self.phase() {
+            let TunnelState {
+                id: number, last_moved, ..
+            } = tunnel();
             let idle = last_moved.elapsed() >= IDLE;
-            let closes = since + spread.mul_f64(part_of_spread(number, idle));
+            let closes = since + spread.mul_f64(close_offset(number, idle));
             timeout_at(closes, self.clone().ended()).await.ok();
         }
     }
 
     /// Completes when every connection has to end at once.
     pub async fn ended(mut self) {
-        self.reaches(|phase| *phase == Phase::Ended).await;
+        self.wait_for(|phase| *phase == Phase::Terminated).await;
     }
 
-    async fn reaches(&mut self, enough: impl FnMut(&Phase) -> bool) {
+    async fn wait_for(&mut self, enough: impl FnMut(&Phase) -> bool) {
         // It fails without a conductor, which lives as long as the process.
         self.phase.wait_for(enough).await.ok();
     }
@@ -253,19 +255,19 @@ pub struct Tasks {
 
 /// The conductor of a drain: begins it and takes it through its phases.
 #[derive(Debug)]
-pub struct Conductor {
+pub struct DrainController {
     phase: watch::Sender<Phase>,
     drain: Drain,
 }
 
-impl Conductor {
+impl DrainController {
     /// A drain that has not begun, and the view of it.
     pub fn new() -> (Self, Drain) {
         let (phase, receiver) = watch::channel(Phase::Serving);
         let drain = Drain {
             phase: receiver,
-            stopped: Cancellation::default(),
-            deadline: Cancellation::default(),
+            draining: ShardedToken::default(),
+            deadline: ShardedToken::default(),
             moving: Arc::default(),
             counts: Arc::default(),
         };
@@ -274,7 +276,7 @@ impl Conductor {
     }
 
     /// Drains; when `now` completes, everything that is left ends at once.
-    pub async fn run(self, options: &Options, tasks: &Tasks, now: impl Future<Output = ()>) -> Drained {
+    pub async fn run(self, options: &Options, tasks: &Tasks, now: impl Future<Output = ()>) -> DrainResult {
         let Tasks { acceptors, connections } = tasks;
         acceptors.close();
         connections.close();
@@ -290,43 +292,43 @@ impl Conductor {
             "asked again to drain: ending at once"
         );
         self.end(connections).await;
-        if cut == 0 { Drained::Clean } else { Drained::Cut }
+        if cut == 0 { DrainResult::Clean } else { DrainResult::Cut }
     }
 
-    async fn run_phases(&self, options: &Options, Tasks { acceptors, connections }: &Tasks) -> Drained {
+    async fn run_phases(&self, options: &Options, Tasks { acceptors, connections }: &Tasks) -> DrainResult {
         let (tunnels, resumable) = (|| self.drain.counts.all(), || self.drain.counts.resumable());
         info!(tunnels = tunnels(), resumable = resumable(), delay = ?options.delay, "draining: not ready, still accepting");
-        self.phase.send_replace(Phase::Leaving);
+        self.phase.send_replace(Phase::NotReady);
         sleep(options.delay).await;
         info!(
             tunnels = tunnels(),
             resumable = resumable(),
             "draining: closing the ports"
         );
-        self.phase.send_replace(Phase::Parting);
+        self.phase.send_replace(Phase::ClosingListeners);
         // Acceptors empty the backlog without waiting; shared ports (`reuse_port`) take a moment.
         acceptors.wait().await;
         info!(tunnels = tunnels(), resumable = resumable(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
         let moving_ends = self.stop(options);
         if timeout(options.timeout, connections.wait()).await.is_ok() {
             info!("drained: every tunnel has ended");
-            return Drained::Clean;
+            return DrainResult::Clean;
         }
         let (drained, spread) = match self.drain.counts.plain() {
             // Dials in progress and refusals that are not read yet: they need no more than a moment.
-            0 if resumable() == 0 => (Drained::Clean, LAST_WAIT),
+            0 if resumable() == 0 => (DrainResult::Clean, LAST_WAIT),
             0 => {
                 let rest = moving_ends.saturating_duration_since(Instant::now());
-                (Drained::Clean, rest + LAST_WAIT)
+                (DrainResult::Clean, rest + LAST_WAIT)
             }
             tunnels => {
                 let spread = options.spread;
                 warn!(tunnels, ?spread, "drain deadline passed: closing tunnels");
-                (Drained::Cut, spread)
+                (DrainResult::Cut, spread)
             }
         };
         let since = Instant::now();
-        self.phase.send_replace(Phase::Closing { since, spread });
+        self.phase.send_replace(Phase::Closing { started: since, spread });
         self.drain.deadline.cancel();
         if timeout(spread, connections.wait()).await.is_err() {
             self.end(connections).await;
@@ -339,15 +341,15 @@ impl Conductor {
         let since = Instant::now();
         let spread = options.resumable_spread.min(options.timeout + options.spread);
         // It is not set before.
-        self.drain.moving.set(Moving { since, spread }).ok();
-        self.phase.send_replace(Phase::Stopped);
-        self.drain.stopped.cancel();
+        self.drain.moving.set(ResumableWindow { started: since, spread }).ok();
+        self.phase.send_replace(Phase::Draining);
+        self.drain.draining.cancel();
         since + spread
     }
 
     async fn end(&self, connections: &TaskTracker) {
-        self.phase.send_replace(Phase::Ended);
-        self.drain.stopped.cancel();
+        self.phase.send_replace(Phase::Terminated);
+        self.drain.draining.cancel();
         self.drain.deadline.cancel();
         if timeout(LAST_WAIT, connections.wait()).await.is_err() {
             let (tunnels, resumable) = (self.drain.counts.all(), self.drain.counts.resumable());
@@ -362,18 +364,18 @@ impl Conductor {
 }
 
 /// When a tunnel closes, as a part of the spread, 0 to 1.
-fn part_of_spread(number: u64, idle: bool) -> f64 {
+fn close_offset(number: u64, idle: bool) -> f64 {
     if idle {
-        IDLE_PART * evenly(number)
+        IDLE_PART * spread_evenly(number)
     } else {
-        IDLE_PART + (1.0 - IDLE_PART) * evenly(number)
+        IDLE_PART + (1.0 - IDLE_PART) * spread_evenly(number)
     }
 }
 
 /// A number from 0 to 1 for each tunnel.
 ///
 /// Multiples of the golden ratio fall evenly, whatever run of numbers is left (Knuth 6.4): no random numbers needed.
-fn evenly(number: u64) -> f64 {
+fn spread_evenly(number: u64) -> f64 {
     let scattered = number.wrapping_mul(GOLDEN_RATIO) >> 32;
     #[expect(clippy::cast_precision_loss, reason = "32 bits fit the 53 of an f64")]
     let even = scattered as f64 / f64::from(u32::MAX);

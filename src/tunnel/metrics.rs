@@ -12,7 +12,7 @@ use crate::tunnel::exposition::declare::{
     Counters, Gauges, counter, counters, gauge, gauges, histogram, seconds, timestamp, timestamps,
 };
 use crate::tunnel::exposition::{page, registry};
-use crate::tunnel::outcome::{Outcome, Reason, Refusal, Side};
+use crate::tunnel::outcome::{CloseReason, Outcome, RefusalReason, Side};
 
 mod targets;
 
@@ -145,7 +145,7 @@ impl Metrics {
     /// Makes series with the value 0.
     fn show_zeros(&self) {
         self.requests(200, "established");
-        for refusal in Refusal::ALL {
+        for refusal in RefusalReason::ALL {
             self.requests(refusal.status(), refusal.label());
         }
         for version in ["1.2", "1.3"] {
@@ -153,10 +153,10 @@ impl Metrics {
                 self.tls_handshakes.zero([version, resumed]);
             }
         }
-        for cause in tls::Cause::ALL {
+        for cause in tls::FailureCause::ALL {
             self.tls_handshake_failures.zero([cause.label()]);
         }
-        for reason in Reason::ALL {
+        for reason in CloseReason::ALL {
             for by in Side::ALL {
                 self.tunnels_closed.zero([reason.label(), by.label()]);
             }
@@ -189,7 +189,7 @@ impl Metrics {
     }
 
     /// Counts a TLS handshake.
-    pub fn tls_accepted(&self, accepted: &tls::Accepted) {
+    pub fn tls_accepted(&self, accepted: &tls::CompletedHandshake) {
         let resumed = if accepted.resumed { "true" } else { "false" };
         self.tls_handshakes.count([accepted.peer.version, resumed]);
     }

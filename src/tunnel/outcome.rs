@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-pub use self::denial::Denial;
 pub use self::malformed::Malformed;
 pub use self::refusal::Refusal;
+pub use self::refusal_reason::RefusalReason;
 pub use self::side::Side;
 
-mod denial;
 mod malformed;
 mod refusal;
+mod refusal_reason;
 mod side;
 
 /// The outcome of a connection or request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The end before a tunnel was established.
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// The end of a tunnel.
-    Closed(Close),
+    TunnelClosed(Close),
 }
 
 impl Outcome {
@@ -26,7 +26,7 @@ impl Outcome {
     pub fn status(self) -> u16 {
         match self {
             Self::Refused(refusal) => refusal.status(),
-            Self::Closed(_) => 200,
+            Self::TunnelClosed(_) => 200,
         }
     }
 
@@ -34,7 +34,7 @@ impl Outcome {
     pub fn reason(self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.label(),
-            Self::Closed(close) => close.reason.label(),
+            Self::TunnelClosed(close) => close.reason.label(),
         }
     }
 
@@ -42,7 +42,7 @@ impl Outcome {
     pub fn by(self) -> Side {
         match self {
             Self::Refused(refusal) => refusal.by(),
-            Self::Closed(close) => close.by,
+            Self::TunnelClosed(close) => close.by,
         }
     }
 }
@@ -53,12 +53,12 @@ pub struct Close {
     /// The side that ended it; for `eof` the side that finished first.
     pub by: Side,
     /// The reason.
-    pub reason: Reason,
+    pub reason: CloseReason,
 }
 
 /// Why a tunnel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum CloseReason {
     /// Both sides finished.
     Eof,
     /// No byte moved for the idle timeout, or for the half-closed timeout after one side had finished.
@@ -92,7 +92,7 @@ pub enum Reason {
     Panic,
 }
 
-impl Reason {
+impl CloseReason {
     /// Every reason, for metrics with the value 0.
     pub const ALL: [Self; 15] = [
         Self::Eof,
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn labels_are_unique_lower_case_words() {
-        let mut labels: Vec<_> = Refusal::ALL.iter().map(|refusal| refusal.label()).collect();
-        labels.extend(Reason::ALL.map(Reason::label));
+        let mut labels: Vec<_> = RefusalReason::ALL.iter().map(|refusal| refusal.label()).collect();
+        labels.extend(CloseReason::ALL.map(CloseReason::label));
         for label in &labels {
             assert!(
                 label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'),
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_status_line_is_ascii_and_fits_a_terminal_of_80_columns() {
-        for refusal in Refusal::ALL {
+        for refusal in RefusalReason::ALL {
             let line = format!("HTTP/1.1 {} {}", refusal.status(), refusal.phrase());
             let is_printable = line.bytes().all(|byte| (b' '..=b'~').contains(&byte));
             assert!(line.len() <= 80 && is_printable, "{line}");
@@ -171,11 +171,11 @@ mod tests {
 
     #[test]
     fn an_outcome_names_status_reason_and_side() {
-        let refused = Outcome::Refused(Refusal::TargetRefused);
+        let refused = Outcome::Refused(RefusalReason::TargetRefused);
         assert_eq!(refused.to_string(), "502 target_refused by target");
-        let closed = Outcome::Closed(Close {
+        let closed = Outcome::TunnelClosed(Close {
             by: Side::Client,
-            reason: Reason::Eof,
+            reason: CloseReason::Eof,
         });
         assert_eq!(closed.to_string(), "200 eof by client");
     }

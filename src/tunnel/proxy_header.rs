@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use self::addresses::Extent;
-pub use self::addresses::{Addresses, Malformed};
-use crate::base::cold::cold;
-use crate::tunnel::outcome::Refusal;
+use self::addresses::HeaderLen;
+pub use self::addresses::{AddressPair, Malformed};
+use crate::base::boxed::boxed;
+use crate::tunnel::outcome::RefusalReason;
 
 mod addresses;
 mod v1;
@@ -53,27 +53,27 @@ pub enum Version {
 ///
 /// # Errors
 /// [`Refusal::UntrustedProxy`], [`Refusal::BadProxyHeader`], [`Refusal::NoRequest`] or [`Refusal::ClientLeft`].
-pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Result<Option<Addresses>, Refusal> {
+pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Result<Option<AddressPair>, RefusalReason> {
     let Policy::Required { trusted } = policy else {
         return Ok(None);
     };
     if !trusted.iter().any(|network| network.contains(&peer)) {
-        return Err(Refusal::UntrustedProxy);
+        return Err(RefusalReason::UntrustedProxy);
     }
-    let header = cold(read_header(stream)).await?;
-    parse(&header).map_err(|Malformed| Refusal::BadProxyHeader)
+    let header = boxed(read_header(stream)).await?;
+    parse(&header).map_err(|Malformed| RefusalReason::BadProxyHeader)
 }
 
 /// Writes a header. It fits the send buffer of a new socket, so this does not wait.
 ///
 /// # Errors
 /// What write(2) says.
-pub async fn write(stream: &mut TcpStream, version: Version, addresses: &Addresses) -> io::Result<()> {
+pub async fn write(stream: &mut TcpStream, version: Version, addresses: &AddressPair) -> io::Result<()> {
     stream.write_all(&encode(version, addresses)).await
 }
 
 /// The bytes of a header with these addresses.
-pub fn encode(version: Version, addresses: &Addresses) -> Vec<u8> {
+pub fn encode(version: Version, addresses: &AddressPair) -> Vec<u8> {
     match version {
         Version::V1 => v1::encode(addresses),
         Version::V2 => v2::encode(addresses),
@@ -84,8 +84,8 @@ pub fn encode(version: Version, addresses: &Addresses) -> Vec<u8> {
 ///
 /// # Errors
 /// They begin with a header of neither version.
-pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Addresses>)>, Malformed> {
-    let Extent::Exactly(length) = extent(bytes)? else {
+pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<AddressPair>)>, Malformed> {
+    let HeaderLen::Exactly(length) = extent(bytes)? else {
         return Ok(None);
     };
     let header = bytes.get(..length).map(parse).transpose()?;
@@ -93,29 +93,29 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(usize, Option<Addresses>)>, Malfor
 }
 
 /// Peeks at the bytes in the socket, reads those of the header, and waits for more until it is complete.
-async fn read_header(stream: &mut TcpStream) -> Result<Vec<u8>, Refusal> {
+async fn read_header(stream: &mut TcpStream) -> Result<Vec<u8>, RefusalReason> {
     let mut header = Vec::new();
     loop {
         let known = header.len();
         let gone = |_| match known {
-            0 => Refusal::NoRequest,
-            _ => Refusal::ClientLeft,
+            0 => RefusalReason::NoRequest,
+            _ => RefusalReason::ClientLeft,
         };
         header.resize(known + CHUNK, 0);
         let peeked = stream.peek(after(&mut header, known)).await.map_err(gone)?;
         header.truncate(known + peeked);
         match (peeked, known) {
-            (0, 0) => return Err(Refusal::NoRequest),
-            (0, _) => return Err(Refusal::BadProxyHeader),
+            (0, 0) => return Err(RefusalReason::NoRequest),
+            (0, _) => return Err(RefusalReason::BadProxyHeader),
             _ => {}
         }
-        let extent = extent(&header).map_err(|Malformed| Refusal::BadProxyHeader)?;
-        if let Extent::Exactly(length) = extent {
+        let extent = extent(&header).map_err(|Malformed| RefusalReason::BadProxyHeader)?;
+        if let HeaderLen::Exactly(length) = extent {
             header.truncate(length);
         }
         // The bytes have been peeked at: this does not wait.
         stream.read_exact(after(&mut header, known)).await.map_err(gone)?;
-        if extent == Extent::Exactly(header.len()) {
+        if extent == HeaderLen::Exactly(header.len()) {
             return Ok(header);
         }
     }
@@ -125,7 +125,7 @@ fn after(header: &mut [u8], known: usize) -> &mut [u8] {
     header.get_mut(known..).unwrap_or_default()
 }
 
-fn extent(start: &[u8]) -> Result<Extent, Malformed> {
+fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     if v2::may_be(start) {
         v2::extent(start)
     } else if v1::may_be(start) {
@@ -135,7 +135,7 @@ fn extent(start: &[u8]) -> Result<Extent, Malformed> {
     }
 }
 
-fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
+fn parse(header: &[u8]) -> Result<Option<AddressPair>, Malformed> {
     if v2::may_be(header) {
         v2::parse(header)
     } else {

@@ -7,29 +7,29 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use self::copy::Halves;
+pub use self::config::{DirectionLimits, Early, OnClose, Options, RelayConfig, Resources, Transports};
+use self::copy::Flow;
 pub use self::failure::Failure;
-use self::first_bytes::Beginning;
-pub use self::first_bytes::Inspect;
-use self::half_close::{LONGEST_SILENCE, silence};
+use self::half_close::{SILENCE_TIMEOUT, silence};
+pub use self::prefix::InspectPrefix;
+use self::prefix::Prefix;
 use self::pump::Pump;
-pub use self::terms::{Bounds, Early, LastLook, Options, Resources, Terms, Transports};
-use crate::base::cold::cold;
+use crate::base::boxed::boxed;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::tunnel::direction::Direction;
-use crate::tunnel::outcome::{Close, Reason, Side};
+use crate::tunnel::outcome::{Close, CloseReason, Side};
 
 pub mod activity_rule;
+mod config;
 mod cooperative_yield;
 mod copy;
 mod failure;
-mod first_bytes;
 mod half_close;
 pub mod meter;
+mod prefix;
 mod pump;
 mod splice;
 mod strategy;
-mod terms;
 
 /// Relays until both sides have finished, one has failed, nothing moves any more, or `ending` says so.
 ///
@@ -41,28 +41,28 @@ mod terms;
 /// a tunnel has no half-close either: soon after one side has finished both have.
 pub async fn relay<D: Transport>(
     transports: &mut Transports<D>,
-    terms: &Terms<'_>,
+    terms: &RelayConfig<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
-    let Ended { close, ends, .. } = until_end(transports, terms, ending).await;
-    let_go(transports, close, ends).await;
+    let RelayEnd { close, ends, .. } = run(transports, terms, ending).await;
+    finish(transports, close, ends).await;
     close
 }
 
 /// How a tunnel has ended, before its transports are [let go](let_go).
 #[derive(Clone, Copy, Debug)]
-pub struct Ended {
+pub struct RelayEnd {
     /// The side and the reason.
     pub close: Close,
     /// The ends of stream before that.
-    pub ends: Ends,
+    pub ends: EofSent,
     /// Whether the client's transport takes bytes, and has taken all that was read for it.
     pub takes_more: bool,
 }
 
 /// The directions whose end of stream has been passed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct EofSent {
     /// The client's.
     pub upload: bool,
     /// The target's.
@@ -72,7 +72,7 @@ pub struct Ends {
 }
 
 /// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gently.
-pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, ends: Ends) {
+pub async fn finish<D: Transport>(transports: &mut Transports<D>, close: Close, ends: EofSent) {
     let Transports {
         downstream, upstream, ..
     } = transports;
@@ -81,48 +81,49 @@ pub async fn let_go<D: Transport>(transports: &mut Transports<D>, close: Close, 
         Side::Target | Side::Proxy => ends.download,
     };
     match close.reason {
-        Reason::Eof if has_finished && !ends.is_resumable => cold(downstream.sent()).await,
-        Reason::Reset | Reason::Truncated | Reason::Io | Reason::Panic => match close.by {
-            Side::Client if has_finished => part_behind(downstream, ends, upstream).await,
+        CloseReason::Eof if has_finished && !ends.is_resumable => boxed(downstream.sent()).await,
+        CloseReason::Reset | CloseReason::Truncated | CloseReason::Io | CloseReason::Panic => match close.by {
+            Side::Client if has_finished => close_after_failure(downstream, ends, upstream).await,
             Side::Client => reset(downstream, upstream),
-            Side::Target | Side::Proxy if has_finished => part_behind(upstream, ends, downstream).await,
+            Side::Target | Side::Proxy if has_finished => close_after_failure(upstream, ends, downstream).await,
             Side::Target | Side::Proxy => reset(upstream, downstream),
         },
-        Reason::Corrupted => match close.by {
-            Side::Client => refuse_record(downstream, upstream).await,
-            Side::Target | Side::Proxy => refuse_record(upstream, downstream).await,
+        CloseReason::Corrupted => match close.by {
+            Side::Client => alert_and_reset(downstream, upstream).await,
+            Side::Target | Side::Proxy => alert_and_reset(upstream, downstream).await,
         },
-        Reason::Idle
-        | Reason::Lifetime
-        | Reason::Drained
-        | Reason::Revoked
-        | Reason::Unauthorized
-        | Reason::Expired
-        | Reason::ClosedByOperator => {
-            cold(async { tokio::join!(part(upstream, ends.upload), part(downstream, ends.download)) }).await;
+        CloseReason::Idle
+        | CloseReason::Lifetime
+        | CloseReason::Drained
+        | CloseReason::Revoked
+        | CloseReason::Unauthorized
+        | CloseReason::Expired
+        | CloseReason::ClosedByOperator => {
+            boxed(async { tokio::join!(close_side(upstream, ends.upload), close_side(downstream, ends.download)) })
+                .await;
         }
-        Reason::Eof | Reason::NotSsh | Reason::Moved => {
-            cold(async { tokio::join!(upstream.close_gently(), downstream.close_gently()) }).await;
+        CloseReason::Eof | CloseReason::NotSsh | CloseReason::Moved => {
+            boxed(async { tokio::join!(upstream.shutdown_gracefully(), downstream.shutdown_gracefully()) }).await;
         }
     }
 }
 
 /// Parts with a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset: a
 /// FIN, an END_STREAM or a close_notify would make a download look complete that is not.
-async fn part(side: &mut impl Transport, has_its_end: bool) {
+async fn close_side(side: &mut impl Transport, has_its_end: bool) {
     if has_its_end {
-        side.close_gently().await;
+        side.shutdown_gracefully().await;
     } else {
-        side.cut_off().await;
+        side.abort().await;
     }
 }
 
 /// As [`relay`], but closes neither side.
-pub async fn until_end<D: Transport>(
+pub async fn run<D: Transport>(
     transports: &mut Transports<D>,
-    terms: &Terms<'_>,
+    terms: &RelayConfig<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
-) -> Ended {
+) -> RelayEnd {
     let Early {
         upload: early_upload,
         download: early_download,
@@ -130,17 +131,17 @@ pub async fn until_end<D: Transport>(
     } = transports.early.take().map(|early| *early).unwrap_or_default();
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = Transport::split(&mut transports.upstream);
-    let up = Halves {
+    let up = Flow {
         direction: Direction::Upload,
         reader: from_client,
         writer: to_target,
-        beginning: Beginning::of(Direction::Upload, terms.inspected(), inspector.clone()),
+        beginning: Prefix::new(Direction::Upload, terms.inspected(), inspector.clone()),
     };
-    let down = Halves {
+    let down = Flow {
         direction: Direction::Download,
         reader: from_target,
         writer: to_client,
-        beginning: Beginning::of(Direction::Download, None, inspector),
+        beginning: Prefix::new(Direction::Download, None, inspector),
     };
     let mut upload = Pump::new(up, D::BULK, terms).beginning_with(early_upload);
     let mut download = Pump::new(down, D::BULK, terms).beginning_with(early_download);
@@ -149,25 +150,25 @@ pub async fn until_end<D: Transport>(
         close = until_both_end(&mut upload, &mut download, terms) => close,
         close = ending => close,
     };
-    terms.look_at_end();
+    terms.before_close();
     let is_ended_here = matches!(
         close.reason,
-        Reason::Idle
-            | Reason::Lifetime
-            | Reason::Drained
-            | Reason::Moved
-            | Reason::Revoked
-            | Reason::Unauthorized
-            | Reason::Expired
-            | Reason::ClosedByOperator
+        CloseReason::Idle
+            | CloseReason::Lifetime
+            | CloseReason::Drained
+            | CloseReason::Moved
+            | CloseReason::Revoked
+            | CloseReason::Unauthorized
+            | CloseReason::Expired
+            | CloseReason::ClosedByOperator
     );
-    let is_written = is_ended_here && cold(write_in_flight(&mut upload, &mut download)).await;
-    let ends = Ends {
+    let is_written = is_ended_here && boxed(write_in_flight(&mut upload, &mut download)).await;
+    let ends = EofSent {
         upload: upload.has_finished(),
         download: download.has_finished(),
         is_resumable: terms.is_resumable(),
     };
-    Ended {
+    RelayEnd {
         close,
         ends,
         takes_more: is_written && !ends.download,
@@ -184,21 +185,21 @@ fn reset(failed: &mut impl Transport, other: &mut impl Transport) {
 ///
 /// All that it sent stands in the other's send buffer, and a reset would discard the tail. A server that closes at once
 /// fails like that: a late message of its client makes its kernel answer with a reset.
-async fn part_behind(failed: &mut impl Transport, ends: Ends, other: &mut impl Transport) {
+async fn close_after_failure(failed: &mut impl Transport, ends: EofSent, other: &mut impl Transport) {
     failed.reset_on_drop();
-    cold(async {
+    boxed(async {
         if !ends.is_resumable {
             other.sent().await;
         }
-        other.close_gently().await;
+        other.shutdown_gracefully().await;
     })
     .await;
 }
 
 /// Lets the side whose record is broken read the alert, and resets the other: bytes are missing.
-async fn refuse_record(broken: &mut impl Transport, other: &mut impl Transport) {
+async fn alert_and_reset(broken: &mut impl Transport, other: &mut impl Transport) {
     other.reset_on_drop();
-    cold(broken.close_gently()).await;
+    boxed(broken.shutdown_gracefully()).await;
 }
 
 /// Writes what was read, within a deadline. Whether the download has all of it.
@@ -208,8 +209,8 @@ async fn write_in_flight(
 ) -> bool {
     // Both sides are closed next, whether it succeeds or not.
     let (_, written) = tokio::join!(
-        timeout(LONGEST_FLUSH, upload.flush()),
-        timeout(LONGEST_FLUSH, download.flush())
+        timeout(FLUSH_TIMEOUT, upload.flush()),
+        timeout(FLUSH_TIMEOUT, download.flush())
     );
     matches!(written, Ok(Ok(())))
 }
@@ -218,7 +219,7 @@ async fn write_in_flight(
 async fn until_both_end(
     upload: &mut Pump<'_, impl Reader, impl Writer>,
     download: &mut Pump<'_, impl Reader, impl Writer>,
-    terms: &Terms<'_>,
+    terms: &RelayConfig<'_>,
 ) -> Close {
     let (finished, first) = tokio::select! {
         finished = upload.run() => (finished, Side::Client),
@@ -229,8 +230,8 @@ async fn until_both_end(
         return failure.into();
     }
     match first {
-        Side::Client => cold(half_closed(download, upload, first, terms)).await,
-        Side::Target | Side::Proxy => cold(half_closed(upload, download, first, terms)).await,
+        Side::Client => boxed(half_closed(download, upload, first, terms)).await,
+        Side::Target | Side::Proxy => boxed(half_closed(upload, download, first, terms)).await,
     }
 }
 
@@ -239,13 +240,13 @@ async fn half_closed(
     running: &mut Pump<'_, impl Reader, impl Writer>,
     ended: &mut Pump<'_, impl Reader, impl Writer>,
     first: Side,
-    terms: &Terms<'_>,
+    terms: &RelayConfig<'_>,
 ) -> Close {
     let half_closed = terms.options.half_closed;
-    let mut longest = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
+    let mut timeout = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
     let is_resumable = terms.is_resumable();
     if is_resumable {
-        longest = longest.min(LONGEST_SILENCE);
+        timeout = timeout.min(SILENCE_TIMEOUT);
     }
     let failure = tokio::select! {
         biased;
@@ -254,11 +255,11 @@ async fn half_closed(
             Err(failure) => failure,
         },
         failure = ended.reader_failed() => failure,
-        close = silence(terms.meter, Some(longest), Instant::now()) => return if is_resumable { eof(first) } else { close },
+        close = silence(terms.meter, Some(timeout), Instant::now()) => return if is_resumable { eof(first) } else { close },
     };
     match first {
         Side::Client => {
-            let is_over = cold(is_over_when_cancelled(running, ended, &failure)).await;
+            let is_over = boxed(is_over_when_cancelled(running, ended, &failure)).await;
             if is_over { eof(first) } else { failure.into() }
         }
         Side::Target | Side::Proxy if ended.has_sent_end() && failure.is_cancelled => eof(first),
@@ -269,7 +270,7 @@ async fn half_closed(
 fn eof(first: Side) -> Close {
     Close {
         by: first,
-        reason: Reason::Eof,
+        reason: CloseReason::Eof,
     }
 }
 
@@ -291,10 +292,10 @@ async fn is_over_when_cancelled(
             .map(|failure| failure.is_cancelled)
             == Poll::Ready(true)
     };
-    is_cancelled && timeout(LONGEST_FAREWELL, download.ends_here()).await == Ok(true)
+    is_cancelled && timeout(FAREWELL_TIMEOUT, download.ends_here()).await == Ok(true)
 }
 
 /// How long a target has to end its stream behind that of a client that needs no more of it.
-const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long bytes that were already read have to be written when the proxy ends a tunnel.
-const LONGEST_FLUSH: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

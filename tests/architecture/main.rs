@@ -278,7 +278,7 @@ fn a_module_imports_nothing_that_one_of_its_builds_lacks() {
     for (module, build) in [
         ("client", 0),
         ("protocol::resume", 0),
-        ("base::cold", 1),
+        ("base::boxed", 1),
         ("anchor", 1),
         ("tunnel::relay", 1),
         ("tunnel::metrics::targets", 2),

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use switchboard::policy::access::{Cleartext, Mode};
 use switchboard::proxy::connection::Port;
 use switchboard::tunnel::drain::{self, Tasks};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 use switchboard::tunnel::proxy_header::Policy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -47,7 +47,7 @@ async fn a_request_is_answered_by_its_user_and_that_users_right() {
     let world = World::new(Mode::Enforce, |_| {}).await;
     let right = "Proxy-Status: switchboard; error=http_request_denied; details=\"needs create services/ssh of team/b\"";
     let (alices, twice) = (bearer("alices"), bearer("alices") + &bearer("bobs"));
-    let unknown = format!("403 {}", Refusal::NotAllowed.phrase());
+    let unknown = format!("403 {}", RefusalReason::NotAllowed.phrase());
     for (name, fields, status, holds) in [
         ("a.team:22", "", REQUIRED, CHALLENGE),
         // A name is no oracle: unknown ones are answered in the same way.
@@ -179,7 +179,7 @@ async fn hidden_names_are_answered_as_unknown_ones() {
 #[tokio::test]
 async fn hidden_names_are_answered_as_unknown_ones_before_the_first_list_too() {
     let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
-    world.writer.await_services();
+    world.writer.expect_services();
     let mut heard = Vec::new();
     for name in ["box.local:22", "unknown:22"] {
         let (mut answer, mut client) = world.ask(&request(name, "1.1", &bearer("alices"))).await;
@@ -224,7 +224,7 @@ async fn hidden_names_are_answered_as_unknown_ones_during_a_drain_too() {
         };
         conductor.run(&options, &tasks, std::future::pending()).await
     });
-    timeout(DEADLINE, world.shared.drain.stopped(0)).await.unwrap();
+    timeout(DEADLINE, world.shared.drain.draining(0)).await.unwrap();
     drop(held);
     for mut client in clients {
         let answer = head(&mut client).await;

@@ -9,7 +9,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, request};
 use rustix::time::{ClockId, clock_gettime};
-use switchboard::tunnel::drain::Drained;
+use switchboard::tunnel::drain::DrainResult;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
 const METRICS: [(&str, &str, &[&str]); 45] = [
@@ -339,7 +339,7 @@ fn a_drain_shows_on_the_admin_port_before_any_tunnel_ends() {
     drop((client, server, second));
     proxy.settles("connections_active", 0.0);
     proxy.stop();
-    assert_eq!(proxy.drained(), Drained::Clean);
+    assert_eq!(proxy.drained(), DrainResult::Clean);
 }
 
 #[test]

@@ -35,9 +35,9 @@ impl Anchor {
     }
 
     /// The same with so many descriptors.
-    fn start_with_descriptors(most: u32, to: SocketAddr, arguments: &[&str]) -> Self {
+    fn start_with_descriptors(max: u32, to: SocketAddr, arguments: &[&str]) -> Self {
         let command = anchor(&Self::arguments(to, arguments).each());
-        Self(Server::start(with_descriptors(most, &command)))
+        Self(Server::start(with_descriptors(max, &command)))
     }
 
     /// The same, and the kernel refuses it that call.

@@ -7,7 +7,7 @@ use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Echo};
 use crate::harness::{CONFIRMATION, allow, refused, request};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 /// A proxy before one target, with the default limits, and timeouts that a slow machine does not reach.
 fn proxy(target: &Echo, limits: &str) -> Proxy {
@@ -81,7 +81,7 @@ fn the_queue_of_a_target_that_answers_nothing_is_bounded() {
     let _waiting: Vec<_> = (0..QUEUE + 2).map(|_| proxy.client(request("hole:22"))).collect();
     proxy.settles("connections_active", (QUEUE + 2) as f64);
     proxy.settles("connections_unfinished", 0.0);
-    let busy = refused(Refusal::TargetBusy);
+    let busy = refused(RefusalReason::TargetBusy);
     assert_eq!(proxy.answer("hole:22"), busy);
     hole.expect_dials(2);
 }

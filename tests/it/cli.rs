@@ -12,7 +12,7 @@ use crate::harness::process::{Process, Server, Settings, switchboard, switchboar
 use crate::harness::target::{Closed, Target};
 use crate::harness::{CONFIRMATION, allow, missing, refused};
 use rustix::process::geteuid;
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 /// The exit status and all that was printed on stdout and stderr.
 fn run(command: Command) -> (i32, String, String) {
@@ -240,7 +240,7 @@ fn several_listeners_and_targets_come_from_flags_alone() {
     ]));
     server.tunnel("one:22", &one);
     server.tunnel("[fd00::2]:22", &two);
-    assert_eq!(server.answer("two:22"), refused(Refusal::NotAllowed));
+    assert_eq!(server.answer("two:22"), refused(RefusalReason::NotAllowed));
 }
 
 #[test]

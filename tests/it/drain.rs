@@ -7,7 +7,7 @@ use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::{Blackhole, Closed, Target};
 use crate::harness::{allow, refused, request};
 use rustix::process::Signal;
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 /// A process with one target, `devbox:22`.
 fn server_to(target: &Target, drain: &str) -> Server {
@@ -144,7 +144,7 @@ fn a_drain_refuses_connections_without_a_request() {
     let mut clients = clients_without_a_request(&server);
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 0);
-    let told = refused(Refusal::Draining);
+    let told = refused(RefusalReason::Draining);
     assert_eq!(clients[0].rest_as_text(), told);
     assert_eq!(clients[1].rest_as_text(), told);
     are_refused_for_the_drain(&mut server, WITHOUT_A_REQUEST.len());
@@ -278,7 +278,7 @@ fn the_command_reports_an_unreachable_admin_port() {
     let public = server.public().to_string();
     let refused = format!(
         "switchboard: cannot ask {public} to drain: does not answer as switchboard does: status 405: {}",
-        Refusal::MethodNotAllowed.phrase()
+        RefusalReason::MethodNotAllowed.phrase()
     );
     let port = Closed::bind();
     let closed = port.address().to_string();

@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 use tempfile::TempDir;
 
 /// The deadline of every wait. It never decides a test that passes, on however busy a machine: it only ends one that
@@ -75,7 +75,7 @@ pub(crate) fn request(name: &str) -> String {
 }
 
 /// That refusal as it is on the wire.
-pub(crate) fn refused(reason: Refusal) -> String {
+pub(crate) fn refused(reason: RefusalReason) -> String {
     let fields = match reason.retry_after() {
         Some(seconds) => format!("Retry-After: {seconds}\r\n"),
         None => String::new(),

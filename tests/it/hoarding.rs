@@ -11,7 +11,7 @@ use crate::harness::target::{Blackhole, Closed, Echo, Target};
 use crate::harness::{CONFIRMATION, allow, eventually, refusal, refused, request};
 use crate::http2::raw::{PREFACE, Raw, SETTINGS};
 use rustix::process::Signal;
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 /// Another client.
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -21,27 +21,27 @@ fn full(status: u16, phrase: &str, seconds: u32) -> String {
     refusal(status, phrase, "connection_limit_reached", &retry)
 }
 
-/// The caps on tunnels: what sets each to `most`, and the answer to the tunnel that is too many.
-fn caps(most: u32) -> [(String, String); 3] {
+/// The caps on tunnels: what sets each to `max`, and the answer to the tunnel that is too many.
+fn caps(max: u32) -> [(String, String); 3] {
     let patient = "connects_per_second: unlimited";
     [
         (
-            format!("limits: {{client: {{{patient}}}, total: {{max_tunnels: {most}}}}}\n"),
-            refused(Refusal::ProxyFull),
+            format!("limits: {{client: {{{patient}}}, total: {{max_tunnels: {max}}}}}\n"),
+            refused(RefusalReason::ProxyFull),
         ),
         (
-            format!("limits: {{client: {{{patient}, max_tunnels: {most}}}}}\n"),
+            format!("limits: {{client: {{{patient}, max_tunnels: {max}}}}}\n"),
             full(
                 429,
-                &format!("this client address has reached its tunnel limit of {most}, try again later"),
+                &format!("this client address has reached its tunnel limit of {max}, try again later"),
                 30,
             ),
         ),
         (
-            format!("limits: {{client: {{{patient}}}, target: {{max_tunnels: {most}}}}}\n"),
+            format!("limits: {{client: {{{patient}}}, target: {{max_tunnels: {max}}}}}\n"),
             full(
                 503,
-                &format!("the target has reached its tunnel limit of {most}, try again later"),
+                &format!("the target has reached its tunnel limit of {max}, try again later"),
                 30,
             ),
         ),
@@ -120,7 +120,7 @@ fn a_failed_dial_frees_its_slots() {
         };
         let proxy = Proxy::start(&list(closed.address(), &[]));
         for _ in 0..3 {
-            assert_eq!(proxy.answer("fails:22"), refused(Refusal::TargetRefused));
+            assert_eq!(proxy.answer("fails:22"), refused(RefusalReason::TargetRefused));
         }
         // One more target says that the reload was applied.
         proxy.reload(&list(hole.address(), &[("third:22", target.address())]));
@@ -186,7 +186,7 @@ fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
             target.accept();
         } else {
             let told = String::from_utf8([answer, client.rest()].concat()).unwrap();
-            assert_eq!(told, refused(Refusal::ConnectRate));
+            assert_eq!(told, refused(RefusalReason::ConnectRate));
         }
     }
     assert!(
@@ -406,7 +406,7 @@ fn the_cap_follows_from_the_descriptor_limit_which_is_never_reached() {
             }
             open.push(client);
         };
-        assert_eq!(last, refused(Refusal::ProxyFull));
+        assert_eq!(last, refused(RefusalReason::ProxyFull));
         assert_eq!(open.len().to_string(), slots.to_string());
         for client in &mut open {
             client.send("served");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::harness::loopback::{Rig, SETUPS, Wires};
 use switchboard::tunnel::direction::Direction;
-use switchboard::tunnel::limits::bucket::{LONGEST_WAIT, Limit};
+use switchboard::tunnel::limits::bucket::{Limit, MAX_WAIT};
 use switchboard::tunnel::limits::{Rate, Size};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 const BURST: u64 = 64 << 10;
 /// Of a flow that takes little more than a second.
-const LONGEST: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn set(limit: &Limit, rate: u64, burst: u64) {
     limit.set(Rate::per_second(rate).unwrap(), Size::bytes(burst).unwrap());
@@ -85,7 +85,7 @@ async fn keeps_to(rate: u64) {
             };
             // How near it comes to its rate is the machine's affair, and the bench's; that it moves on behind the burst is not.
             let carried = rig.carry(Wires::new().await, pending(), script);
-            let (_, received) = timeout(LONGEST, carried).await.expect("it moves on");
+            let (_, received) = timeout(TIMEOUT, carried).await.expect("it moves on");
             assert!(received > BURST, "{received} {:?}", rig.setup);
             assert!(rig.totals.throttled(direction) > Duration::ZERO);
         }
@@ -158,7 +158,7 @@ async fn a_changed_limit_is_followed_while_the_tunnel_runs() {
                     set(&rig.upload, SLOW, BURST);
                     // It may sleep, or read, under the old rate for once more; what the kernel holds is counted
                     // already.
-                    let in_flight = FAST as f64 * LONGEST_WAIT.as_secs_f64() + f64::from(1 << 20);
+                    let in_flight = FAST as f64 * MAX_WAIT.as_secs_f64() + f64::from(1 << 20);
                     let before = rig.meter.bytes(Direction::Upload);
                     let (start, allowed) = (Instant::now(), allowance(SLOW, BURST));
                     let moved = || rig.meter.bytes(Direction::Upload) - before;

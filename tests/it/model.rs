@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use schedule::{Role, Schedule, Step, schedule};
 use socket2::SockRef;
 use stage::{Direct, Disagreement, pair, perform};
-use switchboard::tunnel::outcome::{Close, Reason, Side};
+use switchboard::tunnel::outcome::{Close, CloseReason, Side};
 use tls::Protocol;
 use tokio::runtime::Builder;
 
@@ -57,7 +57,7 @@ impl Downstream {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: cases(),
-        max_shrink_time: LONGEST_SHRINK,
+        max_shrink_time: MAX_SHRINK,
         ..ProptestConfig::default()
     })]
 
@@ -128,55 +128,67 @@ fn cases() -> u32 {
 }
 
 /// Schedules that leave nothing to chance, and how they have to end.
-const KNOWN: &[(&[Step], Side, Reason)] = &[
-    (&[Send(Client, 5), Send(Target, 300_000)], Side::Client, Reason::Eof),
-    (&[Finish(Target), Settle, Send(Client, 9)], Side::Target, Reason::Eof),
+const KNOWN: &[(&[Step], Side, CloseReason)] = &[
+    (
+        &[Send(Client, 5), Send(Target, 300_000)],
+        Side::Client,
+        CloseReason::Eof,
+    ),
+    (
+        &[Finish(Target), Settle, Send(Client, 9)],
+        Side::Target,
+        CloseReason::Eof,
+    ),
     // A side that stalls loses nothing, and hides no reset of the other.
     (
         &[Stall(Target), Send(Client, 500_000), Pass(9), Resume(Target)],
         Side::Client,
-        Reason::Eof,
+        CloseReason::Eof,
     ),
-    (&TYPED_AHEAD, Side::Client, Reason::Eof),
+    (&TYPED_AHEAD, Side::Client, CloseReason::Eof),
     (
         &[Stall(Target), Send(Client, 500_000), Settle, Reset(Client)],
         Side::Client,
-        Reason::Reset,
+        CloseReason::Reset,
     ),
     (
         &[Stall(Client), Send(Target, 500_000), Settle, Reset(Client)],
         Side::Client,
-        Reason::Reset,
+        CloseReason::Reset,
     ),
     (
         &[Send(Target, 9_000), Settle, Reset(Target)],
         Side::Target,
-        Reason::Reset,
+        CloseReason::Reset,
     ),
     // Half of a tunnel can be reset as well, and a side that has finished takes nothing back by it.
-    (&[Finish(Client), Settle, Reset(Target)], Side::Target, Reason::Reset),
+    (
+        &[Finish(Client), Settle, Reset(Target)],
+        Side::Target,
+        CloseReason::Reset,
+    ),
     (
         &[Send(Target, 200_000), Finish(Target), Settle, Reset(Target)],
         Side::Target,
-        Reason::Reset,
+        CloseReason::Reset,
     ),
     (
         &[Send(Client, 9), Finish(Client), Settle, Send(Target, 9), Reset(Client)],
         Side::Client,
-        Reason::Reset,
+        CloseReason::Reset,
     ),
     // Silence is counted from the last byte; half a tunnel has less time.
     (
         &[Pass(29), Send(Client, 1), Pass(29), Pass(29)],
         Side::Client,
-        Reason::Eof,
+        CloseReason::Eof,
     ),
-    (&[Pass(29), Pass(29), Pass(29)], Side::Proxy, Reason::Idle),
-    (&[Pass(29), Finish(Target), Pass(19)], Side::Target, Reason::Eof),
+    (&[Pass(29), Pass(29), Pass(29)], Side::Proxy, CloseReason::Idle),
+    (&[Pass(29), Finish(Target), Pass(19)], Side::Target, CloseReason::Eof),
     (
         &[Pass(29), Finish(Target), Pass(10), Send(Client, 1), Pass(19), Pass(1)],
         Side::Proxy,
-        Reason::Idle,
+        CloseReason::Idle,
     ),
 ];
 /// More keystrokes than a target takes that reads nothing, one by one: over HTTP/2 each is a frame that has to wait.
@@ -192,6 +204,6 @@ const TYPED_AHEAD: [Step; 82] = {
     steps
 };
 /// Milliseconds: what does not happen is waited for in vain.
-const LONGEST_SHRINK: u32 = 60_000;
+const MAX_SHRINK: u32 = 60_000;
 /// The number of schedules, each over every downstream and engine.
 const USUAL: u32 = 200;

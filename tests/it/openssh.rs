@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use login::{GUARDED, HOST, Login};
 use process::{Process, program, quiet, run};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 use tasks::{assert_spoken, assert_tunnel, echo, shell};
 
 /// Each client does each task under a name of its own. An anchor sees the same bytes of every client that knows no session: one of
@@ -141,7 +141,7 @@ fn switchboard_connect_prints_the_reason_before_it_hangs_up() {
         drop(connect);
         let mut said = String::new();
         stderr.read_to_string(&mut said).unwrap();
-        let expected = format!("403: {}", Refusal::NotAllowed.phrase());
+        let expected = format!("403: {}", RefusalReason::NotAllowed.phrase());
         assert!(said.contains(&expected), "{said:?}");
     }
 }

@@ -13,7 +13,7 @@ use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, eventually, refused, request};
 use serde_json::Value;
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 /// A port that believes these networks.
 fn trusting(networks: &str) -> String {
@@ -126,7 +126,7 @@ fn a_header_from_an_untrusted_address_is_refused() {
         peer.send(bytes);
         let address = format!("127.0.0.{number}");
         let own = (address.clone(), peer.address().port().into(), address);
-        assert_eq!(peer.rest_as_text(), refused(Refusal::UntrustedProxy));
+        assert_eq!(peer.rest_as_text(), refused(RefusalReason::UntrustedProxy));
         let line = server.process.stdout.next().unwrap();
         assert_eq!(client(&line), own);
         assert!(
@@ -145,7 +145,7 @@ fn a_connection_without_a_valid_header_is_refused() {
     let proxy = Proxy::start(&(trusting("127.0.0.1/32") + &allow(&[("a:22", target.address())])));
     let mut oversized = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff".to_vec();
     oversized.resize(70_000, 0);
-    let answer = refused(Refusal::BadProxyHeader);
+    let answer = refused(RefusalReason::BadProxyHeader);
     let bad = [request("a:22").into_bytes(), oversized];
     for bytes in &bad {
         let mut peer = Peer::connect(proxy.public());
@@ -173,7 +173,7 @@ fn a_header_has_as_much_time_as_the_head() {
         allow(&[("a:22", target.address())])
     );
     let proxy = Proxy::start(&settings);
-    let answer = refused(Refusal::HeadTimeout);
+    let answer = refused(RefusalReason::HeadTimeout);
     for bytes in ["", "PROXY TCP4 1.1.1.1 1.1", "PROXY UNKNOWN\r\nCONNECT a:22 HT"] {
         assert_eq!(proxy.client(bytes).rest_as_text(), answer, "{bytes}");
     }

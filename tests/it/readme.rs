@@ -7,7 +7,7 @@ use switchboard::anchor::metrics::Metrics as AnchorMetrics;
 use switchboard::policy::access::Access;
 use switchboard::proxy::config::Config;
 use switchboard::tunnel::metrics::Metrics;
-use switchboard::tunnel::outcome::{Reason, Refusal};
+use switchboard::tunnel::outcome::{CloseReason, RefusalReason};
 
 const REFUSALS: &str = include_str!("../../docs/refusals.md");
 const ACCESS_LOG: &str = include_str!("../../docs/access-log.md");
@@ -20,9 +20,9 @@ fn every_refusal_has_a_row_and_no_other_has_one() {
         .lines()
         .filter(|line| line.starts_with("| 4") || line.starts_with("| 5") || line.starts_with("| `"))
         .collect();
-    for refusal in Refusal::ALL {
+    for refusal in RefusalReason::ALL {
         let (status, label) = (refusal.status(), refusal.label());
-        let answered = if let Refusal::Malformed(_) = refusal {
+        let answered = if let RefusalReason::Malformed(_) = refusal {
             format!("| {status} | a sentence that names the fault")
         } else {
             format!("| {status} | `{}` |", refusal.phrase())
@@ -41,7 +41,7 @@ fn every_refusal_has_a_row_and_no_other_has_one() {
 
 #[test]
 fn every_way_a_tunnel_ends_is_named() {
-    for reason in Reason::ALL {
+    for reason in CloseReason::ALL {
         let row = format!("| `{}` |", reason.label());
         assert!(ACCESS_LOG.contains(&row), "no row begins with: {row}");
     }
@@ -49,7 +49,7 @@ fn every_way_a_tunnel_ends_is_named() {
 
 #[test]
 fn every_reason_of_a_refusal_is_named_beside_its_status() {
-    for refusal in Refusal::ALL {
+    for refusal in RefusalReason::ALL {
         let (start, label) = (format!("| {} |", refusal.status()), format!("`{}`", refusal.label()));
         let named = |line: &str| line.starts_with(&start) && line.contains(&label);
         assert!(ACCESS_LOG.lines().any(named), "{start} {label}");

@@ -9,8 +9,8 @@ use crate::harness::process::{Server, Settings, switchboard_with_descriptors};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Blackhole, Closed, Echo, Target};
 use crate::harness::{CONFIRMATION, allow, refusal, refused, request};
-use switchboard::tunnel::drain::Drained;
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::drain::DrainResult;
+use switchboard::tunnel::outcome::RefusalReason;
 
 /// The answers to the letter: other tests take the phrases from the table of refusals.
 #[test]
@@ -74,7 +74,7 @@ fn the_next_address_is_dialled_when_one_fails() {
 fn a_reset_of_the_target_is_a_502_or_a_reset_of_the_tunnel() {
     let target = Target::listen();
     let proxy = Proxy::start(&allow(&[("resets:22", target.address())]));
-    let target_refused = refused(Refusal::TargetRefused);
+    let target_refused = refused(RefusalReason::TargetRefused);
     for _ in 0..50 {
         let mut client = proxy.client(request("resets:22"));
         target.accept().reset();
@@ -114,7 +114,7 @@ fn a_trickling_head_is_refused_at_its_deadline_from_the_accept() {
             }
         }
         let answer = answer.unwrap_or_else(|| client.read_once());
-        assert_eq!(String::from_utf8(answer).unwrap(), refused(Refusal::HeadTimeout));
+        assert_eq!(String::from_utf8(answer).unwrap(), refused(RefusalReason::HeadTimeout));
         client.expect_end();
         assert!(start.elapsed() >= HEAD);
     }
@@ -135,9 +135,9 @@ fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     // What is complete while the port closes still has its tunnel.
     proxy.drains_to(r#"{"phase":"stopped""#);
     client.send(end);
-    assert_eq!(client.rest_as_text(), refused(Refusal::Draining));
+    assert_eq!(client.rest_as_text(), refused(RefusalReason::Draining));
     drop(client);
-    assert_eq!(proxy.drained(), Drained::Clean);
+    assert_eq!(proxy.drained(), DrainResult::Clean);
     target.expect_no_connection();
 }
 
@@ -166,7 +166,7 @@ fn a_full_descriptor_table_pauses_accepting_but_not_tunnels() {
     running.expect("still here");
     // It was accepted, but there is no descriptor left for its target.
     next.send(request("echo:22"));
-    assert_eq!(next.rest_as_text(), refused(Refusal::Exhausted));
+    assert_eq!(next.rest_as_text(), refused(RefusalReason::Exhausted));
     server.process.limit_descriptors(DESCRIPTORS, DESCRIPTORS);
     drop((page, waiting));
     let mut next = server.open("echo:22");

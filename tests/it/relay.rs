@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::harness::loopback::{Part, Rig, SETUPS, Splices, Wires, play, reset};
 use rustix::net::{SendFlags, send};
 use switchboard::tunnel::direction::Direction;
-use switchboard::tunnel::outcome::{Close, Reason, Side};
+use switchboard::tunnel::outcome::{Close, CloseReason, Side};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -35,14 +35,14 @@ async fn for_each_setup(test: impl AsyncFn(Rig)) {
 fn eof(by: Side) -> Close {
     Close {
         by,
-        reason: Reason::Eof,
+        reason: CloseReason::Eof,
     }
 }
 
 fn reset_by(by: Side) -> Close {
     Close {
         by,
-        reason: Reason::Reset,
+        reason: CloseReason::Reset,
     }
 }
 
@@ -270,7 +270,7 @@ fn tunnels_of_several_threads_share_a_pool_that_is_too_small_for_them() {
             )
         };
         let (close, (at_client, at_target)) = rig.carry(Wires::new().await, pending(), script).await;
-        assert_eq!(close.reason, Reason::Eof);
+        assert_eq!(close.reason, CloseReason::Eof);
         assert!(at_client.received == part.stream() && at_target.received == part.stream());
     };
     std::thread::scope(|threads| {

@@ -14,7 +14,7 @@ use crate::harness::target::{Blackhole, Target};
 use crate::harness::{allow, eventually, refused, request};
 use crate::tls::client::{config, connect};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 fn reload(server: &mut Server) {
     server.process.signal(Signal::HUP);
@@ -69,7 +69,7 @@ while True:
 ";
 
 fn not_allowed() -> String {
-    refused(Refusal::NotAllowed)
+    refused(RefusalReason::NotAllowed)
 }
 
 #[test]

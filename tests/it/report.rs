@@ -9,7 +9,7 @@ use crate::harness::target::Target;
 use crate::harness::{on_free_ports, refused, request};
 use crate::identities::LINE;
 use serde_json::Value;
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 const CLIENT: &str = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";
 const SERVER: &str = "SSH-2.0-dropbear_2022.83\r\n";
@@ -76,7 +76,7 @@ fn what_ssh_only_would_refuse_is_served_and_reported_once() {
     assert_eq!((reported(&page, "ssh_only"), reported(&page, "access")), (2.0, 0.0));
     // What is not on the allowlist is refused as ever.
     let mut stranger = server.client(request("other:22"));
-    stranger.expect(refused(Refusal::NotAllowed));
+    stranger.expect(refused(RefusalReason::NotAllowed));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, refusal, refused, request};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 use tables::{BAD_TARGETS, GOOD, LABEL, MALFORMED, UNKNOWN};
 
 const NAME: &str = "svc-a.ns.svc.cluster.local:80";
@@ -113,14 +113,14 @@ fn a_banner_that_is_there_first_follows_the_confirmation() {
 /// A request that is refused, the bytes behind it, and the whole answer.
 fn requests() -> Vec<(Vec<u8>, String)> {
     let bad = |phrase| refusal(400, phrase, "http_request_error", "");
-    let not_allowed = refused(Refusal::NotAllowed);
+    let not_allowed = refused(RefusalReason::NotAllowed);
     let method = refusal(
         405,
-        &Refusal::MethodNotAllowed.phrase().to_string(),
+        &RefusalReason::MethodNotAllowed.phrase().to_string(),
         "http_request_error",
         "Allow: CONNECT\r\n",
     );
-    let large = refused(Refusal::HeadTooLarge);
+    let large = refused(RefusalReason::HeadTooLarge);
     let mut all = Vec::new();
     for (head, phrase) in MALFORMED {
         all.push((head.to_vec(), bad(phrase)));
@@ -224,7 +224,7 @@ fn a_line_of_4_mib_is_refused_at_its_first_16_kib() {
     let mut sending = client.again();
     let line = format!("CONNECT {}", "a".repeat(4 << 20));
     let sent = thread::spawn(move || sending.try_send(line));
-    client.expect(refused(Refusal::HeadTooLarge));
+    client.expect(refused(RefusalReason::HeadTooLarge));
     proxy.settles("connections_active", 0.0);
     // Whether the rest of it fits the buffers of the kernel or fails is all the same.
     sent.join().unwrap().ok();

@@ -58,7 +58,7 @@ impl Way {
         let anchor = Anchor::start(sshd.address);
         let proxy = Proxy::start_at("address: \"127.0.0.1:0\"", directory.path(), anchor.address, more);
         Self {
-            patience: 2 * PATIENCE + faults.longest(),
+            patience: 2 * PATIENCE + faults.timeout(),
             middle: Middle::start(proxy.address, faults),
             proxy,
             anchor,

@@ -22,15 +22,15 @@ use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::Access;
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Terms, Writer};
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
-use switchboard::proxy::open_tunnels::facts::Ids;
 use switchboard::proxy::open_tunnels::registry::Registry;
+use switchboard::proxy::open_tunnels::request_info::Ids;
 use switchboard::proxy::record::AccessLog;
-use switchboard::tunnel::drain::Conductor;
+use switchboard::tunnel::drain::DrainController;
 use switchboard::tunnel::limits::budget::Budgets;
 use switchboard::tunnel::limits::connect_rate::ConnectRate;
 use switchboard::tunnel::limits::owners::LimitOwners;
 use switchboard::tunnel::limits::slots::Slots;
-use switchboard::tunnel::limits::unfinished::Unfinished;
+use switchboard::tunnel::limits::unfinished::UnfinishedSet;
 use switchboard::tunnel::limits::{Limits, TargetCaps, TargetLimits};
 use switchboard::tunnel::metrics::Metrics;
 use switchboard::tunnel::relay::Resources;
@@ -40,7 +40,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout;
 
 /// The memory of a tunnel when neither side reads: a buffer of 64 KiB each way, and its own state.
-const MOST_A_TUNNEL: f64 = (2 * 64 + 16) as f64 * 1024.0;
+const MAX_BYTES_PER_TUNNEL: f64 = (2 * 64 + 16) as f64 * 1024.0;
 
 fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
     const TUNNELS: u16 = 200;
@@ -85,7 +85,7 @@ fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
     });
     let each = (resident(&server) - before) / f64::from(TUNNELS);
     eprintln!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
-    assert!(each < MOST_A_TUNNEL, "{each}");
+    assert!(each < MAX_BYTES_PER_TUNNEL, "{each}");
     // The others are none the worse.
     let (mut client, mut service) = server.tunnel("devbox:22", &target);
     client.send("hello");
@@ -123,11 +123,11 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
 }
 
 /// The state that tunnels share, until the drain.
-fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
+fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
     let limits = Limits::default();
     let (writer, allowlist) = Writer::new();
     writer.replace(targets, true);
-    let (conductor, drain) = Conductor::new();
+    let (conductor, drain) = DrainController::new();
     let burst = limits.tunnel.burst;
     let metrics = Metrics::new().unwrap();
     let shared = Shared {
@@ -141,7 +141,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, Conductor) {
         clients: LimitOwners::new(limits.of_clients()),
         users: LimitOwners::new(limits.of_users()),
         connect_rate: ConnectRate::new(limits.client),
-        unfinished: Unfinished::new(NonZeroU32::new(8)),
+        unfinished: UnfinishedSet::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.
         tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),
         total: Budgets::new(limits.total.rates(), burst),

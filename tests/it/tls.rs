@@ -20,7 +20,7 @@ use crate::harness::target::Target;
 use crate::harness::{allow, eventually, refusal, refused, request};
 use client::{answer, config, connect, open, run, text};
 use serde_json::Value;
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 /// A port with that mode, these certificates, and further settings of the section `tls`.
 fn settings(mode: &str, certificates: &[&Issued], more: &str) -> String {
@@ -76,12 +76,12 @@ fn one_port_serves_tls_and_plain_clients() {
     service.expect_end();
     proxy.settles("tunnels_closed_total{by=\"target\",reason=\"eof\"}", 1.0);
     let mut client = connect(proxy.public(), &config(&authority, None), "proxy.example.com").unwrap();
-    assert_eq!(answer(&mut client, "other:22"), refused(Refusal::NotAllowed));
+    assert_eq!(answer(&mut client, "other:22"), refused(RefusalReason::NotAllowed));
 }
 
 /// The memory of a tunnel when neither side reads: 64 KiB each way, as much that came with it and is still encrypted,
 /// and what keeps both open. The 512 KiB of sixteen directions leave room in that for a hundred tunnels.
-const MOST_A_TUNNEL: f64 = (3 * 64 + 64) as f64 * 1024.0;
+const MAX_BYTES_PER_TUNNEL: f64 = (3 * 64 + 64) as f64 * 1024.0;
 
 fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
     const TUNNELS: u8 = 100;
@@ -120,7 +120,7 @@ fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
     let stalled: Vec<_> = filling.into_iter().map(|filling| filling.join().unwrap()).collect();
     let each = (resident() - before) / f64::from(TUNNELS);
     eprintln!("{each:.0} bytes for each of {TUNNELS} stalled tunnels");
-    assert!(each < MOST_A_TUNNEL, "{each}");
+    assert!(each < MAX_BYTES_PER_TUNNEL, "{each}");
     drop(stalled);
     server.settles("connections_active", 0.0);
 }
@@ -219,7 +219,7 @@ fn openssl_speaks_both_versions_and_resumes_both() {
         let said = run("openssl", &first, &asked);
         assert!(said.contains("Verify return code: 0 (ok)"), "{said}");
         assert!(
-            said.contains(&format!("403 {}", Refusal::NotAllowed.phrase())),
+            said.contains(&format!("403 {}", RefusalReason::NotAllowed.phrase())),
             "{said}"
         );
         let again = [&common[..], &["-sess_in", text(&saved), "-servername", "127.0.0.1"]].concat();
@@ -297,7 +297,10 @@ fn curl_shows_a_certificate_and_the_log_names_its_subject() {
     );
     let bob = authority.client("bob", &[], 8);
     let mut client = connect(server.public(), &config(&authority, Some(&bob)), "127.0.0.1").unwrap();
-    assert_eq!(answer(&mut client, "devbox:22"), refused(Refusal::ClientNotAllowed));
+    assert_eq!(
+        answer(&mut client, "devbox:22"),
+        refused(RefusalReason::ClientNotAllowed)
+    );
     let phrase = "the target requires a client certificate";
     assert_eq!(
         server.answer("devbox:22"),
@@ -325,7 +328,7 @@ fn a_tls_handshake_ends_at_its_deadline_and_garbage_at_once() {
     let proxy = Proxy::start(&slow);
     proxy.client([0x16]).expect_end();
     fails(&proxy, "timeout");
-    assert_eq!(proxy.client("P").rest_as_text(), refused(Refusal::HeadTimeout));
+    assert_eq!(proxy.client("P").rest_as_text(), refused(RefusalReason::HeadTimeout));
 }
 
 #[test]

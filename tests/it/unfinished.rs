@@ -15,7 +15,7 @@ use crate::harness::target::Target;
 use crate::harness::{CONFIRMATION, allow, eventually, refused, request};
 use crate::http2::raw::{END_HEADERS, HEADERS, PREFACE, Raw, SETTINGS, connect, frame, goaway_in};
 use crate::tls::client::{Client, config, handshake, rest};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 /// The bounds on connections without an answer: of one client, and in total.
 const BOUNDS: [&str; 2] = ["client", "total"];
@@ -69,7 +69,7 @@ impl Scene {
 }
 
 fn crowded() -> String {
-    refused(Refusal::Crowded)
+    refused(RefusalReason::Evicted)
 }
 
 #[test]

@@ -31,13 +31,13 @@ pub(crate) struct Audit<'a> {
 }
 
 impl<'a> Audit<'a> {
-    pub(crate) fn new((proxy, targets): (&'a Proxy, &'a Targets), traffic: &'a Traffic, longest: Duration) -> Self {
+    pub(crate) fn new((proxy, targets): (&'a Proxy, &'a Targets), traffic: &'a Traffic, timeout: Duration) -> Self {
         Self {
             proxy,
             targets,
             traffic,
             started: Instant::now(),
-            warm_up: longest.as_secs_f64() / 60.0 * WARM_UP,
+            warm_up: timeout.as_secs_f64() / 60.0 * WARM_UP,
             first: None,
             last: Descriptors::default(),
             most_pipes: 0,
@@ -130,7 +130,7 @@ impl<'a> Audit<'a> {
     }
 
     fn violate(&mut self, what: String) {
-        if self.violations.len() < MOST_SHOWN {
+        if self.violations.len() < MAX_SHOWN {
             eprintln!("soak: {what}");
             self.violations.push(what);
         }
@@ -244,7 +244,7 @@ impl<'a> Audit<'a> {
         let per_minute = slope(&self.memory);
         let now = self.last;
         report.equal("sockets of tunnels at the end", now.downstream + now.upstream, 0);
-        let bound = STREAMS + 2 * MOST_PIPES;
+        let bound = STREAMS + 2 * MAX_PIPES;
         report.hold(
             "pipe descriptors, at most",
             self.most_pipes,
@@ -254,16 +254,16 @@ impl<'a> Audit<'a> {
         report.hold(
             "descriptors but those of tunnels, slope",
             format!("{per_hour:+.1} an hour"),
-            format!("≤ {MOST_DRIFT} in {window:.1} min"),
-            (per_hour / 60.0 * window).abs() <= MOST_DRIFT,
+            format!("≤ {MAX_DRIFT} in {window:.1} min"),
+            (per_hour / 60.0 * window).abs() <= MAX_DRIFT,
         );
         let last = self.memory.last().map_or(0.0, |last| last.1 / 1024.0);
         report.tell("resident memory at the end", format!("{last:.1} MiB"));
         report.hold(
             "resident memory, slope",
             format!("{per_minute:+.1} KiB a minute"),
-            format!("≤ {MOST_GROWTH} KiB in {window:.1} min"),
-            per_minute * window <= MOST_GROWTH,
+            format!("≤ {MAX_GROWTH} KiB in {window:.1} min"),
+            per_minute * window <= MAX_GROWTH,
         );
     }
 
@@ -291,11 +291,11 @@ fn float(count: usize) -> f64 {
 /// A part of all the time.
 const WARM_UP: f64 = 0.15;
 /// Descriptors: those of the pipes come and go.
-const MOST_DRIFT: f64 = 4.0;
+const MAX_DRIFT: f64 = 4.0;
 /// KiB that memory may seem to grow by, as it goes up and down.
-const MOST_GROWTH: f64 = 4096.0;
+const MAX_GROWTH: f64 = 4096.0;
 /// Standard output and error.
 const STREAMS: usize = 2;
 /// Two bulk tunnels run at once at most, and one of them may have a successor before it is gone.
-const MOST_PIPES: usize = 4;
-const MOST_SHOWN: usize = 20;
+const MAX_PIPES: usize = 4;
+const MAX_SHOWN: usize = 20;

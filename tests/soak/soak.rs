@@ -67,17 +67,17 @@ fn main() -> ExitCode {
         eprintln!("usage: soak MINUTES, at least half a minute");
         return ExitCode::from(2);
     };
-    let longest = Duration::from_secs_f64(minutes * 60.0);
+    let timeout = Duration::from_secs_f64(minutes * 60.0);
     let program = Program {
         arguments: &[&minutes.to_string()],
-        longest: longest + Duration::from_secs(120),
+        longest: timeout + Duration::from_secs(120),
         namespaces: &lab::NAMESPACES,
     };
-    lab::run_program(program, async |lab| Box::pin(soak(&lab, longest)).await);
+    lab::run_program(program, async |lab| Box::pin(soak(&lab, timeout)).await);
     ExitCode::SUCCESS
 }
 
-async fn soak(lab: &Lab, longest: Duration) {
+async fn soak(lab: &Lab, timeout: Duration) {
     let api = Api::new(lab.directory(), API);
     for service in Service::ALL {
         expose(&api, service.name(), service.pod());
@@ -98,12 +98,12 @@ async fn soak(lab: &Lab, longest: Duration) {
     eventually("the proxy is ready", async || proxy.is_ready().await).await;
     let traffic = Arc::new(Traffic::new(connections));
     traffic.knows_all().await;
-    let mut audit = Audit::new((&proxy, &targets), &traffic, longest);
+    let mut audit = Audit::new((&proxy, &targets), &traffic, timeout);
     let clients = traffic.start();
     let failing = async { tokio::join!(outages(&api, &traffic), restarts(&proxy, &targets, &traffic)) };
     tokio::select! {
         _ = failing => unreachable!("they go on"),
-        () = watch(&mut audit, longest) => {}
+        () = watch(&mut audit, timeout) => {}
     }
     // Each client finishes what it does, and then all leave.
     traffic.end(clients).await;
@@ -114,11 +114,11 @@ async fn soak(lab: &Lab, longest: Duration) {
 }
 
 /// Compares every few seconds, until the time is over.
-async fn watch(audit: &mut Audit<'_>, longest: Duration) {
+async fn watch(audit: &mut Audit<'_>, timeout: Duration) {
     let started = Instant::now();
     let mut ticks = interval(BETWEEN_CHECKS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while started.elapsed() < longest {
+    while started.elapsed() < timeout {
         ticks.tick().await;
         audit.check().await;
     }

@@ -103,7 +103,7 @@ impl Traffic {
 
     /// Asks for that name until it is there.
     pub(crate) async fn reaches(&self, name: &str) {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             let under_way = self.under_way.read().await;
             if let Ok(tunnel) = self.open(Protocol::Plain, Service::News, name, "echo\n").await {
                 self.judge("news", tunnel.leave().await);
@@ -281,7 +281,7 @@ impl Traffic {
     fn judge<T>(&self, what: &str, done: io::Result<T>) -> Option<T> {
         let mut faults = self.faults.lock().unwrap();
         done.inspect_err(|error| {
-            if faults.len() < MOST_FAULTS {
+            if faults.len() < MAX_ERRORS {
                 faults.push(format!("{what}: {error}"));
             }
         })
@@ -410,6 +410,6 @@ pub(crate) const PROBED: u16 = 499;
 /// Tunnels on a connection that is cut.
 const TOGETHER: usize = 4;
 const COPY: usize = 4 << 20;
-const MOST_TRIES: usize = 500;
+const MAX_TRIES: usize = 500;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
-const MOST_FAULTS: usize = 20;
+const MAX_ERRORS: usize = 20;

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 
 /// The result of a reading in these tests.
-type Found = Reloaded<&'static str>;
+type Found = ReloadResult<&'static str>;
 
 #[test]
 fn contents_are_applied_once_whether_they_are_good_or_faulty() {
@@ -32,17 +32,17 @@ fn contents_are_applied_once_whether_they_are_good_or_faulty() {
         )
     };
     for (contents, expected) in [
-        ("one", Reloaded::Loaded),
-        ("one", Reloaded::Unchanged),
-        ("", Reloaded::Faulty(vec!["empty"])),
-        ("", Reloaded::Unchanged),
-        ("one", Reloaded::Loaded),
+        ("one", ReloadResult::Loaded),
+        ("one", ReloadResult::Unchanged),
+        ("", ReloadResult::Invalid(vec!["empty"])),
+        ("", ReloadResult::Unchanged),
+        ("one", ReloadResult::Loaded),
     ] {
         assert_eq!(reads(contents), expected, "{contents:?}");
     }
     assert_eq!(applied.get(), 3);
     readings.lock().restart();
-    assert_eq!(reads("one"), Reloaded::Loaded);
+    assert_eq!(reads("one"), ReloadResult::Loaded);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn contents_that_change_while_they_are_read_are_not_applied() {
         Ok(reads.get())
     };
     let found: Found = reload(&readings, Duration::ZERO, read, |_| panic!("it never settles"));
-    assert_eq!(found, Reloaded::Postponed("it is being written".to_owned()));
+    assert_eq!(found, ReloadResult::Deferred("it is being written".to_owned()));
     // The first ones of two that agree are the last ones.
     let reads = Cell::new(0);
     let read = || {
@@ -64,14 +64,14 @@ fn contents_that_change_while_they_are_read_are_not_applied() {
         assert_eq!(contents, 3);
         Ok(())
     });
-    assert_eq!((found, reads.get()), (Reloaded::Loaded, 4));
+    assert_eq!((found, reads.get()), (ReloadResult::Loaded, 4));
     let shortage: Found = reload(
         &readings,
         Duration::ZERO,
         || Err::<(), _>("none left".to_owned()),
         |()| Ok(()),
     );
-    assert_eq!(shortage, Reloaded::Postponed("none left".to_owned()));
+    assert_eq!(shortage, ReloadResult::Deferred("none left".to_owned()));
 }
 
 #[test]
@@ -98,11 +98,11 @@ fn a_reading_that_hangs_delays_no_other_and_counts_no_more_after_it() {
     let (release, released) = mpsc::channel();
     let hanging = thread::spawn(reads("old", Some((hangs, released))));
     hung.recv().unwrap();
-    assert_eq!(reads("new", None)(), Reloaded::Loaded);
+    assert_eq!(reads("new", None)(), ReloadResult::Loaded);
     // It is read twice.
     release.send(()).unwrap();
     release.send(()).unwrap();
-    assert_eq!(hanging.join().unwrap(), Reloaded::Unchanged);
+    assert_eq!(hanging.join().unwrap(), ReloadResult::Unchanged);
     assert_eq!(*applied.lock(), "new");
 }
 
@@ -206,7 +206,7 @@ async fn a_source_whose_readings_hang_is_read_slowly_then_no_more_and_at_once_wh
     assert_eq!(source.report().await, Err(ReadFailure::Late));
     assert_eq!(source.report().await, Err(ReadFailure::Stuck));
     source.begins(FEW_STUCK as u64).await;
-    for reading in FEW_STUCK + 1..=MOST_STUCK {
+    for reading in FEW_STUCK + 1..=MAX_STUCK {
         let begin = Instant::now();
         assert_eq!(source.report().await, Err(ReadFailure::Late), "{reading}");
         let waited = begin.elapsed().as_secs();
@@ -218,8 +218,8 @@ async fn a_source_whose_readings_hang_is_read_slowly_then_no_more_and_at_once_wh
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     assert!(source.reports.try_recv().is_err());
-    assert_eq!(source.begun.load(Ordering::SeqCst), MOST_STUCK as u64);
+    assert_eq!(source.begun.load(Ordering::SeqCst), MAX_STUCK as u64);
     source.hangs.store(false, Ordering::SeqCst);
     source.again.notify_one();
-    assert_eq!(source.reports.recv().await, Some(Ok(MOST_STUCK as u64 + 1)));
+    assert_eq!(source.reports.recv().await, Some(Ok(MAX_STUCK as u64 + 1)));
 }

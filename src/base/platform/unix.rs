@@ -74,25 +74,25 @@ pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
 }
 
 /// Whether an output takes a line without a wait for its reader, now or within that time (poll(2)): POLLOUT, or the error of a write.
-pub(crate) fn has_room(output: &impl AsFd, longest: Duration) -> bool {
+pub(crate) fn poll_writable(output: &impl AsFd, timeout: Duration) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::OUT)];
-    let longest = Timespec::try_from(longest).ok();
-    poll(&mut polled, longest.as_ref()).is_ok_and(|ready| ready > 0)
+    let timeout = Timespec::try_from(timeout).ok();
+    poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
 /// Has the kernel give a connection up when bytes of it are not acknowledged for so long (TCP_USER_TIMEOUT of tcp(7)). macOS
 /// has no such option that is safe to call: there only a connection without a byte is given up, by keepalive.
-pub(crate) fn give_up_after(socket: &impl AsFd, longest: Duration) -> io::Result<()> {
+pub(crate) fn set_tcp_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    rustix::net::sockopt::set_tcp_user_timeout(socket, u32::try_from(longest.as_millis()).unwrap_or(u32::MAX))?;
+    rustix::net::sockopt::set_tcp_user_timeout(socket, u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX))?;
     #[cfg(not(target_os = "linux"))]
-    let (_, _) = (socket, longest);
+    let (_, _) = (socket, timeout);
     Ok(())
 }
 
 /// Has a write beyond the largest size of files fail with EFBIG, where SIGXFSZ would end the process (setrlimit(2)). Needs a
 /// runtime.
-pub fn outlive_the_limit_of_a_file() {
+pub fn ignore_sigxfsz() {
     // Its drop leaves the handler in its place.
     drop(listen(SignalKind::from_raw(ProcessSignal::XFSZ.as_raw())));
 }
@@ -162,18 +162,18 @@ pub(crate) fn shell(line: &str) -> Command {
 
 /// The process group of a program. What is left of it is killed when it is dropped, unless the program ended well.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct ProcessGroup {
     leader: Option<Pid>,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Gives the program that is to be started a group of its own.
     pub(crate) fn isolate(command: &mut Command) {
         command.process_group(0);
     }
 
     /// The group of the program.
-    pub(crate) fn of(child: &Child) -> Self {
+    pub(crate) fn for_child(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self {
             leader: id.and_then(Pid::from_raw),
@@ -186,7 +186,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(leader) = self.leader {
             // ESRCH: nothing is left.
@@ -196,7 +196,7 @@ impl Drop for Group {
 }
 
 /// The signal that ended a program.
-pub(crate) fn killed_by(status: ExitStatus) -> Option<i32> {
+pub(crate) fn termination_signal(status: ExitStatus) -> Option<i32> {
     status.signal()
 }
 

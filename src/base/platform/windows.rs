@@ -18,7 +18,7 @@ pub fn home() -> Option<PathBuf> {
 }
 
 /// There is no such limit.
-pub fn outlive_the_limit_of_a_file() {}
+pub fn ignore_sigxfsz() {}
 
 fn folder(name: &str) -> Option<PathBuf> {
     env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -69,7 +69,7 @@ pub(crate) fn has_no_reader<T>(_output: &T) -> bool {
 }
 
 /// Neither a pipe nor a console tells.
-pub(crate) fn has_room<T>(_output: &T, _longest: Duration) -> bool {
+pub(crate) fn poll_writable<T>(_output: &T, _longest: Duration) -> bool {
     true
 }
 
@@ -119,16 +119,16 @@ pub(crate) fn shell(line: &str) -> Command {
 /// A child process, killed when its `Child` is dropped. What it has started itself lives on: a group of processes has no
 /// safe call here.
 #[derive(Debug)]
-pub(crate) struct Group;
+pub(crate) struct ProcessGroup;
 
-impl Group {
+impl ProcessGroup {
     /// Has the program killed when its `Child` is dropped.
     pub(crate) fn isolate(command: &mut Command) {
         command.kill_on_drop(true);
     }
 
     /// The program alone.
-    pub(crate) fn of(_child: &Child) -> Self {
+    pub(crate) fn for_child(_child: &Child) -> Self {
         Self
     }
 
@@ -137,7 +137,7 @@ impl Group {
 }
 
 /// There are no signals.
-pub(crate) fn killed_by(_status: ExitStatus) -> Option<i32> {
+pub(crate) fn termination_signal(_status: ExitStatus) -> Option<i32> {
     None
 }
 
@@ -169,6 +169,6 @@ pub(crate) fn is_the_users(_file: &File) -> Result<(), &'static str> {
 }
 
 /// Windows gives up bytes that are not acknowledged after some 20 seconds by itself (TcpMaxDataRetransmissions).
-pub(crate) fn give_up_after<S>(_socket: &S, _longest: Duration) -> io::Result<()> {
+pub(crate) fn set_tcp_user_timeout<S>(_socket: &S, _longest: Duration) -> io::Result<()> {
     Ok(())
 }

@@ -30,14 +30,14 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::finding::{Findings, Position};
+use super::diagnostic::{Diagnostics, Position};
 use super::suggest;
 use super::tree::{Entry, Node, Scalar, Value};
 use crate::base::values::{self, shown};
 
 /// Reads a file or a part of it. After a fault its values are not to be used: what is at fault has its default.
-pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Findings) -> T {
-    let most = findings.faults() + MOST_FAULTS;
+pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Diagnostics) -> T {
+    let max = findings.faults() + MAX_ERRORS;
     let mut last = root.position;
     while root.value != Value::Faulty {
         let faults = match T::deserialize(&*root) {
@@ -46,7 +46,7 @@ pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Fi
         };
         for fault in faults {
             last = last.max(fault.position.unwrap_or(root.position));
-            if findings.faults() == most {
+            if findings.faults() == max {
                 findings.fault(last, "", "too many faults: the others are not told");
                 root.value = Value::Faulty;
                 break;
@@ -58,7 +58,7 @@ pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Fi
 }
 
 /// Reports a fault of the tree, and marks what is at fault.
-fn report(fault: Fault, root: &mut Node, findings: &Findings) {
+fn report(fault: DeError, root: &mut Node, findings: &Diagnostics) {
     let position = fault.position.unwrap_or(root.position);
     match (node_at(root, &fault.steps).map(|node| &mut node.value), fault.missing) {
         // The key of that struct is at fault, which has been told, and the struct cannot be without it.
@@ -99,11 +99,11 @@ fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
 /// one at least of each item.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?}")]
-pub(crate) struct Faults(Vec<Fault>);
+pub(crate) struct Faults(Vec<DeError>);
 
 impl Faults {
     fn new(message: impl Display, missing: Option<&'static str>) -> Self {
-        Self(vec![Fault {
+        Self(vec![DeError {
             message: message.to_string(),
             path: String::new(),
             position: None,
@@ -129,7 +129,7 @@ impl Faults {
 }
 
 #[derive(Debug)]
-struct Fault {
+struct DeError {
     /// The reason, and the suggestion.
     message: String,
     /// The path of what is at fault, from the value that is read.
@@ -209,7 +209,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         };
         let missing = required_of(required, known).filter(|key| !is_given(key));
         let faults = of_keys.chain(missing.map(de::Error::missing_field));
-        let faults: Vec<_> = faults.flat_map(|Faults(faults)| faults).take(MOST_FAULTS).collect();
+        let faults: Vec<_> = faults.flat_map(|Faults(faults)| faults).take(MAX_ERRORS).collect();
         match faults.is_empty() {
             true => visitor.visit_map(Keys::new(entries)),
             false => Err(Faults(faults)),
@@ -332,14 +332,14 @@ impl<'de> IntoDeserializer<'de, Faults> for &'de Node {
 struct Items<'de> {
     rest: Enumerate<Iter<'de, Node>>,
     /// The faults of those that could not be read.
-    faults: Vec<Fault>,
+    faults: Vec<DeError>,
 }
 
 impl<'de> SeqAccess<'de> for Items<'de> {
     type Error = Faults;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Faults> {
-        if self.faults.len() >= MOST_FAULTS {
+        if self.faults.len() >= MAX_ERRORS {
             return Ok(None);
         }
         let Some((index, item)) = self.rest.find(|(_, item)| item.value != Value::Faulty) else {
@@ -408,7 +408,7 @@ fn either<T: AsRef<str>>(words: &[T]) -> String {
 /// The name of an enum that has a variant for each kind of value.
 pub(super) const ANY_OF: &str = "any of";
 /// A file of 1 MiB may have 75,000, and the comparisons for their suggestions take seconds.
-const MOST_FAULTS: usize = 1_000;
+const MAX_ERRORS: usize = 1_000;
 
 #[cfg(test)]
 mod tests;

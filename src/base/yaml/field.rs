@@ -1,6 +1,6 @@
 //! The place of a value in a file, for the findings that are made after the file was read.
 
-use super::finding::{Findings, Position, Severity};
+use super::diagnostic::{Diagnostics, Position, Severity};
 use super::tree::{Entry, Node, Value};
 use crate::base::values::shown;
 
@@ -11,12 +11,12 @@ pub(crate) struct Field<'a> {
     /// The position of a single value or of an item; otherwise that of the key.
     position: Position,
     value: &'a Value,
-    findings: &'a Findings,
+    findings: &'a Diagnostics,
 }
 
 impl<'a> Field<'a> {
     /// The whole file.
-    pub(crate) fn root(node: &'a Node, findings: &'a Findings) -> Self {
+    pub(crate) fn root(node: &'a Node, findings: &'a Diagnostics) -> Self {
         Self {
             path: String::new(),
             position: node.position,

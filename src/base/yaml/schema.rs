@@ -29,10 +29,10 @@ fn describe<T: DeserializeOwned>(path: &mut Vec<&'static str>, or_null: bool) ->
     };
     let kind = |kind: &str| if or_null { json!([kind, "null"]) } else { json!(kind) };
     match T::deserialize(Guide(path)).err() {
-        Some(Question::Single(schema)) if or_null => with_null(schema),
-        Some(Question::Single(schema)) => schema,
-        Some(Question::Items) => json!({"type": kind("array"), "items": below(path, "[]", false)}),
-        Some(Question::Keys(name, keys)) => {
+        Some(SchemaNode::Single(schema)) if or_null => with_null(schema),
+        Some(SchemaNode::Single(schema)) => schema,
+        Some(SchemaNode::Items) => json!({"type": kind("array"), "items": below(path, "[]", false)}),
+        Some(SchemaNode::Keys(name, keys)) => {
             let required: Vec<_> = required_of(name, keys).collect();
             let property = |key: &&'static str| ((*key).to_owned(), below(path, *key, !required.contains(key)));
             let properties: Map<_, _> = keys.iter().map(property).collect();
@@ -42,11 +42,11 @@ fn describe<T: DeserializeOwned>(path: &mut Vec<&'static str>, or_null: bool) ->
             }
             schema
         }
-        Some(Question::AnyOf(kinds)) => {
+        Some(SchemaNode::AnyOf(kinds)) => {
             let kinds: Vec<_> = kinds.iter().map(|kind| below(path, *kind, or_null)).collect();
             json!({"anyOf": kinds})
         }
-        Some(Question::Other) | None => json!({}),
+        Some(SchemaNode::Other) | None => json!({}),
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn with_null(mut schema: Value) -> Value {
 /// The kind of value that a type asks for at the end of a path.
 #[derive(Debug, thiserror::Error)]
 #[error("{self:?}")]
-enum Question {
+enum SchemaNode {
     /// A single value with this schema.
     Single(Value),
     /// A list.
@@ -82,7 +82,7 @@ enum Question {
     Other,
 }
 
-impl de::Error for Question {
+impl de::Error for SchemaNode {
     fn custom<T: Display>(_: T) -> Self {
         Self::Other
     }
@@ -94,22 +94,22 @@ struct Guide<'a>(&'a [&'static str]);
 
 impl<'a> Guide<'a> {
     /// The next step, and the guide from there; at the end of the path, what is asked for.
-    fn next(self, question: impl FnOnce() -> Question) -> Result<(&'static str, Self), Question> {
+    fn next(self, question: impl FnOnce() -> SchemaNode) -> Result<(&'static str, Self), SchemaNode> {
         let (step, rest) = self.0.split_first().ok_or_else(question)?;
         Ok((step, Guide(rest)))
     }
 }
 
 impl<'de> Deserializer<'de> for Guide<'_> {
-    type Error = Question;
+    type Error = SchemaNode;
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
         keys: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Question> {
-        let next = self.next(|| Question::Keys(name, keys))?;
+    ) -> Result<V::Value, SchemaNode> {
+        let next = self.next(|| SchemaNode::Keys(name, keys))?;
         visitor.visit_map(MapDeserializer::new(once(next)))
     }
 
@@ -118,31 +118,31 @@ impl<'de> Deserializer<'de> for Guide<'_> {
         name: &'static str,
         words: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Question> {
+    ) -> Result<V::Value, SchemaNode> {
         let next = self.next(|| match name {
-            ANY_OF => Question::AnyOf(words),
-            _ => Question::Single(json!({"enum": words})),
+            ANY_OF => SchemaNode::AnyOf(words),
+            _ => SchemaNode::Single(json!({"enum": words})),
         })?;
         visitor.visit_enum(MapAccessDeserializer::new(MapDeserializer::new(once(next))))
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Question> {
-        let (_, item) = self.next(|| Question::Items)?;
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SchemaNode> {
+        let (_, item) = self.next(|| SchemaNode::Items)?;
         visitor.visit_seq(SeqDeserializer::new(once(item)))
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Question> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SchemaNode> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Question> {
-        Err(Question::Single(json!({"type": "boolean"})))
+    fn deserialize_bool<V: Visitor<'de>>(self, _: V) -> Result<V::Value, SchemaNode> {
+        Err(SchemaNode::Single(json!({"type": "boolean"})))
     }
 
     /// The forms expect their schema.
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Question> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SchemaNode> {
         let expected = (&visitor as &dyn Expected).to_string();
-        Err(Question::Single(
+        Err(SchemaNode::Single(
             serde_json::from_str(&expected).unwrap_or_else(|_| Schema::Text.json()),
         ))
     }
@@ -153,7 +153,7 @@ impl<'de> Deserializer<'de> for Guide<'_> {
     }
 }
 
-impl<'de> IntoDeserializer<'de, Question> for Guide<'_> {
+impl<'de> IntoDeserializer<'de, SchemaNode> for Guide<'_> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {

@@ -24,7 +24,7 @@ pub(crate) fn value(given: &str, words: &[&str], accepts: impl Fn(&str) -> bool)
 fn question<T: AsRef<str>>(meant: &[T]) -> String {
     let meant: Vec<_> = meant.iter().map(|text| format!("`{}`", text.as_ref())).collect();
     match meant.len() {
-        1..=MOST => format!("; did you mean {}?", meant.join(" or ")),
+        1..=MAX_SUGGESTIONS => format!("; did you mean {}?", meant.join(" or ")),
         _ => String::new(),
     }
 }
@@ -87,7 +87,7 @@ fn normal(unit: &str) -> String {
 /// The values of the names that are nearest to `given`; none where even those are far.
 fn nearest<'a, 'b>(given: &str, names: impl Iterator<Item = (&'a str, &'b str)>) -> Vec<&'b str> {
     let length = given.chars().count();
-    if length > LONGEST {
+    if length > MAX_CHARS {
         return Vec::new();
     }
     let mut least = (length + 1) / 3;
@@ -106,9 +106,9 @@ fn nearest<'a, 'b>(given: &str, names: impl Iterator<Item = (&'a str, &'b str)>)
 }
 
 /// The longest text that is compared, in characters: the time of a comparison grows with its length.
-const LONGEST: usize = 40;
+const MAX_CHARS: usize = 40;
 /// If more are equally near, none is suggested.
-const MOST: usize = 2;
+const MAX_SUGGESTIONS: usize = 2;
 
 /// The units and their names in lower case, without `/s`.
 const UNITS: [(&str, &str); 26] = [

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use granit_parser::{Event, Marker, Options, Parser, ScalarStyle, Span};
 
-use super::finding::{Findings, Position};
+use super::diagnostic::{Diagnostics, Position};
 use crate::base::text::escaped;
 
 /// One value of the file.
@@ -90,7 +90,7 @@ impl Entry {
 ///
 /// An empty document is a fault: most programs truncate a file before they write it, and a reload at that moment would
 /// remove every target.
-pub(crate) fn read(text: &str, findings: &Findings) -> Option<Node> {
+pub(crate) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
     let roots = read_all(text, &CONFIGURATION, findings)?;
     let root = roots.into_iter().next().filter(|root| root.value != Value::Null);
     if root.is_none() {
@@ -111,7 +111,7 @@ pub(crate) struct Bounds {
 }
 
 /// Reads the trees of all documents in `text`. `None` after a fault that ends the reading, such as a syntax error.
-pub(crate) fn read_all(text: &str, bounds: &Bounds, findings: &Findings) -> Option<Vec<Node>> {
+pub(crate) fn read_all(text: &str, bounds: &Bounds, findings: &Diagnostics) -> Option<Vec<Node>> {
     let mut builder = Builder {
         findings,
         bounds,
@@ -167,7 +167,7 @@ enum Step {
 }
 
 struct Builder<'a> {
-    findings: &'a Findings,
+    findings: &'a Diagnostics,
     bounds: &'a Bounds,
     /// The complete documents.
     roots: Vec<Node>,
@@ -405,7 +405,7 @@ mod tests {
     }
 
     fn outcome(text: &str) -> String {
-        let findings = Findings::default();
+        let findings = Diagnostics::default();
         let tree = read(text, &findings)
             .map(|root| printed(&root.value))
             .unwrap_or_default();

@@ -8,7 +8,7 @@ use std::sync::mpsc::{TryRecvError, channel};
 
 use clap::Args;
 use clap::error::ErrorKind;
-use switchboard::base::follow::{LONGEST, ReadFailure};
+use switchboard::base::follow::{READ_TIMEOUT, ReadFailure};
 use switchboard::daemon::logging::Format;
 use switchboard::daemon::threads::run_within;
 use switchboard::proxy::config::{Config, Loaded, Overrides, Purpose, Report};
@@ -80,14 +80,14 @@ fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loa
     let (mut piped, is_stdin) = (Vec::new(), file == Path::new("-"));
     if is_stdin {
         // A byte more than is accepted, which is an error below.
-        let read = std::io::stdin().lock().take(LARGEST_INPUT).read_to_end(&mut piped);
+        let read = std::io::stdin().lock().take(MAX_INPUT).read_to_end(&mut piped);
         if let Err(error) = read {
             return Ok(Err(Report::unreadable(STDIN, format!("cannot be read: {error}"))));
         }
     }
     let (sender, loaded) = channel();
     let path = file.to_owned();
-    run_within(LONGEST, move || {
+    run_within(READ_TIMEOUT, move || {
         let loaded = match is_stdin {
             true => Loaded::from_reader(STDIN, &*piped, &overrides, Purpose::Check),
             false => Loaded::from_file(Some(&path), &overrides, Purpose::Check),
@@ -111,4 +111,4 @@ Exit status: 0 `serve` accepts the configuration, perhaps with warnings and note
 cannot be read";
 const STDIN: &str = "<stdin>";
 /// What is read of stdin: a byte more than a configuration may have.
-const LARGEST_INPUT: u64 = (1 << 20) + 1;
+const MAX_INPUT: u64 = (1 << 20) + 1;

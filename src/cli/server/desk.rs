@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use switchboard::base::values::address;
-use switchboard::operator::desk::{self, Opening};
+use switchboard::operator::desk::{self, BrowserLaunch};
 
-use super::replica_flags::{Reach, run};
+use super::replica_flags::{ReplicaFlags, run};
 use crate::cli::output::{print, to_stderr};
 use crate::cli::start::stopped;
 
@@ -21,7 +21,7 @@ pub(crate) struct Desk {
     #[arg(long)]
     open: bool,
     #[command(flatten)]
-    reach: Reach,
+    reach: ReplicaFlags,
 }
 
 /// Serves the page until SIGINT or SIGTERM.
@@ -37,7 +37,7 @@ async fn serve(options: Desk) -> anyhow::Result<ExitCode> {
     to_stderr(
         "the address has a secret, with which these replicas' tunnels can be seen and ended; Ctrl-C ends the page",
     );
-    let opening = options.open.then(|| Opening::of(&desk.url));
+    let opening = options.open.then(|| BrowserLaunch::new(&desk.url));
     if let Some(Err(error)) = &opening {
         to_stderr(format_args!(
             "switchboard: cannot open a browser, open the address yourself: {error}"

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use switchboard::daemon::admin::Progress;
-use switchboard::operator::drain_request::{self, Answer, Options};
+use switchboard::daemon::admin::DrainStatus;
+use switchboard::operator::drain_request::{self, Options, ReplicaAnswer};
 
 use super::replica_flags::run;
 use crate::cli::output::print;
@@ -11,16 +11,16 @@ use crate::cli::output::print;
 /// Asks the process, and prints where its drain is.
 pub(crate) fn drain(options: &Options) -> anyhow::Result<ExitCode> {
     let (state, code) = match run(drain_request::drain(options))? {
-        Answer::Draining(progress) => (describe(&progress), ExitCode::SUCCESS),
-        Answer::Ended => ("ended".to_owned(), ExitCode::SUCCESS),
-        Answer::TimedOut(progress) => (describe(&progress), ExitCode::from(DRAIN_CUT)),
+        ReplicaAnswer::Draining(progress) => (describe(&progress), ExitCode::SUCCESS),
+        ReplicaAnswer::Ended => ("ended".to_owned(), ExitCode::SUCCESS),
+        ReplicaAnswer::TimedOut(progress) => (describe(&progress), ExitCode::from(DRAIN_CUT)),
     };
     print(state + "\n")?;
     Ok(code)
 }
 
-fn describe(progress: &Progress) -> String {
-    let Progress {
+fn describe(progress: &DrainStatus) -> String {
+    let DrainStatus {
         phase,
         tunnels,
         resumable,

@@ -11,16 +11,16 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use switchboard::base::values::{address, timeout};
-use switchboard::kubernetes::PodSearch;
-use switchboard::operator::replicas::{Replicas, Source, State, json};
+use switchboard::kubernetes::PodSelector;
+use switchboard::operator::replicas::{ReplicaStatus, Replicas, Source, json};
 use switchboard::operator::tables::columns::{Table, terminal_width};
-use switchboard::operator::tables::formatting;
+use switchboard::operator::tables::display;
 
 use crate::cli::output::{print, to_stderr};
 
 /// Where the replicas are.
 #[derive(Args)]
-pub(crate) struct Reach {
+pub(crate) struct ReplicaFlags {
     /// The admin port of a replica, which answers on its own host only (repeatable) [default: SWITCHBOARD_ADMIN or
     /// 127.0.0.1:9090]
     #[arg(
@@ -38,7 +38,7 @@ pub(crate) struct Reach {
         flatten,
         next_help_heading = "In a cluster: each pod by a port that the API server forwards, with your right to pods/portforward"
     )]
-    cluster: PodSearch,
+    cluster: PodSelector,
 }
 
 /// Where the replicas are, and the form of what is said of their answers.
@@ -48,7 +48,7 @@ pub(crate) struct Replies {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    reach: ReplicaFlags,
 }
 
 impl Replies {
@@ -83,10 +83,10 @@ impl Columns {
     }
 }
 
-impl Reach {
+impl ReplicaFlags {
     /// The replicas that the arguments name.
     pub(crate) fn replicas(&self) -> anyhow::Result<Replicas> {
-        let source = if self.cluster != PodSearch::default() {
+        let source = if self.cluster != PodSelector::default() {
             Source::Cluster(self.cluster.clone())
         } else if self.admin.is_empty() {
             Source::Addresses(usual_addresses()?)
@@ -124,10 +124,10 @@ where
 }
 
 /// Says which replicas have not answered. The exit status: 1 if none has, 3 if some have not.
-pub(crate) fn status(replicas: &[State]) -> ExitCode {
-    for State { replica, error } in replicas {
+pub(crate) fn status(replicas: &[ReplicaStatus]) -> ExitCode {
+    for ReplicaStatus { replica, error } in replicas {
         if let Some(error) = error {
-            to_stderr(format_args!("switchboard: {replica}: {}", formatting::foreign(error)));
+            to_stderr(format_args!("switchboard: {replica}: {}", display::escape(error)));
         }
     }
     match replicas.iter().filter(|state| !state.answers()).count() {
@@ -142,9 +142,9 @@ pub(crate) fn status(replicas: &[State]) -> ExitCode {
 }
 
 /// [`status`], and 1 if nothing was found although every replica has answered: `missing` is printed then.
-pub(crate) fn status_unless_none(is_none: bool, replicas: &[State], missing: impl Display) -> ExitCode {
+pub(crate) fn status_unless_none(is_none: bool, replicas: &[ReplicaStatus], missing: impl Display) -> ExitCode {
     let status = status(replicas);
-    if is_none && replicas.iter().all(State::answers) {
+    if is_none && replicas.iter().all(ReplicaStatus::answers) {
         to_stderr(missing);
         return ExitCode::FAILURE;
     }

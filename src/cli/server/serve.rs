@@ -8,7 +8,7 @@ use clap::Args;
 use switchboard::daemon::process_size::ProcessSize;
 use switchboard::proxy::config::{Loaded, Overrides, Purpose};
 use switchboard::proxy::serve::{App, Command, LoadConfig, StartError};
-use switchboard::tunnel::drain::Drained;
+use switchboard::tunnel::drain::DrainResult;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -43,15 +43,15 @@ pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
                 Err(error) => Err(error.into()),
             },
             // While the configuration is read, which may take until a mount answers. Nothing is served yet.
-            () = stopped => Ok(Drained::Clean),
+            () = stopped => Ok(DrainResult::Clean),
         }
     });
     // The drain is over: tasks that still run have had their deadline.
     runtime.shutdown_background();
     drop(logging);
     Ok(match drained? {
-        Drained::Clean => ExitCode::SUCCESS,
-        Drained::Cut => ExitCode::from(DRAIN_CUT),
+        DrainResult::Clean => ExitCode::SUCCESS,
+        DrainResult::Cut => ExitCode::from(DRAIN_CUT),
     })
 }
 

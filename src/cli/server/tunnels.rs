@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use switchboard::daemon::admin::api::{Closing, Rates, Tunnel};
-use switchboard::operator::replicas::{self, Listed, Query, Reason, Replicas, Selection, Sort, TargetName};
+use switchboard::daemon::admin::api::{CloseRequest, Rates, Tunnel};
+use switchboard::operator::replicas::{self, MergedList, Query, Reason, Replicas, Sort, TargetName, TunnelSelector};
 use switchboard::operator::tables::diagnoses::{diagnosis_summary, diagnosis_table};
-use switchboard::operator::tables::formatting;
+use switchboard::operator::tables::display;
 use switchboard::operator::tables::listings::{fields, tunnel_table};
 use tokio::time::sleep;
 
@@ -105,7 +105,7 @@ struct Why {
     #[command(flatten)]
     filter: FilterFlags,
     /// Look at the N fastest of many, at most 64
-    #[arg(long, value_name = "N", default_value_t = MOST_LOOKS)]
+    #[arg(long, value_name = "N", default_value_t = MAX_SAMPLES)]
     limit: usize,
     #[command(flatten)]
     columns: Columns,
@@ -164,7 +164,7 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
         ..options.filter.into_query()
     };
     let replicas = options.replies.replicas()?;
-    let listed = run(look(&replicas, &query))?;
+    let listed = run(list_tunnels(&replicas, &query))?;
     options.replies.print(&listed, || {
         let has_rates = query.sort == Some(Sort::Rate);
         let table = tunnel_table(&listed, has_rates, options.columns.is_wide());
@@ -174,7 +174,7 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
 }
 
 /// The tunnels. A rate is of the time between two looks.
-async fn look(replicas: &Replicas, query: &Query) -> anyhow::Result<Listed<Tunnel>> {
+async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<MergedList<Tunnel>> {
     let first = replicas.list::<Tunnel>(query).await?;
     if query.sort != Some(Sort::Rate) {
         return Ok(first);
@@ -184,7 +184,7 @@ async fn look(replicas: &Replicas, query: &Query) -> anyhow::Result<Listed<Tunne
 }
 
 /// What is open, and what a restart of the proxies would cut.
-fn summary(listed: &Listed<Tunnel>) -> String {
+fn summary(listed: &MergedList<Tunnel>) -> String {
     let answering = listed.replicas.iter().filter(|state| state.answers()).count();
     let (shown, total) = (listed.items.len(), listed.total);
     let resumable = listed.items.iter().filter(|row| row.item.is_resumable).count();
@@ -207,11 +207,11 @@ fn why(options: Why) -> anyhow::Result<ExitCode> {
     }
     let query = Query {
         sort: Some(Sort::Rate),
-        limit: Some(options.limit.clamp(1, LARGEST_LOOKS)),
+        limit: Some(options.limit.clamp(1, MAX_LARGE_SAMPLES)),
         ..options.filter.into_query()
     };
     let (states, looks) = run(async {
-        let listed = look(&replicas, &query).await?;
+        let listed = list_tunnels(&replicas, &query).await?;
         anyhow::Ok((listed.replicas, replicas.diagnose(listed.items, LOOK).await?))
     })?;
     options.replies.print(&looks, || match looks.is_empty() {
@@ -242,7 +242,7 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
     if !options.ids.is_empty() {
         listed.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
     }
-    if listed.items.is_empty() && listed.is_whole() {
+    if listed.items.is_empty() && listed.is_complete() {
         to_stderr(NOT_FOUND);
         return Ok(ExitCode::FAILURE);
     }
@@ -253,12 +253,12 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
         }
     }
     let selections = match options.ids.is_empty() {
-        true => vec![Selection::Query(query)],
-        false => options.ids.into_iter().map(Selection::Id).collect(),
+        true => vec![TunnelSelector::Query(query)],
+        false => options.ids.into_iter().map(TunnelSelector::Id).collect(),
     };
     let reason = options.reason.map(String::from).unwrap_or_default();
-    let closing = Closing { reason };
-    let mut ended = replicas::Ended::default();
+    let closing = CloseRequest { reason };
+    let mut ended = replicas::ClosedTunnels::default();
     for selection in &selections {
         ended.add(replicas.close(selection, &closing).await?);
     }
@@ -267,17 +267,17 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
 }
 
 /// What has ended, in words.
-fn said(ended: &replicas::Ended, listed: &Listed<Tunnel>) -> String {
+fn said(ended: &replicas::ClosedTunnels, listed: &MergedList<Tunnel>) -> String {
     let lines = ended.changed.iter().map(|row| {
         let known = listed
             .items
             .iter()
             .find(|known| known.item.tunnel_id == row.item.tunnel_id);
         let of = known.map(|known| {
-            let (client, target) = (known.item.client_address, formatting::foreign(&known.target()));
+            let (client, target) = (known.item.client_address, display::escape(&known.target()));
             format!(" of {client} to {target}")
         });
-        let id = formatting::foreign(&row.item.tunnel_id);
+        let id = display::escape(&row.item.tunnel_id);
         format!("closed {id}{} on {}\n", of.unwrap_or_default(), row.replica)
     });
     lines.collect()
@@ -292,9 +292,8 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
     let report = run(replicas.limit(&options.id, &rates))?;
     options.replies.print(&report, || {
         let lines = report.changed.iter().map(|row| {
-            let [download, upload] =
-                [&row.item.download, &row.item.upload].map(|limit| formatting::foreign(&limit.rate));
-            let id = formatting::foreign(&row.item.tunnel_id);
+            let [download, upload] = [&row.item.download, &row.item.upload].map(|limit| display::escape(&limit.rate));
+            let id = display::escape(&row.item.tunnel_id);
             format!("{id} on {}: download {download}, upload {upload}\n", row.replica)
         });
         lines.collect()
@@ -303,7 +302,7 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
 }
 
 /// The exit status for one tunnel. It is of one replica: another one that does not answer takes nothing from what was found.
-fn found<T>(report: &replicas::Changed<T>) -> ExitCode {
+fn found<T>(report: &replicas::ChangeResult<T>) -> ExitCode {
     if !report.changed.is_empty() {
         return ExitCode::SUCCESS;
     }
@@ -317,7 +316,7 @@ const LOOK: &str = "/diagnosis?over_ms=2000";
 /// What says which tunnels, in place of an id.
 const FILTERS: [&str; 4] = ["target", "client", "user", "node"];
 /// Tunnels that are looked at together.
-const MOST_LOOKS: usize = 16;
-const LARGEST_LOOKS: usize = 64;
+const MAX_SAMPLES: usize = 16;
+const MAX_LARGE_SAMPLES: usize = 64;
 /// The proxy keeps a rate for a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1100);

@@ -5,30 +5,30 @@ use std::net::IpAddr;
 use anyhow::anyhow;
 use tokio::io::{join, split};
 
-use super::login::Login;
-use super::notice;
-use super::notice::Watched;
+use super::credential_cache::CachedLogin;
+use super::end_notice;
+use super::end_notice::EndNoticeStream;
 use crate::client::credentials::Credentials;
 use crate::client::dial::deadline::{Deadline, Step};
-use crate::client::dial::dialing::Dialing;
+use crate::client::dial::dialer::ProxyDialer;
 use crate::client::dial::head::Request;
-use crate::client::dial::route;
+use crate::client::dial::io::BoxedIo;
+use crate::client::dial::proxy_connection;
 use crate::client::dial::tls;
-use crate::client::dial::transport::Stream;
 use crate::client::dial::url::Scheme;
 use crate::client::error::{ClientError, Refusal};
 use crate::client::options::Options;
 
 /// The stream of an open tunnel, and the bytes of it that are already read.
-pub(in crate::client) type Tunnel = (Stream, Vec<u8>);
+pub(in crate::client) type Tunnel = (BoxedIo, Vec<u8>);
 
 /// The tunnel, by at most two requests.
 ///
 /// The second one is sent if the proxy answers 407 and the source has other credentials by then.
 pub(in crate::client) async fn open(
     options: &Options,
-    login: &mut Login,
-    dialing: &mut Dialing,
+    login: &mut CachedLogin,
+    dialing: &mut ProxyDialer,
 ) -> Result<Tunnel, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
@@ -63,7 +63,11 @@ fn no_login(error: anyhow::Error) -> ClientError {
 }
 
 /// One request to the proxy.
-async fn request(options: &Options, credentials: &Credentials, dialing: &mut Dialing) -> Result<Tunnel, ClientError> {
+async fn request(
+    options: &Options,
+    credentials: &Credentials,
+    dialing: &mut ProxyDialer,
+) -> Result<Tunnel, ClientError> {
     let Options {
         proxy, forward, trust, ..
     } = options;
@@ -83,7 +87,7 @@ async fn request(options: &Options, credentials: &Credentials, dialing: &mut Dia
         // Before the first packet: a wrong file is reported whatever the state of the network.
         Scheme::Https => Some(tls::Connector::new(proxy.host(), trust, certificate)?),
     };
-    let route = route::open(proxy, forward.as_ref(), dialing, deadline).await?;
+    let route = proxy_connection::open(proxy, forward.as_ref(), dialing, deadline).await?;
     let (mut stream, deadline) = (route.stream, route.deadline);
     if let Some(tls) = tls {
         dialing.step = Step::Tls;
@@ -97,13 +101,13 @@ async fn request(options: &Options, credentials: &Credentials, dialing: &mut Dia
     let request = Request {
         target: &options.target,
         authorization,
-        end_marker: notice::marker(),
+        end_marker: end_notice::marker(),
     };
     let (early, marker) = Box::pin(request.open(&mut stream, deadline)).await?;
     Ok(match marker {
         Some(marker) => {
             let (download, upload) = split(stream);
-            let download = Watched::new(download, marker, early);
+            let download = EndNoticeStream::new(download, marker, early);
             (Box::new(join(download, upload)), Vec::new())
         }
         None => (stream, early),

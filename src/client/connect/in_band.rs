@@ -13,20 +13,20 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 
-use super::stdio::Local;
+use super::stdio::Stdio;
 use crate::base::text::chain;
 use crate::client::error::{ClientError, UNIDENTIFIED};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
 
 /// The streams of a program that may be ssh.
-pub(in crate::client) fn watch<R, W>(local: Local<R, W>) -> Local<Input<R>, Output<W>>
+pub(in crate::client) fn wrap<R, W>(local: Stdio<R, W>) -> Stdio<Input<R>, Output<W>>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let first = Arc::default();
-    Local {
+    Stdio {
         stdin: Input {
             stream: local.stdin,
             first: Arc::clone(&first),
@@ -42,8 +42,8 @@ where
 }
 
 /// Tells ssh the failure, if nothing has gone to stdout yet and ssh reads it. False: it has to be told elsewhere.
-pub(in crate::client) async fn tell<R, W>(
-    local: &mut Local<Input<R>, Output<W>>,
+pub(in crate::client) async fn disconnect_ssh<R, W>(
+    local: &mut Stdio<Input<R>, Output<W>>,
     error: &ClientError,
     target: &str,
 ) -> bool
@@ -65,27 +65,27 @@ where
             }
         }
     };
-    if timeout(LONGEST_WAIT, is_ssh).await != Ok(true) {
+    if timeout(STDIO_TIMEOUT, is_ssh).await != Ok(true) {
         return false;
     }
-    let (code, phrase) = of(error);
-    let message = disconnect(code, &phrase.sentence(target, None, LONGEST_SENTENCE));
+    let (code, phrase) = disconnect_message(error);
+    let message = disconnect(code, &phrase.sentence(target, None, MAX_SENTENCE));
     let stream = &mut local.stdout.stream;
     let told = async {
         stream.write_all(&message).await?;
         stream.flush().await
     };
-    if !matches!(timeout(LONGEST_WAIT, told).await, Ok(Ok(()))) {
+    if !matches!(timeout(STDIO_TIMEOUT, told).await, Ok(Ok(()))) {
         return false;
     }
     // ssh writes its key exchange before it reads: without a reader it would report a broken pipe instead.
     let taken = async { while !matches!(local.stdin.read(&mut chunk).await, Ok(0) | Err(_)) {} };
-    timeout(LONGEST_FAREWELL, taken).await.ok();
+    timeout(SSH_EXIT_TIMEOUT, taken).await.ok();
     true
 }
 
 /// The code and the phrase of a failure. A reason comes from the proxy as a text.
-fn of(error: &ClientError) -> (Code, Phrase) {
+fn disconnect_message(error: &ClientError) -> (Code, Phrase) {
     let refusal = if let ClientError::Refused(refusal) = error
         && !refusal.reason.is_empty()
     {
@@ -111,27 +111,27 @@ fn of(error: &ClientError) -> (Code, Phrase) {
 #[derive(Debug)]
 pub(in crate::client) struct Input<R> {
     stream: R,
-    first: Arc<Mutex<First>>,
+    first: Arc<Mutex<StdinPrefix>>,
 }
 
 /// The first bytes of stdin.
 #[derive(Debug, Default)]
-struct First {
+struct StdinPrefix {
     bytes: Vec<u8>,
-    has_ended: bool,
+    is_closed: bool,
 }
 
-impl First {
+impl StdinPrefix {
     /// Whether an SSH client writes there, once that is known.
     fn is_ssh(&self) -> Option<bool> {
         if self.bytes.len() >= SSH.len() {
             return Some(self.bytes == SSH);
         }
-        (self.has_ended || !SSH.starts_with(&self.bytes)).then_some(false)
+        (self.is_closed || !SSH.starts_with(&self.bytes)).then_some(false)
     }
 
     fn note(&mut self, bytes: &[u8]) {
-        self.has_ended |= bytes.is_empty();
+        self.is_closed |= bytes.is_empty();
         let missing = SSH.len().saturating_sub(self.bytes.len());
         self.bytes.extend(bytes.iter().take(missing));
     }
@@ -151,7 +151,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
 #[derive(Debug)]
 pub(in crate::client) struct Output<W> {
     pub(in crate::client) stream: W,
-    first: Arc<Mutex<First>>,
+    first: Arc<Mutex<StdinPrefix>>,
     /// True if something was written, or a terminal reads it.
     has_begun: bool,
 }
@@ -199,11 +199,11 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
 
 const SSH: &[u8] = b"SSH-";
 /// The wait for the first bytes of stdin, which ssh has sent before this process began; and for room in stdout.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const STDIO_TIMEOUT: Duration = Duration::from_secs(2);
 /// The wait for ssh to read and to exit.
-const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
+const SSH_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// OpenSSH prints 400 characters.
-const LONGEST_SENTENCE: usize = 390;
+const MAX_SENTENCE: usize = 390;
 const CHUNK: usize = 4 * 1024;
 
 #[cfg(test)]
@@ -212,14 +212,14 @@ mod tests {
     use crate::client::error::Refusal;
     use anyhow::anyhow;
 
-    fn local(stdin: &'static [u8], interactive: bool) -> Local<Input<&'static [u8]>, Output<Vec<u8>>> {
-        let local = Local {
+    fn local(stdin: &'static [u8], interactive: bool) -> Stdio<Input<&'static [u8]>, Output<Vec<u8>>> {
+        let local = Stdio {
             stdin,
             stdout: Vec::new(),
             interactive,
             is_abandoned: None,
         };
-        watch(local)
+        wrap(local)
     }
 
     fn refused(status: u16, seconds: Option<u64>) -> ClientError {
@@ -246,7 +246,7 @@ mod tests {
         ] {
             let mut local = local(stdin, interactive);
             assert_eq!(
-                tell(&mut local, &refused(503, Some(30)), "svc-a.team-a:22").await,
+                disconnect_ssh(&mut local, &refused(503, Some(30)), "svc-a.team-a:22").await,
                 is_told
             );
             let said = text(&local.stdout.stream);
@@ -260,7 +260,7 @@ mod tests {
     async fn nothing_is_told_behind_the_targets_first_byte() {
         let mut local = local(b"SSH-2.0-x\r\n", false);
         local.stdout.write_all(b"SSH-2.0-y\r\n").await.unwrap();
-        assert!(!tell(&mut local, &refused(503, None), "a:22").await);
+        assert!(!disconnect_ssh(&mut local, &refused(503, None), "a:22").await);
         local.stdout.shutdown().await.unwrap();
         assert_eq!(text(&local.stdout.stream), "SSH-2.0-y\r\n");
     }
@@ -270,7 +270,7 @@ mod tests {
         let mut local = local(b"SSH-2.0-x\r\n", false);
         let closed = local.stdout.shutdown().await.unwrap_err();
         let error = crate::client::connect::relay::unwritable(closed);
-        assert!(tell(&mut local, &error, "svc-a.team-a:22").await);
+        assert!(disconnect_ssh(&mut local, &error, "svc-a.team-a:22").await);
         let said = text(&local.stdout.stream);
         assert!(
             said.contains("svc-a.team-a:22 closed the connection before its SSH identification"),
@@ -287,11 +287,11 @@ mod tests {
             (503, Code::ServiceNotAvailable),
             (400, Code::ProtocolError),
         ] {
-            assert_eq!(of(&refused(status, None)).0, code);
+            assert_eq!(disconnect_message(&refused(status, None)).0, code);
         }
         let late = ClientError::Soon(anyhow!("the proxy's answer took longer than 30s"));
         assert_eq!(
-            of(&late),
+            disconnect_message(&late),
             (
                 Code::ServiceNotAvailable,
                 "the proxy's answer took longer than 30s".into()

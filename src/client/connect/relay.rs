@@ -6,8 +6,8 @@ use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::in_band::Unanswered;
-use super::stdio::Local;
-use crate::client::dial::transport::read_some;
+use super::stdio::Stdio;
+use crate::client::dial::io::read_some;
 use crate::client::error::ClientError;
 
 /// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
@@ -16,7 +16,7 @@ use crate::client::error::ClientError;
 pub(in crate::client) async fn relay<S, R, W>(
     stream: S,
     early: Vec<u8>,
-    local: &mut Local<R, W>,
+    local: &mut Stdio<R, W>,
 ) -> Result<bool, ClientError>
 where
     S: AsyncRead + AsyncWrite + Unpin,

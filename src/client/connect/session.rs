@@ -7,48 +7,48 @@ use tokio::io::{AsyncRead, AsyncWrite, join};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
-use self::report::Report;
-use super::hangup::{Exit, Leaving};
-use super::login::Login;
+use self::report::OutageReporter;
+use super::credential_cache::CachedLogin;
 use super::relay;
-use super::stdio::Local;
+use super::signals::{ExitRequest, ExitSignals};
+use super::stdio::Stdio;
 use crate::client::dial::deadline::Step;
-use crate::client::dial::dialing::Dialing;
-use crate::client::dial::transport::Stream;
+use crate::client::dial::dialer::ProxyDialer;
+use crate::client::dial::io::BoxedIo;
 use crate::client::error::{ClientError, Retry};
 use crate::client::options::{Options, Settings};
-use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side};
-use crate::protocol::resume::exchange::opening::{Failure, Opening, Secrets};
-use crate::protocol::resume::reason::End;
+use crate::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
+use crate::protocol::resume::exchange::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
+use crate::protocol::resume::reason::EndReason;
 use crate::protocol::resume::session;
-use crate::protocol::resume::{self, LONGEST_EXCHANGE, LONGEST_UNCONFIRMED};
+use crate::protocol::resume::{self, CONFIRMATION_TIMEOUT, HANDSHAKE_TIMEOUT};
 
 mod backoff;
 mod error;
-mod exchange;
+mod handshake;
 mod reconnect;
 mod report;
 
-pub(in crate::client) use self::exchange::{Found, find};
+pub(in crate::client) use self::handshake::{FarEnd, detect};
 
 /// The way in which a session has left its tunnel for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum SessionExit {
     /// Both sides have said that it is over.
-    Over(End),
+    Over(EndReason),
     /// The time to say so is over.
-    Unheard,
+    Unacknowledged,
 }
 
 /// The client's side of a session.
-pub(in crate::client) struct Session<'a, R, W> {
+pub(in crate::client) struct ClientSession<'a, R, W> {
     options: &'a Options,
     grace: Duration,
-    local: &'a mut Local<R, W>,
+    local: &'a mut Stdio<R, W>,
     driver: Driver,
     /// What proves the session, once the anchor has answered.
-    secrets: Option<Secrets>,
-    exit: Exit,
+    secrets: Option<ResumptionSecrets>,
+    exit: ExitSignals,
     hung_up: Option<Instant>,
     is_leaving: bool,
     /// The error to report once the anchor knows that the session is over.
@@ -56,8 +56,8 @@ pub(in crate::client) struct Session<'a, R, W> {
     clock: fn() -> SystemTime,
     /// When there was a look at the session last, by `clock`.
     looked_at: SystemTime,
-    dialing: Dialing,
-    report: Report,
+    dialing: ProxyDialer,
+    report: OutageReporter,
     backoff: Backoff,
     /// The offset up to which the anchor has received, as of the last resume.
     delivered: u64,
@@ -65,10 +65,10 @@ pub(in crate::client) struct Session<'a, R, W> {
     /// When the anchor has to have answered a new session.
     confirmation: Option<Instant>,
     /// When the anchor has to have heard that the session is over.
-    farewell: Option<Instant>,
+    flush_timeout: Option<Instant>,
 }
 
-impl<'a, R, W> Session<'a, R, W>
+impl<'a, R, W> ClientSession<'a, R, W>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -77,8 +77,8 @@ where
     pub(in crate::client) fn new(
         options: &'a Options,
         settings: &Settings,
-        local: &'a mut Local<R, W>,
-        exit: Exit,
+        local: &'a mut Stdio<R, W>,
+        exit: ExitSignals,
     ) -> Self {
         let session = session::Session::new(resume::Options {
             window: settings.window,
@@ -96,29 +96,29 @@ where
             error: None,
             clock: settings.clock,
             looked_at: (settings.clock)(),
-            dialing: Dialing::default(),
-            report: Report::new(settings.remarks.clone(), options.proxy.host()),
+            dialing: ProxyDialer::default(),
+            report: OutageReporter::new(settings.remarks.clone(), options.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
             next_look: Instant::now(),
             confirmation: None,
-            farewell: None,
+            flush_timeout: None,
         }
     }
 
     /// Begins at an anchor that was found.
-    async fn begin(&mut self, stream: Stream, opening: Box<Opening>) -> Result<Left, ClientError> {
-        self.confirmation = Some(Instant::now() + LONGEST_CONFIRMATION);
+    async fn begin(&mut self, stream: BoxedIo, opening: Box<ClientHandshake>) -> Result<SessionExit, ClientError> {
+        self.confirmation = Some(Instant::now() + NEW_SESSION_TIMEOUT);
         let link = self.driver.attach_early(stream, opening);
-        self.carry(link).await
+        self.relay(link).await
     }
 
     /// Begins at the anchor of the first tunnel, which was reached by `dialing`, and goes on until the session is over.
     pub(in crate::client) async fn run(
         mut self,
-        (stream, opening): (Stream, Box<Opening>),
-        dialing: Dialing,
-        login: &mut Login,
+        (stream, opening): (BoxedIo, Box<ClientHandshake>),
+        dialing: ProxyDialer,
+        login: &mut CachedLogin,
     ) -> Result<(), ClientError> {
         self.dialing = dialing;
         let begun = Box::pin(self.begin(stream, opening));
@@ -142,7 +142,7 @@ where
         }
     }
 
-    fn end(self, left: Left) -> Result<(), ClientError> {
+    fn end(self, left: SessionExit) -> Result<(), ClientError> {
         if let Some(error) = self.error {
             return Err(error);
         }
@@ -150,20 +150,20 @@ where
             return Err(error::violated(violation));
         }
         match left {
-            Left::Over(_) | Left::Unheard if self.is_leaving => Ok(()),
-            Left::Over(End::Done) | Left::Unheard => Ok(()),
-            Left::Over(end) => Err(error::ended(end)),
+            SessionExit::Over(_) | SessionExit::Unacknowledged if self.is_leaving => Ok(()),
+            SessionExit::Over(EndReason::Completed) | SessionExit::Unacknowledged => Ok(()),
+            SessionExit::Over(end) => Err(error::ended(end)),
         }
     }
 
     /// Proves the session over a tunnel, and goes on there.
-    async fn resume(&mut self, stream: Stream, early: Vec<u8>) -> Result<Left, ClientError> {
+    async fn resume(&mut self, stream: BoxedIo, early: Vec<u8>) -> Result<SessionExit, ClientError> {
         let Some(secrets) = self.secrets.clone() else {
-            return self.begin_anew(stream, early).await;
+            return self.restart(stream, early).await;
         };
         let received = self.driver.session().received();
-        let opening = Opening::resume(secrets, received).map_err(Failure::from)?;
-        let exchange = timeout(LONGEST_EXCHANGE, exchange::resume(stream, early, opening));
+        let opening = ClientHandshake::resume(secrets, received).map_err(HandshakeError::from)?;
+        let exchange = timeout(HANDSHAKE_TIMEOUT, handshake::resume(stream, early, opening));
         let (stream, attached) = match self.beside(Box::pin(exchange)).await {
             Ok(Ok(exchanged)) => exchanged?,
             Ok(Err(_)) => return Err(error::unanswered()),
@@ -174,24 +174,24 @@ where
             self.delivered = attached.received;
             self.backoff.reset();
         }
-        let exchanged = Exchanged {
+        let exchanged = HandshakeOutput {
             answer: Vec::new(),
             received: attached.received,
             rest: &attached.rest,
         };
         let link = self.driver.attach(stream, exchanged);
         self.report.connected();
-        self.carry(link).await
+        self.relay(link).await
     }
 
     /// Begins once more with the same bytes, as the anchor never answered.
-    async fn begin_anew(&mut self, stream: Stream, early: Vec<u8>) -> Result<Left, ClientError> {
+    async fn restart(&mut self, stream: BoxedIo, early: Vec<u8>) -> Result<SessionExit, ClientError> {
         self.driver.session_mut().restart().map_err(error::violated)?;
-        match self.beside(Box::pin(find(stream, early))).await {
+        match self.beside(Box::pin(detect(stream, early))).await {
             Ok(found) => match found? {
-                Found::Anchor { stream, opening } => self.begin(stream, opening).await,
-                Found::Plain { .. } => Err(Failure::NoAnchor.into()),
-                Found::Broken { error, .. } => Err(error.into()),
+                FarEnd::Anchor { stream, opening } => self.begin(stream, opening).await,
+                FarEnd::Plain { .. } => Err(HandshakeError::NoAnchor.into()),
+                FarEnd::Broken { error, .. } => Err(error.into()),
             },
             Err(left) => left,
         }
@@ -199,7 +199,7 @@ where
 
     /// Moves bytes over a connection until the session leaves it. Ok: the session is over. Err: reconnect, unless its [`Retry`]
     /// is never.
-    async fn carry(&mut self, mut link: Link<Stream>) -> Result<Left, ClientError> {
+    async fn relay(&mut self, mut link: Attachment<BoxedIo>) -> Result<SessionExit, ClientError> {
         let (since, received) = (Instant::now(), self.driver.session().received());
         let left = loop {
             if let Some(left) = self.step(Some(&mut link)).await.transpose() {
@@ -207,7 +207,7 @@ where
             }
         };
         // A connection that has served is followed by another one at once.
-        if since.elapsed() >= SHORTEST_SERVICE || self.driver.session().received() > received {
+        if since.elapsed() >= MIN_GOOD_CONNECTION || self.driver.session().received() > received {
             self.backoff.reset();
         }
         left
@@ -215,23 +215,23 @@ where
 
     /// Moves bytes until there is something to decide, and decides it. An error: the session goes on over another
     /// connection, unless the error is final.
-    async fn step(&mut self, link: Option<&mut Link<Stream>>) -> Result<Option<Left>, ClientError> {
+    async fn step(&mut self, link: Option<&mut Attachment<BoxedIo>>) -> Result<Option<SessionExit>, ClientError> {
         let (is_linked, wake) = (link.is_some(), self.wake());
         let mut program = join(&mut self.local.stdin, &mut self.local.stdout);
-        let asked = self.hung_up.map_or(Leaving::Soon, |_| Leaving::Now);
+        let asked = self.hung_up.map_or(ExitRequest::Graceful, |_| ExitRequest::Immediate);
         // In random order: bytes that never end must not hide a signal or a timer.
         let event = tokio::select! {
             event = self.driver.run(link, &mut program) => event,
-            leaving = self.exit.asked(asked), if !self.is_leaving => {
-                self.asked(leaving);
+            leaving = self.exit.requested(asked), if !self.is_leaving => {
+                self.on_exit_request(leaving);
                 return Ok(None);
             }
-            () = self.dialing.moved() => return Err(self.leave_path("the network of this host has changed")),
-            () = sleep_until(wake) => return self.look(is_linked),
+            () = self.dialing.path_changed() => return Err(self.leave_path("the network of this host has changed")),
+            () = sleep_until(wake) => return self.tick(is_linked),
         };
         match event {
-            Event::Over(end) => return Ok(Some(Left::Over(end))),
-            Event::Unlinked(unlinked) => return Err(unlinked.into()),
+            Event::Over(end) => return Ok(Some(SessionExit::Over(end))),
+            Event::Detached(unlinked) => return Err(unlinked.into()),
             Event::Confirmed(secrets) => {
                 self.secrets = Some(secrets);
                 self.confirmation = None;
@@ -252,29 +252,29 @@ where
     }
 
     fn wake(&self) -> Instant {
-        let hung_up = self.hung_up.filter(|_| !self.is_leaving).map(|at| at + LONGEST_LOGOUT);
-        let deadlines = [self.confirmation, self.farewell, hung_up].into_iter().flatten();
+        let hung_up = self.hung_up.filter(|_| !self.is_leaving).map(|at| at + LOGOUT_TIMEOUT);
+        let deadlines = [self.confirmation, self.flush_timeout, hung_up].into_iter().flatten();
         deadlines.fold(self.next_look, Instant::min)
     }
 
     /// Periodic checks: stdout's reader, deadlines, grace, suspend of the host.
-    fn look(&mut self, is_linked: bool) -> Result<Option<Left>, ClientError> {
+    fn tick(&mut self, is_linked: bool) -> Result<Option<SessionExit>, ClientError> {
         let now = Instant::now();
         self.next_look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
-        self.report.look();
+        self.report.tick();
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let has_no_reader = self.local.is_abandoned.is_some_and(|look| look(&self.local.stdout));
-        if has_no_reader || is_over(self.hung_up.map(|at| at + LONGEST_LOGOUT)) {
+        if has_no_reader || is_over(self.hung_up.map(|at| at + LOGOUT_TIMEOUT)) {
             self.leave();
         }
         // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
         let session = self.driver.session();
         if session.ending().is_some() && session.ended().is_none() {
-            self.farewell.get_or_insert(now + LONGEST_FAREWELL);
+            self.flush_timeout.get_or_insert(now + FAREWELL_TIMEOUT);
         }
-        if is_over(self.farewell) {
+        if is_over(self.flush_timeout) {
             self.driver.detach();
-            return Ok(Some(Left::Unheard));
+            return Ok(Some(SessionExit::Unacknowledged));
         }
         if is_linked && is_over(self.confirmation) {
             self.driver.detach();
@@ -282,7 +282,7 @@ where
         }
         let grace = match self.secrets {
             Some(_) => self.grace,
-            None => self.grace.min(LONGEST_UNCONFIRMED),
+            None => self.grace.min(CONFIRMATION_TIMEOUT),
         };
         if let Some((outage, reason)) = self.report.outage().filter(|(outage, _)| *outage >= grace) {
             let outage = outage.as_secs();
@@ -295,7 +295,7 @@ where
         let (clock, looked_at) = ((self.clock)(), self.looked_at);
         self.looked_at = clock;
         let since = clock.duration_since(looked_at);
-        if since.is_ok_and(|since| since > LINKED_LOOK + LONGEST_NAP) {
+        if since.is_ok_and(|since| since > LINKED_LOOK + MAX_TICK_DELAY) {
             return Err(self.leave_path("this host was asleep"));
         }
         Ok(None)
@@ -308,36 +308,36 @@ where
         ClientError::Moved(reason)
     }
 
-    fn asked(&mut self, leaving: Leaving) {
+    fn on_exit_request(&mut self, leaving: ExitRequest) {
         match leaving {
-            Leaving::No => {}
-            Leaving::Soon => _ = self.hung_up.get_or_insert_with(Instant::now),
+            ExitRequest::No => {}
+            ExitRequest::Graceful => _ = self.hung_up.get_or_insert_with(Instant::now),
             // Ctrl-C, or a signal to this process alone: ssh sends SIGHUP.
-            Leaving::Now => self.leave(),
+            ExitRequest::Immediate => self.leave(),
         }
     }
 
     /// ssh is gone, or the process has to go: the anchor is told behind what was read of stdin.
     fn leave(&mut self) {
         self.is_leaving = true;
-        self.driver.session_mut().end(End::Closed);
+        self.driver.session_mut().end(EndReason::ProgramExited);
         let now = Instant::now();
-        self.farewell.get_or_insert(now + LONGEST_FAREWELL);
+        self.flush_timeout.get_or_insert(now + FAREWELL_TIMEOUT);
         self.backoff.reset();
     }
 }
 
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
-const LONGEST_CONFIRMATION: Duration = Duration::from_secs(20);
+const NEW_SESSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The time to tell the anchor that ssh has left.
-const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// After SIGHUP: the time for ssh to close stdin and for the target to finish.
-const LONGEST_LOGOUT: Duration = Duration::from_millis(500);
+const LOGOUT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between two looks at clocks and stdout while there is a connection.
 const LINKED_LOOK: Duration = Duration::from_secs(1);
 /// Between two looks while there is none.
 const DETACHED_LOOK: Duration = Duration::from_millis(250);
 /// A look that is late by no more is no sleep: no connection notices it, and a process may wait for a processor.
-const LONGEST_NAP: Duration = Duration::from_secs(5);
+const MAX_TICK_DELAY: Duration = Duration::from_secs(5);
 /// A connection that has lasted so long was a good one.
-const SHORTEST_SERVICE: Duration = Duration::from_secs(10);
+const MIN_GOOD_CONNECTION: Duration = Duration::from_secs(10);

@@ -26,7 +26,7 @@ pub(in crate::client) fn take_stdout() -> io::Result<ClosableOutput> {
 
 /// The user's side of the tunnel.
 #[derive(Debug)]
-pub(in crate::client) struct Local<R, W> {
+pub(in crate::client) struct Stdio<R, W> {
     /// The bytes for the target. Its end becomes a FIN.
     pub(in crate::client) stdin: R,
     /// The bytes from the target. Its `shutdown` is called at their end, and must be an end of stream to its reader.
@@ -97,7 +97,7 @@ impl ClosableOutput {
             None => match platform::pipe_output(file) {
                 Ok(pipe) => pipe,
                 Err(_) => {
-                    platform::outlive_the_limit_of_a_file();
+                    platform::ignore_sigxfsz();
                     Box::new(tokio::fs::File::from_std(file.try_clone()?))
                 }
             },

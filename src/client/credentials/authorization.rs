@@ -30,7 +30,7 @@ impl PartialEq for Credentials {
 impl Credentials {
     /// Those of the token in a file.
     pub(super) fn of_file(path: &Path) -> anyhow::Result<Self> {
-        let bytes = file::read(path, LARGEST_FILE).map(Zeroizing::new);
+        let bytes = file::read(path, MAX_FILE).map(Zeroizing::new);
         let bytes = bytes.with_context(|| format!("cannot read the token in {}", path.display()))?;
         Self::of_token(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
     }
@@ -49,7 +49,7 @@ impl Credentials {
         let token = text.trim_ascii();
         let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
         ensure!(!token.is_empty(), "it is empty");
-        ensure!(token.len() <= LONGEST_TOKEN, "it has more than 12 KiB");
+        ensure!(token.len() <= MAX_TOKEN, "it has more than 12 KiB");
         ensure!(!token.contains('\n'), "it has more than one line");
         ensure!(
             token.bytes().all(is_sendable),
@@ -84,9 +84,9 @@ impl Credentials {
 }
 
 /// A token has at most 12 KiB.
-const LARGEST_FILE: u64 = 1 << 20;
+const MAX_FILE: u64 = 1 << 20;
 /// The length that switchboard and the API server take.
-const LONGEST_TOKEN: usize = 12 * 1024;
+const MAX_TOKEN: usize = 12 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -99,11 +99,11 @@ mod tests {
             .authorization
             .unwrap();
         assert_eq!(field.expose(), "Bearer a.b-c_d~e+f/g==");
-        assert!(Credentials::bearer(&"x".repeat(LONGEST_TOKEN)).is_ok());
+        assert!(Credentials::bearer(&"x".repeat(MAX_TOKEN)).is_ok());
         for (text, fault) in [
             ("", "empty"),
             (" \n", "empty"),
-            (&"x".repeat(LONGEST_TOKEN + 1), "12 KiB"),
+            (&"x".repeat(MAX_TOKEN + 1), "12 KiB"),
             ("a\nb", "one line"),
             ("a b", "a character"),
             ("a\rX: y", "a character"),

@@ -140,7 +140,7 @@ impl Files {
             Some(name) => name.to_owned(),
             None => merged.current_context.take().context(NO_CONTEXT)?,
         };
-        let shown = printable(&context, LONGEST_NAME);
+        let shown = printable(&context, MAX_NAME);
         let Some(found) = merged.contexts.remove(&context) else {
             let known = names(merged.contexts.keys());
             bail!("it has no context {shown} (it has {known})");
@@ -148,13 +148,13 @@ impl Files {
         let user_name = found.user.filter(|name| !name.is_empty());
         let user_name = user_name.with_context(|| format!("its context {shown} has no user"))?;
         let Some(user) = merged.users.remove(&user_name) else {
-            let user = printable(&user_name, LONGEST_NAME);
+            let user = printable(&user_name, MAX_NAME);
             bail!("it has no user {user}, which its context {shown} names");
         };
         let cluster = found.cluster.and_then(|name| merged.clusters.remove(&name));
         Ok(Resolved {
             context,
-            user_name: printable(&user_name, LONGEST_NAME),
+            user_name: printable(&user_name, MAX_NAME),
             cluster,
             user,
         })
@@ -171,7 +171,7 @@ impl Files {
         let mut merged = Merged::default();
         let mut found = false;
         for path in self.paths() {
-            match file::read(path, LARGEST).map(Zeroizing::new) {
+            match file::read(path, MAX_FILE_BYTES).map(Zeroizing::new) {
                 Ok(bytes) => merged.add(parse(&bytes, path)?, path.parent().unwrap_or(Path::new(""))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound && matches!(self, Self::Listed(_)) => continue,
                 Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
@@ -236,20 +236,20 @@ fn anchor(path: &mut Option<PathBuf>, folder: &Path) {
 
 fn names<'a>(known: impl Iterator<Item = &'a String>) -> String {
     let known: Vec<_> = known
-        .take(MOST_NAMES + 1)
-        .map(|name| printable(name, LONGEST_NAME))
+        .take(MAX_NAMES + 1)
+        .map(|name| printable(name, MAX_NAME))
         .collect();
     match known.len() {
         0 => "none".to_owned(),
-        1..=MOST_NAMES => known.join(", "),
-        _ => format!("{}, …", known.get(..MOST_NAMES).unwrap_or_default().join(", ")),
+        1..=MAX_NAMES => known.join(", "),
+        _ => format!("{}, …", known.get(..MAX_NAMES).unwrap_or_default().join(", ")),
     }
 }
 
 const NO_CONTEXT: &str = "it has no current context: give --context NAME";
 /// Some hundred clusters with their certificates.
-const LARGEST: u64 = 4 << 20;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Characters of a name in a message.
-const LONGEST_NAME: usize = 80;
+const MAX_NAME: usize = 80;
 /// Names in a message.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;

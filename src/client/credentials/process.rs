@@ -11,7 +11,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
-use crate::base::platform::{Group, is_suspended, killed_by};
+use crate::base::platform::{ProcessGroup, is_suspended, termination_signal};
 
 /// Runs the program to its end and returns what it printed.
 ///
@@ -25,17 +25,17 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::R
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit());
-    Group::isolate(&mut command);
+    ProcessGroup::isolate(&mut command);
     let mut child = command.spawn().context("it cannot be started")?;
     let stdout = child.stdout.take();
-    let group = Group::of(&child);
+    let group = ProcessGroup::for_child(&child);
     // Never moved: what a reallocation leaves behind would not be overwritten.
-    let mut printed = Zeroizing::new(Vec::with_capacity(MOST_OUTPUT + 64));
+    let mut printed = Zeroizing::new(Vec::with_capacity(MAX_OUTPUT + 64));
     let collected = collect(&mut child, stdout, &mut printed);
     let status = timeout_at(deadline, collected)
         .await
         .map_err(|_| anyhow!("it did not end in time and was stopped"))??;
-    if let Some(signal) = killed_by(status) {
+    if let Some(signal) = termination_signal(status) {
         bail!("signal {signal} ended it");
     }
     if !status.success() {
@@ -49,11 +49,11 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::R
 async fn collect(child: &mut Child, stdout: Option<ChildStdout>, printed: &mut Vec<u8>) -> anyhow::Result<ExitStatus> {
     let reading = async {
         if let Some(stdout) = stdout {
-            let mut stdout = stdout.take(MOST_OUTPUT as u64 + 1);
+            let mut stdout = stdout.take(MAX_OUTPUT as u64 + 1);
             stdout.read_to_end(printed).await.context(UNREADABLE)?;
         }
         ensure!(
-            printed.len() <= MOST_OUTPUT,
+            printed.len() <= MAX_OUTPUT,
             "it printed more than 64 KiB and was stopped"
         );
         Ok(())
@@ -88,7 +88,7 @@ async fn collect(child: &mut Child, stdout: Option<ChildStdout>, printed: &mut V
 
 const UNREADABLE: &str = "its output cannot be read";
 /// The output of a plugin is a token and little else.
-const MOST_OUTPUT: usize = 64 * 1024;
+const MAX_OUTPUT: usize = 64 * 1024;
 /// Between two looks at whether the program is suspended.
 const LOOK: Duration = Duration::from_secs(1);
 /// The time in which the pipe has to end once the program has.

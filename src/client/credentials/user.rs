@@ -56,12 +56,12 @@ async fn run_plugin(exec: &Exec, resolved: &Resolved, deadline: Instant) -> anyh
     let user = &resolved.user_name;
     let path =
         path.with_context(|| format!("the user {user} of the kubeconfig has an exec section without a command"))?;
-    let program = printable(path, LONGEST_NAME);
+    let program = printable(path, MAX_NAME);
     let version = exec.api_version.as_deref().unwrap_or_default();
     ensure!(
         VERSIONS.contains(&version),
         "the plugin {program} has apiVersion {}, which is neither client.authentication.k8s.io/v1 nor v1beta1",
-        printable(version, LONGEST_NAME)
+        printable(version, MAX_NAME)
     );
     ensure!(
         exec.interactive_mode.as_deref() != Some("Always"),
@@ -72,7 +72,7 @@ async fn run_plugin(exec: &Exec, resolved: &Resolved, deadline: Instant) -> anyh
         Some(cluster) => Some((cluster, encoded_authority(cluster)?)),
         None => bail!(
             "the context {} of the kubeconfig has no cluster",
-            printable(&resolved.context, LONGEST_NAME)
+            printable(&resolved.context, MAX_NAME)
         ),
     };
     let variables = exec.env.iter().flatten();
@@ -96,7 +96,7 @@ fn hint(exec: &Exec) -> String {
     let words: Vec<_> = hint.split_whitespace().collect();
     match words.is_empty() {
         true => String::new(),
-        false => format!(": {}", printable(&words.join(" "), LONGEST_HINT)),
+        false => format!(": {}", printable(&words.join(" "), MAX_HINT)),
     }
 }
 
@@ -138,14 +138,14 @@ fn decode(field: &str, data: &str) -> anyhow::Result<String> {
 
 /// A file that a kubeconfig names.
 fn read(path: &Path) -> anyhow::Result<String> {
-    let bytes = file::read(path, LARGEST).map_err(anyhow::Error::new);
+    let bytes = file::read(path, MAX_FILE_BYTES).map_err(anyhow::Error::new);
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| anyhow!("it is no text")));
     text.with_context(|| format!("cannot read {}, which the kubeconfig names", path.display()))
 }
 
 /// A chain of certificates.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Characters of a name in a message.
-const LONGEST_NAME: usize = 120;
+const MAX_NAME: usize = 120;
 /// Characters of an installHint.
-const LONGEST_HINT: usize = 200;
+const MAX_HINT: usize = 200;

@@ -51,7 +51,7 @@ impl Deadline {
         let now = Instant::now();
         Self {
             // A timeout beyond the range of the clock.
-            at: now.checked_add(timeout).unwrap_or(now + LONGEST_TIMEOUT),
+            at: now.checked_add(timeout).unwrap_or(now + MAX_TIMEOUT),
             timeout,
         }
     }
@@ -78,4 +78,4 @@ impl Deadline {
 }
 
 /// A year.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
+const MAX_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);

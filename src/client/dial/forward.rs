@@ -88,8 +88,8 @@ impl ForwardProxy {
     pub(in crate::client) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
         // As far away as the proxy after it, which this one may not lead to at the moment.
         let class = match error.retry() {
-            Retry::Soon => ClientError::Soon,
-            Retry::Never | Retry::WithPauses => ClientError::WithPauses,
+            Retry::Immediately => ClientError::Soon,
+            Retry::Never | Retry::WithBackoff => ClientError::WithPauses,
         };
         class(anyhow!(error).context(format!(
             "{self} in the environment does not lead to the proxy at {} (--no-env-proxy goes without it)",

@@ -7,12 +7,12 @@ use httparse::{ParserConfig, Status};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::deadline::{Deadline, Step};
+use super::io::read_some;
 use super::tls;
-use super::transport::read_some;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
 use crate::client::error::{ClientError, Refusal};
-use crate::client::stderr::LONGEST_LINE;
+use crate::client::stderr::MAX_LINE;
 use crate::protocol::end_notice::{self, Marker};
 
 /// What the proxy is asked for.
@@ -95,7 +95,7 @@ impl Request<'_> {
 ///
 /// The interim responses in front of it are bounded, too: a flood of them would keep a processor busy until the deadline.
 async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Answer>, ClientError> {
-    let mut buffer = Vec::with_capacity(MOST_HEAD);
+    let mut buffer = Vec::with_capacity(MAX_HEADER_BYTES);
     let mut interim = 0;
     loop {
         while let Some((mut answer, length)) = parse(&buffer)? {
@@ -105,13 +105,13 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Ans
                 return Ok(Some(answer));
             }
             interim += length;
-            if interim > MOST_INTERIM {
+            if interim > MAX_INTERIM {
                 return Err(ClientError::WithPauses(anyhow!(
                     "the proxy sends interim answers (1xx) without end"
                 )));
             }
         }
-        if buffer.len() >= MOST_HEAD {
+        if buffer.len() >= MAX_HEADER_BYTES {
             return Err(too_long());
         }
         if read_some(stream, &mut buffer).await.map_err(ClientError::Lost)? == 0 {
@@ -134,7 +134,7 @@ struct Answer {
     is_of_a_proxy: bool,
     /// The marker that it repeats.
     end_marker: Option<Marker>,
-    /// The length of the text behind the head, at most [`MOST_BODY`] bytes: 0 if the body is no plain text.
+    /// The length of the text behind the head, at most [`MAX_BODY`] bytes: 0 if the body is no plain text.
     text_length: usize,
     /// The bytes that were read behind the head.
     rest: Vec<u8>,
@@ -149,7 +149,7 @@ impl Answer {
     /// The refusal with the reason phrase, or else the first line of the text. Empty without both.
     async fn into_refusal(mut self, stream: &mut (impl AsyncRead + Unpin)) -> Refusal {
         if !self.refusal.reason.trim().is_empty() {
-            self.refusal.reason = printable(&self.refusal.reason, LONGEST_LINE);
+            self.refusal.reason = printable(&self.refusal.reason, MAX_LINE);
             return self.refusal;
         }
         // The status is known: a slow or broken body must not hide it, so its errors and its timeout are ignored.
@@ -163,7 +163,7 @@ impl Answer {
         tokio::time::timeout(BODY_WAIT, body).await.ok();
         self.rest.truncate(self.text_length);
         let text = String::from_utf8_lossy(&self.rest);
-        self.refusal.reason = printable(text.lines().next().unwrap_or_default(), LONGEST_LINE);
+        self.refusal.reason = printable(text.lines().next().unwrap_or_default(), MAX_LINE);
         self.refusal
     }
 
@@ -175,7 +175,7 @@ impl Answer {
 
 /// Parses one head and returns its length too, or `None` if it is incomplete.
 fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
-    let mut headers = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut headers = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut headers);
     // Only the status decides, so malformed fields are tolerated.
     let mut parser = ParserConfig::default();
@@ -229,7 +229,7 @@ fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
         return 0;
     }
     let announced = field("content-length").and_then(|length| length.trim().parse().ok());
-    announced.unwrap_or(MOST_BODY).min(MOST_BODY)
+    announced.unwrap_or(MAX_BODY).min(MAX_BODY)
 }
 
 /// The seconds of `Retry-After` (RFC 9110 section 10.2.3), and of `Switchboard-Starting`, which a target has left to start. A
@@ -240,12 +240,12 @@ fn seconds(field: Option<&[u8]>) -> Option<Duration> {
 }
 
 pub(in crate::client) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
-const MOST_HEAD: usize = 16 * 1024;
-const MOST_FIELDS: usize = 128;
+const MAX_HEADER_BYTES: usize = 16 * 1024;
+const MAX_FIELDS: usize = 128;
 /// The bytes of the interim responses in front of the answer: four heads. No proxy is known to send more than two.
-const MOST_INTERIM: usize = 64 * 1024;
+const MAX_INTERIM: usize = 64 * 1024;
 /// The bytes of a body that are read for its first line.
-const MOST_BODY: usize = 1024;
+const MAX_BODY: usize = 1024;
 /// The time in which the text behind a refusal has to come.
 const BODY_WAIT: Duration = Duration::from_secs(1);
 
@@ -337,7 +337,7 @@ mod tests {
         ] {
             let message = read(bytes.as_bytes()).await.unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
-            assert_eq!(printable(&message, LONGEST_LINE), message);
+            assert_eq!(printable(&message, MAX_LINE), message);
         }
     }
 

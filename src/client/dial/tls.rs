@@ -12,12 +12,12 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use self::verifier::Verifier;
-use super::transport::Stream;
+use super::io::BoxedIo;
 use crate::base::file;
 use crate::base::secret::Secret;
 use crate::client::error::ClientError;
 use crate::net::x509::pem::{first, items};
-use crate::net::x509::{LARGEST, PemFault};
+use crate::net::x509::{MAX_PEM_BYTES, PemError};
 
 mod verifier;
 
@@ -110,7 +110,7 @@ impl Connector {
     }
 
     /// Runs the client's half of the handshake.
-    pub(in crate::client) async fn handshake(self, stream: Stream) -> Result<TlsStream<Stream>, ClientError> {
+    pub(in crate::client) async fn handshake(self, stream: BoxedIo) -> Result<TlsStream<BoxedIo>, ClientError> {
         let connected = self.tls.connect(self.name, stream).await;
         connected.map_err(|error| match distrust(&error) {
             Some(reason) => ClientError::WithPauses(anyhow!("the proxy is not trusted: {reason}")),
@@ -202,12 +202,12 @@ impl Identity {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, PemFault> {
-    file::read(path, LARGEST).map_err(|error| PemFault::unreadable(&error))
+fn read(path: &Path) -> Result<Vec<u8>, PemError> {
+    file::read(path, MAX_PEM_BYTES).map_err(|error| PemError::unreadable(&error))
 }
 
 /// The certificates in a PEM text.
-fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemFault> {
+fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     Ok(items(bytes)?.into_iter().map(|(_, certificate)| certificate).collect())
 }
 

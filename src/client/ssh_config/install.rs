@@ -12,14 +12,14 @@ use crate::base::platform;
 
 /// The place where blocks are installed.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ConfigPaths {
     /// The user's file.
     pub config: PathBuf,
     /// True if ssh reads it without `-F`: an Include of a relative path is below its folder then.
     pub is_default: bool,
 }
 
-impl Place {
+impl ConfigPaths {
     /// Writes the block of these names, and an Include into the user's file unless it has one. Returns the files that are not
     /// what they were.
     ///
@@ -140,7 +140,7 @@ fn replace(path: PathBuf, text: &[u8], changed: &mut Vec<PathBuf>) -> anyhow::Re
 
 /// The text of a file; empty if there is none.
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    match file::read(path, LARGEST) {
+    match file::read(path, MAX_FILE_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         read => read.with_context(|| format!("cannot read {}", path.display())),
     }
@@ -153,7 +153,7 @@ const OURS: &str = "# Written by `switchboard config --write`; `--remove` takes 
 /// The line in front of a block.
 const HEADER: &str = "# Written by `switchboard config --write`, which replaces this file.\n";
 /// The largest file that is read: 1 MiB.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -164,7 +164,7 @@ mod tests {
 
     struct Home {
         folder: tempfile::TempDir,
-        place: Place,
+        place: ConfigPaths,
     }
 
     impl Home {
@@ -173,7 +173,7 @@ mod tests {
             let config = folder.path().join(".ssh/config");
             Self {
                 folder,
-                place: Place {
+                place: ConfigPaths {
                     config,
                     is_default: true,
                 },
@@ -350,7 +350,7 @@ mod tests {
         let home = Home::new();
         let folder = home.folder.path().join("A User");
         fs::create_dir(&folder).unwrap();
-        let place = Place {
+        let place = ConfigPaths {
             config: folder.join("other"),
             is_default: false,
         };
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(place.install(&names, "Host a\n").unwrap().len(), 0);
         let lines = format!("{OURS}\nInclude \"{}/switchboard.d/*.conf\"\n", folder.display());
         assert_eq!(fs::read_to_string(&place.config).unwrap(), lines);
-        let place = Place {
+        let place = ConfigPaths {
             config: home.folder.path().join("50%/other"),
             is_default: false,
         };

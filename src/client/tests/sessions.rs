@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use crate::protocol::resume::Timing;
-use crate::protocol::resume::reason::{End, Going};
+use crate::protocol::resume::reason::{DetachReason, EndReason};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -143,7 +143,7 @@ async fn log_out(session: Session, mut beside: Beside) {
     beside.sshd.shutdown().await.unwrap();
     assert_eq!(read_all(&mut stdout).await, b"");
     within(ended).await.unwrap().unwrap();
-    assert_eq!(within(beside.ended).await.unwrap(), Some(End::Done));
+    assert_eq!(within(beside.ended).await.unwrap(), Some(EndReason::Completed));
 }
 
 #[tokio::test]
@@ -215,5 +215,5 @@ async fn every_byte_arrives_once_over_connections_that_are_cut_at_random() {
     assert!(received_up == up);
     assert!(received_down == down);
     within(ended).await.unwrap().unwrap();
-    assert_eq!(within(beside.ended).await.unwrap(), Some(End::Done));
+    assert_eq!(within(beside.ended).await.unwrap(), Some(EndReason::Completed));
 }

@@ -152,13 +152,13 @@ pub struct Detail {
     #[serde(flatten)]
     pub tunnel: Tunnel,
     /// Its connections.
-    pub legs: Legs,
+    pub legs: TcpLegs,
 }
 
 /// The two TCP connections of a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Legs {
+pub struct TcpLegs {
     /// That of the client. Over HTTP/2 it is shared by all tunnels of the connection.
     pub client: Option<Leg>,
     /// That of the target.
@@ -220,7 +220,7 @@ pub struct Diagnosis {
     pub bytes_received: u64,
     /// Its connections at the end.
     #[serde(default)]
-    pub legs: Legs,
+    pub legs: TcpLegs,
 }
 
 /// What makes a tunnel slow.
@@ -280,7 +280,7 @@ pub struct Rates {
 /// The body of `DELETE /tunnels` and `DELETE /tunnels/{id}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Closing {
+pub struct CloseRequest {
     /// Why, in the operator's words: for the access log.
     #[serde(default)]
     pub reason: String,
@@ -415,12 +415,12 @@ pub struct Client {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusals {
     /// The most frequent one first.
-    pub reasons: Vec<RefusalReason>,
+    pub reasons: Vec<RefusalsByReason>,
 }
 
 /// Refusals for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusalReason {
+pub struct RefusalsByReason {
     /// As in the access log.
     pub reason: String,
     /// How many.
@@ -432,7 +432,7 @@ pub struct RefusalReason {
 
 /// The answer to a request that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct ErrorBody {
     /// What is wrong, and with what.
     pub error: String,
 }

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use hyper::StatusCode;
 use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
 
-use super::answer::Unserved;
+use super::response::HttpError;
 
 /// The connection that a request came by.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ impl Caller {
     ///
     /// Of loopback only the two addresses that programs of this host have: what a service mesh passes on for other hosts comes
     /// from another one (Istio's sidecar: 127.0.0.6 and ::6), and a proxy of HTTP says so in the request.
-    pub(crate) fn may_act(&self, fields: &HeaderMap) -> Result<(), &'static str> {
+    pub(crate) fn require_local_caller(&self, fields: &HeaderMap) -> Result<(), &'static str> {
         let peer = self.peer.ip().to_canonical();
         if peer != Ipv4Addr::LOCALHOST && peer != Ipv6Addr::LOCALHOST {
             return Err("only from loopback");
@@ -69,12 +69,12 @@ impl Caller {
 /// Refuses what may not see names and act.
 pub(crate) async fn only_from_here(request: Request, next: Next) -> Response {
     let permitted = match request.extensions().get::<Caller>() {
-        Some(caller) => caller.may_act(request.headers()),
+        Some(caller) => caller.require_local_caller(request.headers()),
         None => Err("only from loopback"),
     };
     match permitted {
         Ok(()) => next.run(request).await,
-        Err(reason) => Unserved::new(StatusCode::FORBIDDEN, reason).into_response(),
+        Err(reason) => HttpError::new(StatusCode::FORBIDDEN, reason).into_response(),
     }
 }
 

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::text;
 use super::caller::Caller;
+use super::response::text;
 use crate::daemon::readiness::Readiness;
 use crate::tunnel::exposition::CONTENT_TYPE as OF_METRICS;
 
@@ -28,7 +28,7 @@ pub struct Handlers {
     /// Writes the page `/metrics`.
     pub scrape: Box<dyn Fn() -> String + Send + Sync>,
     /// The answer of `/drain`.
-    pub progress: Box<dyn Fn() -> Progress + Send + Sync>,
+    pub progress: Box<dyn Fn() -> DrainStatus + Send + Sync>,
     /// Cancelled by a POST to `/drain`.
     pub drain_request: CancellationToken,
 }
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Handlers {
 
 /// The state of the drain: the answer of `/drain`, as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct DrainStatus {
     /// `serving`, `leaving`, `parting`, `stopped`, `closing` or `ended`: see [`Phase`](crate::tunnel::drain::Phase).
     pub phase: String,
     /// Tunnels, open or with their dial in progress.
@@ -121,7 +121,7 @@ async fn begin_drain(
     Extension(caller): Extension<Caller>,
     fields: HeaderMap,
 ) -> Response {
-    match caller.may_act(&fields) {
+    match caller.require_local_caller(&fields) {
         Ok(()) => {
             pages.handlers.drain_request.cancel();
             page_of(&(pages.handlers.progress)(), StatusCode::ACCEPTED)
@@ -130,7 +130,7 @@ async fn begin_drain(
     }
 }
 
-fn page_of(progress: &Progress, status: StatusCode) -> Response {
+fn page_of(progress: &DrainStatus, status: StatusCode) -> Response {
     // Serializing strings and numbers does not fail.
     let mut page = serde_json::to_string(progress).unwrap_or_default();
     page.push('\n');

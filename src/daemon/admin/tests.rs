@@ -14,7 +14,7 @@ fn handlers(readiness: &Readiness) -> Handlers {
     Handlers {
         readiness: readiness.clone(),
         scrape: Box::new(|| "a_metric 1\n".to_owned()),
-        progress: Box::new(|| Progress {
+        progress: Box::new(|| DrainStatus {
             phase: "serving".to_owned(),
             tunnels: 1,
             resumable: Some(0),

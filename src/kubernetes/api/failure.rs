@@ -123,7 +123,7 @@ impl ApiError {
     /// This error of a server that asks for a wait by the header `Retry-After`.
     pub(crate) fn with_retry_after(self, header: Option<&HeaderValue>) -> Self {
         let seconds = header.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_RETRY_AFTER));
+        let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
         Self { retry_after, ..self }
     }
 
@@ -134,10 +134,10 @@ impl ApiError {
 
     /// An answer that is no success, with the beginning of its body as the reason.
     pub(crate) fn answered(failure: Failure, status: StatusCode, body: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(body.get(..LONGEST_READ).unwrap_or(body));
+        let text = String::from_utf8_lossy(body.get(..MAX_READ).unwrap_or(body));
         Self {
             status: Some(status),
-            ..Self::new(failure, format!("{status}: {}", excerpt(text.trim(), LONGEST_SHOWN)))
+            ..Self::new(failure, format!("{status}: {}", excerpt(text.trim(), MAX_SHOWN)))
         }
     }
 }
@@ -148,11 +148,11 @@ impl From<serde_json::Error> for ApiError {
     }
 }
 
-/// The wait after that many failures in a row: from 0.1 s to `longest`, of which `spread`, a random number from 0 to 1, takes
+/// The wait after that many failures in a row: from 0.1 s to `timeout`, of which `spread`, a random number from 0 to 1, takes
 /// up to half.
-pub(crate) fn backoff(failures: u32, spread: f64, longest: Duration) -> Duration {
-    let longest = FIRST.saturating_mul(1 << failures.min(8)).min(longest);
-    longest.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
+pub(crate) fn backoff(failures: u32, spread: f64, timeout: Duration) -> Duration {
+    let max = FIRST.saturating_mul(1 << failures.min(8)).min(timeout);
+    max.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
 }
 
 /// A random number from 0 to 1, from the standard library's only source of them.
@@ -162,11 +162,11 @@ pub(crate) fn random() -> f64 {
 }
 
 /// The longest wait that a server may ask for: meanwhile the allowlist ages.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_millis(100);
 /// Characters of an answer's body in a log line, and the bytes of it that are looked at.
-const LONGEST_SHOWN: usize = 300;
-const LONGEST_READ: usize = 2000;
+const MAX_SHOWN: usize = 300;
+const MAX_READ: usize = 2000;
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use super::failure::Failure;
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     /// Its beginning.
-    since: Option<Instant>,
+    started: Option<Instant>,
     /// The last warning about it, and the failure that it named.
     warned: Option<(Instant, Failure)>,
 }
@@ -19,7 +19,7 @@ impl Outage {
     /// Takes note of a failure after that many others in a row, and returns for how long the outage has lasted if a warning is
     /// due: once it is more than a single interruption, then once a minute, and as soon as it fails for another reason.
     pub(crate) fn failed(&mut self, failure: Failure, failures: u32, now: Instant) -> Option<Duration> {
-        let since = *self.since.get_or_insert(now);
+        let since = *self.started.get_or_insert(now);
         let is_due = match self.warned {
             None => failures > 0 || !matches!(failure, Failure::Cut | Failure::Silent | Failure::Expired),
             Some((warned, last)) => {
@@ -35,7 +35,7 @@ impl Outage {
 
     /// Ends the outage, and returns how long it has lasted if the log knows of it.
     pub(crate) fn end(&mut self, now: Instant) -> Option<Duration> {
-        let Self { since, warned } = std::mem::take(self);
+        let Self { started: since, warned } = std::mem::take(self);
         warned.and(since).map(|since| now.duration_since(since))
     }
 }
@@ -44,18 +44,18 @@ impl Outage {
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     /// The first of them; `None` without any.
-    since: Option<Instant>,
+    started: Option<Instant>,
 }
 
 impl Refusals {
     /// Takes note of a failure. Only 403 after 403 says that a right is missing.
     pub(crate) fn failed(&mut self, failure: Failure, now: Instant) {
-        self.since = (failure == Failure::Forbidden).then(|| self.since.unwrap_or(now));
+        self.started = (failure == Failure::Forbidden).then(|| self.started.unwrap_or(now));
     }
 
     /// Returns whether they have lasted for so long that they hardly pass.
     pub(crate) fn are_lasting(&self, now: Instant) -> bool {
-        self.since.is_some_and(|since| now >= since + LASTING)
+        self.started.is_some_and(|since| now >= since + LASTING)
     }
 }
 

@@ -34,20 +34,20 @@ pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client,
             "no credentials in time: earlier attempts to get them still hang",
         )
     };
-    let permit = timeout(LONGEST_ANSWER, ATTEMPTS.acquire()).await.map_err(late)?;
+    let permit = timeout(RESPONSE_TIMEOUT, ATTEMPTS.acquire()).await.map_err(late)?;
     // Blocking: it reads files, and may run a program of the kubeconfig that gets a token.
     let client = spawn_blocking(move || {
         let _permit = permit;
         let config = runtime.block_on(configuration(&login));
         let mut config = config.map_err(|error| ApiError::caused(Failure::Credentials, &*error))?;
-        config.connect_timeout = Some(LONGEST_CONNECT);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
         // The other deadlines are below, and kube's own retries would hide the answer of the server.
         config.read_timeout = None;
         config.default_retry = false;
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
         Client::try_from(config).map_err(|error| ApiError::caused(Failure::Credentials, &error))
     });
-    match timeout(LONGEST_ANSWER, client).await {
+    match timeout(RESPONSE_TIMEOUT, client).await {
         Ok(Ok(made)) => made,
         Ok(Err(error)) => Err(ApiError::caused(Failure::Credentials, &error)),
         Err(_) => Err(ApiError::new(Failure::Credentials, "no credentials in time")),
@@ -138,7 +138,7 @@ pub(crate) async fn post(client: &Client, path: &str, object: Bytes) -> Result<B
 pub(crate) async fn send(client: &Client, request: Builder, body: Body) -> Result<BodyReader, ApiError> {
     let request = request.header(ACCEPT, JSON).body(body);
     let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
-    let response = match timeout(LONGEST_ANSWER, client.send(request)).await {
+    let response = match timeout(RESPONSE_TIMEOUT, client.send(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => return Err(ApiError::caused(failure_of(&error), &error)),
         Err(_) => return Err(ApiError::new(Failure::Timeout, "no answer in time")),
@@ -158,7 +158,7 @@ async fn refusal(failure: Failure, response: Response<Body>) -> ApiError {
     let status = response.status();
     let retry_after = response.headers().get(RETRY_AFTER).cloned();
     let mut body = response.into_body();
-    let first = timeout(LONGEST_PAUSE, body.frame()).await;
+    let first = timeout(PAGE_TIMEOUT, body.frame()).await;
     let first = first.ok().flatten().and_then(Result::ok);
     let data = first.and_then(|frame| frame.into_data().ok()).unwrap_or_default();
     ApiError::answered(failure, status, &data).with_retry_after(retry_after.as_ref())
@@ -185,14 +185,14 @@ pub(crate) struct BodyReader {
 }
 
 impl BodyReader {
-    /// Reads the whole body of at most `largest` bytes.
+    /// Reads the whole body of at most `max` bytes.
     ///
     /// # Errors
     /// Nothing arrived for 5 s, the body was cut, or it is larger.
-    pub(crate) async fn read_to(mut self, largest: usize) -> Result<Vec<u8>, ApiError> {
-        while self.read_more(LONGEST_PAUSE, Failure::Timeout).await? {
-            if self.buffer.len() > largest {
-                let reason = format!("an answer of more than {} KiB", largest >> 10);
+    pub(crate) async fn read_to(mut self, max: usize) -> Result<Vec<u8>, ApiError> {
+        while self.read_more(PAGE_TIMEOUT, Failure::Timeout).await? {
+            if self.buffer.len() > max {
+                let reason = format!("an answer of more than {} KiB", max >> 10);
                 return Err(ApiError::new(Failure::Malformed, reason));
             }
         }
@@ -216,7 +216,7 @@ impl BodyReader {
             self.buffer.drain(..self.taken);
             self.taken = 0;
             self.scanned = self.buffer.len();
-            if self.buffer.len() > LONGEST_LINE {
+            if self.buffer.len() > MAX_LINE {
                 return Err(ApiError::new(Failure::Malformed, "an event of more than 8 MiB"));
             }
             if !self.read_more(longest_silence, Failure::Silent).await? {
@@ -229,9 +229,9 @@ impl BodyReader {
     }
 
     /// Reads on; `false` at the end of the body.
-    async fn read_more(&mut self, longest: Duration, silent: Failure) -> Result<bool, ApiError> {
-        match timeout(longest, self.body.frame()).await {
-            Err(_) => Err(ApiError::new(silent, format!("no data for {longest:?}"))),
+    async fn read_more(&mut self, max: Duration, silent: Failure) -> Result<bool, ApiError> {
+        match timeout(max, self.body.frame()).await {
+            Err(_) => Err(ApiError::new(silent, format!("no data for {max:?}"))),
             Ok(None) => Ok(false),
             Ok(Some(Err(error))) => Err(ApiError::caused(Failure::Cut, &error)),
             Ok(Some(Ok(frame))) => {
@@ -252,16 +252,16 @@ pub(crate) const FOLLOWER: &str = concat!("switchboard/", env!("CARGO_PKG_VERSIO
 /// The type of a body with an object.
 pub(crate) const JSON: &str = "application/json";
 /// For TCP and TLS. A server that comes back in the meantime is found after this and one backoff.
-const LONGEST_CONNECT: Duration = Duration::from_millis(1500);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// From the request to the head of the answer; lists of large clusters take seconds.
-pub(crate) const LONGEST_ANSWER: Duration = Duration::from_secs(15);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Between two parts of one list.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The objects of one list, by the length of its pages: a server could say without end that there are more.
-pub(crate) const MOST_LISTED: usize = 1_000_000;
+pub(crate) const MAX_LISTED: usize = 1_000_000;
 /// A page of a list, in bytes.
-pub(crate) const LARGEST_LIST: usize = 64 << 20;
-const LONGEST_LINE: usize = 8 << 20;
+pub(crate) const MAX_LIST: usize = 64 << 20;
+const MAX_LINE: usize = 8 << 20;
 /// All but the unreserved characters.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -289,20 +289,20 @@ mod tests {
         let mut body = reader("one\n\n\nfour\n");
         let mut buffers = Vec::new();
         for expected in ["one\n", "\n", "\n", "four\n"] {
-            let line = body.read_line(LONGEST_PAUSE).await.unwrap().unwrap();
+            let line = body.read_line(PAGE_TIMEOUT).await.unwrap().unwrap();
             assert_eq!(str::from_utf8(&line).unwrap(), expected);
             buffers.push((body.buffer.as_ptr(), body.buffer.len()));
         }
         assert!(buffers.iter().all(|buffer| *buffer == buffers[0]), "{buffers:?}");
-        assert_eq!(body.read_line(LONGEST_PAUSE).await.unwrap(), None);
+        assert_eq!(body.read_line(PAGE_TIMEOUT).await.unwrap(), None);
         assert!(body.buffer.is_empty());
     }
 
     #[tokio::test]
     async fn a_body_that_ends_within_a_line_is_cut() {
         let mut body = reader("one\ntw");
-        assert_eq!(body.read_line(LONGEST_PAUSE).await.unwrap().unwrap(), b"one\n");
-        let error = body.read_line(LONGEST_PAUSE).await.unwrap_err();
+        assert_eq!(body.read_line(PAGE_TIMEOUT).await.unwrap().unwrap(), b"one\n");
+        let error = body.read_line(PAGE_TIMEOUT).await.unwrap_err();
         assert_eq!(error.failure, Failure::Cut);
     }
 }

@@ -9,12 +9,12 @@ use crate::daemon::vital;
 
 /// Runs until it is dropped.
 #[derive(Debug)]
-pub struct Thread {
+pub struct BackgroundRuntime {
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Thread {
+impl BackgroundRuntime {
     /// Runs `work` on a thread of that name.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Thread {
     }
 }
 
-impl Drop for Thread {
+impl Drop for BackgroundRuntime {
     fn drop(&mut self) {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {

@@ -73,7 +73,7 @@ pub(crate) enum PortSelector {
 
 /// A fault of one annotation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AnnotationFault {
+pub(crate) struct AnnotationError {
     /// The annotation's name without the prefix.
     pub(crate) key: Box<str>,
     /// The reason, and what was expected instead.
@@ -83,7 +83,7 @@ pub(crate) struct AnnotationFault {
     pub(crate) is_without_port: bool,
 }
 
-impl AnnotationFault {
+impl AnnotationError {
     /// The fault of an annotation that is there.
     pub(crate) fn new(key: &str, reason: String) -> Self {
         Self {
@@ -111,7 +111,7 @@ pub(crate) struct Parsed {
     /// The annotation `port`.
     pub(crate) port: Option<PortSelector>,
     /// The annotations without a valid value.
-    pub(crate) faults: Vec<AnnotationFault>,
+    pub(crate) faults: Vec<AnnotationError>,
 }
 
 /// Parses the annotations whose names begin with the prefix.
@@ -125,7 +125,7 @@ pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str
         let text = text.as_deref().unwrap_or_default().trim();
         if let Err(reason) = parsed.set(key, text) {
             parsed.restrict(key);
-            parsed.faults.push(AnnotationFault::new(&values::shown(key), reason));
+            parsed.faults.push(AnnotationError::new(&values::shown(key), reason));
         }
     }
     parsed
@@ -207,7 +207,7 @@ pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
 }
 
 /// Returns the faults of annotations that this proxy does not apply as they are written.
-pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationFault> {
+pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationError> {
     let (ceiling, burst) = (limits.ceiling, largest_burst(limits));
     let above = |ceiling: &dyn Display| format!("above the operator's ceiling: {ceiling} applies");
     let off = |option: &str| format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false");
@@ -244,7 +244,7 @@ pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> 
     ];
     let unmet = unmet.into_iter().filter(|(is_unmet, ..)| *is_unmet);
     unmet
-        .map(|(_, key, reason)| AnnotationFault::new(key, reason))
+        .map(|(_, key, reason)| AnnotationError::new(key, reason))
         .collect()
 }
 
@@ -301,7 +301,7 @@ fn client_names(text: &str) -> Result<ClientNames, &'static str> {
 fn listed(text: &str) -> Result<impl Iterator<Item = &str>, &'static str> {
     let names = || text.split(',').map(str::trim).filter(|name| !name.is_empty());
     match names().count() {
-        0..=MOST_NAMES => Ok(names()),
+        0..=MAX_NAMES => Ok(names()),
         _ => Err("at most 1024 names are read, so it counts as empty"),
     }
 }
@@ -316,7 +316,7 @@ fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
 }
 
 /// Of one list: more belong into a group.
-const MOST_NAMES: usize = 1024;
+const MAX_NAMES: usize = 1024;
 
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
@@ -334,7 +334,7 @@ mod tests {
             .collect()
     }
 
-    fn parsed(pairs: &[(&str, &str)]) -> (Annotations, Option<PortSelector>, Vec<AnnotationFault>) {
+    fn parsed(pairs: &[(&str, &str)]) -> (Annotations, Option<PortSelector>, Vec<AnnotationError>) {
         let parsed = parse(&annotations(pairs), "switchboard.dev/");
         (parsed.annotations, parsed.port, parsed.faults)
     }
@@ -488,8 +488,8 @@ mod tests {
     fn a_list_of_more_names_than_are_read_counts_as_empty() {
         let names = |count| vec!["a"; count].join(", ,");
         for key in ["allowed-users", "allowed-groups", "allowed-clients"] {
-            assert_eq!(parsed(&[(key, &names(MOST_NAMES))]).2, []);
-            let (asked, _, faults) = parsed(&[(key, &names(MOST_NAMES + 1))]);
+            assert_eq!(parsed(&[(key, &names(MAX_NAMES))]).2, []);
+            let (asked, _, faults) = parsed(&[(key, &names(MAX_NAMES + 1))]);
             assert_eq!(*faults[0].key, *key);
             match key {
                 "allowed-clients" => assert_eq!(asked.allowed_clients, Some(Box::default())),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::annotations::{self, AnnotationFault, Parsed, PortSelector};
+use super::annotations::{self, AnnotationError, Parsed, PortSelector};
 use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
 
 /// The result of [`decode`].
@@ -158,7 +158,7 @@ fn service(raw: RawService, prefix: &str) -> Service {
 
 /// Chooses the port for SSH: the one of the annotation; else the only TCP port; else the first with `appProtocol: ssh`, then
 /// with the name `ssh` or `tcp-ssh`, then with the number 22.
-fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<AnnotationFault>) -> Option<ServicePort> {
+fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<AnnotationError>) -> Option<ServicePort> {
     if ports.is_empty() && asked.is_none() {
         // A headless Service, the only kind that may have no ports: its pods are dialled at port 22.
         return Some(ServicePort {
@@ -185,7 +185,7 @@ fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<An
         });
         if found.is_none() {
             let reason = "the Service has no TCP port of that number or name".to_owned();
-            faults.push(AnnotationFault::new("port", reason));
+            faults.push(AnnotationError::new("port", reason));
         }
         found
     });
@@ -195,7 +195,7 @@ fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<An
         .or_else(|| find(&|port| matches!(&*port.name, "ssh" | "tcp-ssh")))
         .or_else(|| find(&|port| port.number == SSH));
     if chosen.is_none() {
-        faults.push(AnnotationFault::without_port(ports.len()));
+        faults.push(AnnotationError::without_port(ports.len()));
     }
     chosen.map(|(port, _)| port.clone())
 }
@@ -269,7 +269,7 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
         (Some(false), _, _) => State::NotReady,
     };
     // A node's name is a DNS subdomain: a longer text is none.
-    let node = raw.node_name.filter(|name| name.len() <= LONGEST_NODE);
+    let node = raw.node_name.filter(|name| name.len() <= MAX_NODE);
     Some(Endpoint {
         address,
         state,
@@ -280,7 +280,7 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SSH: u16 = 22;
 /// RFC 1123, as Kubernetes checks names of nodes.
-const LONGEST_NODE: usize = 253;
+const MAX_NODE: usize = 253;
 
 #[cfg(test)]
 mod tests {

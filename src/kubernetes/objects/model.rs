@@ -6,7 +6,7 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use super::annotations::{AnnotationFault, Annotations};
+use super::annotations::{AnnotationError, Annotations};
 
 /// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +81,7 @@ pub(crate) struct Service {
     #[serde(rename = "asked")]
     pub(crate) annotations: Annotations,
     /// The faults of its annotations.
-    pub(crate) faults: Vec<AnnotationFault>,
+    pub(crate) faults: Vec<AnnotationError>,
 }
 
 /// A port of a Service.

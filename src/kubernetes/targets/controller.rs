@@ -8,17 +8,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use super::reconciler::{Outputs, Reconciler};
-use super::rules::Rules;
-use super::source::{Feed, Source, sources};
+use super::source::{Source, SourceHandle, sources};
+use super::target_policy::TargetPolicy;
 use crate::daemon::vital::supervise;
+use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::reconnecting::Link;
 use crate::kubernetes::api::requests::{FOLLOWER, report_cluster};
-use crate::kubernetes::api::thread::Thread;
+use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::options::Options;
 use crate::kubernetes::writes::activity_reports::ActivityReports;
-use crate::kubernetes::writes::event_recorder::Recorder;
-use crate::kubernetes::writes::waker::Waker;
+use crate::kubernetes::writes::event_recorder::EventRecorder;
+use crate::kubernetes::writes::workload_starter::WorkloadStarter;
 use crate::policy::allowlist::Writer;
 use crate::tunnel::limits::Limits;
 use crate::tunnel::metrics::Metrics;
@@ -27,10 +27,10 @@ use crate::tunnel::metrics::Metrics;
 #[derive(Debug)]
 pub struct Controller {
     options: Options,
-    rules: watch::Sender<Rules>,
+    rules: watch::Sender<TargetPolicy>,
     outputs: Outputs,
     /// `None` while it is replaced.
-    thread: Option<Thread>,
+    thread: Option<BackgroundRuntime>,
 }
 
 impl Controller {
@@ -52,7 +52,7 @@ impl Controller {
             metrics,
             recorder: None,
         };
-        let (rules, receiver) = watch::channel(Rules::new(&options, limits));
+        let (rules, receiver) = watch::channel(TargetPolicy::new(&options, limits));
         let worker = Worker {
             sources: sources(&options),
             options: options.clone(),
@@ -63,7 +63,7 @@ impl Controller {
             options,
             rules,
             outputs,
-            thread: Some(Thread::start("kubernetes", worker.run())?),
+            thread: Some(BackgroundRuntime::start("kubernetes", worker.run())?),
         })
     }
 
@@ -75,7 +75,7 @@ impl Controller {
         if sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
             self.outputs.writer.configure(options.of_allowlist());
             // Not `send`, which fails while the reconciler is restarted: it starts with the newest rules.
-            self.rules.send_replace(Rules::new(&options, limits));
+            self.rules.send_replace(TargetPolicy::new(&options, limits));
             self.options = options;
             return Ok(());
         }
@@ -97,7 +97,7 @@ fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3]) {
 struct Worker {
     sources: Vec<Source>,
     options: Options,
-    rules: watch::Receiver<Rules>,
+    rules: watch::Receiver<TargetPolicy>,
     outputs: Outputs,
 }
 
@@ -113,7 +113,7 @@ impl Worker {
         let (sender, events) = mpsc::channel(QUEUED_EVENTS);
         let mut rules = self.rules.clone();
         let newest = rules.borrow_and_update().clone();
-        let feeds: Vec<_> = self.sources.iter().cloned().map(Feed::new).collect();
+        let feeds: Vec<_> = self.sources.iter().cloned().map(SourceHandle::new).collect();
         let mut tasks = JoinSet::new();
         let outputs = self.start_writers(&mut tasks);
         let snapshot = self.options.snapshot_file.clone();
@@ -130,14 +130,14 @@ impl Worker {
     /// Starts what writes to the cluster, as far as it is switched on.
     fn start_writers(&self, tasks: &mut JoinSet<()>) -> Outputs {
         let Outputs { writer, metrics, .. } = self.outputs.clone();
-        let link = Arc::new(Link::new(self.options.kubeconfig.clone(), FOLLOWER));
+        let link = Arc::new(ApiClient::new(self.options.kubeconfig.clone(), FOLLOWER));
         let recorder = self.options.writes_events.then(|| {
-            let (recorder, work) = Recorder::start(Arc::clone(&link), metrics.clone());
+            let (recorder, work) = EventRecorder::start(Arc::clone(&link), metrics.clone());
             tasks.spawn(work);
             recorder
         });
         if self.options.wakes {
-            let waker = Waker {
+            let waker = WorkloadStarter {
                 link: Arc::clone(&link),
                 writer: writer.clone(),
                 metrics: metrics.clone(),

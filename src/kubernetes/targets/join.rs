@@ -1,6 +1,6 @@
 //! Joins Services with their EndpointSlices and Namespaces into targets. It has no I/O and no clock.
 //!
-//! An event marks the Services that it concerns, and [`Join::settle`] computes the targets of the marked ones: the cost of
+//! An event marks the Services that it concerns, and [`Join::recompute`] computes the targets of the marked ones: the cost of
 //! an event does not grow with the cluster. The result depends on the objects alone and not on the order of events.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,32 +8,32 @@ use std::sync::Arc;
 
 use self::slices::Slices;
 use super::endpoints::{self, Selection};
-use super::remarks::Remark;
-use super::rules::Rules;
+use super::remarks::ServiceNotice;
+use super::target_policy::TargetPolicy;
 use crate::kubernetes::objects::annotations::{grant, unmet, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use crate::policy::allowlist::{Change, ServiceTarget, TargetId, Terms};
 
 mod slices;
 
-/// The result of [`Join::settle`].
+/// The result of [`Join::recompute`].
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct TargetUpdates {
     /// The changes of the allowlist.
     pub(crate) changes: Vec<Change>,
     /// The remarks that were not made before.
-    pub(crate) remarks: Vec<Remark>,
+    pub(crate) remarks: Vec<ServiceNotice>,
 }
 
 /// The known objects of the cluster.
 #[derive(Debug)]
 pub(crate) struct Join {
-    rules: Rules,
+    rules: TargetPolicy,
     services: BTreeMap<Key, Entry>,
     /// The Services of slices whose names do [not begin](is_derived) with their Service's.
     strays: BTreeMap<Key, Box<str>>,
     namespaces: BTreeSet<Box<str>>,
-    /// The Services that were marked since the last [`settle`](Self::settle).
+    /// The Services that were marked since the last [`recompute`](Self::recompute).
     dirty: BTreeSet<Key>,
 }
 
@@ -45,12 +45,12 @@ struct Entry {
     /// Whether the Service is on the allowlist.
     is_listed: bool,
     /// The remarks that hold now, so that none is made twice.
-    remarks: Box<[Remark]>,
+    remarks: Box<[ServiceNotice]>,
 }
 
 impl Join {
     /// A join without objects.
-    pub(crate) fn new(rules: Rules) -> Self {
+    pub(crate) fn new(rules: TargetPolicy) -> Self {
         Self {
             rules,
             services: BTreeMap::new(),
@@ -61,12 +61,12 @@ impl Join {
     }
 
     /// The rules in force.
-    pub(crate) fn rules(&self) -> &Rules {
+    pub(crate) fn rules(&self) -> &TargetPolicy {
         &self.rules
     }
 
     /// Changes the rules, for all known objects.
-    pub(crate) fn configure(&mut self, rules: Rules) {
+    pub(crate) fn configure(&mut self, rules: TargetPolicy) {
         self.rules = rules;
         self.dirty.extend(self.services.keys().cloned());
     }
@@ -123,7 +123,8 @@ impl Join {
             }
             Kind::Slice => {
                 let known = self.services.iter().filter(|(service, _)| within(service));
-                let keys = known.flat_map(|(service, entry)| entry.slices.names().map(|name| beside(service, name)));
+                let keys =
+                    known.flat_map(|(service, entry)| entry.slices.names().map(|name| sibling_key(service, name)));
                 keys.collect()
             }
             Kind::Namespace => self.namespaces.iter().map(|name| Key::new("", name)).collect(),
@@ -137,7 +138,10 @@ impl Join {
             let service = service.map(|service| (key.clone(), Object::Service(service)));
             let slices = entry.slices.unpack().into_iter().map(|(name, slice)| {
                 let service = key.name.clone();
-                (beside(key, &name), Object::Slice(Box::new(Slice { service, ..slice })))
+                (
+                    sibling_key(key, &name),
+                    Object::Slice(Box::new(Slice { service, ..slice })),
+                )
             });
             service.into_iter().chain(slices)
         });
@@ -146,8 +150,8 @@ impl Join {
     }
 
     /// Computes the targets of all Services that were marked since the last call.
-    pub(crate) fn settle(&mut self) -> Settled {
-        let mut settled = Settled::default();
+    pub(crate) fn recompute(&mut self) -> TargetUpdates {
+        let mut settled = TargetUpdates::default();
         for key in std::mem::take(&mut self.dirty) {
             self.settle_one(&key, &mut settled);
         }
@@ -155,7 +159,7 @@ impl Join {
     }
 
     fn put_slice(&mut self, key: &Key, slice: Slice) {
-        let owner = beside(key, &slice.service);
+        let owner = sibling_key(key, &slice.service);
         if let Some(former) = self.owner(key).filter(|former| *former != owner) {
             self.drop_slice(key, former);
         }
@@ -180,14 +184,14 @@ impl Join {
     /// The Service of a slice that is known. Not by a map of all slices: their names lead to it.
     fn owner(&self, key: &Key) -> Option<Key> {
         if let Some(service) = self.strays.get(key) {
-            return Some(beside(key, service));
+            return Some(sibling_key(key, service));
         }
         let has_slice = |service: &Key| {
             let entry = self.services.get(service);
             entry.is_some_and(|entry| entry.slices.find(&key.name).is_ok())
         };
         let ends = key.name.match_indices('-').map(|(end, _)| end);
-        let mut services = ends.filter_map(|end| Some(beside(key, key.name.get(..end)?)));
+        let mut services = ends.filter_map(|end| Some(sibling_key(key, key.name.get(..end)?)));
         services.find(has_slice)
     }
 
@@ -206,7 +210,7 @@ impl Join {
         Some((service, port))
     }
 
-    fn settle_one(&mut self, key: &Key, settled: &mut Settled) {
+    fn settle_one(&mut self, key: &Key, settled: &mut TargetUpdates) {
         let mut remarks = Vec::new();
         let target = self.target(key, &mut remarks);
         let Some(entry) = self.services.get_mut(key) else {
@@ -215,14 +219,14 @@ impl Join {
         match target {
             Some(target) => {
                 if !entry.is_listed {
-                    settled.remarks.push(Remark::Added(key.clone(), target.ports[0]));
+                    settled.remarks.push(ServiceNotice::Added(key.clone(), target.ports[0]));
                 }
                 entry.is_listed = true;
                 settled.changes.push(Change::Set(Box::new(target)));
             }
             None if entry.is_listed => {
                 entry.is_listed = false;
-                settled.remarks.push(Remark::Removed(key.clone()));
+                settled.remarks.push(ServiceNotice::Removed(key.clone()));
                 settled.changes.push(Change::Remove(target_id(key)));
             }
             None => {}
@@ -236,13 +240,13 @@ impl Join {
     }
 
     /// The target of a Service, if it is on the allowlist, and the remarks about it.
-    fn target(&self, key: &Key, remarks: &mut Vec<Remark>) -> Option<ServiceTarget> {
+    fn target(&self, key: &Key, remarks: &mut Vec<ServiceNotice>) -> Option<ServiceTarget> {
         let entry = self.services.get(key)?;
         if let Some(service) = &entry.service {
             let unmet = unmet(&service.annotations, &self.rules.limits, &self.rules.options);
             let faults = service.faults.iter().cloned().chain(unmet);
-            remarks.extend(faults.map(|fault| Remark::Annotation(key.clone(), fault)));
-            remarks.extend(service.external.then(|| Remark::ExternalName(key.clone())));
+            remarks.extend(faults.map(|fault| ServiceNotice::Annotation(key.clone(), fault)));
+            remarks.extend(service.external.then(|| ServiceNotice::ExternalName(key.clone())));
         }
         let (service, port) = self.eligible(key)?;
         let Selection {
@@ -250,10 +254,10 @@ impl Join {
             refused,
             unusable,
         } = endpoints::select(service, port, entry.slices.unpack(), &self.rules.guards);
-        let refused = refused.into_iter().take(MOST_REFUSED_NOTED);
-        remarks.extend(refused.map(|(address, class)| Remark::EndpointForbidden(key.clone(), address, class)));
-        let unusable = unusable.into_iter().take(MOST_REFUSED_NOTED);
-        remarks.extend(unusable.map(|slice| Remark::SliceUnusable(key.clone(), slice)));
+        let refused = refused.into_iter().take(MAX_REFUSED_NOTED);
+        remarks.extend(refused.map(|(address, class)| ServiceNotice::EndpointForbidden(key.clone(), address, class)));
+        let unusable = unusable.into_iter().take(MAX_REFUSED_NOTED);
+        remarks.extend(unusable.map(|slice| ServiceNotice::SliceUnusable(key.clone(), slice)));
         Some(ServiceTarget {
             id: target_id(key),
             ports: [port.number, self.rules.options.alias_port],
@@ -274,7 +278,7 @@ fn is_derived(slice: &str, service: &str) -> bool {
 }
 
 /// The key of another object in the same namespace.
-fn beside(key: &Key, name: &str) -> Key {
+fn sibling_key(key: &Key, name: &str) -> Key {
     Key::new(&key.namespace, name)
 }
 
@@ -286,7 +290,7 @@ fn target_id(key: &Key) -> TargetId {
 }
 
 /// The most refused endpoints, and the most unusable slices, of a Service with a remark: a tenant may have thousands.
-const MOST_REFUSED_NOTED: usize = 3;
+const MAX_REFUSED_NOTED: usize = 3;
 
 #[cfg(test)]
 mod tests;

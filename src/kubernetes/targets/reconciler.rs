@@ -10,16 +10,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
-use super::join::{Join, Settled};
-use super::remarks::{Remark, RemarkLog};
-use super::rules::Rules;
-use super::shrink_guard::ShrinkGuard;
+use super::join::{Join, TargetUpdates};
+use super::mass_removal_guard::MassRemovalGuard;
+use super::remarks::{RemarkLog, ServiceNotice};
 use super::snapshot::SnapshotFile;
-use super::source::{Feed, Item, SourceEvent};
+use super::source::{Item, SourceEvent, SourceHandle};
+use super::target_policy::TargetPolicy;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::follower::Event;
+use crate::kubernetes::api::watcher::Event;
 use crate::kubernetes::objects::model::{Key, Kind};
-use crate::kubernetes::writes::event_recorder::Recorder;
+use crate::kubernetes::writes::event_recorder::EventRecorder;
 use crate::policy::allowlist::{Change, Writer};
 use crate::tunnel::metrics::Metrics;
 
@@ -31,7 +31,7 @@ pub(crate) struct Outputs {
     /// The metrics.
     pub(crate) metrics: Metrics,
     /// The Events of Services, where they are written.
-    pub(crate) recorder: Option<Recorder>,
+    pub(crate) recorder: Option<EventRecorder>,
 }
 
 /// The state of the cluster as far as it is known, and the way from there to the allowlist.
@@ -50,8 +50,8 @@ pub(crate) struct Reconciler {
 
 #[derive(Debug)]
 struct SourceState {
-    feed: Feed,
-    shrink: ShrinkGuard,
+    feed: SourceHandle,
+    shrink: MassRemovalGuard,
     /// The last moment at which its objects were known to be current, in seconds since 1970.
     current: Option<f64>,
     /// Whether its objects are known, from a list or from a snapshot.
@@ -59,20 +59,25 @@ struct SourceState {
     /// True if the API server has answered nothing but 403 for long.
     is_refused: bool,
     /// True if its namespace counts as empty because the API server forbids it.
-    is_given_up: bool,
+    is_treated_as_empty: bool,
 }
 
 impl Reconciler {
     /// A reconciler with the objects of the snapshot, if there is one and the allowlist has nothing newer.
-    pub(crate) fn new(rules: Rules, feeds: Vec<Feed>, snapshot: Option<PathBuf>, outputs: Outputs) -> Self {
+    pub(crate) fn new(
+        rules: TargetPolicy,
+        feeds: Vec<SourceHandle>,
+        snapshot: Option<PathBuf>,
+        outputs: Outputs,
+    ) -> Self {
         let snapshot = snapshot.map(|path| SnapshotFile::new(path, &feeds));
         let state = |feed| SourceState {
             feed,
-            shrink: ShrinkGuard::default(),
+            shrink: MassRemovalGuard::default(),
             current: None,
             is_listed: false,
             is_refused: false,
-            is_given_up: false,
+            is_treated_as_empty: false,
         };
         let mut reconciler = Self {
             join: Join::new(rules),
@@ -88,7 +93,11 @@ impl Reconciler {
     }
 
     /// Runs until there are no more events or rules.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<SourceEvent>, mut rules: watch::Receiver<Rules>) {
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<SourceEvent>,
+        mut rules: watch::Receiver<TargetPolicy>,
+    ) {
         let mut guards = interval(READ_ADDRESSES_EVERY);
         guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -101,11 +110,11 @@ impl Reconciler {
                 },
                 first = events.recv() => match first {
                     Some(first) => {
-                        self.take(first);
+                        self.apply(first);
                         // The events that have queued up meanwhile are settled together.
-                        for _ in 0..LARGEST_BATCH {
+                        for _ in 0..MAX_BATCH {
                             let Ok(next) = events.try_recv() else { break };
-                            self.take(next);
+                            self.apply(next);
                         }
                     }
                     None => return,
@@ -123,7 +132,7 @@ impl Reconciler {
         let rules = self.join.rules();
         if let Some(guards) = rules.guards.read_again() {
             info!("the addresses of this host have changed: all endpoints are judged anew");
-            self.join.configure(Rules {
+            self.join.configure(TargetPolicy {
                 guards,
                 ..rules.clone()
             });
@@ -131,7 +140,7 @@ impl Reconciler {
     }
 
     /// Takes an event. Its effect on the allowlist comes with the next [`settle`](Self::settle).
-    fn take(&mut self, SourceEvent { source: index, event }: SourceEvent) {
+    fn apply(&mut self, SourceEvent { source: index, event }: SourceEvent) {
         let Some(source) = self.sources.get_mut(index) else {
             return;
         };
@@ -141,7 +150,7 @@ impl Reconciler {
             Event::Failed(failure) => {
                 // A namespace that counts as empty is shown as such, and is asked again in vain for as long as it is
                 // configured: no alert about failures should fire for that.
-                if failure != Failure::Forbidden || !source.is_given_up {
+                if failure != Failure::Forbidden || !source.is_treated_as_empty {
                     self.outputs.metrics.watch_errors.count([failure.label()]);
                 }
                 source.is_refused &= failure == Failure::Forbidden;
@@ -149,15 +158,15 @@ impl Reconciler {
             }
             Event::Refused => {
                 source.is_refused = true;
-                return self.give_up();
+                return self.treat_as_empty();
             }
-            Event::Current => {}
+            Event::UpToDate => {}
             Event::Applied((key, Some(object))) => {
-                source.shrink.observed(&key);
+                source.shrink.confirm(&key);
                 self.join.put(key, object);
             }
             Event::Applied((key, None)) | Event::Deleted((key, _)) => {
-                source.shrink.observed(&key);
+                source.shrink.confirm(&key);
                 self.join.remove(kind, &key);
             }
             Event::Listed(objects) => self.replace(index, objects),
@@ -165,18 +174,18 @@ impl Reconciler {
         if let Some(source) = self.sources.get_mut(index) {
             let is_first = source.current.replace(now).is_none();
             source.is_refused = false;
-            if std::mem::take(&mut source.is_given_up) {
+            if std::mem::take(&mut source.is_treated_as_empty) {
                 self.show_forbidden();
             }
             if is_first {
-                self.give_up();
+                self.treat_as_empty();
             }
         }
         self.show_age();
     }
 
     /// Counts the sources as empty whose namespaces seem to be deleted, until the API server answers.
-    fn give_up(&mut self) {
+    fn treat_as_empty(&mut self) {
         for index in 0..self.sources.len() {
             let Some(source) = self.sources.get(index).filter(|source| self.seems_deleted(source)) else {
                 continue;
@@ -192,7 +201,7 @@ impl Reconciler {
                 self.replace(index, Vec::new());
             }
             if let Some(source) = self.sources.get_mut(index) {
-                source.is_given_up = true;
+                source.is_treated_as_empty = true;
             }
             self.show_forbidden();
             self.show_age();
@@ -208,7 +217,7 @@ impl Reconciler {
         let is_other = |other: &&SourceState| other.feed.source.namespace != *namespace;
         namespace.is_some()
             && source.is_refused
-            && !source.is_given_up
+            && !source.is_treated_as_empty
             && self
                 .sources
                 .iter()
@@ -229,11 +238,11 @@ impl Reconciler {
             .filter_map(|(key, object)| Some((key, object?)))
             .collect();
         let listed: HashSet<&Key> = objects.iter().map(|(key, _)| key).collect();
-        let was_held = source.shrink.is_holding();
+        let was_held = source.shrink.is_active();
         let (before, now) = (known.len(), listed.len());
-        let missing = source.shrink.removals(known, &listed, Instant::now());
+        let missing = source.shrink.check_list(known, &listed, Instant::now());
         source.is_listed = true;
-        if source.shrink.is_holding() && !was_held {
+        if source.shrink.is_active() && !was_held {
             warn!(
                 kind = kind.name(),
                 before, now, "a list has lost all or more than half of its objects, which stay for up to 5 minutes"
@@ -274,18 +283,18 @@ impl Reconciler {
             return;
         }
         let is_first = !std::mem::replace(&mut self.has_list, true);
-        let settled = self.join.settle();
-        let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::has_answered);
+        let settled = self.join.recompute();
+        let confirms = !self.is_confirmed && self.sources.iter().all(SourceState::is_synced);
         if !is_first && !confirms && settled.changes.is_empty() && settled.remarks.is_empty() {
             return;
         }
         self.is_confirmed |= confirms;
-        let Settled { changes, remarks } = settled;
+        let TargetUpdates { changes, remarks } = settled;
         self.write(changes, is_first, confirms);
         for remark in &remarks {
             self.count(remark);
             // The Services of the first list have one log line together, and are no news.
-            if !(is_first && matches!(remark, Remark::Added(..))) {
+            if !(is_first && matches!(remark, ServiceNotice::Added(..))) {
                 self.log.write(remark);
                 if let Some(recorder) = &self.outputs.recorder {
                     recorder.note(remark.note());
@@ -297,13 +306,13 @@ impl Reconciler {
         }
     }
 
-    fn count(&self, remark: &Remark) {
+    fn count(&self, remark: &ServiceNotice) {
         let metrics = &self.outputs.metrics;
         match remark {
-            Remark::Annotation(..) => metrics.annotation_errors.inc(),
-            Remark::EndpointForbidden(..) => metrics.endpoint_errors.count(["forbidden"]),
-            Remark::SliceUnusable(..) => metrics.endpoint_errors.count(["unusable"]),
-            Remark::Added(..) | Remark::Removed(_) | Remark::ExternalName(_) => {}
+            ServiceNotice::Annotation(..) => metrics.annotation_errors.inc(),
+            ServiceNotice::EndpointForbidden(..) => metrics.endpoint_errors.count(["forbidden"]),
+            ServiceNotice::SliceUnusable(..) => metrics.endpoint_errors.count(["unusable"]),
+            ServiceNotice::Added(..) | ServiceNotice::Removed(_) | ServiceNotice::ExternalName(_) => {}
         }
     }
 
@@ -327,7 +336,7 @@ impl Reconciler {
     /// Shows the age of the oldest source. Until every source has answered, the metric stays as it is: at the age of the
     /// snapshot, or at 0.
     fn show_age(&self) {
-        let counted = self.sources.iter().filter(|source| !source.is_given_up);
+        let counted = self.sources.iter().filter(|source| !source.is_treated_as_empty);
         let current: Option<Vec<f64>> = counted.map(|source| source.current).collect();
         if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
             self.outputs.metrics.allowlist_last_sync_timestamp.set(oldest);
@@ -337,16 +346,16 @@ impl Reconciler {
     /// Shows whether removals are held, and asks the followers of those sources for another list.
     fn show_held(&self) {
         for source in &self.sources {
-            let wants_list = source.shrink.is_holding();
+            let wants_list = source.shrink.is_active();
             source.feed.wants_list.store(wants_list, Ordering::Relaxed);
         }
-        let is_held = self.sources.iter().any(|source| source.shrink.is_holding());
+        let is_held = self.sources.iter().any(|source| source.shrink.is_active());
         self.outputs.metrics.allowlist_shrink_held.set(i64::from(is_held));
     }
 
     /// Shows the number of namespaces that count as empty.
     fn show_forbidden(&self) {
-        let given_up = self.sources.iter().filter(|source| source.is_given_up);
+        let given_up = self.sources.iter().filter(|source| source.is_treated_as_empty);
         let namespaces: HashSet<_> = given_up.map(|source| &source.feed.source.namespace).collect();
         let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
         self.outputs.metrics.allowlist_namespaces_forbidden.set(namespaces);
@@ -378,8 +387,8 @@ impl Reconciler {
 
 impl SourceState {
     /// Whether the cluster has said what its objects are, or that there is nothing to read.
-    fn has_answered(&self) -> bool {
-        self.current.is_some() || self.is_given_up
+    fn is_synced(&self) -> bool {
+        self.current.is_some() || self.is_treated_as_empty
     }
 }
 
@@ -398,7 +407,7 @@ fn unix_seconds(time: SystemTime) -> f64 {
 /// The interval between two readings of the host's own addresses, which takes well under a millisecond in a pod.
 const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(10);
 /// The most events that are settled together.
-const LARGEST_BATCH: usize = 1024;
+const MAX_BATCH: usize = 1024;
 
 #[cfg(test)]
 mod tests;

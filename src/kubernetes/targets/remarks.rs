@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::guards::AddressClass;
-use crate::kubernetes::objects::annotations::AnnotationFault;
+use crate::kubernetes::objects::annotations::AnnotationError;
 use crate::kubernetes::objects::model::Key;
-use crate::kubernetes::writes::event_recorder::Note;
+use crate::kubernetes::writes::event_recorder::ServiceEvent;
 
 /// A remark about a Service for its tenant and the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Remark {
+pub(crate) enum ServiceNotice {
     /// The Service was added to the allowlist, with that port.
     Added(Key, u16),
     /// The Service was removed from the allowlist.
     Removed(Key),
     /// An annotation cannot be read, exceeds the ceiling or cannot be met.
-    Annotation(Key, AnnotationFault),
+    Annotation(Key, AnnotationError),
     /// An endpoint is not dialled, because of its address.
     EndpointForbidden(Key, SocketAddr, AddressClass),
     /// An address of the EndpointSlice of this name, or its port, cannot be dialled.
@@ -27,7 +27,7 @@ pub(crate) enum Remark {
     ExternalName(Key),
 }
 
-impl Remark {
+impl ServiceNotice {
     /// Writes it to the log.
     fn log(&self) {
         match self {
@@ -49,15 +49,15 @@ impl Remark {
     }
 
     /// Returns the Event for it.
-    pub(super) fn note(&self) -> Note {
+    pub(super) fn note(&self) -> ServiceEvent {
         match self {
             Self::Added(service, port) => {
                 let message = format!("Exposed as {}.{}:{port}", service.name, service.namespace);
-                Note::normal(service.clone(), "Exposed", &message)
+                ServiceEvent::normal(service.clone(), "Exposed", &message)
             }
             Self::Removed(service) => {
                 let message = "No longer exposed: no client reaches it";
-                Note::normal(service.clone(), "Withdrawn", message)
+                ServiceEvent::normal(service.clone(), "Withdrawn", message)
             }
             Self::Annotation(service, fault) => {
                 let (key, reason) = (&fault.key, &fault.reason);
@@ -66,19 +66,19 @@ impl Remark {
                     true => ("NoUsablePort", format!("No port leads to sshd: {reason}")),
                     false => ("IgnoredAnnotation", format!("Ignored annotation {key}: {reason}")),
                 };
-                Note::warning(service.clone(), word, &message)
+                ServiceEvent::warning(service.clone(), word, &message)
             }
             Self::EndpointForbidden(service, address, class) => {
                 let message = format!("Endpoint {address} is not dialled: {}", class.name());
-                Note::warning(service.clone(), "EndpointRefused", &message)
+                ServiceEvent::warning(service.clone(), "EndpointRefused", &message)
             }
             Self::SliceUnusable(service, slice) => {
                 let message = format!("EndpointSlice {slice} cannot be dialled as it is: {NEEDED}");
-                Note::warning(service.clone(), "EndpointRefused", &message)
+                ServiceEvent::warning(service.clone(), "EndpointRefused", &message)
             }
             Self::ExternalName(service) => {
                 let message = "A Service of type ExternalName is never exposed";
-                Note::warning(service.clone(), "NotExposed", message)
+                ServiceEvent::warning(service.clone(), "NotExposed", message)
             }
         }
     }
@@ -102,21 +102,21 @@ impl Default for RemarkLog {
 
 impl RemarkLog {
     /// Writes a remark, unless the minute has had its lines.
-    pub(super) fn write(&mut self, remark: &Remark) {
+    pub(super) fn write(&mut self, remark: &ServiceNotice) {
         if self.minute.elapsed() >= Duration::from_secs(60) {
-            if let Some(dropped) = self.lines.checked_sub(MOST_LINES).filter(|dropped| *dropped > 0) {
+            if let Some(dropped) = self.lines.checked_sub(MAX_LINES).filter(|dropped| *dropped > 0) {
                 info!(lines = dropped, "log lines about Services were dropped");
             }
             *self = Self::default();
         }
         self.lines = self.lines.saturating_add(1);
-        if self.lines <= MOST_LINES {
+        if self.lines <= MAX_LINES {
             remark.log();
         }
     }
 }
 
 /// Lines a minute.
-const MOST_LINES: u32 = 200;
+const MAX_LINES: u32 = 200;
 /// The needs of an EndpointSlice.
 const NEEDED: &str = "it needs the addressType IPv4 or IPv6, addresses of that type, and a TCP port from 1 to 65535";

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::source::{Feed, Source};
+use super::source::{Source, SourceHandle};
 use crate::base::file;
 use crate::base::fnv::fnv1a;
 use crate::kubernetes::objects::model::{Key, Object};
@@ -28,7 +28,7 @@ pub(crate) struct SnapshotFile {
 
 impl SnapshotFile {
     /// The file at that path for the objects of these sources.
-    pub(crate) fn new(path: PathBuf, feeds: &[Feed]) -> Self {
+    pub(crate) fn new(path: PathBuf, feeds: &[SourceHandle]) -> Self {
         Self {
             path,
             settings: feeds.iter().map(|feed| settings(&feed.source)).collect(),
@@ -117,7 +117,7 @@ fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime) -> io::Res
 /// # Errors
 /// The reason why it is not used: it cannot be read, has another version or other settings, or was changed since.
 fn read(path: &Path, settings: &str) -> Result<Snapshot, String> {
-    let text = file::read(path, LARGEST).map_err(|error| error.to_string())?;
+    let text = file::read(path, MAX_FILE_BYTES).map_err(|error| error.to_string())?;
     parse(&text, settings).map_err(ToOwned::to_owned)
 }
 
@@ -149,7 +149,7 @@ const WRITE_EVERY: Duration = Duration::from_secs(30);
 /// The version of the format, to be raised with an incompatible change of the model.
 const MAGIC: &str = "switchboard-snapshot 1";
 /// In bytes: far more than the objects of the largest cluster.
-const LARGEST: u64 = 256 << 20;
+const MAX_FILE_BYTES: u64 = 256 << 20;
 const FORMAT: &str = "not a snapshot of this version";
 
 #[cfg(test)]

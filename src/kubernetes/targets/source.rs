@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::follower::{Event, Objects, Scope, Subject, follow};
 use crate::kubernetes::api::requests::encoded;
+use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchSpec, follow};
 use crate::kubernetes::objects::decode::{Decoded, decode};
 use crate::kubernetes::objects::model::{Key, Kind, Object};
 use crate::kubernetes::options::Options;
@@ -48,7 +48,7 @@ pub(crate) struct SourceEvent {
 
 /// A source that is followed.
 #[derive(Clone, Debug)]
-pub(crate) struct Feed {
+pub(crate) struct SourceHandle {
     /// The source.
     pub(crate) source: Source,
     /// True if the reconciler wants the next list soon, because the last one is in doubt.
@@ -57,7 +57,7 @@ pub(crate) struct Feed {
 
 /// A feed, and the way to the reconciler.
 struct Sender {
-    feed: Feed,
+    feed: SourceHandle,
     events: mpsc::Sender<SourceEvent>,
     metrics: Metrics,
 }
@@ -91,7 +91,7 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
     sources
 }
 
-impl Feed {
+impl SourceHandle {
     /// A feed of that source.
     pub(crate) fn new(source: Source) -> Self {
         let wants_list = Arc::default();
@@ -113,9 +113,9 @@ impl Feed {
 }
 
 impl Source {
-    fn subject(&self) -> Subject {
+    fn subject(&self) -> WatchSpec {
         let selector = self.selector.as_deref().map(encoded);
-        Subject {
+        WatchSpec {
             kind: self.kind.name(),
             group: match self.kind {
                 Kind::Service | Kind::Namespace => "",

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
-use crate::kubernetes::api::follower::{Event, Objects, Origin, Scope, Subject, keep_following};
-use crate::kubernetes::api::thread::Thread;
+use crate::kubernetes::api::thread::BackgroundRuntime;
+use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::policy::access::Change;
 use crate::tunnel::metrics::Metrics;
 
@@ -23,18 +23,21 @@ use crate::tunnel::metrics::Metrics;
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
-pub fn watch_rbac(origin: Origin, changed: impl Fn(Change) + Send + Sync + 'static) -> io::Result<Thread> {
-    Thread::start("rbac", follow(origin, Arc::new(changed)))
+pub fn watch_rbac(
+    origin: WatchContext,
+    changed: impl Fn(Change) + Send + Sync + 'static,
+) -> io::Result<BackgroundRuntime> {
+    BackgroundRuntime::start("rbac", follow(origin, Arc::new(changed)))
 }
 
 /// What is told of each change.
-type Changed = Arc<dyn Fn(Change) + Send + Sync>;
+type OnChange = Arc<dyn Fn(Change) + Send + Sync>;
 
 /// Follows each kind. A follower that was restarted has forgotten all objects, so everything may have changed.
-async fn follow(origin: Origin, changed: Changed) {
+async fn follow(origin: WatchContext, changed: OnChange) {
     let mut followers = JoinSet::new();
     for (kind, group) in KINDS {
-        let subject = Subject {
+        let subject = WatchSpec {
             kind,
             group,
             scope: Scope::Cluster,
@@ -45,7 +48,7 @@ async fn follow(origin: Origin, changed: Changed) {
         };
         let (restarted, told) = (Arc::clone(&changed), Arc::clone(&changed));
         let metrics = origin.metrics.clone();
-        let known = move || Known::new(kind, Arc::clone(&told), metrics.clone());
+        let known = move || ObjectVersions::new(kind, Arc::clone(&told), metrics.clone());
         followers.spawn(keep_following(subject, known, origin.clone(), move || {
             restarted(Change::Everywhere);
         }));
@@ -55,14 +58,14 @@ async fn follow(origin: Origin, changed: Changed) {
 }
 
 /// The objects of one kind, as far as it takes to tell that they have changed.
-struct Known {
+struct ObjectVersions {
     are_accounts: bool,
     /// A hash of each object by its id, which no other object ever has, also none of the same name.
     hashes: HashMap<Box<str>, u64>,
     /// Keyed: the authors of roles and bindings cannot choose two of one hash.
     hasher: RandomState,
     is_complete: bool,
-    changed: Changed,
+    changed: OnChange,
     metrics: Metrics,
 }
 
@@ -73,8 +76,8 @@ struct Object {
     hash: u64,
 }
 
-impl Known {
-    fn new(kind: &str, changed: Changed, metrics: Metrics) -> Self {
+impl ObjectVersions {
+    fn new(kind: &str, changed: OnChange, metrics: Metrics) -> Self {
         Self {
             are_accounts: kind == ACCOUNTS,
             hashes: HashMap::new(),
@@ -97,7 +100,7 @@ impl Known {
             return Vec::from_iter((before != self.hashes).then_some(Change::Everywhere));
         }
         let gone = before.into_keys().filter(|uid| !self.hashes.contains_key(uid));
-        gone.map(Change::UserGone).collect()
+        gone.map(Change::UserDeleted).collect()
     }
 
     /// Takes an event of a watch, and says what has changed. A new or changed ServiceAccount changes no answer.
@@ -111,13 +114,13 @@ impl Known {
             false => self.hashes.insert(uid.clone(), hash) != Some(hash),
         };
         if self.are_accounts {
-            return is_deleted.then_some(Change::UserGone(uid));
+            return is_deleted.then_some(Change::UserDeleted(uid));
         }
         is_news.then(|| namespace.map_or(Change::Everywhere, Change::Namespace))
     }
 }
 
-impl Objects for Known {
+impl Objects for ObjectVersions {
     type Object = Object;
 
     fn read(&self, json: &str) -> Result<Option<Object>, serde_json::Error> {
@@ -139,7 +142,7 @@ impl Objects for Known {
             Event::Applied(object) => self.apply(object, false).into_iter().collect(),
             Event::Deleted(object) => self.apply(object, true).into_iter().collect(),
             Event::Failed(failure) => return self.metrics.watch_errors.count([failure.label()]),
-            Event::Current | Event::Refused => return,
+            Event::UpToDate | Event::Refused => return,
         };
         changes.into_iter().for_each(&*self.changed);
     }
@@ -186,8 +189,8 @@ const RELIST: Duration = Duration::from_secs(900);
 mod tests {
     use super::*;
 
-    fn known(kind: &str) -> Known {
-        Known::new(kind, Arc::new(drop), Metrics::new().unwrap())
+    fn known(kind: &str) -> ObjectVersions {
+        ObjectVersions::new(kind, Arc::new(drop), Metrics::new().unwrap())
     }
 
     /// An object of the namespace `team-a`.
@@ -199,7 +202,7 @@ mod tests {
         }
     }
 
-    fn list(known: &mut Known, objects: &[(&str, u64)]) -> Vec<Change> {
+    fn list(known: &mut ObjectVersions, objects: &[(&str, u64)]) -> Vec<Change> {
         known.list(objects.iter().map(|(uid, hash)| object(uid, *hash)).collect())
     }
 
@@ -227,8 +230,11 @@ mod tests {
     fn a_service_account_that_is_in_no_later_list_is_gone() {
         let mut known = known(ACCOUNTS);
         assert_eq!(list(&mut known, &[("a", 1), ("b", 1)]), []);
-        assert_eq!(list(&mut known, &[("b", 1), ("c", 1)]), [Change::UserGone("a".into())]);
-        assert_eq!(known.apply(object("c", 1), true), Some(Change::UserGone("c".into())));
+        assert_eq!(
+            list(&mut known, &[("b", 1), ("c", 1)]),
+            [Change::UserDeleted("a".into())]
+        );
+        assert_eq!(known.apply(object("c", 1), true), Some(Change::UserDeleted("c".into())));
         // Deleted and made again under its name: another id.
         assert_eq!(known.apply(object("d", 1), false), None);
         assert_eq!(list(&mut known, &[("b", 1), ("d", 1)]), []);

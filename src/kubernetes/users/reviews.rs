@@ -19,11 +19,11 @@ use zeroize::Zeroizing;
 use self::token::Audiences;
 use crate::base::json::Object;
 use crate::base::secret::Secret;
+use crate::kubernetes::api::api_client::{ApiClient, Attempt};
 use crate::kubernetes::api::failure::{ApiError, Failure};
-use crate::kubernetes::api::reconnecting::{Attempt, Link};
 use crate::kubernetes::api::requests;
 use crate::policy::access as words;
-use crate::policy::access::{Action, Decision, Review, Reviewer, Unavailable, User, Verdict};
+use crate::policy::access::{Action, Decision, Review, ReviewError, Reviewer, User, Verdict};
 use crate::protocol::jwt::Jwt;
 
 mod access;
@@ -31,7 +31,7 @@ mod token;
 
 /// The API server as authenticator and authorizer.
 pub struct ApiReviewer {
-    link: Link,
+    link: ApiClient,
     audiences: Audiences,
     health: Mutex<Health>,
 }
@@ -51,14 +51,18 @@ impl ApiReviewer {
     /// on the runtime of its caller.
     pub fn new(options: &words::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
         Self {
-            link: Link::new(kubeconfig, AGENT),
+            link: ApiClient::new(kubeconfig, AGENT),
             audiences: Audiences::new(&options.audiences),
             health: Mutex::default(),
         }
     }
 
     /// The status of the answer to a question.
-    async fn ask<T: DeserializeOwned>(&self, question: Question<'_>, spec: impl Serialize) -> Result<T, Unavailable> {
+    async fn review<T: DeserializeOwned>(
+        &self,
+        question: ReviewRequest<'_>,
+        spec: impl Serialize,
+    ) -> Result<T, ReviewError> {
         if let Some(wait) = self.wait() {
             let reason = format!("it asks for a wait of {} s more", wait.as_secs() + 1);
             return Err(question.unavailable(Failure::Throttled, &reason));
@@ -85,13 +89,13 @@ impl ApiReviewer {
     async fn post(
         &self,
         attempt: &Attempt,
-        question: Question<'_>,
+        question: ReviewRequest<'_>,
         body: Bytes,
     ) -> Result<Zeroizing<Vec<u8>>, ApiError> {
         let answer = async {
             let client = self.link.client(attempt).await?;
             let body = requests::post(&client, &question.kind.path(), body).await?;
-            body.read_to(LARGEST_ANSWER).await
+            body.read_to(MAX_RESPONSE_BYTES).await
         };
         let answer = timeout_at(question.deadline, answer).await.unwrap_or_else(|_| {
             let reason = format!("no answer within {} s", DEADLINE.as_secs());
@@ -112,7 +116,7 @@ impl ApiReviewer {
         let now = Instant::now();
         let mut health = self.health.lock();
         if error.failure == Failure::Throttled {
-            let wait = error.retry_after.unwrap_or_default().min(LONGEST_WAIT);
+            let wait = error.retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
             health.resumes = Some(now + wait);
         }
         if matches!(error.failure, Failure::Connect | Failure::Forbidden | Failure::Server) {
@@ -121,17 +125,17 @@ impl ApiReviewer {
     }
 
     /// Whether the server may have begun to answer so lately that it does not know each role and binding yet.
-    fn is_settled(&self, kind: Kind) -> bool {
+    fn has_warmed_up(&self, kind: Kind) -> bool {
         let health = self.health.lock();
         let last = health.troubled.get(&kind);
         last.is_none_or(|last| last.elapsed() >= SETTLES)
     }
 
-    async fn token_verdict(&self, token: &Secret) -> Result<Verdict, Unavailable> {
+    async fn token_verdict(&self, token: &Secret) -> Result<Verdict, ReviewError> {
         // One deadline for both questions, where there are two.
-        let question = Question::new(Kind::Token, Some(token));
+        let question = ReviewRequest::new(Kind::Token, Some(token));
         let (questions, expires) = {
-            let jwt = Jwt::of(token.expose());
+            let jwt = Jwt::parse(token.expose());
             (
                 self.audiences.questions(jwt.as_ref()),
                 jwt.and_then(|jwt| jwt.expires()),
@@ -143,25 +147,25 @@ impl ApiReviewer {
                 token: token.expose(),
                 audiences,
             };
-            let status = self.ask(question, spec).await?;
+            let status = self.review(question, spec).await?;
             let verdict = token::verdict(status, audiences, expires);
             match verdict.map_err(|error| question.unavailable(error.failure, &error.reason))? {
-                Verdict::Refused(sentence) if *sentence == *token::REVOKED && !self.is_settled(Kind::Token) => {
+                Verdict::Rejected(sentence) if *sentence == *token::REVOKED && !self.has_warmed_up(Kind::Token) => {
                     let reason = "it has just come back, and may not know each ServiceAccount yet";
                     return Err(question.unavailable(Failure::Server, reason));
                 }
-                Verdict::Refused(sentence) => drop(refused.get_or_insert(Verdict::Refused(sentence))),
-                proved @ Verdict::Proved(_) => return Ok(proved),
+                Verdict::Rejected(sentence) => drop(refused.get_or_insert(Verdict::Rejected(sentence))),
+                proved @ Verdict::Authenticated(_) => return Ok(proved),
             }
         }
-        Ok(refused.unwrap_or_else(|| Verdict::Refused(token::NOT_VALID.into())))
+        Ok(refused.unwrap_or_else(|| Verdict::Rejected(token::NOT_VALID.into())))
     }
 
-    async fn access_decision(&self, user: &User, action: &Action) -> Result<Decision, Unavailable> {
-        let question = Question::new(Kind::Access, None);
-        let decision = access::decision(&self.ask(question, access::spec(user, action)).await?);
+    async fn access_decision(&self, user: &User, action: &Action) -> Result<Decision, ReviewError> {
+        let question = ReviewRequest::new(Kind::Access, None);
+        let decision = access::decision(&self.review(question, access::spec(user, action)).await?);
         Ok(Decision {
-            complete: decision.complete && (decision.allowed || self.is_settled(Kind::Access)),
+            complete: decision.complete && (decision.allowed || self.has_warmed_up(Kind::Access)),
             ..decision
         })
     }
@@ -172,7 +176,7 @@ impl Reviewer for ApiReviewer {
         Box::pin(async {
             if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
                 // The server takes what follows a space for no token at all, and its bearer for `system:anonymous`.
-                return Ok(Verdict::Refused(token::NOT_VALID.into()));
+                return Ok(Verdict::Rejected(token::NOT_VALID.into()));
             }
             self.token_verdict(token).await
         })
@@ -222,7 +226,7 @@ impl Kind {
 
 /// A question, but for what it asks.
 #[derive(Clone, Copy)]
-struct Question<'a> {
+struct ReviewRequest<'a> {
     kind: Kind,
     /// The end of the wait for its answer.
     deadline: Instant,
@@ -230,7 +234,7 @@ struct Question<'a> {
     token: Option<&'a Secret>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> ReviewRequest<'a> {
     fn new(kind: Kind, token: Option<&'a Secret>) -> Self {
         let deadline = Instant::now() + DEADLINE;
         Self { kind, deadline, token }
@@ -260,7 +264,7 @@ impl<'a> Question<'a> {
     }
 
     /// The failure in words. A server, or what stands in front of it, may quote the question in its answer.
-    fn unavailable(self, failure: Failure, reason: &str) -> Unavailable {
+    fn unavailable(self, failure: Failure, reason: &str) -> ReviewError {
         let reason = self
             .token
             .map_or_else(|| reason.to_owned(), |token| token.redacted(reason));
@@ -276,7 +280,7 @@ impl<'a> Question<'a> {
         } else {
             format!("the API server has not answered a question ({plural}.{group}): {reason}")
         };
-        Unavailable::new(failure.label(), message)
+        ReviewError::new(failure.label(), message)
     }
 }
 
@@ -307,9 +311,9 @@ const AGENT: &str = concat!("switchboard-access/", env!("CARGO_PKG_VERSION"));
 /// For a question and its answer: ten times what a loaded API server takes, and a client still waits.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// An answer repeats the question, and lists the groups of the user, of which a directory may have thousands.
-const LARGEST_ANSWER: usize = 256 << 10;
+const MAX_RESPONSE_BYTES: usize = 256 << 10;
 /// The longest wait that the server may ask for: meanwhile no new user gets in.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// An API server answers before it has read each binding and ServiceAccount from its database: a no of that time says
 /// little. It takes a part of a second, and a tunnel whose right has ended meanwhile lives on for no longer than that.
 const SETTLES: Duration = Duration::from_millis(1500);
@@ -326,7 +330,7 @@ mod tests {
             (Kind::Token, ["authentication.k8s.io/v1", "TokenReview"]),
             (Kind::Access, ["authorization.k8s.io/v1", "SubjectAccessReview"]),
         ] {
-            let body = Question::new(kind, None).body(json!({"a": "\""}));
+            let body = ReviewRequest::new(kind, None).body(json!({"a": "\""}));
             let asked: Value = serde_json::from_slice(&body).unwrap();
             let [version, name] = expected;
             assert_eq!(asked, json!({"apiVersion": version, "kind": name, "spec": {"a": "\""}}));

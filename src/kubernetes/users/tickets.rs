@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use tracing::{info, warn};
 
-use crate::kubernetes::api::follower::{Event, Objects, Origin, Scope, Subject, keep_following};
 use crate::kubernetes::api::requests::encoded;
-use crate::kubernetes::api::thread::Thread;
+use crate::kubernetes::api::thread::BackgroundRuntime;
+use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::policy::access::tickets::{Tickets, data_of};
 use crate::policy::access::{SecretName, TicketOptions};
 use crate::tunnel::metrics::Metrics;
@@ -19,9 +19,13 @@ use crate::tunnel::metrics::Metrics;
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
-pub fn watch_tickets(origin: Origin, options: &TicketOptions, tickets: Arc<Tickets>) -> io::Result<Thread> {
+pub fn watch_tickets(
+    origin: WatchContext,
+    options: &TicketOptions,
+    tickets: Arc<Tickets>,
+) -> io::Result<BackgroundRuntime> {
     let name = options.secret.clone();
-    Thread::start("tickets", async move {
+    BackgroundRuntime::start("tickets", async move {
         let metrics = origin.metrics.clone();
         let secret = || OneSecret::new(&name, Arc::clone(&tickets), metrics.clone());
         keep_following(subject(&name), secret, origin, || {}).await;
@@ -67,11 +71,11 @@ impl OneSecret {
             return;
         }
         let secret = &*self.name;
-        for fault in faults.iter().take(MOST_REPORTED) {
+        for fault in faults.iter().take(MAX_REPORTED) {
             warn!(secret, "{fault}");
         }
-        if faults.len() > MOST_REPORTED {
-            let more = faults.len() - MOST_REPORTED;
+        if faults.len() > MAX_REPORTED {
+            let more = faults.len() - MAX_REPORTED;
             warn!(secret, more, "further entries of the Secret are no tickets");
         }
         if faults.is_empty() {
@@ -105,14 +109,14 @@ impl Objects for OneSecret {
             Event::Applied(data) => self.replace(data),
             Event::Deleted(_) => self.replace(Ok(BTreeMap::new())),
             Event::Failed(failure) => self.metrics.watch_errors.count([failure.label()]),
-            Event::Current | Event::Refused => {}
+            Event::UpToDate | Event::Refused => {}
         }
     }
 }
 
 /// Says which Secret is followed.
-fn subject(SecretName { namespace, name }: &SecretName) -> Subject {
-    Subject {
+fn subject(SecretName { namespace, name }: &SecretName) -> WatchSpec {
+    WatchSpec {
         kind: "secrets",
         group: "",
         scope: namespace.clone().map_or(Scope::Own, Scope::Namespace),
@@ -126,7 +130,7 @@ fn subject(SecretName { namespace, name }: &SecretName) -> Subject {
 /// The interval between lists.
 const RELIST: Duration = Duration::from_secs(900);
 /// Faults in the log; a Secret may have thousands.
-const MOST_REPORTED: usize = 8;
+const MAX_REPORTED: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -137,7 +141,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::policy::access::tickets::{Judged, Minted, Ticket};
+    use crate::policy::access::tickets::{NewTicket, Ticket, TicketLookup};
 
     const TTL: Duration = Duration::from_hours(1);
 
@@ -154,14 +158,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_secret_of_another_shape_keeps_the_tickets_and_its_deletion_takes_them_back() {
-        let minted = Minted::new().unwrap();
+        let minted = NewTicket::new().unwrap();
         let tickets = Arc::new(Tickets::new(TTL));
         let name = SecretName {
             namespace: None,
             name: "own".into(),
         };
         let mut own = OneSecret::new(&name, Arc::clone(&tickets), Metrics::new().unwrap());
-        let is_known = || matches!(tickets.judge(minted.key, SystemTime::now()), Judged::Proved(_));
+        let is_known = || matches!(tickets.lookup(minted.key, SystemTime::now()), TicketLookup::Proved(_));
         let read = |own: &OneSecret, object: &Value| own.read(&object.to_string()).unwrap();
         let listed = |own: &OneSecret, object: &Value| Event::Listed(read(own, object).into_iter().collect());
         let good = secret("own", &minted.key.to_string());

@@ -9,17 +9,17 @@ use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::waker::notebook_path;
+use super::workload_starter::notebook_path;
 use crate::base::text::excerpt;
+use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
-use crate::kubernetes::api::reconnecting::Link;
 use crate::policy::allowlist::{TargetId, Writer};
 use crate::tunnel::metrics::Metrics;
 
 /// Writes the last activity of targets on their Notebooks.
 pub(crate) struct ActivityReports {
     /// The way to the API server.
-    pub(crate) link: Arc<Link>,
+    pub(crate) link: Arc<ApiClient>,
     /// The targets.
     pub(crate) writer: Writer,
     /// The counts.
@@ -68,7 +68,7 @@ impl ActivityReports {
                         debug!(target = %id, %notebook, "there is no such Notebook to report activity to");
                     }
                     Err(error) => {
-                        let reason = excerpt(&error.reason, LONGEST_REASON);
+                        let reason = excerpt(&error.reason, MAX_REASON);
                         warn!(target = %id, %notebook, "activity cannot be reported: {reason}");
                         if error.failure.is_of_connection() {
                             // Each of the others would wait for its deadline, too.
@@ -105,4 +105,4 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const REPORT_EVERY: Duration = Duration::from_secs(300);
 const REMEMBERED: Duration = Duration::from_secs(3600);
 /// Characters of a reason in the log.
-const LONGEST_REASON: usize = 300;
+const MAX_REASON: usize = 300;

@@ -12,14 +12,14 @@ use tracing::debug;
 
 use crate::base::fnv::fnv1a;
 use crate::base::text::excerpt;
+use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
-use crate::kubernetes::api::reconnecting::Link;
 use crate::kubernetes::objects::model::Key;
 use crate::tunnel::metrics::Metrics;
 
 /// What a tenant should know of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Note {
+pub(crate) struct ServiceEvent {
     service: Key,
     is_warning: bool,
     /// One word, in the form of Kubernetes.
@@ -27,14 +27,14 @@ pub(crate) struct Note {
     message: String,
 }
 
-impl Note {
+impl ServiceEvent {
     /// Something that is as it should be.
     pub(crate) fn normal(service: Key, reason: &'static str, message: &str) -> Self {
         Self {
             service,
             is_warning: false,
             reason,
-            message: excerpt(message, LONGEST_MESSAGE),
+            message: excerpt(message, MAX_MESSAGE),
         }
     }
 
@@ -49,14 +49,14 @@ impl Note {
 
 /// Takes notes, and never waits for the API server.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder {
-    notes: mpsc::Sender<Note>,
+pub(crate) struct EventRecorder {
+    notes: mpsc::Sender<ServiceEvent>,
     metrics: Metrics,
 }
 
-impl Recorder {
+impl EventRecorder {
     /// A recorder, and the work of writing its notes, without an end.
-    pub(crate) fn start(link: Arc<Link>, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
+    pub(crate) fn start(link: Arc<ApiClient>, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
         let (notes, queue) = mpsc::channel(QUEUED);
         let recorder = Self {
             notes,
@@ -66,15 +66,15 @@ impl Recorder {
     }
 
     /// Takes a note, unless too many are not written yet.
-    pub(crate) fn note(&self, note: Note) {
+    pub(crate) fn note(&self, note: ServiceEvent) {
         if self.notes.try_send(note).is_err() {
             self.metrics.service_events.count(["dropped"]);
         }
     }
 }
 
-async fn write(mut notes: mpsc::Receiver<Note>, link: Arc<Link>, metrics: Metrics) {
-    let mut shares = Shares::default();
+async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, metrics: Metrics) {
+    let mut shares = EventLimits::default();
     while let Some(note) = notes.recv().await {
         if !shares.admit(&note.service, Instant::now()) {
             metrics.service_events.count(["dropped"]);
@@ -86,7 +86,7 @@ async fn write(mut notes: mpsc::Receiver<Note>, link: Arc<Link>, metrics: Metric
             Err(error) if error.status == Some(StatusCode::NOT_FOUND) => metrics.service_events.count(["dropped"]),
             Err(error) => {
                 metrics.service_events.count(["failed"]);
-                let (service, reason) = (&note.service, excerpt(&error.reason, LONGEST_MESSAGE));
+                let (service, reason) = (&note.service, excerpt(&error.reason, MAX_MESSAGE));
                 debug!(%service, "an Event cannot be written: {reason}");
             }
         }
@@ -94,7 +94,7 @@ async fn write(mut notes: mpsc::Receiver<Note>, link: Arc<Link>, metrics: Metric
     std::future::pending().await
 }
 
-async fn write_one(note: &Note, link: &Link) -> Result<(), ApiError> {
+async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError> {
     let Key { namespace, name } = &note.service;
     // kubectl describe asks for the Events of a uid.
     let service = link
@@ -120,8 +120,8 @@ async fn write_one(note: &Note, link: &Link) -> Result<(), ApiError> {
     }
 }
 
-fn event(note: &Note, uid: &str, now: SystemTime) -> Value {
-    let Note {
+fn event(note: &ServiceEvent, uid: &str, now: SystemTime) -> Value {
+    let ServiceEvent {
         service: Key { namespace, name },
         is_warning,
         reason,
@@ -129,7 +129,7 @@ fn event(note: &Note, uid: &str, now: SystemTime) -> Value {
     } = note;
     let hash = fnv1a([uid, reason, message].join("\0").as_bytes());
     let now = humantime::format_rfc3339_seconds(now).to_string();
-    let beginning: String = name.chars().take(LONGEST_NAME).collect();
+    let beginning: String = name.chars().take(MAX_NAME).collect();
     json!({
         "apiVersion": "v1",
         "kind": "Event",
@@ -147,43 +147,43 @@ fn event(note: &Note, uid: &str, now: SystemTime) -> Value {
 
 /// What is left of the minutes of all Services and of each.
 #[derive(Debug, Default)]
-struct Shares {
-    all: Share,
-    of: HashMap<Key, Share>,
+struct EventLimits {
+    all: EventWindow,
+    of: HashMap<Key, EventWindow>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Share {
-    since: Option<Instant>,
+struct EventWindow {
+    started: Option<Instant>,
     count: u32,
 }
 
-impl Shares {
+impl EventLimits {
     fn admit(&mut self, service: &Key, now: Instant) -> bool {
-        if self.of.len() >= MOST_SERVICES {
+        if self.of.len() >= MAX_SERVICES {
             self.of.retain(|_, share| !share.is_over(OF_A_SERVICE.1, now));
         }
-        if self.of.len() >= MOST_SERVICES && !self.of.contains_key(service) {
+        if self.of.len() >= MAX_SERVICES && !self.of.contains_key(service) {
             return false;
         }
         self.of.entry(service.clone()).or_default().admit(OF_A_SERVICE, now) && self.all.admit(OF_ALL, now)
     }
 }
 
-impl Share {
+impl EventWindow {
     fn is_over(self, period: Duration, now: Instant) -> bool {
-        self.since.is_none_or(|since| now.duration_since(since) >= period)
+        self.started.is_none_or(|since| now.duration_since(since) >= period)
     }
 
-    fn admit(&mut self, (most, period): (u32, Duration), now: Instant) -> bool {
+    fn admit(&mut self, (max, period): (u32, Duration), now: Instant) -> bool {
         if self.is_over(period, now) {
             *self = Self {
-                since: Some(now),
+                started: Some(now),
                 count: 0,
             };
         }
         self.count = self.count.saturating_add(1);
-        self.count <= most
+        self.count <= max
     }
 }
 
@@ -192,11 +192,11 @@ const QUEUED: usize = 256;
 /// Events in that time. A tenant causes them, and etcd keeps each for an hour.
 const OF_A_SERVICE: (u32, Duration) = (10, Duration::from_secs(600));
 const OF_ALL: (u32, Duration) = (120, Duration::from_secs(60));
-const MOST_SERVICES: usize = 4096;
+const MAX_SERVICES: usize = 4096;
 /// Characters. The API server takes 1,024 bytes.
-const LONGEST_MESSAGE: usize = 250;
+const MAX_MESSAGE: usize = 250;
 /// Characters of a Service's name in that of an Event, which may have 253.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME: usize = 200;
 
 #[cfg(test)]
 mod tests {
@@ -211,13 +211,14 @@ mod tests {
 
     #[test]
     fn an_event_is_named_after_what_it_says_about_which_service() {
-        let note = |message: &str| Note::warning(service("devbox"), "NotExposed", message);
-        let name = |note: &Note, uid: &str| event(note, uid, SystemTime::now()).pointer("/metadata/name").cloned();
+        let note = |message: &str| ServiceEvent::warning(service("devbox"), "NotExposed", message);
+        let name =
+            |note: &ServiceEvent, uid: &str| event(note, uid, SystemTime::now()).pointer("/metadata/name").cloned();
         let one = name(&note("a"), "1");
         assert_eq!(one, name(&note("a"), "1"));
         assert_ne!(one, name(&note("b"), "1"));
         assert_ne!(one, name(&note("a"), "2"));
-        let long = Note::normal(service(&"x".repeat(253)), "Exposed", &"\u{1b}[31m".repeat(1000));
+        let long = ServiceEvent::normal(service(&"x".repeat(253)), "Exposed", &"\u{1b}[31m".repeat(1000));
         let written = event(&long, "1", SystemTime::now());
         assert!(written["metadata"]["name"].as_str().unwrap().len() <= 253);
         let message = written["message"].as_str().unwrap();
@@ -226,8 +227,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_service_has_ten_events_in_ten_minutes_and_all_have_120_a_minute() {
-        let mut shares = Shares::default();
-        let admitted = |shares: &mut Shares, name: &str, count: usize| {
+        let mut shares = EventLimits::default();
+        let admitted = |shares: &mut EventLimits, name: &str, count: usize| {
             (0..count)
                 .filter(|_| shares.admit(&service(name), Instant::now()))
                 .count()

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::settings::Settings;
 use crate::base::file::{self, Bytes};
-use crate::net::x509::LARGEST;
-use crate::net::x509::pem::{Item, first, items};
+use crate::net::x509::MAX_PEM_BYTES;
+use crate::net::x509::pem::{PemKind, first, items};
 
 /// One of the files, by its key in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum TlsFile {
     /// `certificates[n].cert`.
     Certificate(usize),
     /// `certificates[n].key`.
@@ -26,30 +26,30 @@ pub enum Part {
 
 /// A fault of one file, or a remark about it. Prints as `/tls/tls.crt: there is no certificate in it`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileFault {
+pub struct FileError {
     /// The file, by its key.
-    pub part: Part,
+    pub part: TlsFile,
     /// Its path.
     pub path: PathBuf,
     /// The reason.
     pub reason: String,
 }
 
-impl FileFault {
+impl FileError {
     pub(super) fn of_the_system(reason: String) -> Self {
         Self {
-            part: Part::None,
+            part: TlsFile::None,
             path: PathBuf::new(),
             reason,
         }
     }
 }
 
-impl fmt::Display for FileFault {
+impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.part {
-            Part::None => f.write_str(&self.reason),
-            Part::Certificate(_) | Part::Key(_) | Part::ClientCa | Part::Crl => {
+            TlsFile::None => f.write_str(&self.reason),
+            TlsFile::Certificate(_) | TlsFile::Key(_) | TlsFile::ClientCa | TlsFile::Crl => {
                 write!(f, "{}: {}", self.path.display(), self.reason)
             }
         }
@@ -58,32 +58,32 @@ impl fmt::Display for FileFault {
 
 /// A remark about a file that is used all the same, such as that a certificate has expired, and the time in which it is true,
 /// in seconds since 1970.
-pub(super) type Caution = (FileFault, Range<i64>);
+pub(super) type FileWarning = (FileError, Range<i64>);
 
 /// The files as they were read.
 #[derive(Debug, Hash)]
-pub(super) struct Contents {
+pub(super) struct FileContents {
     /// Certificate and key.
     pub(super) pairs: Vec<(PemFile, PemFile)>,
     pub(super) client_ca: Option<PemFile>,
     pub(super) crl: Option<PemFile>,
 }
 
-impl Contents {
+impl FileContents {
     /// Reads the files.
     ///
     /// # Errors
     /// The reason why some file was not read, if it is a shortage of descriptors or memory.
     pub(super) fn read(settings: &Settings) -> Result<Self, String> {
         let pairs = (0..).zip(&settings.certificates).map(|(index, paths)| {
-            let cert = PemFile::read(Part::Certificate(index), &paths.cert)?;
-            Ok((cert, PemFile::read(Part::Key(index), &paths.key)?))
+            let cert = PemFile::read(TlsFile::Certificate(index), &paths.cert)?;
+            Ok((cert, PemFile::read(TlsFile::Key(index), &paths.key)?))
         });
         let read = |part, path: &Option<PathBuf>| path.as_deref().map(|path| PemFile::read(part, path)).transpose();
         Ok(Self {
             pairs: pairs.collect::<Result<_, String>>()?,
-            client_ca: read(Part::ClientCa, &settings.client_ca)?,
-            crl: read(Part::Crl, &settings.crl)?,
+            client_ca: read(TlsFile::ClientCa, &settings.client_ca)?,
+            crl: read(TlsFile::Crl, &settings.crl)?,
         })
     }
 }
@@ -91,41 +91,41 @@ impl Contents {
 /// One of the files, and what was read of it.
 #[derive(Debug, Hash)]
 pub(super) struct PemFile {
-    part: Part,
+    part: TlsFile,
     pub(super) path: PathBuf,
     /// Or why they cannot be read.
     bytes: Bytes,
 }
 
 impl PemFile {
-    fn read(part: Part, path: &Path) -> Result<Self, String> {
-        let (bytes, path) = (file::read_unless_short(path, LARGEST)?, path.to_owned());
+    fn read(part: TlsFile, path: &Path) -> Result<Self, String> {
+        let (bytes, path) = (file::read_unless_short(path, MAX_PEM_BYTES)?, path.to_owned());
         Ok(Self { part, path, bytes })
     }
 
-    pub(super) fn fault(&self, reason: impl Into<String>) -> FileFault {
-        FileFault {
+    pub(super) fn fault(&self, reason: impl Into<String>) -> FileError {
+        FileError {
             part: self.part,
             path: self.path.clone(),
             reason: reason.into(),
         }
     }
 
-    pub(super) fn fault_at(&self, line: usize, reason: impl fmt::Display) -> FileFault {
+    pub(super) fn fault_at(&self, line: usize, reason: impl fmt::Display) -> FileError {
         self.fault(format!("line {line}: {reason}"))
     }
 
     /// All items of one kind in it, each with its line; at least one.
-    pub(super) fn items<T: Item>(&self) -> Result<Vec<(usize, T)>, FileFault> {
+    pub(super) fn items<T: PemKind>(&self) -> Result<Vec<(usize, T)>, FileError> {
         items(self.bytes()?).map_err(|fault| self.fault(fault.to_string()))
     }
 
     /// The first item of one kind in it.
-    pub(super) fn first<T: Item>(&self) -> Result<T, FileFault> {
+    pub(super) fn first<T: PemKind>(&self) -> Result<T, FileError> {
         first(self.bytes()?).map_err(|fault| self.fault(fault.to_string()))
     }
 
-    fn bytes(&self) -> Result<&[u8], FileFault> {
+    fn bytes(&self) -> Result<&[u8], FileError> {
         self.bytes.as_deref().map_err(|unread| self.fault(unread))
     }
 }

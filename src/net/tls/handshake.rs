@@ -11,17 +11,17 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::session::Session;
+use super::stream::TlsStream;
 use crate::net::socket;
 use crate::net::x509::Identity;
 
 /// A handshake that succeeded.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct CompletedHandshake {
     /// The session.
-    pub session: Session,
+    pub session: TlsStream,
     /// The client.
-    pub peer: Arc<Peer>,
+    pub peer: Arc<ClientTls>,
     /// Whether it resumed an earlier session.
     pub resumed: bool,
     /// Whether ALPN chose HTTP/2; otherwise it is HTTP/1.
@@ -30,7 +30,7 @@ pub struct Accepted {
 
 /// The client of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct ClientTls {
     /// `1.2` or `1.3`.
     pub version: &'static str,
     /// The identity in its certificate, if it has presented one.
@@ -41,13 +41,13 @@ pub struct Peer {
 
 /// A handshake that failed.
 #[derive(Debug)]
-pub struct Failed {
+pub struct HandshakeFailure {
     /// Why it failed.
-    pub cause: Cause,
+    pub cause: FailureCause,
     stream: TcpStream,
 }
 
-impl Failed {
+impl HandshakeFailure {
     /// Closes the connection so that the client can read the alert.
     pub async fn close(self) {
         socket::close_gently(&self.stream).await;
@@ -56,7 +56,7 @@ impl Failed {
 
 /// Why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum FailureCause {
     /// The client closed or reset the connection.
     ClientLeft,
     /// The deadline passed.
@@ -83,7 +83,7 @@ pub enum Cause {
     Protocol,
 }
 
-impl Cause {
+impl FailureCause {
     /// Every cause, for metrics that show zero before the first.
     pub const ALL: [Self; 12] = [
         Self::ClientLeft,
@@ -118,7 +118,7 @@ impl Cause {
         }
     }
 
-    fn of(error: &io::Error) -> Self {
+    fn from_error(error: &io::Error) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
         inner.map_or(Self::ClientLeft, Self::of_tls)
     }
@@ -160,38 +160,40 @@ pub(super) async fn accept(
     read: Vec<u8>,
     config: Option<Arc<ServerConfig>>,
     deadline: Instant,
-) -> Result<Accepted, Failed> {
-    let cause = Cause::Protocol;
+) -> Result<CompletedHandshake, HandshakeFailure> {
+    let cause = FailureCause::Protocol;
     let Some(Ok(connection)) = config.map(ServerConnection::new) else {
-        return Err(Failed { cause, stream });
+        return Err(HandshakeFailure { cause, stream });
     };
-    let mut session = Session::new(stream, connection, read);
+    let mut session = TlsStream::new(stream, connection, read);
     let all = async {
         while !poll_fn(|context| session.poll_handshake(context)).await? {}
         io::Result::Ok(())
     };
     let cause = match timeout_at(deadline, all).await {
         Ok(Ok(())) => return Ok(accepted(session)),
-        Ok(Err(error)) => Cause::of(&error),
-        Err(_) => Cause::Timeout,
+        Ok(Err(error)) => FailureCause::from_error(&error),
+        Err(_) => FailureCause::Timeout,
     };
     let stream = session.into_stream();
-    Err(Failed { cause, stream })
+    Err(HandshakeFailure { cause, stream })
 }
 
-fn accepted(mut session: Session) -> Accepted {
+fn accepted(mut session: TlsStream) -> CompletedHandshake {
     let connection = session.connection();
     let certificates = connection.peer_certificates().unwrap_or_default();
     let http2 = connection.alpn_protocol() == Some(b"h2");
-    let peer = Peer {
+    let peer = ClientTls {
         version: match connection.protocol_version() {
             Some(ProtocolVersion::TLSv1_2) => "1.2",
             _ => "1.3",
         },
-        identity: certificates.first().and_then(|certificate| Identity::of(certificate)),
+        identity: certificates
+            .first()
+            .and_then(|certificate| Identity::from_certificate(certificate)),
         certificates: certificates.to_vec(),
     };
-    Accepted {
+    CompletedHandshake {
         peer: Arc::new(peer),
         resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
         http2,

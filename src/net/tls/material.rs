@@ -9,10 +9,10 @@ use rustls::server::{NoServerSessionStorage, ProducesTickets};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 
-use super::files::{Caution, Contents, FileFault};
-use super::pair;
+use super::files::{FileContents, FileError, FileWarning};
+use super::server_certificate;
 use super::settings::{ClientAuth, Settings};
-use super::sni::Certificates;
+use super::sni::SniResolver;
 use super::verifier;
 
 /// The certificates and the verifier that the files hold.
@@ -26,14 +26,14 @@ pub(super) struct Material {
     pub(super) expiries: Vec<(String, i64)>,
     /// Of each authority that has a list, its name and the earliest one, in seconds since 1970.
     pub(super) next_updates: Vec<(String, i64)>,
-    pub(super) cautions: Vec<Caution>,
+    pub(super) cautions: Vec<FileWarning>,
 }
 
 impl Material {
-    pub(super) fn of(settings: &Settings, contents: &Contents) -> Result<Self, Vec<FileFault>> {
+    pub(super) fn new(settings: &Settings, contents: &FileContents) -> Result<Self, Vec<FileError>> {
         let (mut material, mut faults) = (Self::default(), Vec::new());
         for (cert, key) in &contents.pairs {
-            match pair::read(cert, key, &provider()) {
+            match server_certificate::read(cert, key, &provider()) {
                 Ok((certified, chain)) => {
                     material.certificates.push((Arc::new(certified), chain.names));
                     material.expiries.push(chain.expiry);
@@ -46,7 +46,7 @@ impl Material {
             && settings.client_auth != ClientAuth::Off
         {
             let files = (authorities, contents.crl.as_ref());
-            match verifier::of(settings, files, provider(), &mut material.cautions) {
+            match verifier::client_verifier(settings, files, provider(), &mut material.cautions) {
                 Ok((verifier, next_updates)) => {
                     material.verifier = Some(verifier);
                     material.next_updates = next_updates;
@@ -72,7 +72,7 @@ impl Material {
         if self.certificates.is_empty() {
             return None;
         }
-        let certificates = Certificates::new(self.certificates.clone());
+        let certificates = SniResolver::new(self.certificates.clone());
         let mut config = builder.with_cert_resolver(Arc::new(certificates));
         config.alpn_protocols = ALPN.map(Vec::from).into();
         config.ignore_client_order = true;

@@ -8,13 +8,13 @@ use rustls::sign::CertifiedKey;
 
 /// The certificates of a process, the default one first.
 #[derive(Debug)]
-pub(super) struct Certificates {
+pub(super) struct SniResolver {
     all: Vec<Arc<CertifiedKey>>,
     /// By name in lower case; a name may be a wildcard such as `*.example.com`.
     by_name: HashMap<Box<str>, Vec<Arc<CertifiedKey>>>,
 }
 
-impl Certificates {
+impl SniResolver {
     /// These certificates, each with its names.
     pub(super) fn new(certificates: Vec<(Arc<CertifiedKey>, Vec<Box<str>>)>) -> Self {
         let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
@@ -43,7 +43,7 @@ impl Certificates {
     }
 }
 
-impl ResolvesServerCert for Certificates {
+impl ResolvesServerCert for SniResolver {
     /// Of several with one name the first that the client can verify: one may be RSA, another ECDSA. An IP address is not
     /// a name (RFC 6066 section 3), and rustls passes none on.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -77,7 +77,7 @@ mod tests {
             certificate(&["exact.example.com"]),
         ];
         let [first, wild, exact] = made.each_ref().map(|(certificate, _)| Arc::clone(certificate));
-        let certificates = Certificates::new(made.into());
+        let certificates = SniResolver::new(made.into());
         for (name, expected) in [
             (None, &first),
             (Some("elsewhere.test"), &first),

@@ -122,13 +122,13 @@ impl Files {
 
     /// What there is to say of these settings, without the name of the folder.
     fn said(&self, settings: &Settings) -> (Vec<String>, Vec<String>) {
-        let judged = settings.judge();
+        let judged = settings.check_files();
         let (faults, remarks) = match judged {
             Ok(remarks) => (Vec::new(), remarks),
             Err(faults) => (faults, Vec::new()),
         };
         let folder = format!("{}/", self.folder.path().display());
-        let text = |found: Vec<FileFault>| {
+        let text = |found: Vec<FileError>| {
             found
                 .iter()
                 .map(|fault| fault.to_string().replace(&folder, ""))
@@ -139,10 +139,10 @@ impl Files {
 }
 
 /// How a client with these certificates fares now.
-fn verdict(settings: &Settings, certificates: &[CertificateDer<'static>]) -> Result<(), Cause> {
+fn verdict(settings: &Settings, certificates: &[CertificateDer<'static>]) -> Result<(), FailureCause> {
     let tls = Tls::new(settings.clone(), HANDSHAKE).unwrap();
     let verified = tls.serving.read().verify(certificates);
-    verified.map_err(|error| Cause::of_tls(&error))
+    verified.map_err(|error| FailureCause::of_tls(&error))
 }
 
 #[test]
@@ -151,14 +151,17 @@ fn a_client_certificate_is_judged_by_its_dates_its_issuer_and_its_list_as_of_now
     let settings = files.with_lists(&files.list(1, &[6], [2020, 2090]));
     for (made, expected) in [
         (files.issue(5, 2020, 2090), Ok(())),
-        (files.issue(6, 2020, 2090), Err(Cause::ClientCertificateRevoked)),
-        (files.issue(5, 2001, 2002), Err(Cause::ClientCertificateExpired)),
-        (files.issue(5, 2089, 2090), Err(Cause::ClientCertificateExpired)),
-        (stranger.issue(5, 2020, 2090), Err(Cause::ClientCertificateInvalid)),
+        (files.issue(6, 2020, 2090), Err(FailureCause::ClientCertificateRevoked)),
+        (files.issue(5, 2001, 2002), Err(FailureCause::ClientCertificateExpired)),
+        (files.issue(5, 2089, 2090), Err(FailureCause::ClientCertificateExpired)),
+        (
+            stranger.issue(5, 2020, 2090),
+            Err(FailureCause::ClientCertificateInvalid),
+        ),
     ] {
         assert_eq!(verdict(&settings, &[made.der]), expected);
     }
-    assert_eq!(verdict(&settings, &[]), Err(Cause::ClientCertificateMissing));
+    assert_eq!(verdict(&settings, &[]), Err(FailureCause::ClientCertificateMissing));
     let optional = Settings {
         client_auth: ClientAuth::Optional,
         ..settings
@@ -166,7 +169,7 @@ fn a_client_certificate_is_judged_by_its_dates_its_issuer_and_its_list_as_of_now
     assert_eq!(verdict(&optional, &[]), Ok(()));
     assert_eq!(verdict(&Settings::default(), &[]), Ok(()));
     let unasked = verdict(&Settings::default(), &[files.issue(5, 2020, 2090).der]);
-    assert_eq!(unasked, Err(Cause::ClientCertificateInvalid));
+    assert_eq!(unasked, Err(FailureCause::ClientCertificateInvalid));
 }
 
 #[test]
@@ -174,13 +177,19 @@ fn a_list_past_its_next_update_refuses_its_clients_unless_it_is_accepted() {
     let files = Files::new();
     let [good, revoked] = [5, 6].map(|serial| files.issue(serial, 2020, 2090).der);
     let refusing = files.with_lists(&files.list(1, &[6], [2020, 2021]));
-    assert_eq!(verdict(&refusing, slice::from_ref(&good)), Err(Cause::CrlExpired));
+    assert_eq!(
+        verdict(&refusing, slice::from_ref(&good)),
+        Err(FailureCause::CrlExpired)
+    );
     let accepting = Settings {
         crl_expired: CrlExpired::Accept,
         ..refusing.clone()
     };
     assert_eq!(verdict(&accepting, &[good]), Ok(()));
-    assert_eq!(verdict(&accepting, &[revoked]), Err(Cause::ClientCertificateRevoked));
+    assert_eq!(
+        verdict(&accepting, &[revoked]),
+        Err(FailureCause::ClientCertificateRevoked)
+    );
     let begin = "crl: line 1: the revocation list of CN=authority has expired: its nextUpdate was Jan  1 00:00:00 2021 +00:00, and ";
     for (settings, effect) in [
         (refusing, "client certificates of this authority are refused"),
@@ -206,7 +215,7 @@ fn of_two_lists_of_one_authority_the_newer_one_counts() {
         let settings = files.with_lists(&lists);
         assert_eq!(
             verdict(&settings, slice::from_ref(&first)),
-            Err(Cause::ClientCertificateRevoked)
+            Err(FailureCause::ClientCertificateRevoked)
         );
         assert_eq!(verdict(&settings, slice::from_ref(&second)), Ok(()));
         let (faults, remarks) = files.said(&settings);

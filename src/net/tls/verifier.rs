@@ -9,9 +9,9 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 
-use super::files::{ALWAYS, Caution, FileFault, PemFile};
-use super::pair::{LEAST_BITS, of_dates, parse, weak_bits};
-use super::revocation::{Chosen, List, choose};
+use super::crl::{Crl, SelectedCrls, choose};
+use super::files::{ALWAYS, FileError, FileWarning, PemFile};
+use super::server_certificate::{LEAST_BITS, of_dates, parse, weak_bits};
 use super::settings::{ClientAuth, CrlExpired, Settings};
 use crate::net::x509::names::distinguished;
 
@@ -22,14 +22,14 @@ type Verifier = (Arc<dyn ClientCertVerifier>, Vec<(String, i64)>);
 ///
 /// # Errors
 /// The faults of both.
-pub(super) fn of(
+pub(super) fn client_verifier(
     settings: &Settings,
     (authorities, list): (&PemFile, Option<&PemFile>),
     provider: CryptoProvider,
-    cautions: &mut Vec<Caution>,
-) -> Result<Verifier, Vec<FileFault>> {
+    cautions: &mut Vec<FileWarning>,
+) -> Result<Verifier, Vec<FileError>> {
     let roots = roots(authorities, cautions);
-    let chosen = list.map_or_else(|| Ok(Chosen::default()), lists);
+    let chosen = list.map_or_else(|| Ok(SelectedCrls::default()), lists);
     let (roots, chosen) = match (roots, chosen) {
         (Ok(roots), Ok(chosen)) => (roots, chosen),
         (roots, chosen) => return Err(roots.err().into_iter().flatten().chain(chosen.err()).collect()),
@@ -56,7 +56,7 @@ pub(super) fn of(
     Ok((verifier, next_updates(&chosen)))
 }
 
-fn roots(file: &PemFile, cautions: &mut Vec<Caution>) -> Result<RootCertStore, Vec<FileFault>> {
+fn roots(file: &PemFile, cautions: &mut Vec<FileWarning>) -> Result<RootCertStore, Vec<FileError>> {
     let mut roots = RootCertStore::empty();
     let mut faults = Vec::new();
     for (line, der) in file.items::<CertificateDer<'static>>().map_err(|fault| vec![fault])? {
@@ -78,15 +78,15 @@ fn roots(file: &PemFile, cautions: &mut Vec<Caution>) -> Result<RootCertStore, V
     if faults.is_empty() { Ok(roots) } else { Err(faults) }
 }
 
-fn lists(file: &PemFile) -> Result<Chosen, FileFault> {
+fn lists(file: &PemFile) -> Result<SelectedCrls, FileError> {
     let mut lists = Vec::new();
     for (line, der) in file.items::<CertificateRevocationListDer<'static>>()? {
-        lists.push(List::parse(line, der).ok_or_else(|| file.fault_at(line, "the revocation list is damaged"))?);
+        lists.push(Crl::parse(line, der).ok_or_else(|| file.fault_at(line, "the revocation list is damaged"))?);
     }
     choose(lists).map_err(|(line, reason)| file.fault_at(line, reason))
 }
 
-fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &Chosen, cautions: &mut Vec<Caution>) {
+fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &SelectedCrls, cautions: &mut Vec<FileWarning>) {
     for (list, newer) in &chosen.replaced {
         let reason = format!(
             "the revocation list of {} does not count: the one in line {newer} is newer",
@@ -111,7 +111,7 @@ fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &Chosen, cautions: &m
 }
 
 /// An authority may divide its certificates among lists: the earliest end is that of its label in the metrics.
-fn next_updates(chosen: &Chosen) -> Vec<(String, i64)> {
+fn next_updates(chosen: &SelectedCrls) -> Vec<(String, i64)> {
     let mut updates = BTreeMap::new();
     for list in &chosen.lists {
         if let Some((end, _)) = list.next_update {

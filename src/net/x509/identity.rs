@@ -25,7 +25,7 @@ pub struct Identity {
 
 impl Identity {
     /// The names in a certificate in DER; `None` if it cannot be parsed, which a verified one can.
-    pub(crate) fn of(certificate: &[u8]) -> Option<Self> {
+    pub(crate) fn from_certificate(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let subject = certificate.subject();
         let extension = certificate.subject_alternative_name().ok().flatten();
@@ -97,7 +97,7 @@ mod tests {
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.subject_alt_names = names.to_vec();
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        Identity::of(certificate.der()).unwrap()
+        Identity::from_certificate(certificate.der()).unwrap()
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_certificate_have_no_identity() {
-        assert_eq!(Identity::of(b""), None);
-        assert_eq!(Identity::of(&[0x30, 0x03, 1, 2, 3]), None);
+        assert_eq!(Identity::from_certificate(b""), None);
+        assert_eq!(Identity::from_certificate(&[0x30, 0x03, 1, 2, 3]), None);
     }
 }

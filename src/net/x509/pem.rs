@@ -13,14 +13,14 @@ use crate::base::file;
 /// A fault of a file, with the line where it is known. Prints as `line 21: this line must be …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{reason}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
-pub struct PemFault {
+pub struct PemError {
     /// Counted from 1; `None` for a fault of the file as a whole.
     pub line: Option<usize>,
     /// The reason.
     pub reason: String,
 }
 
-impl PemFault {
+impl PemError {
     pub(crate) fn of_the_file(reason: impl Into<String>) -> Self {
         Self {
             line: None,
@@ -42,7 +42,7 @@ impl PemFault {
 }
 
 /// What a file is read for.
-pub(crate) trait Item: PemObject {
+pub(crate) trait PemKind: PemObject {
     /// Its name in a sentence.
     const NAME: &'static str;
     /// The command of openssl(1) that writes it as PEM.
@@ -52,7 +52,7 @@ pub(crate) trait Item: PemObject {
     fn refuse(label: &str) -> Option<&'static str>;
 }
 
-impl Item for CertificateDer<'static> {
+impl PemKind for CertificateDer<'static> {
     const NAME: &'static str = "certificate";
     const COMMAND: &'static str = "x509";
 
@@ -62,7 +62,7 @@ impl Item for CertificateDer<'static> {
     }
 }
 
-impl Item for CertificateRevocationListDer<'static> {
+impl PemKind for CertificateRevocationListDer<'static> {
     const NAME: &'static str = "revocation list";
     const COMMAND: &'static str = "crl";
 
@@ -72,7 +72,7 @@ impl Item for CertificateRevocationListDer<'static> {
     }
 }
 
-impl Item for PrivateKeyDer<'static> {
+impl PemKind for PrivateKeyDer<'static> {
     const NAME: &'static str = "private key";
     const COMMAND: &'static str = "pkey";
 
@@ -92,19 +92,19 @@ impl Item for PrivateKeyDer<'static> {
 ///
 /// # Errors
 /// The first fault of the file.
-pub(crate) fn items<T: Item>(bytes: &[u8]) -> Result<Vec<(usize, T)>, PemFault> {
+pub(crate) fn items<T: PemKind>(bytes: &[u8]) -> Result<Vec<(usize, T)>, PemError> {
     refuse_other_forms::<T>(bytes)?;
     let mut items = Vec::new();
     for section in sections(bytes)? {
         if let Some(reason) = T::refuse(section.label) {
-            return Err(PemFault::at(section.line, reason));
+            return Err(PemError::at(section.line, reason));
         }
         match T::from_pem_slice(section.text) {
             // A section of another kind, such as the key behind a certificate.
             Err(Error::NoItemsFound) => {}
-            _ if section.is_encrypted() => return Err(PemFault::at(section.line, ENCRYPTED)),
+            _ if section.is_encrypted() => return Err(PemError::at(section.line, ENCRYPTED)),
             Ok(item) => items.push((section.line, item)),
-            Err(error) => return Err(PemFault::at(section.line, format!("it is not PEM: {error}"))),
+            Err(error) => return Err(PemError::at(section.line, format!("it is not PEM: {error}"))),
         }
     }
     if items.is_empty() {
@@ -118,17 +118,17 @@ pub(crate) fn items<T: Item>(bytes: &[u8]) -> Result<Vec<(usize, T)>, PemFault> 
 ///
 /// # Errors
 /// The first fault of the file.
-pub(crate) fn first<T: Item>(bytes: &[u8]) -> Result<T, PemFault> {
+pub(crate) fn first<T: PemKind>(bytes: &[u8]) -> Result<T, PemError> {
     let first = items(bytes)?.into_iter().next();
     first.map(|(_, item)| item).ok_or_else(absent::<T>)
 }
 
-fn absent<T: Item>() -> PemFault {
-    PemFault::of_the_file(format!("there is no {} in it", T::NAME))
+fn absent<T: PemKind>() -> PemError {
+    PemError::of_the_file(format!("there is no {} in it", T::NAME))
 }
 
 /// Finds what is no PEM at all, and says what it is.
-fn refuse_other_forms<T: Item>(bytes: &[u8]) -> Result<(), PemFault> {
+fn refuse_other_forms<T: PemKind>(bytes: &[u8]) -> Result<(), PemError> {
     let reason = match bytes {
         [0xef, 0xbb, 0xbf, ..] => "it begins with a byte order mark (BOM): save it without one, as plain ASCII".into(),
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is UTF-16: save it as plain ASCII".into(),
@@ -139,7 +139,7 @@ fn refuse_other_forms<T: Item>(bytes: &[u8]) -> Result<(), PemFault> {
         }
         _ => return Ok(()),
     };
-    Err(PemFault::of_the_file(reason))
+    Err(PemError::of_the_file(reason))
 }
 
 /// One section, from its first mark to its last.
@@ -158,7 +158,7 @@ impl Section<'_> {
 }
 
 /// Finds the sections of a file. Every line with what looks like a mark is one, and nothing else stands in it.
-fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, PemFault> {
+fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, PemError> {
     let (mut sections, mut open, mut end) = (Vec::new(), None, 0);
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
         let start = end;
@@ -175,11 +175,11 @@ fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, PemFault> {
             }
             (true, None) => {
                 let reason = format!("there is no `-----BEGIN {label}-----` before this line");
-                return Err(PemFault::at(number, reason));
+                return Err(PemError::at(number, reason));
             }
             (_, Some((line, label, _))) => {
                 let reason = format!("there is no `-----END {label}-----` for line {line} before this line");
-                return Err(PemFault::at(number, reason));
+                return Err(PemError::at(number, reason));
             }
         };
     }
@@ -187,14 +187,14 @@ fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, PemFault> {
         None => Ok(sections),
         Some((line, label, _)) => {
             let reason = format!("there is no `-----END {label}-----` after this line");
-            Err(PemFault::at(line, reason))
+            Err(PemError::at(line, reason))
         }
     }
 }
 
 /// Reads the first or the last line of a section: whether it is the last one, and its label. `None` for a line that does not
 /// look like one.
-fn mark(line: &[u8], number: usize) -> Result<Option<(bool, &str)>, PemFault> {
+fn mark(line: &[u8], number: usize) -> Result<Option<(bool, &str)>, PemError> {
     let label = |start: &[u8]| {
         let label = line.trim_ascii_end().strip_prefix(start)?.strip_suffix(b"-----")?;
         let is_label = |byte: &u8| matches!(byte, b' '..=b'~') && *byte != b'-';
@@ -206,7 +206,7 @@ fn mark(line: &[u8], number: usize) -> Result<Option<(bool, &str)>, PemFault> {
     if mark.is_none() && (has(b"-BEGIN ") || has(b"-END ")) {
         let reason =
             "`-----BEGIN …-----` and `-----END …-----` must each be a whole line, with five hyphens on both sides";
-        return Err(PemFault::at(number, reason));
+        return Err(PemError::at(number, reason));
     }
     Ok(mark)
 }

@@ -14,17 +14,17 @@ use aws_lc_rs::rand;
 /// The browser gets the name of a file that leads to the address: all users of a computer may read the arguments of its
 /// programs, but only this user the file.
 #[derive(Debug)]
-pub struct Opening {
+pub struct BrowserLaunch {
     file: PathBuf,
     program: Option<Child>,
 }
 
-impl Opening {
+impl BrowserLaunch {
     /// Has the user's browser open an address.
     ///
     /// # Errors
     /// The file cannot be written, or there is no xdg-open.
-    pub fn of(url: &str) -> io::Result<Self> {
+    pub fn new(url: &str) -> io::Result<Self> {
         // A name that is there already, of a desk that was killed, would be an error.
         let mut number = [0; 8];
         rand::fill(&mut number).map_err(|_| io::Error::other("the system gives no random bytes"))?;
@@ -48,7 +48,7 @@ impl Opening {
     }
 }
 
-impl Drop for Opening {
+impl Drop for BrowserLaunch {
     fn drop(&mut self) {
         // It may have been removed.
         fs::remove_file(&self.file).unwrap_or_default();

@@ -14,7 +14,7 @@ use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 
 use crate::base::secret::Secret;
-use crate::daemon::admin::answer::Unserved;
+use crate::daemon::admin::response::HttpError;
 
 /// The names by which the page is reached, and its secret.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(super) async fn with_secret(State(guard): State<Arc<Guard>>, request: Reques
 }
 
 fn refused(reason: &str) -> Response {
-    Unserved::new(StatusCode::FORBIDDEN, reason).into_response()
+    HttpError::new(StatusCode::FORBIDDEN, reason).into_response()
 }
 
 /// The policy lets the page load its own files and ask its own server, and nothing else; texts become no markup.

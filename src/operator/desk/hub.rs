@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::state::{Changes, ReplicaState, State, now};
-use crate::daemon::admin::Progress;
+use crate::daemon::admin::DrainStatus;
 use crate::daemon::admin::api::{Refusals, Target, Tunnel};
-use crate::operator::replicas::{Ask, Events, FindError, Query, Replica, ReplicaError, Replicas};
+use crate::operator::replicas::{AdminRequest, DiscoveryError, Events, Query, Replica, ReplicaError, Replicas};
 
 /// The replicas, and what is known of them.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Hub {
         let complete = timeout(FIRST_ANSWERS, state.wait_for(State::is_complete));
         // Else it tells what is known by then.
         drop(complete.await);
-        self.state.borrow().since(since, now())
+        self.state.borrow().changes_since(since, now())
     }
 
     /// Returns the tunnels that have ended in the last hour, the last one first.
@@ -72,15 +72,18 @@ impl Hub {
 pub(super) async fn run(hub: Arc<Hub>) {
     let mut running = HashMap::new();
     loop {
-        let late = |_| Err(FindError("no answer in time".to_owned()));
-        match timeout(LONGEST_FIND, hub.replicas.find()).await.unwrap_or_else(late) {
+        let late = |_| Err(DiscoveryError("no answer in time".to_owned()));
+        match timeout(DISCOVERY_TIMEOUT, hub.replicas.find())
+            .await
+            .unwrap_or_else(late)
+        {
             Ok(found) => {
                 let names: Vec<_> = found.iter().map(|replica| Arc::clone(replica.name())).collect();
                 hub.state.send_modify(|state| state.keep(found));
                 running.retain(|name, _| names.contains(name));
                 for name in names {
                     let begin = || {
-                        let asking = tokio::spawn(ask(Arc::clone(&hub), Arc::clone(&name)));
+                        let asking = tokio::spawn(poll_replica(Arc::clone(&hub), Arc::clone(&name)));
                         let hearing = tokio::spawn(hear(Arc::clone(&hub), Arc::clone(&name)));
                         [asking, hearing].map(AbortOnDropHandle::new)
                     };
@@ -94,9 +97,9 @@ pub(super) async fn run(hub: Arc<Hub>) {
 }
 
 /// Asks a replica as long as pages ask.
-async fn ask(hub: Arc<Hub>, name: Arc<str>) {
+async fn poll_replica(hub: Arc<Hub>, name: Arc<str>) {
     let (mut asked, mut wanted) = (hub.asked.subscribe(), hub.wanted.subscribe());
-    let is_watched = |asked: &Option<Instant>| asked.is_some_and(|asked| asked.elapsed() < LONGEST_PAUSE);
+    let is_watched = |asked: &Option<Instant>| asked.is_some_and(|asked| asked.elapsed() < MAX_PAUSE);
     let mut look_at = Instant::now();
     let mut looking: Option<AbortOnDropHandle<()>> = None;
     loop {
@@ -112,10 +115,13 @@ async fn ask(hub: Arc<Hub>, name: Arc<str>) {
         // Its targets are forgotten with it: an answer that is on its way comes too late.
         looking = looking.filter(|looking| tunnels.is_ok() && !looking.is_finished());
         let is_free = tunnels.is_ok() && looking.is_none();
-        hub.state.send_modify(|state| state.learn(&name, tunnels, now()));
+        hub.state.send_modify(|state| state.set_counts(&name, tunnels, now()));
         if is_free && start >= look_at {
             // In a task of its own: one that hangs delays no tunnels.
-            looking = Some(AbortOnDropHandle::new(tokio::spawn(look(Arc::clone(&hub), replica))));
+            looking = Some(AbortOnDropHandle::new(tokio::spawn(poll_once(
+                Arc::clone(&hub),
+                replica,
+            ))));
             look_at = start + BETWEEN_LOOKS;
         }
         // A fourth of the time at most: a long list over a slow line is no work without end.
@@ -128,12 +134,12 @@ async fn ask(hub: Arc<Hub>, name: Arc<str>) {
 }
 
 /// Asks for what is asked less often than tunnels, which show whether the replica answers.
-async fn look(hub: Arc<Hub>, replica: Replica) {
-    let drain = replica.ask::<Progress>(&Ask::get("/drain")).await;
-    let refusals = replica.ask::<Refusals>(&Ask::get("/refusals")).await;
+async fn poll_once(hub: Arc<Hub>, replica: Replica) {
+    let drain = replica.request::<DrainStatus>(&AdminRequest::get("/drain")).await;
+    let refusals = replica.request::<Refusals>(&AdminRequest::get("/refusals")).await;
     let targets = replica.list::<Target>(&Query::default()).await;
     hub.with(replica.name(), |state| {
-        state.look(drain.ok(), refusals.ok(), targets.unwrap_or_default());
+        state.update(drain.ok(), refusals.ok(), targets.unwrap_or_default());
     });
 }
 
@@ -141,15 +147,15 @@ async fn look(hub: Arc<Hub>, replica: Replica) {
 async fn hear(hub: Arc<Hub>, name: Arc<str>) {
     while let Some(replica) = hub.replica(&name) {
         let Err(error) = read(&hub, &replica).await;
-        hub.with(&name, |state| state.deaf = Some(error.to_string()));
+        hub.with(&name, |state| state.event_errors = Some(error.to_string()));
         sleep(BETWEEN_TRIES).await;
     }
 }
 
 async fn read(hub: &Hub, replica: &Replica) -> Result<Infallible, ReplicaError> {
     let name = replica.name();
-    let mut events = Events::of(replica).await?;
-    hub.with(name, |state| state.deaf = None);
+    let mut events = Events::subscribe(replica).await?;
+    hub.with(name, |state| state.event_errors = None);
     loop {
         let told = events.next().await?;
         let at = now();
@@ -164,12 +170,12 @@ async fn read(hub: &Hub, replica: &Replica) -> Result<Infallible, ReplicaError> 
 const INTERVAL: Duration = Duration::from_secs(1);
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 const BETWEEN_FINDS: Duration = Duration::from_secs(10);
-const LONGEST_FIND: Duration = Duration::from_secs(30);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two attempts to read the events of a replica.
 const BETWEEN_TRIES: Duration = Duration::from_secs(5);
 const FIRST_ANSWERS: Duration = Duration::from_secs(2);
 /// A page asks once a second; one that is hidden does not ask.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

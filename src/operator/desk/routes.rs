@@ -16,10 +16,11 @@ use serde_json::Value;
 use super::guard::{self, DeskSecret, Guard};
 use super::hub::Hub;
 use super::state::Changes;
-use crate::daemon::admin::answer::{Answer as Reply, Unserved};
-use crate::daemon::admin::api::{Closed, Closing, Rates};
+use crate::daemon::admin::api::{CloseRequest, Closed, Rates};
+use crate::daemon::admin::response::{Answer as Reply, HttpError};
 use crate::operator::replicas::{
-    self, Ask, Reason, ReasonError, Replica, ReplicaError, Selection, State as ReplicaState, TargetName,
+    self, AdminRequest, Reason, ReasonError, Replica, ReplicaError, ReplicaStatus as ReplicaState, TargetName,
+    TunnelSelector,
 };
 
 /// The page at that address.
@@ -34,7 +35,7 @@ pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> 
         .route("/api/close-target", post(close_target))
         .route("/api/limit", post(limit))
         .route("/api/cordon", post(cordon))
-        .layer(DefaultBodyLimit::max(LONGEST_BODY))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(from_fn_with_state(Arc::clone(&guard), guard::with_secret))
         .with_state(hub);
     Router::new()
@@ -61,21 +62,21 @@ async fn ended(State(hub): State<Arc<Hub>>) -> Json<Vec<Value>> {
 
 /// A tunnel of a replica.
 #[derive(Debug, Deserialize)]
-struct Which {
+struct TunnelPath {
     replica: String,
     tunnel_id: String,
 }
 
 /// All that its replica says of a tunnel; `null` once it has ended.
-async fn tunnel(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Reply<Value> {
+async fn tunnel(State(hub): State<Arc<Hub>>, Query(which): Query<TunnelPath>) -> Reply<Value> {
     let path = path_of(&which.tunnel_id)?;
-    hub.look(&which.replica, path).await
+    hub.fetch(&which.replica, path).await
 }
 
 /// Why a tunnel is slow: its replica observes it for a second. `null` if it has ended.
-async fn diagnosis(State(hub): State<Arc<Hub>>, Query(which): Query<Which>) -> Reply<Value> {
+async fn diagnosis(State(hub): State<Arc<Hub>>, Query(which): Query<TunnelPath>) -> Reply<Value> {
     let path = format!("{}/diagnosis", path_of(&which.tunnel_id)?);
-    hub.look(&which.replica, path).await
+    hub.fetch(&which.replica, path).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -88,22 +89,22 @@ struct Close {
 
 /// The answer to a change.
 #[derive(Debug, Default, Serialize)]
-struct Changed {
+struct ChangeResponse {
     /// The ids of the tunnels that are told to end.
     closed: Vec<String>,
     /// The replicas that have not changed anything, as they did not answer or refused.
     faults: Vec<ReplicaState>,
 }
 
-async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<Changed> {
+async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<ChangeResponse> {
     let closing = closing(&close.reason)?;
-    let ask = Ask::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
+    let ask = AdminRequest::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
     let answer = hub.find(&close.replica)?.find::<Closed>(&ask).await;
     hub.refresh();
     // It may have ended by itself.
     let Closed { closed, .. } = answer?.unwrap_or_default();
     let faults = Vec::new();
-    Ok(Json(Changed { closed, faults }))
+    Ok(Json(ChangeResponse { closed, faults }))
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,17 +114,17 @@ struct CloseTarget {
     reason: String,
 }
 
-async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Reply<Changed> {
+async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Reply<ChangeResponse> {
     let closing = closing(&close.reason)?;
-    let target: TargetName = close.target.parse().map_err(Unserved::bad)?;
+    let target: TargetName = close.target.parse().map_err(HttpError::bad)?;
     let query = replicas::Query {
         target: Some(target.to_string()),
         ..replicas::Query::default()
     };
-    let ended = hub.replicas.close(&Selection::Query(query), &closing).await;
+    let ended = hub.replicas.close(&TunnelSelector::Query(query), &closing).await;
     hub.refresh();
     let ended = ended.map_err(|error| gateway(error.to_string()))?;
-    Ok(Json(Changed {
+    Ok(Json(ChangeResponse {
         closed: ended.changed.into_iter().map(|of| of.item.tunnel_id).collect(),
         faults: faults(ended.replicas),
     }))
@@ -137,11 +138,11 @@ struct Limit {
     rates: Rates,
 }
 
-async fn limit(State(hub): State<Arc<Hub>>, Json(limit): Json<Limit>) -> Reply<Changed> {
-    let ask = Ask::with_body("PATCH", path_of(&limit.tunnel_id)?, &limit.rates);
-    hub.find(&limit.replica)?.ask::<Value>(&ask).await?;
+async fn limit(State(hub): State<Arc<Hub>>, Json(limit): Json<Limit>) -> Reply<ChangeResponse> {
+    let ask = AdminRequest::with_body("PATCH", path_of(&limit.tunnel_id)?, &limit.rates);
+    hub.find(&limit.replica)?.request::<Value>(&ask).await?;
     hub.refresh();
-    Ok(Json(Changed::default()))
+    Ok(Json(ChangeResponse::default()))
 }
 
 #[derive(Debug, Deserialize)]
@@ -151,18 +152,18 @@ struct Cordon {
     is_cordoned: bool,
 }
 
-async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Reply<Changed> {
-    let target: TargetName = cordon.target.parse().map_err(Unserved::bad)?;
+async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Reply<ChangeResponse> {
+    let target: TargetName = cordon.target.parse().map_err(HttpError::bad)?;
     let cordoned = hub.replicas.cordon(&target, cordon.is_cordoned).await;
     hub.refresh();
     let cordoned = cordoned.map_err(|error| gateway(error.to_string()))?;
     let faults = faults(cordoned.replicas);
     if cordoned.changed.is_empty() && faults.is_empty() {
         let error = format!("no target {target} is on the allowlist of any replica");
-        return Err(Unserved::unknown(error));
+        return Err(HttpError::unknown(error));
     }
     let closed = Vec::new();
-    Ok(Json(Changed { closed, faults }))
+    Ok(Json(ChangeResponse { closed, faults }))
 }
 
 /// The replicas that have not done what they were asked for. One without the tunnel or target has nothing to do.
@@ -172,41 +173,41 @@ fn faults(mut replicas: Vec<ReplicaState>) -> Vec<ReplicaState> {
 }
 
 /// What is told of an end, by the reason that an operator has given.
-fn closing(reason: &str) -> Result<Closing, Unserved> {
+fn closing(reason: &str) -> Result<CloseRequest, HttpError> {
     let reason: Reason = reason
         .parse()
-        .map_err(|error: ReasonError| Unserved::bad(error.to_string()))?;
-    Ok(Closing { reason: reason.into() })
+        .map_err(|error: ReasonError| HttpError::bad(error.to_string()))?;
+    Ok(CloseRequest { reason: reason.into() })
 }
 
 /// The path of a tunnel, whose id is the proxy's: `89ab4567-1c`.
-fn path_of(id: &str) -> Result<String, Unserved> {
+fn path_of(id: &str) -> Result<String, HttpError> {
     let is_of_id = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    match !id.is_empty() && id.len() <= LONGEST_ID && id.bytes().all(is_of_id) {
+    match !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(is_of_id) {
         true => Ok(format!("/tunnels/{id}")),
-        false => Err(Unserved::bad("tunnel_id: this is no id of a tunnel")),
+        false => Err(HttpError::bad("tunnel_id: this is no id of a tunnel")),
     }
 }
 
 impl Hub {
-    async fn look(&self, replica: &str, path: String) -> Reply<Value> {
+    async fn fetch(&self, replica: &str, path: String) -> Reply<Value> {
         // A 404 is no fault, and browsers would note it as one.
-        let answer = self.find(replica)?.find(&Ask::get(path)).await?;
+        let answer = self.find(replica)?.find(&AdminRequest::get(path)).await?;
         Ok(Json(answer.unwrap_or_default()))
     }
 
-    fn find(&self, name: &str) -> Result<Replica, Unserved> {
+    fn find(&self, name: &str) -> Result<Replica, HttpError> {
         self.replica(name)
-            .ok_or_else(|| Unserved::unknown("this replica is gone"))
+            .ok_or_else(|| HttpError::unknown("this replica is gone"))
     }
 }
 
 /// The replicas are not found, or one does not answer.
-fn gateway(error: impl Into<String>) -> Unserved {
-    Unserved::new(StatusCode::BAD_GATEWAY, error)
+fn gateway(error: impl Into<String>) -> HttpError {
+    HttpError::new(StatusCode::BAD_GATEWAY, error)
 }
 
-impl From<ReplicaError> for Unserved {
+impl From<ReplicaError> for HttpError {
     fn from(error: ReplicaError) -> Self {
         let said = error.to_string();
         match &error {
@@ -215,15 +216,15 @@ impl From<ReplicaError> for Unserved {
             }
             ReplicaError::Unreachable(_)
             | ReplicaError::Closed(_)
-            | ReplicaError::Late(_)
-            | ReplicaError::Strange(_)
+            | ReplicaError::Timeout(_)
+            | ReplicaError::Unexpected(_)
             | ReplicaError::LimitExceeded(_) => gateway(said),
         }
     }
 }
 
-const LONGEST_BODY: usize = 16 * 1024;
-const LONGEST_ID: usize = 64;
+const MAX_BODY: usize = 16 * 1024;
+const MAX_ID: usize = 64;
 
 /// The page.
 pub(super) async fn page() -> Response {

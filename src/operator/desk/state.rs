@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::latest::{LONGEST_TEXT, Latest};
-use crate::daemon::admin::Progress;
-use crate::daemon::admin::api::{RefusalReason, Refusals, Target, Tunnel};
+use super::recent::{MAX_TEXT, Recent};
+use crate::daemon::admin::DrainStatus;
+use crate::daemon::admin::api::{Refusals, RefusalsByReason, Target, Tunnel};
 use crate::operator::replicas::{Replica, ReplicaError, TargetRow, by_target};
 
 /// The state of all replicas.
@@ -28,8 +28,8 @@ pub(super) struct State {
     gone: VecDeque<(u64, String)>,
     /// The first generation after which `gone` is whole.
     whole_since: u64,
-    refused: Latest<MOST_REFUSED>,
-    ended: Latest<MOST_ENDED>,
+    refused: Recent<MAX_REFUSED>,
+    ended: Recent<MAX_ENDED>,
     /// Events that the replicas have dropped, because the desk did not read them in time.
     missed: u64,
 }
@@ -45,9 +45,9 @@ pub(super) struct ReplicaState {
     /// Why there is none since then.
     error: Option<String>,
     /// Why its events are not read.
-    pub(super) deaf: Option<String>,
-    drain: Progress,
-    refusals: Vec<RefusalReason>,
+    pub(super) event_errors: Option<String>,
+    drain: DrainStatus,
+    refusals: Vec<RefusalsByReason>,
     targets: Vec<Target>,
 }
 
@@ -99,7 +99,8 @@ pub(super) struct ReplicaRow {
     phase: String,
     resumable: u32,
     connections: u32,
-    deaf: Option<String>,
+    #[serde(rename = "deaf")]
+    event_errors: Option<String>,
 }
 
 /// Refusals: by reason as the replicas have counted them since they began, and the latest as they tell them.
@@ -170,7 +171,7 @@ impl State {
     }
 
     /// Takes over a replica's tunnels. One that does not answer keeps those that it had: they are shown as they were seen last.
-    pub(super) fn learn(&mut self, name: &str, answer: Result<Vec<Tunnel>, ReplicaError>, now: u64) {
+    pub(super) fn set_counts(&mut self, name: &str, answer: Result<Vec<Tunnel>, ReplicaError>, now: u64) {
         let Some(state) = self.replicas.get_mut(name) else {
             return;
         };
@@ -215,7 +216,7 @@ impl State {
     fn forget(&mut self, tunnels: HashMap<String, (u64, TunnelRow)>) {
         let keys = tunnels.into_values().map(|(_, row)| (self.generation, row.key));
         self.gone.extend(keys);
-        while self.gone.len() > MOST_GONE {
+        while self.gone.len() > MAX_GONE {
             if let Some((generation, _)) = self.gone.pop_front() {
                 self.whole_since = generation;
             }
@@ -225,8 +226,8 @@ impl State {
     /// Notes an event of a replica.
     pub(super) fn note(&mut self, replica: &str, event: &str, data: Value, now: u64) {
         match event {
-            "refused" => self.refused.note(replica, data, now),
-            "closed" => self.ended.note(replica, data, now),
+            "refused" => self.refused.push(replica, data, now),
+            "closed" => self.ended.push(replica, data, now),
             "missed" => {
                 let events = data.get("events").and_then(Value::as_u64).unwrap_or_default();
                 self.missed = self.missed.saturating_add(events);
@@ -237,11 +238,11 @@ impl State {
 
     /// Returns the tunnels that have ended in the last hour, the last one first.
     pub(super) fn ended(&self, now: u64) -> Vec<Value> {
-        self.ended.told(now)
+        self.ended.list(now)
     }
 
     /// Returns the changes since a generation that a page has; 0 is a page without any.
-    pub(super) fn since(&self, generation: u64, now: u64) -> Changes {
+    pub(super) fn changes_since(&self, generation: u64, now: u64) -> Changes {
         let reset = generation == 0 || generation < self.whole_since || generation > self.generation;
         let since = if reset { 0 } else { generation };
         let mut tunnels = Vec::new();
@@ -266,7 +267,7 @@ impl State {
             targets: by_target(targets),
             refusals: RefusalRows {
                 reasons: self.reasons(),
-                latest: self.refused.told(now),
+                latest: self.refused.list(now),
             },
             ended: self.ended.noted,
             missed: self.missed,
@@ -299,8 +300,8 @@ impl ReplicaState {
             tunnels: HashMap::new(),
             answered: None,
             error: None,
-            deaf: None,
-            drain: Progress::default(),
+            event_errors: None,
+            drain: DrainStatus::default(),
             refusals: Vec::new(),
             targets: Vec::new(),
         }
@@ -312,7 +313,7 @@ impl ReplicaState {
     }
 
     /// Takes over what is asked less often. What has no answer stays, but for targets.
-    pub(super) fn look(&mut self, drain: Option<Progress>, refusals: Option<Refusals>, targets: Vec<Target>) {
+    pub(super) fn update(&mut self, drain: Option<DrainStatus>, refusals: Option<Refusals>, targets: Vec<Target>) {
         self.targets = targets;
         if let Some(drain) = drain {
             self.drain = drain;
@@ -320,8 +321,8 @@ impl ReplicaState {
         let Some(Refusals { reasons }) = refusals else {
             return;
         };
-        let shortened = reasons.into_iter().take(MOST_REASONS).map(|known| RefusalReason {
-            reason: known.reason.chars().take(LONGEST_TEXT).collect(),
+        let shortened = reasons.into_iter().take(MAX_REASONS).map(|known| RefusalsByReason {
+            reason: known.reason.chars().take(MAX_TEXT).collect(),
             ..known
         });
         self.refusals = shortened.collect();
@@ -337,7 +338,7 @@ impl ReplicaState {
             phase: self.drain.phase.clone(),
             resumable: self.drain.resumable.unwrap_or_default(),
             connections: self.drain.connections,
-            deaf: self.deaf.clone(),
+            event_errors: self.event_errors.clone(),
         }
     }
 }
@@ -362,12 +363,12 @@ fn since_1970(moment: SystemTime) -> u64 {
 }
 
 /// A page that has missed more ends gets all tunnels again.
-const MOST_GONE: usize = 20_000;
+const MAX_GONE: usize = 20_000;
 /// More than the proxy has.
-const MOST_REASONS: usize = 100;
-const MOST_REFUSED: usize = 100;
+const MAX_REASONS: usize = 100;
+const MAX_REFUSED: usize = 100;
 /// A busy hour has more; their access lines have them all.
-const MOST_ENDED: usize = 1000;
+const MAX_ENDED: usize = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -377,7 +378,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::operator::desk::latest::HOUR_MS;
+    use crate::operator::desk::recent::HOUR_MS;
 
     const R: &str = "192.0.2.1:1";
     const S: &str = "192.0.2.1:2";
@@ -410,7 +411,7 @@ mod tests {
             tunnels,
             mut gone,
             ..
-        } = state.since(since, 0);
+        } = state.changes_since(since, 0);
         let mut changed: Vec<_> = tunnels.into_iter().map(|row| row.key).collect();
         changed.sort();
         gone.sort();
@@ -425,25 +426,25 @@ mod tests {
     fn an_answer_holds_what_has_changed_since_the_last_one() {
         let mut state = state(&[R, S]);
         assert_eq!(told(&state, 0), (true, keys(&[]), keys(&[])));
-        state.learn(R, Ok(vec![tunnel("a", 1), tunnel("b", 1)]), 10);
+        state.set_counts(R, Ok(vec![tunnel("a", 1), tunnel("b", 1)]), 10);
         let first = state.generation;
         let all = keys(&[(R, "a"), (R, "b")]);
         assert_eq!(told(&state, 0), (true, all.clone(), keys(&[])));
         // From before anything was known.
         assert_eq!(told(&state, first - 1), (false, all, keys(&[])));
         assert_eq!(told(&state, first), (false, keys(&[]), keys(&[])));
-        assert_eq!(state.since(0, 0).tunnels[0].moved, 7);
+        assert_eq!(state.changes_since(0, 0).tunnels[0].moved, 7);
         let mut limited = tunnel("b", 1);
         limited.download.rate = "1MiB/s".to_owned();
         // The age of a tunnel is no change.
         let mut older = tunnel("c", 1);
-        state.learn(R, Ok(vec![tunnel("a", 2), limited.clone(), older.clone()]), 20);
-        state.learn(S, Ok(vec![tunnel("a", 1)]), 20);
+        state.set_counts(R, Ok(vec![tunnel("a", 2), limited.clone(), older.clone()]), 20);
+        state.set_counts(S, Ok(vec![tunnel("a", 1)]), 20);
         let second = state.generation;
         let all = keys(&[(R, "a"), (R, "b"), (R, "c"), (S, "a")]);
         assert_eq!(told(&state, first), (false, all, keys(&[])));
         (older.age_ms, older.idle_ms) = (1000, 1000);
-        state.learn(R, Ok(vec![limited, older]), 30);
+        state.set_counts(R, Ok(vec![limited, older]), 30);
         assert_eq!(told(&state, second), (false, keys(&[]), keys(&[(R, "a")])));
         state.keep(found(&[R]));
         assert_eq!(told(&state, second), (false, keys(&[]), keys(&[(R, "a"), (S, "a")])));
@@ -456,10 +457,10 @@ mod tests {
     #[test]
     fn a_tunnel_that_is_seen_again_has_changed() {
         let mut state = state(&[R]);
-        state.learn(R, Ok(vec![tunnel("a", 1)]), 10);
+        state.set_counts(R, Ok(vec![tunnel("a", 1)]), 10);
         let since = state.generation;
-        state.learn(R, Ok(Vec::new()), 20);
-        state.learn(R, Ok(vec![tunnel("a", 1)]), 30);
+        state.set_counts(R, Ok(Vec::new()), 20);
+        state.set_counts(R, Ok(vec![tunnel("a", 1)]), 30);
         // A page forgets those that are gone before it takes over the others.
         assert_eq!(told(&state, since), (false, keys(&[(R, "a")]), keys(&[(R, "a")])));
     }
@@ -468,26 +469,26 @@ mod tests {
     fn the_tunnels_of_a_replica_that_does_not_answer_stay() {
         let mut state = state(&[R]);
         assert!(!state.is_complete());
-        state.learn(R, Ok(vec![tunnel("a", 1)]), 10);
+        state.set_counts(R, Ok(vec![tunnel("a", 1)]), 10);
         assert!(state.is_complete());
         state.with(R, ReplicaState::rest);
         assert!(!state.is_complete());
-        state.learn(R, Err(ReplicaError::Late(Duration::from_secs(1))), 20);
+        state.set_counts(R, Err(ReplicaError::Timeout(Duration::from_secs(1))), 20);
         state.keep(found(&[R, S]));
         assert_eq!(told(&state, 0), (true, keys(&[(R, "a")]), keys(&[])));
-        let error = &state.since(0, 0).replicas[0].error;
+        let error = &state.changes_since(0, 0).replicas[0].error;
         assert_eq!(error.as_deref(), Some("no answer within 1s"));
     }
 
     #[test]
     fn a_page_that_has_missed_too_many_ends_begins_again() {
         let mut state = state(&[R]);
-        let many = (0..=MOST_GONE).map(|number| tunnel(&number.to_string(), 0));
-        state.learn(R, Ok(many.collect()), 10);
+        let many = (0..=MAX_GONE).map(|number| tunnel(&number.to_string(), 0));
+        state.set_counts(R, Ok(many.collect()), 10);
         let before = state.generation;
-        state.learn(R, Ok(Vec::new()), 20);
+        state.set_counts(R, Ok(Vec::new()), 20);
         let after = state.generation;
-        state.learn(R, Ok(vec![tunnel("a", 0)]), 30);
+        state.set_counts(R, Ok(vec![tunnel("a", 0)]), 30);
         assert!(told(&state, before).0);
         assert_eq!(told(&state, after), (false, keys(&[(R, "a")]), keys(&[])));
     }
@@ -495,7 +496,7 @@ mod tests {
     fn refusals(reason: &str, count: u64) -> Option<Refusals> {
         let last = "1970-01-01T00:00:01.500Z".to_owned();
         let reason = reason.to_owned();
-        let reasons = vec![RefusalReason { reason, count, last }];
+        let reasons = vec![RefusalsByReason { reason, count, last }];
         Some(Refusals { reasons })
     }
 
@@ -504,7 +505,7 @@ mod tests {
         let mut state = state(&[R, S]);
         let mut learn = |name: &str, count| {
             state.with(name, |known| {
-                known.look(None, refusals("not_allowed", count), Vec::new())
+                known.update(None, refusals("not_allowed", count), Vec::new())
             });
             let rows = state.reasons();
             assert_eq!((rows.len(), &*rows[0].reason, rows[0].last), (1, "not_allowed", 1500));
@@ -522,17 +523,17 @@ mod tests {
     #[test]
     fn what_a_peer_has_sent_is_kept_short_and_few() {
         let mut state = state(&[R]);
-        for _ in 0..MOST_REFUSED + 500 {
+        for _ in 0..MAX_REFUSED + 500 {
             state.note(R, "refused", json!({"reason": "x"}), HOUR_MS);
         }
-        let many = (0..MOST_REASONS + 500).flat_map(|number| {
+        let many = (0..MAX_REASONS + 500).flat_map(|number| {
             let reason = format!("{number}{}", "x".repeat(1000));
             refusals(&reason, 1).unwrap().reasons
         });
         let reasons = many.collect();
-        state.with(R, |known| known.look(None, Some(Refusals { reasons }), Vec::new()));
-        let told = state.since(0, HOUR_MS).refusals;
-        assert_eq!((told.reasons.len(), told.latest.len()), (MOST_REASONS, MOST_REFUSED));
-        assert_eq!(told.reasons[0].reason.len(), LONGEST_TEXT);
+        state.with(R, |known| known.update(None, Some(Refusals { reasons }), Vec::new()));
+        let told = state.changes_since(0, HOUR_MS).refusals;
+        assert_eq!((told.reasons.len(), told.latest.len()), (MAX_REASONS, MAX_REFUSED));
+        assert_eq!(told.reasons[0].reason.len(), MAX_TEXT);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::remarks::{Place, Remarks, Unsuited};
+use super::diagnostics::{ImportDiagnostics, Location, Untranslatable};
 use crate::base::values::shown;
 use crate::base::yaml::tree::{Entry, Node, Value};
 
@@ -18,7 +18,7 @@ pub(super) struct At<'a> {
 pub(super) struct Pair<'a> {
     pub(super) key: String,
     /// The place of the key.
-    pub(super) place: Place,
+    pub(super) place: Location,
     pub(super) value: At<'a>,
 }
 
@@ -32,8 +32,8 @@ impl<'a> At<'a> {
         Self::new(self.file, node)
     }
 
-    pub(super) fn place(self) -> Place {
-        Place {
+    pub(super) fn place(self) -> Location {
+        Location {
             file: self.file,
             position: self.node.position,
         }
@@ -59,7 +59,7 @@ impl<'a> At<'a> {
     pub(super) fn pairs(self) -> impl Iterator<Item = Pair<'a>> {
         self.entries().iter().map(move |entry| Pair {
             key: snake(&entry.key),
-            place: Place {
+            place: Location {
                 file: self.file,
                 position: entry.position,
             },
@@ -100,8 +100,8 @@ impl<'a> At<'a> {
     }
 
     /// Says why what begins here is not translated.
-    pub(super) fn unsuited(self, reason: impl Into<String>) -> Unsuited {
-        Unsuited(self.place(), reason.into())
+    pub(super) fn unsuited(self, reason: impl Into<String>) -> Untranslatable {
+        Untranslatable(self.place(), reason.into())
     }
 
     /// The first key of a map that is none of these.
@@ -110,7 +110,7 @@ impl<'a> At<'a> {
     }
 
     /// Returns whether no map has a key twice, in either spelling: readers differ in which one counts. `remarks` get those.
-    pub(super) fn has_no_duplicates(self, remarks: &mut Remarks) -> bool {
+    pub(super) fn has_no_duplicates(self, remarks: &mut ImportDiagnostics) -> bool {
         let (mut is_sound, mut open) = (true, vec![self]);
         while let Some(at) = open.pop() {
             let mut known = HashSet::new();

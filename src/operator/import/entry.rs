@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::remarks::{Place, Remarks};
+use super::diagnostics::{ImportDiagnostics, Location};
 use crate::base::authority::{Authority, AuthorityError};
 use crate::base::values::is_label;
 use crate::tunnel::limits::Rate;
@@ -18,7 +18,7 @@ pub(super) struct Entry {
     pub(super) settings: Settings,
     /// The group whose members share the name, in frp.
     pub(super) group: Option<String>,
-    pub(super) place: Place,
+    pub(super) place: Location,
 }
 
 /// What a name leads to.
@@ -68,7 +68,7 @@ pub(super) fn exact_name(text: &str) -> Result<Authority, String> {
 
 /// Each name once, in the order of the files. Members of a group become one entry; another entry of a name that is taken is
 /// an error.
-pub(super) fn by_name(entries: Vec<Entry>, remarks: &mut Remarks) -> Vec<Entry> {
+pub(super) fn by_name(entries: Vec<Entry>, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
     let mut kept: Vec<Entry> = Vec::new();
     let mut known: HashMap<Authority, usize> = HashMap::new();
     for entry in entries {

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::route::{Context, Route};
 use super::cluster_names::ClusterNames;
+use super::diagnostics::{ImportDiagnostics, Imported};
 use super::document::At;
 use super::entry::{Entry, Service, Target, by_name};
 use super::input::Input;
 use super::options::{Format, Options};
-use super::remarks::{Imported, Remarks};
 use super::{kubectl, static_list};
 use crate::base::values;
 use crate::base::values::shown;
@@ -20,9 +20,9 @@ mod route;
 /// Translates the EnvoyFilters of all files together: a route may lead to the cluster of another file. Services among the
 /// documents say where static targets are.
 pub fn envoyfilter(inputs: &[Input], options: &Options) -> Imported {
-    let mut remarks = Remarks::new(inputs.iter().map(|input| input.name.as_str()));
+    let mut remarks = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
-    let mut found = Found::default();
+    let mut found = ParsedInput::default();
     for (file, input) in inputs.iter().enumerate() {
         for document in &input.yaml(file, &mut remarks) {
             found.read(At::new(file, document), &names, &mut remarks);
@@ -38,15 +38,15 @@ pub fn envoyfilter(inputs: &[Input], options: &Options) -> Imported {
 
 /// What the documents hold.
 #[derive(Debug, Default)]
-struct Found {
+struct ParsedInput {
     routes: Vec<Route>,
     /// The targets of clusters by name, or why one cannot be reached.
     clusters: HashMap<String, Result<Target, String>>,
     services: HashMap<Service, Ports>,
 }
 
-impl Found {
-    fn read(&mut self, document: At<'_>, names: &ClusterNames, remarks: &mut Remarks) {
+impl ParsedInput {
+    fn read(&mut self, document: At<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
         if !document.has_no_duplicates(remarks) {
             return;
         }
@@ -58,7 +58,7 @@ impl Found {
         }
     }
 
-    fn read_object(&mut self, object: At<'_>, names: &ClusterNames, remarks: &mut Remarks) {
+    fn read_object(&mut self, object: At<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
         match object.text_of("kind") {
             Some("EnvoyFilter") => {
                 for patch in object.path(&["spec", "config_patches"]).into_iter().flat_map(At::items) {
@@ -73,7 +73,7 @@ impl Found {
         }
     }
 
-    fn read_patch(&mut self, patch: At<'_>, names: &ClusterNames, remarks: &mut Remarks) {
+    fn read_patch(&mut self, patch: At<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
         let apply_to = patch.text_of("apply_to").unwrap_or("nothing");
         let place = patch.get("apply_to").unwrap_or(patch).place();
         if let Some(operation) = patch.path(&["patch", "operation"])
@@ -118,7 +118,7 @@ impl Found {
     }
 
     /// The routes with their targets, each name once.
-    fn entries(&self, names: &ClusterNames, remarks: &mut Remarks) -> Vec<Entry> {
+    fn entries(&self, names: &ClusterNames, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
         let mut entries = Vec::new();
         for route in &self.routes {
             match self.target(&route.cluster, names) {

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use self::proxy::{Context, Proxy};
 use super::cluster_names::ClusterNames;
+use super::diagnostics::{ImportDiagnostics, Imported, Location};
 use super::document::At;
 use super::entry::{Entry, by_name};
 use super::input::Input;
 use super::options::{Format, Frp, Options};
-use super::remarks::{Imported, Place, Remarks};
 use super::{kubectl, static_list};
 use crate::base::values::shown;
-use crate::base::yaml::finding::{Findings, Position};
+use crate::base::yaml::diagnostic::{Diagnostics, Position};
 use crate::base::yaml::tree::Node;
 
 mod proxy;
@@ -20,7 +20,7 @@ mod toml_tree;
 
 /// Translates the tcpmux proxies of all files together.
 pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> Imported {
-    let mut remarks = Remarks::new(inputs.iter().map(|input| input.name.as_str()));
+    let mut remarks = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
     let context = Context {
         format: options.format,
@@ -47,15 +47,15 @@ pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> Imported {
 }
 
 /// The file as one tree in the keys of today's frp, whatever its format; none after a fault.
-fn read(file: usize, input: &Input, remarks: &mut Remarks) -> Vec<Node> {
-    let findings = Findings::default();
+fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node> {
+    let findings = Diagnostics::default();
     let Some(text) = input.text(&findings) else {
         remarks.unreadable(file, findings);
         return Vec::new();
     };
     if let Some(position) = template(text) {
         let reason = "a Go template, which frpc fills from its environment: fill it first, the file is not read";
-        remarks.error(Place { file, position }, reason);
+        remarks.error(Location { file, position }, reason);
         return Vec::new();
     }
     let extension = Path::new(&input.name)
@@ -88,7 +88,7 @@ fn template(text: &str) -> Option<Position> {
 }
 
 /// The proxies of a file that frpc starts. What else the file holds is named.
-fn proxies<'a>(root: At<'a>, remarks: &mut Remarks) -> Vec<Proxy<'a>> {
+fn proxies<'a>(root: At<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy<'a>> {
     if !root.has_no_duplicates(remarks) {
         return Vec::new();
     }
@@ -114,7 +114,7 @@ fn proxies<'a>(root: At<'a>, remarks: &mut Remarks) -> Vec<Proxy<'a>> {
         );
     }
     let started: Vec<&str> = root.items_of("start").filter_map(At::text).collect();
-    let starts = |proxy: &Proxy<'_>, remarks: &mut Remarks| {
+    let starts = |proxy: &Proxy<'_>, remarks: &mut ImportDiagnostics| {
         let starts = started.is_empty() || started.contains(&proxy.name);
         if !starts {
             let name = shown(proxy.name);

@@ -3,9 +3,9 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::remarks::Remarks;
+use super::diagnostics::ImportDiagnostics;
 use crate::base::file;
-use crate::base::yaml::finding::{Findings, Position};
+use crate::base::yaml::diagnostic::{Diagnostics, Position};
 use crate::base::yaml::tree::{self, Bounds, Node};
 
 /// A file that is imported.
@@ -35,9 +35,9 @@ impl Input {
     /// It cannot be read, or there is more.
     pub fn from_reader(name: &str, reader: impl Read) -> io::Result<Self> {
         let mut bytes = Vec::new();
-        reader.take(LARGEST + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > LARGEST {
-            let reason = format!("larger than {} MiB", LARGEST >> 20);
+        reader.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_INPUT_BYTES {
+            let reason = format!("larger than {} MiB", MAX_INPUT_BYTES >> 20);
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
         }
         let name = name.to_owned();
@@ -45,7 +45,7 @@ impl Input {
     }
 
     /// Its text; `None` after a fault.
-    pub(super) fn text(&self, findings: &Findings) -> Option<&str> {
+    pub(super) fn text(&self, findings: &Diagnostics) -> Option<&str> {
         let text = str::from_utf8(&self.bytes);
         if text.is_err() {
             findings.fault(Position::START, "", "not UTF-8");
@@ -54,8 +54,8 @@ impl Input {
     }
 
     /// Its documents as YAML; none after a fault, which `remarks` get.
-    pub(super) fn yaml(&self, file: usize, remarks: &mut Remarks) -> Vec<Node> {
-        let findings = Findings::default();
+    pub(super) fn yaml(&self, file: usize, remarks: &mut ImportDiagnostics) -> Vec<Node> {
+        let findings = Diagnostics::default();
         let documents = self
             .text(&findings)
             .and_then(|text| tree::read_all(text, &BOUNDS, &findings));
@@ -67,7 +67,7 @@ impl Input {
 }
 
 /// 16 MiB: `kubectl get envoyfilter -A -o yaml` of about 5,000 containers.
-const LARGEST: u64 = 16 << 20;
+const MAX_INPUT_BYTES: u64 = 16 << 20;
 /// An EnvoyFilter of a container has about 20 levels and 60 nodes.
 const BOUNDS: Bounds = Bounds {
     documents: 20_000,

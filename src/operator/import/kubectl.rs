@@ -4,20 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::cluster_names::ClusterNames;
+use super::diagnostics::{ImportDiagnostics, Location};
 use super::entry::{Entry, Service, Settings, Target};
-use super::remarks::{Place, Remarks};
 
 /// The Service of a name, its port, its settings, and the place that says so.
 #[derive(Clone, Debug)]
 struct Plan {
     port: Option<u16>,
     settings: Settings,
-    place: Place,
+    place: Location,
 }
 
 /// The lines for all entries that lead to Services. An annotation comes before the label: a Service is not exposed without
 /// its settings.
-pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, remarks: &mut Remarks) -> String {
+pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, remarks: &mut ImportDiagnostics) -> String {
     let mut suffixes = BTreeSet::new();
     let mut plans: BTreeMap<Service, Plan> = BTreeMap::new();
     for entry in entries {

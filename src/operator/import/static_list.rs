@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
+use super::diagnostics::ImportDiagnostics;
 use super::entry::{Entry, Target};
-use super::remarks::Remarks;
 
 /// The section. `resolve`: the addresses of an entry whose target is a Service, or why there are none.
 pub(super) fn section(
     entries: Vec<Entry>,
     resolve: impl Fn(&Entry) -> Result<Vec<SocketAddr>, String>,
-    remarks: &mut Remarks,
+    remarks: &mut ImportDiagnostics,
 ) -> String {
     let mut lines = String::new();
     for entry in entries {
@@ -29,7 +29,7 @@ pub(super) fn section(
     }
 }
 
-fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &mut Remarks) {
+fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &mut ImportDiagnostics) {
     let name = &entry.name;
     if let Some(odd) = addresses.iter().find(|address| is_odd(address.ip())) {
         let reason = "an address of the proxy's own host, or of no host: see that it is meant";

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::replica::{Link, Replica};
-use super::request::{Ask, ReplicaError, strange};
+use super::request::{AdminRequest, ReplicaError, unexpected};
 
 /// The events of a replica. A reader that is slow makes the replica drop some, which is told by its event `missed`.
 pub(crate) struct Events {
@@ -19,8 +19,8 @@ pub(crate) struct Events {
 
 impl Events {
     /// Begins to read the events of a replica.
-    pub(crate) async fn of(replica: &Replica) -> Result<Self, ReplicaError> {
-        let ask = Ask::get("/events");
+    pub(crate) async fn subscribe(replica: &Replica) -> Result<Self, ReplicaError> {
+        let ask = AdminRequest::get("/events");
         let (response, link) = replica.in_time(Box::pin(replica.begin(&ask))).await?;
         match response.status().as_u16() {
             200 => Ok(Self {
@@ -28,19 +28,19 @@ impl Events {
                 lines: Lines::default(),
                 _link: link,
             }),
-            status => Err(ReplicaError::Strange(format!("the answer to /events is {status}"))),
+            status => Err(ReplicaError::Unexpected(format!("the answer to /events is {status}"))),
         }
     }
 
     /// Returns the next events, each with its name, such as `opened`, and its data.
     pub(crate) async fn next(&mut self) -> Result<Vec<(String, Value)>, ReplicaError> {
         let ended = || ReplicaError::Unreachable("the stream of events has ended".to_owned());
-        let late = |_| ReplicaError::Late(LONGEST_SILENCE);
-        let frame = timeout(LONGEST_SILENCE, self.body.frame()).await.map_err(late)?;
-        let frame = frame.ok_or_else(ended)?.map_err(|error| strange(&error))?;
+        let late = |_| ReplicaError::Timeout(SILENCE_TIMEOUT);
+        let frame = timeout(SILENCE_TIMEOUT, self.body.frame()).await.map_err(late)?;
+        let frame = frame.ok_or_else(ended)?.map_err(|error| unexpected(&error))?;
         let events = self.lines.read(&frame.into_data().unwrap_or_default());
         match self.lines.is_too_long() {
-            true => Err(ReplicaError::Strange("an event has more than 1 MiB".to_owned())),
+            true => Err(ReplicaError::Unexpected("an event has more than 1 MiB".to_owned())),
             false => Ok(events),
         }
     }
@@ -86,13 +86,13 @@ impl Lines {
     }
 
     fn is_too_long(&self) -> bool {
-        self.rest.len() > LONGEST_EVENT
+        self.rest.len() > MAX_EVENT
     }
 }
 
 /// The proxy writes a comment every 15 s.
-const LONGEST_SILENCE: Duration = Duration::from_secs(45);
-const LONGEST_EVENT: usize = 1 << 20;
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
+const MAX_EVENT: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -117,7 +117,7 @@ mod tests {
     }
     #[test]
     fn a_long_event_that_comes_byte_by_byte_is_read() {
-        let text = format!("event: x\ndata: \"{}\"\n\n", "a".repeat(LONGEST_EVENT / 2));
+        let text = format!("event: x\ndata: \"{}\"\n\n", "a".repeat(MAX_EVENT / 2));
         let mut lines = Lines::default();
         let events = text.bytes().map(|byte| lines.read(&[byte]).len());
         assert_eq!(events.sum::<usize>(), 1);

@@ -12,20 +12,20 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::request::{Ask, ReplicaError, body, refusal, shown};
-use crate::kubernetes::{Forward, Pod, Pods};
+use super::request::{AdminRequest, ReplicaError, body, body_excerpt, refusal};
+use crate::kubernetes::{Pod, Pods, PortForward};
 use crate::net::listener::reachable;
 
 /// A process of the proxy.
 #[derive(Clone, Debug)]
 pub struct Replica {
     name: Arc<str>,
-    way: Way,
+    way: ReplicaAddr,
     deadline: Duration,
 }
 
 #[derive(Clone, Debug)]
-enum Way {
+enum ReplicaAddr {
     Address(SocketAddr),
     Pod { pods: Arc<Pods>, pod: Arc<Pod> },
 }
@@ -35,7 +35,7 @@ impl Replica {
     pub(crate) fn at(address: SocketAddr, deadline: Duration) -> Self {
         Self {
             name: address.to_string().into(),
-            way: Way::Address(reachable(address)),
+            way: ReplicaAddr::Address(reachable(address)),
             deadline,
         }
     }
@@ -43,7 +43,7 @@ impl Replica {
     pub(super) fn pod(pods: &Arc<Pods>, pod: Pod, deadline: Duration) -> Self {
         Self {
             name: pod.name.as_str().into(),
-            way: Way::Pod {
+            way: ReplicaAddr::Pod {
                 pods: Arc::clone(pods),
                 pod: Arc::new(pod),
             },
@@ -60,7 +60,7 @@ impl Replica {
     ///
     /// # Errors
     /// See [`ReplicaError`].
-    pub async fn ask<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T, ReplicaError> {
+    pub async fn request<T: DeserializeOwned>(&self, ask: &AdminRequest) -> Result<T, ReplicaError> {
         Ok(self.ask_sized(ask).await?.0)
     }
 
@@ -68,8 +68,8 @@ impl Replica {
     ///
     /// # Errors
     /// As above.
-    pub(crate) async fn find<T: DeserializeOwned>(&self, ask: &Ask) -> Result<Option<T>, ReplicaError> {
-        match self.ask(ask).await {
+    pub(crate) async fn find<T: DeserializeOwned>(&self, ask: &AdminRequest) -> Result<Option<T>, ReplicaError> {
+        match self.request(ask).await {
             Ok(answer) => Ok(Some(answer)),
             Err(ReplicaError::Refused { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
@@ -77,7 +77,7 @@ impl Replica {
     }
 
     /// The same, with the bytes of the answer.
-    pub(super) async fn ask_sized<T: DeserializeOwned>(&self, ask: &Ask) -> Result<(T, usize), ReplicaError> {
+    pub(super) async fn ask_sized<T: DeserializeOwned>(&self, ask: &AdminRequest) -> Result<(T, usize), ReplicaError> {
         self.in_time(Box::pin(async {
             let (response, _link) = self.begin(ask).await?;
             let status = response.status();
@@ -85,7 +85,7 @@ impl Replica {
             if !status.is_success() {
                 return Err(refusal(status.as_u16(), &body));
             }
-            let answer = serde_json::from_slice(&body).map_err(|error| ReplicaError::Strange(error.to_string()))?;
+            let answer = serde_json::from_slice(&body).map_err(|error| ReplicaError::Unexpected(error.to_string()))?;
             Ok((answer, body.len()))
         }))
         .await
@@ -100,16 +100,16 @@ impl Replica {
         &self,
         work: impl Future<Output = Result<T, ReplicaError>>,
     ) -> Result<T, ReplicaError> {
-        let late = |_| Err(ReplicaError::Late(self.deadline));
+        let late = |_| Err(ReplicaError::Timeout(self.deadline));
         timeout(self.deadline, work).await.unwrap_or_else(late)
     }
 
     /// Sends a request, and returns the head of the answer. Its body is read as long as the second value lives.
-    pub(super) async fn begin(&self, ask: &Ask) -> Result<(Response<Incoming>, Link), ReplicaError> {
-        let unreachable = |reason: &str| ReplicaError::Unreachable(shown(reason));
+    pub(super) async fn begin(&self, ask: &AdminRequest) -> Result<(Response<Incoming>, Link), ReplicaError> {
+        let unreachable = |reason: &str| ReplicaError::Unreachable(body_excerpt(reason));
         let (pods, pod) = match &self.way {
-            Way::Pod { pods, pod } => (pods, pod),
-            Way::Address(address) => {
+            ReplicaAddr::Pod { pods, pod } => (pods, pod),
+            ReplicaAddr::Address(address) => {
                 let stream = TcpStream::connect(address).await.map_err(|error| {
                     let is_closed = error.kind() == io::ErrorKind::ConnectionRefused;
                     let error = error.to_string();
@@ -142,4 +142,4 @@ impl Replica {
 }
 
 /// The connection of an answer that is read.
-pub(super) type Link = (AbortOnDropHandle<hyper::Result<()>>, Option<Forward>);
+pub(super) type Link = (AbortOnDropHandle<hyper::Result<()>>, Option<PortForward>);

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::base::text::{chain, excerpt};
-use crate::daemon::admin::api::Fault;
+use crate::daemon::admin::api::ErrorBody;
 use crate::net::exchange;
 
 /// Why a replica has no answer.
@@ -25,10 +25,10 @@ pub enum ReplicaError {
     Closed(String),
     /// It did not answer in time. A request that changes something may have done so.
     #[error("no answer within {}", humantime::format_duration(*.0))]
-    Late(Duration),
+    Timeout(Duration),
     /// The answer is not one of the admin API.
     #[error("does not answer as switchboard does: {0}")]
-    Strange(String),
+    Unexpected(String),
     /// Its list has exceeded a limit, and is given up: the limit and what exceeds it.
     #[error("{0}")]
     LimitExceeded(String),
@@ -44,7 +44,7 @@ pub enum ReplicaError {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct AdminRequest {
     pub(super) method: &'static str,
     /// With its query.
     pub(super) path: String,
@@ -53,14 +53,14 @@ pub struct Ask {
     pub(super) largest_answer: usize,
 }
 
-impl Ask {
+impl AdminRequest {
     /// A request for what a path, with its query, shows.
     pub fn get(path: impl Into<String>) -> Self {
         Self {
             method: "GET",
             path: path.into(),
             body: Bytes::new(),
-            largest_answer: LARGEST_BODY,
+            largest_answer: MAX_BODY,
         }
     }
 
@@ -76,7 +76,7 @@ impl Ask {
     #[must_use]
     pub fn acknowledged(self) -> Self {
         Self {
-            largest_answer: LARGEST_ACKNOWLEDGEMENT,
+            largest_answer: MAX_ACKNOWLEDGEMENT,
             ..self
         }
     }
@@ -106,45 +106,45 @@ impl Ask {
             true => request,
             false => request.header(CONTENT_TYPE, "application/json"),
         };
-        let begun = exchange::begin(stream, request, self.body.clone()).await;
-        begun.map_err(|reason| ReplicaError::Strange(shown(&reason)))
+        let begun = exchange::send_request(stream, request, self.body.clone()).await;
+        begun.map_err(|reason| ReplicaError::Unexpected(body_excerpt(&reason)))
     }
 }
 
 /// Reads the body of an answer, of at most so many bytes.
-pub(super) async fn body(frames: Incoming, largest: usize) -> Result<Bytes, ReplicaError> {
-    let body = exchange::body(frames, largest).await;
-    body.map_err(|reason| ReplicaError::Strange(shown(&reason)))
+pub(super) async fn body(frames: Incoming, max: usize) -> Result<Bytes, ReplicaError> {
+    let body = exchange::body(frames, max).await;
+    body.map_err(|reason| ReplicaError::Unexpected(body_excerpt(&reason)))
 }
 
 /// An answer that is no success. Its error is JSON; the pages of the probes and other servers answer with text.
 pub(super) fn refusal(status: u16, body: &[u8]) -> ReplicaError {
     match serde_json::from_slice(body) {
-        Ok(Fault { error }) => ReplicaError::Refused {
+        Ok(ErrorBody { error }) => ReplicaError::Refused {
             status,
-            error: shown(&error),
+            error: body_excerpt(&error),
         },
         Err(_) => {
-            let text = String::from_utf8_lossy(body.get(..LONGEST_SHOWN * 4).unwrap_or(body));
+            let text = String::from_utf8_lossy(body.get(..MAX_SHOWN * 4).unwrap_or(body));
             let line = text.lines().next().unwrap_or_default();
-            ReplicaError::Strange(format!("status {status}: {}", shown(line)))
+            ReplicaError::Unexpected(format!("status {status}: {}", body_excerpt(line)))
         }
     }
 }
 
 /// A cause that no peer has written.
-pub(super) fn strange(error: &(dyn std::error::Error + 'static)) -> ReplicaError {
-    ReplicaError::Strange(shown(&chain(error)))
+pub(super) fn unexpected(error: &(dyn std::error::Error + 'static)) -> ReplicaError {
+    ReplicaError::Unexpected(body_excerpt(&chain(error)))
 }
 
 /// Foreign words in an error.
-pub(super) fn shown(text: &str) -> String {
-    excerpt(text.trim(), LONGEST_SHOWN)
+pub(super) fn body_excerpt(text: &str) -> String {
+    excerpt(text.trim(), MAX_SHOWN)
 }
 
-/// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`LARGEST_PART`](super::listing::LARGEST_PART).
-const LARGEST_BODY: usize = 32 << 20;
+/// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`MAX_PAGE_ITEMS`](super::listing::MAX_PAGE_ITEMS).
+const MAX_BODY: usize = 32 << 20;
 /// In bytes: far more than a process says of its drain.
-const LARGEST_ACKNOWLEDGEMENT: usize = 1 << 20;
+const MAX_ACKNOWLEDGEMENT: usize = 1 << 20;
 /// Characters of a foreign text in an error.
-const LONGEST_SHOWN: usize = 300;
+const MAX_SHOWN: usize = 300;

@@ -4,18 +4,18 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Table};
-use super::formatting::foreign;
+use super::display::escape;
 use crate::daemon::admin::api::{Diagnosis, Leg, Tunnel, Verdict};
 use crate::kubernetes::encoded;
-use crate::operator::replicas::listing::Of;
-use crate::operator::replicas::request::{Ask, ReplicaError};
-use crate::operator::replicas::{FindError, Replicas};
+use crate::operator::replicas::merge::FromReplica;
+use crate::operator::replicas::request::{AdminRequest, ReplicaError};
+use crate::operator::replicas::{DiscoveryError, Replicas};
 
 /// A tunnel, and what its replica says of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosed {
     /// The tunnel with its replica.
-    pub tunnel: Of<Tunnel>,
+    pub tunnel: FromReplica<Tunnel>,
     /// `None`: it has ended meanwhile.
     pub diagnosis: Option<Diagnosis>,
     /// Why it is not known.
@@ -27,10 +27,14 @@ impl Replicas {
     ///
     /// # Errors
     /// See [`find`](Self::find).
-    pub async fn diagnose(&self, tunnels: Vec<Of<Tunnel>>, path: &str) -> Result<Vec<Diagnosed>, FindError> {
+    pub async fn diagnose(
+        &self,
+        tunnels: Vec<FromReplica<Tunnel>>,
+        path: &str,
+    ) -> Result<Vec<Diagnosed>, DiscoveryError> {
         let replicas = &self.find().await?;
         let looks = tunnels.into_iter().map(|tunnel| async move {
-            let ask = Ask::get(format!("/tunnels/{}{path}", encoded(&tunnel.item.tunnel_id)));
+            let ask = AdminRequest::get(format!("/tunnels/{}{path}", encoded(&tunnel.item.tunnel_id)));
             let answer = match replicas.iter().find(|replica| **replica.name() == *tunnel.replica) {
                 Some(replica) => replica.find(&ask).await,
                 None => Err(ReplicaError::Unreachable("it is gone".to_owned())),
@@ -48,7 +52,7 @@ impl Replicas {
 /// The tunnels with what makes each slow.
 pub fn diagnosis_table(diagnosed: &[Diagnosed], is_wide: bool) -> Table {
     let row = |one: &Diagnosed| {
-        let Of { replica, item } = &one.tunnel;
+        let FromReplica { replica, item } = &one.tunnel;
         let legs = one.diagnosis.as_ref().map(|diagnosis| &diagnosis.legs);
         let trip = |leg: Option<&Option<Leg>>| {
             let leg = leg.and_then(Option::as_ref);
@@ -57,17 +61,17 @@ pub fn diagnosis_table(diagnosed: &[Diagnosed], is_wide: bool) -> Table {
         let (verdict, evidence) = match (&one.diagnosis, &one.error) {
             (Some(diagnosis), _) => (
                 diagnosis.verdict.label(),
-                diagnosis.evidence.first().map(|line| foreign(line)).unwrap_or_default(),
+                diagnosis.evidence.first().map(|line| escape(line)).unwrap_or_default(),
             ),
             (None, Some(error)) => ("unknown", error.clone()),
             (None, None) => ("ended", String::new()),
         };
         vec![
-            foreign(&item.tunnel_id),
+            escape(&item.tunnel_id),
             replica.clone(),
             item.client_address.to_string(),
-            foreign(&one.tunnel.target()),
-            foreign(&item.upstream_node),
+            escape(&one.tunnel.target()),
+            escape(&item.upstream_node),
             verdict.to_owned(),
             trip(legs.map(|legs| &legs.client)),
             trip(legs.map(|legs| &legs.upstream)),
@@ -98,8 +102,8 @@ pub fn diagnosis_summary(diagnosed: &[Diagnosed]) -> String {
     let mut trips: Vec<f64> = trips.collect();
     trips.sort_by(f64::total_cmp);
     let trip = match (trips.get(trips.len() / 2), trips.last()) {
-        (Some(median), Some(most)) => {
-            format!("; the round trip to the target is {median:.1} ms at the median, {most:.1} ms at most")
+        (Some(median), Some(max)) => {
+            format!("; the round trip to the target is {median:.1} ms at the median, {max:.1} ms at most")
         }
         _ => String::new(),
     };
@@ -126,13 +130,13 @@ const COLUMNS: [Column; 9] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::admin::api::Legs;
+    use crate::daemon::admin::api::TcpLegs;
     use serde_json::json;
 
     #[test]
     fn a_node_is_judged_by_all_of_its_tunnels() {
         let of = |id: &str, verdict, rtt_ms| Diagnosed {
-            tunnel: Of {
+            tunnel: FromReplica {
                 replica: "one".to_owned(),
                 item: serde_json::from_value(json!({
                     "tunnel_id": id, "client.address": "192.0.2.7", "target.namespace": "team", "target.service": "box",
@@ -146,12 +150,12 @@ mod tests {
                 observed_ms: 1,
                 bytes_sent: 0,
                 bytes_received: 0,
-                legs: Legs {
+                legs: TcpLegs {
                     upstream: Some(Leg {
                         rtt_ms,
                         ..Leg::default()
                     }),
-                    ..Legs::default()
+                    ..TcpLegs::default()
                 },
             }),
             error: None,

@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::columns::{Column, Table};
-use super::formatting::{bytes, foreign, span};
+use super::display::{bytes, escape, span};
 use crate::daemon::admin::api::{Client, Target, Tunnel};
-use crate::operator::replicas::listing::{Listed, Of};
-use crate::operator::replicas::reports::{by_client, by_target};
+use crate::operator::replicas::merge::{FromReplica, MergedList};
+use crate::operator::replicas::results::{by_client, by_target};
 
 /// The tunnels; with their rates, if those were looked at.
-pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
+pub fn tunnel_table(listed: &MergedList<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
     let is_one = listed.replicas.len() < 2;
     // Beside the rates there is no room for them in 80 cells.
     let time = |millis| {
@@ -19,15 +19,15 @@ pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool, is_wide: bool) -> 
             span(millis)
         }
     };
-    let row = |row: &Of<Tunnel>| {
-        let Of { replica, item } = row;
+    let row = |row: &FromReplica<Tunnel>| {
+        let FromReplica { replica, item } = row;
         let rate = |rate: u64| if has_rates { bytes(rate) } else { String::new() };
         vec![
-            foreign(&item.tunnel_id),
+            escape(&item.tunnel_id),
             if is_one { String::new() } else { replica.clone() },
             item.client_address.to_string(),
-            foreign(&item.user_name),
-            foreign(&row.target()),
+            escape(&item.user_name),
+            escape(&row.target()),
             time(item.age_ms),
             time(item.idle_ms),
             bytes(item.bytes_sent),
@@ -39,8 +39,8 @@ pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool, is_wide: bool) -> 
             item.upstream_address
                 .map(|address| address.to_string())
                 .unwrap_or_default(),
-            foreign(&item.upstream_node),
-            foreign(&item.client_software),
+            escape(&item.upstream_node),
+            escape(&item.client_software),
         ]
     };
     Table::new(
@@ -52,7 +52,7 @@ pub fn tunnel_table(listed: &Listed<Tunnel>, has_rates: bool, is_wide: bool) -> 
 
 /// How a tunnel is carried: `h1`, `h2`, with TLS, and whether its session outlives it.
 fn way(tunnel: &Tunnel) -> String {
-    let mut way = format!("h{}", foreign(&tunnel.http_version));
+    let mut way = format!("h{}", escape(&tunnel.http_version));
     if !tunnel.tls_version.is_empty() {
         way += "+tls";
     }
@@ -66,7 +66,7 @@ fn way(tunnel: &Tunnel) -> String {
 fn limits(tunnel: &Tunnel) -> String {
     let [download, upload] = [&tunnel.download, &tunnel.upload].map(|limit| {
         let own = if limit.is_own { "*" } else { "" };
-        format!("{}{own}", foreign(&limit.rate))
+        format!("{}{own}", escape(&limit.rate))
     });
     match (&*download, &*upload) {
         ("unlimited" | "", "unlimited" | "") => String::new(),
@@ -75,7 +75,7 @@ fn limits(tunnel: &Tunnel) -> String {
 }
 
 /// The targets, each once.
-pub fn target_table(listed: &Listed<Target>, is_wide: bool) -> Table {
+pub fn target_table(listed: &MergedList<Target>, is_wide: bool) -> Table {
     let targets = listed.items.iter().map(|of| (&*of.replica, &of.item));
     let rows = by_target(targets).into_iter().map(|row| {
         let cordoned = match row.cordoned_by.len() {
@@ -84,22 +84,22 @@ pub fn target_table(listed: &Listed<Target>, is_wide: bool) -> Table {
             some => format!("on {some} of {}", row.replicas),
         };
         vec![
-            foreign(&format!("{}/{}", row.namespace, row.service)),
+            escape(&format!("{}/{}", row.namespace, row.service)),
             format!("{}/{}", row.endpoints_ready, row.endpoints),
             row.tunnels.to_string(),
             cordoned,
-            foreign(&row.nodes.join(",")),
+            escape(&row.nodes.join(",")),
         ]
     });
     Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>(), is_wide)
 }
 
 /// The clients, each address and user once.
-pub fn client_table(listed: &Listed<Client>) -> Table {
+pub fn client_table(listed: &MergedList<Client>) -> Table {
     let row = |client: Client| {
         vec![
             client.address.to_string(),
-            foreign(&client.user),
+            escape(&client.user),
             client.tunnels.to_string(),
             bytes(client.bytes_sent),
             bytes(client.bytes_received),
@@ -123,8 +123,8 @@ pub fn fields(replica: &str, thing: &Value) -> String {
 
 fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
     let inner = |inner: &str| match name {
-        "" => foreign(inner),
-        _ => format!("{name}.{}", foreign(inner)),
+        "" => escape(inner),
+        _ => format!("{name}.{}", escape(inner)),
     };
     match value {
         Value::Object(fields) => fields
@@ -134,7 +134,7 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
             let numbered = values.iter().enumerate();
             numbered.for_each(|(at, value)| flatten(&inner(&(at + 1).to_string()), value, lines));
         }
-        Value::String(text) => lines.push((name.to_owned(), foreign(text))),
+        Value::String(text) => lines.push((name.to_owned(), escape(text))),
         Value::Null => lines.push((name.to_owned(), String::new())),
         Value::Bool(_) | Value::Number(_) => lines.push((name.to_owned(), value.to_string())),
     }

@@ -10,21 +10,21 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use self::credential::{Credential, CredentialFault};
+use self::credential::{Credential, CredentialError};
 use self::digest::Digest;
 use super::options::Cleartext;
 use super::user::{AUTHENTICATED, Method, User};
 use crate::base::user_name::{is_name, is_reserved};
-use crate::net::tls::{Identity, Peer, Tls};
-use crate::tunnel::outcome::{Denial, Refusal};
+use crate::net::tls::{ClientTls, Identity, Tls};
+use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// What a request shows of its user.
 #[derive(Debug)]
-pub struct Evidence<'a> {
+pub struct RequestCredentials<'a> {
     /// The credential of its head.
-    pub credential: Option<Result<Credential, CredentialFault>>,
+    pub credential: Option<Result<Credential, CredentialError>>,
     /// The TLS session that it came by.
-    pub peer: Option<&'a Arc<Peer>>,
+    pub peer: Option<&'a Arc<ClientTls>>,
     /// The client.
     pub client: IpAddr,
     /// Whether it came by a loopback address, from a client there.
@@ -39,7 +39,7 @@ pub struct Subject {
     /// The credential, unless it was the certificate alone.
     pub(super) credential: Option<Credential>,
     /// The TLS session with the certificate, if that is one of a user.
-    pub(super) certificate: Option<Arc<Peer>>,
+    pub(super) certificate: Option<Arc<ClientTls>>,
     /// The client's address, which bounds the questions on its behalf.
     pub(super) client: IpAddr,
     /// When the credential or the certificate expires.
@@ -72,30 +72,30 @@ impl Subject {
     }
 }
 
-impl Evidence<'_> {
+impl RequestCredentials<'_> {
     /// Refuses connections in clear, whether they bring a credential or not: a challenge would ask for the next one.
-    pub(super) fn check_transport(&self, rule: Cleartext) -> Result<(), Refusal> {
+    pub(super) fn check_transport(&self, rule: Cleartext) -> Result<(), RefusalReason> {
         if rule == Cleartext::Allow || self.peer.is_some() || self.is_local {
             return Ok(());
         }
-        Err(Refusal::CredentialsInClear)
+        Err(RefusalReason::CredentialsInClear)
     }
 
     /// The user of the certificate.
-    pub(super) fn certified(&self) -> Result<Option<User>, Denial> {
+    pub(super) fn certificate_user(&self) -> Result<Option<User>, Refusal> {
         let identity = self.peer.and_then(|peer| peer.identity.as_ref());
         let user = identity.and_then(user_of);
         if let Some(user) = &user {
-            check(user)?;
+            check_user(user)?;
             check_names(user)?;
         }
         Ok(user)
     }
 
     /// The credential, if it can be read.
-    pub(super) fn take_credential(&mut self) -> Result<Option<Credential>, Denial> {
+    pub(super) fn take_credential(&mut self) -> Result<Option<Credential>, Refusal> {
         let read = self.credential.take().transpose();
-        read.map_err(|fault| Denial::with_phrase(Refusal::CredentialsRefused, &fault.to_string()))
+        read.map_err(|fault| Refusal::with_phrase(RefusalReason::CredentialsRefused, &fault.to_string()))
     }
 }
 
@@ -111,10 +111,10 @@ fn user_of(identity: &Identity) -> Option<User> {
 /// has been answered so. Names and groups that begin with `system:` are the cluster's own, and RBAC gives
 /// `system:masters` every right: an authority for client certificates, an OIDC issuer or a file of users is not the
 /// cluster, even if the same team runs both.
-pub(super) fn check(user: &User) -> Result<(), Denial> {
+pub(super) fn check_user(user: &User) -> Result<(), Refusal> {
     let is_anonymous = &*user.name == "system:anonymous" || user.groups.iter().any(|group| &**group == UNAUTHENTICATED);
     if is_anonymous || user.name.is_empty() {
-        return Err(Refusal::CredentialsRefused.into());
+        return Err(RefusalReason::CredentialsRefused.into());
     }
     if user.is_of_cluster() {
         return Ok(());
@@ -130,7 +130,7 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
                 Method::TokenReview => "a token",
             };
             let phrase = format!("{proof} cannot prove {}: it is the cluster's own", brief(name));
-            Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))
+            Err(Refusal::with_phrase(RefusalReason::IdentityRefused, &phrase))
         }
         None => Ok(()),
     }
@@ -138,22 +138,22 @@ pub(super) fn check(user: &User) -> Result<(), Denial> {
 
 /// Refuses a certificate whose user or groups have none of the bounds that the other sources have. Not without some of the
 /// groups: one may also be what an authorizer denies.
-pub(super) fn check_names(user: &User) -> Result<(), Denial> {
+pub(super) fn check_names(user: &User) -> Result<(), Refusal> {
     let phrase = match () {
-        () if !is_name(&user.name, LONGEST_TEXT) => "the common name of the certificate",
-        () if !user.groups.iter().all(|group| is_name(group, LONGEST_TEXT)) => "an organization of the certificate",
-        () if user.groups.len() > MOST_GROUPS => {
+        () if !is_name(&user.name, MAX_TEXT) => "the common name of the certificate",
+        () if !user.groups.iter().all(|group| is_name(group, MAX_TEXT)) => "an organization of the certificate",
+        () if user.groups.len() > MAX_GROUPS => {
             let phrase = "the certificate has more than 256 organizations";
-            return Err(Denial::with_phrase(Refusal::IdentityRefused, phrase));
+            return Err(Refusal::with_phrase(RefusalReason::IdentityRefused, phrase));
         }
         () => return Ok(()),
     };
     let phrase = format!("{phrase} is empty, too long or not printable, or has a space at an end");
-    Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))
+    Err(Refusal::with_phrase(RefusalReason::IdentityRefused, &phrase))
 }
 
 /// Refuses a credential and a certificate of different users: one of them may be stolen.
-pub(super) fn check_same(user: &User, certified: &User) -> Result<(), Denial> {
+pub(super) fn check_same(user: &User, certified: &User) -> Result<(), Refusal> {
     if user.name == certified.name {
         return Ok(());
     }
@@ -162,12 +162,12 @@ pub(super) fn check_same(user: &User, certified: &User) -> Result<(), Denial> {
         brief(&certified.name),
         brief(&user.name)
     );
-    Err(Denial::with_phrase(Refusal::IdentityRefused, &phrase))
+    Err(Refusal::with_phrase(RefusalReason::IdentityRefused, &phrase))
 }
 
 /// A name as a phrase shows it: cut where it is long. What is not ASCII is replaced by the denial.
 pub(super) fn brief(name: &str) -> String {
-    match name.char_indices().nth(LONGEST_NAME) {
+    match name.char_indices().nth(MAX_NAME) {
         Some((end, _)) => format!("{}...", name.get(..end).unwrap_or_default()),
         None => name.to_owned(),
     }
@@ -176,8 +176,8 @@ pub(super) fn brief(name: &str) -> String {
 /// The group of requests without a user.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Bytes of the name and of a group of a certificate, as of an OIDC token.
-const LONGEST_TEXT: usize = 512;
+const MAX_TEXT: usize = 512;
 /// The groups of a certificate, and that of all users.
-const MOST_GROUPS: usize = 257;
+const MAX_GROUPS: usize = 257;
 /// Characters of a name in a phrase. A Service and a namespace have 63 each at most.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME: usize = 64;

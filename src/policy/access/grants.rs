@@ -18,18 +18,18 @@ use tokio::sync::{Notify, Semaphore, SetOnce};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use self::turns::{Pace, Turns};
-use super::decide::{Judge, NotAllowed};
+use super::decision::{Judge, NotAllowed};
 use super::evidence::digest::Digest;
 use super::evidence::{Subject, brief};
 use super::options::{AtExpiry, Mode};
-use super::questions::How;
-use crate::base::cold::cold;
+use super::reviews::How;
+use crate::base::boxed::boxed;
 use crate::policy::allowlist::Target;
-use crate::tunnel::outcome::{Denial, Reason, Refusal};
+use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
 
 /// The right of one tunnel.
 #[derive(Debug)]
-pub struct Grant {
+pub struct TunnelGrant {
     /// Why, in the words of what decided; for the access log.
     pub reason: Box<str>,
     active: Arc<ActiveGrant>,
@@ -42,7 +42,7 @@ pub(super) struct ActiveGrant {
     pub(super) target: Arc<Target>,
     /// Notified when something may have ended the right, and when there is no tunnel any more.
     look: Arc<Notify>,
-    end: SetOnce<Reason>,
+    revocation: SetOnce<CloseReason>,
     registry: Arc<ActiveGrants>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct ActiveGrants {
 /// The subject, and the address of the target, which the grant keeps alive.
 type Key = (Digest, usize);
 
-impl Grant {
+impl TunnelGrant {
     /// The right of this user to this target.
     pub(super) fn new(active: Arc<ActiveGrant>, reason: Box<str>) -> Self {
         Self { reason, active }
@@ -76,7 +76,7 @@ impl Grant {
     }
 
     /// Completes when the right is taken back, or has expired.
-    pub async fn ended(&self) -> Reason {
+    pub async fn revoked_or_expired(&self) -> CloseReason {
         let expired = async {
             if let Some(expires) = self.active.subject.expires {
                 sleep_until(expires).await;
@@ -88,8 +88,8 @@ impl Grant {
         };
         tokio::select! {
             biased;
-            reason = self.active.end.wait() => *reason,
-            () = expired => Reason::Expired,
+            reason = self.active.revocation.wait() => *reason,
+            () = expired => CloseReason::Expired,
         }
     }
 
@@ -97,12 +97,12 @@ impl Grant {
     ///
     /// # Errors
     /// The error of `work`, or the end of the right.
-    pub async fn while_valid<T>(&self, work: impl Future<Output = Result<T, Denial>>) -> Result<T, Denial> {
+    pub async fn while_valid<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         tokio::select! {
             biased;
-            reason = self.ended() => Err(match reason == Reason::Expired {
-                true => Refusal::CredentialsRefused.into(),
-                false => Refusal::NotAuthorized.into(),
+            reason = self.revoked_or_expired() => Err(match reason == CloseReason::Expired {
+                true => RefusalReason::CredentialsRefused.into(),
+                false => RefusalReason::NotAuthorized.into(),
             }),
             done = work => done,
         }
@@ -133,23 +133,23 @@ impl ActiveGrants {
         let now = Instant::now();
         let has_expired = |grant: &&Arc<ActiveGrant>| grant.subject.expires.is_some_and(|expires| expires <= now);
         for grant in self.all().iter().filter(has_expired).filter(|_| closes) {
-            grant.end.set(Reason::Expired).ok();
+            grant.revocation.set(CloseReason::Expired).ok();
         }
     }
 
     /// Returns the active grant of a subject and a target; another one if that right was taken back.
-    pub(super) fn of(self: &Arc<Self>, subject: &Subject, target: &Arc<Target>) -> Arc<ActiveGrant> {
+    pub(super) fn get_or_insert(self: &Arc<Self>, subject: &Subject, target: &Arc<Target>) -> Arc<ActiveGrant> {
         let key = key(subject, target);
         let mut grants = self.grants.lock();
         let known = grants.get(&key).and_then(Weak::upgrade);
-        if let Some(grant) = known.as_ref().filter(|grant| !grant.has_ended()) {
+        if let Some(grant) = known.as_ref().filter(|grant| !grant.is_revoked()) {
             return Arc::clone(grant);
         }
         let grant = Arc::new(ActiveGrant {
             subject: Arc::new(subject.clone()),
             target: Arc::clone(target),
             look: Arc::default(),
-            end: SetOnce::new(),
+            revocation: SetOnce::new(),
             registry: Arc::clone(self),
         });
         grants.insert(key, Arc::downgrade(&grant));
@@ -170,10 +170,10 @@ impl ActiveGrants {
     }
 
     /// Looks at the grants that are concerned: what is known here ends them at once, and what is asked is asked soon.
-    pub(super) fn look(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
+    pub(super) fn recheck_where(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
         for grant in self.all().iter().filter(|grant| concerns(grant)) {
             match self.judge.judge_here(&grant.subject, &grant.target) {
-                Err(NotAllowed::Ended(_)) => self.end(grant),
+                Err(NotAllowed::Ended(_)) => self.revoke(grant),
                 Ok(()) | Err(NotAllowed::Denied(_) | NotAllowed::Unknown) => grant.look.notify_one(),
             }
         }
@@ -183,21 +183,21 @@ impl ActiveGrants {
     pub(super) fn end_where(&self, applies: impl Fn(&Subject) -> bool) {
         let all = self.all();
         let due = all.iter().filter(|grant| applies(&grant.subject));
-        due.for_each(|grant| self.end(grant));
+        due.for_each(|grant| self.revoke(grant));
     }
 
     /// Takes a right back, and ends its tunnels, if the answer counts.
-    fn end(&self, grant: &ActiveGrant) {
-        if self.judge.rules.load().options.mode == Mode::Enforce && !grant.has_ended() {
+    fn revoke(&self, grant: &ActiveGrant) {
+        if self.judge.rules.load().options.mode == Mode::Enforce && !grant.is_revoked() {
             tracing::debug!(user = %brief(&grant.subject.user.name), target = %grant.target.id(), "a right ends");
-            grant.end.set(Reason::Unauthorized).ok();
+            grant.revocation.set(CloseReason::Unauthorized).ok();
         }
     }
 }
 
 impl ActiveGrant {
-    fn has_ended(&self) -> bool {
-        self.end.get().is_some()
+    fn is_revoked(&self) -> bool {
+        self.revocation.get().is_some()
     }
 }
 
@@ -284,7 +284,7 @@ impl Recheck {
                 }
                 Last::Unknown => {
                     sleep(SOON).await;
-                    let backoff = SOON * (2_u32.pow(incomplete.saturating_sub(PATIENT).min(MOST_DOUBLINGS)) - 1);
+                    let backoff = SOON * (2_u32.pow(incomplete.saturating_sub(PATIENT).min(MAX_DOUBLINGS)) - 1);
                     if timeout(backoff, self.look.notified()).await.is_ok() {
                         incomplete = 0;
                     } else {
@@ -308,7 +308,7 @@ impl Recheck {
             // Changes until now are in the answer.
             self.look.notified().now_or_never();
             asked = Instant::now();
-            match cold(self.look_again(last == Last::Denied)).await {
+            match boxed(self.look_again(last == Last::Denied)).await {
                 Some(answer) => last = answer,
                 None => return,
             }
@@ -321,14 +321,14 @@ impl Recheck {
     /// Asks about the right; `None` if it has ended.
     async fn look_again(&self, was_denied: bool) -> Option<Last> {
         // Not kept alive by the question.
-        let active = self.grant.upgrade().filter(|grant| !grant.has_ended())?;
+        let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
         drop(active);
         if self.registry.judge.rules.load().options.mode == Mode::Open {
             return Some(Last::Kept);
         }
         let how = if was_denied { How::Fresh } else { How::Recheck };
-        let judged = self.registry.judge.judge(&subject, &target, how).await;
+        let judged = self.registry.judge.check(&subject, &target, how).await;
         let (result, last) = match judged {
             Ok(_) => ("kept", Some(Last::Kept)),
             Err(NotAllowed::Unknown) => ("unknown", Some(Last::Unknown)),
@@ -338,9 +338,9 @@ impl Recheck {
         self.registry.judge.metrics.access_rechecks.count([result]);
         if last.is_none() {
             let active = self.grant.upgrade()?;
-            self.registry.end(&active);
+            self.registry.revoke(&active);
             // Not in the mode that counts.
-            return (!active.has_ended()).then_some(Last::Kept);
+            return (!active.is_revoked()).then_some(Last::Kept);
         }
         last
     }
@@ -365,6 +365,6 @@ const SOON: Duration = Duration::from_millis(125);
 /// After so many answers that were not complete, one after the other, the time between two of them doubles, up to 32 s: an
 /// API server that answers for others, and not for this right, may do so for long.
 const PATIENT: u32 = 8;
-const MOST_DOUBLINGS: u32 = 8;
+const MAX_DOUBLINGS: u32 = 8;
 /// Changes that come within this time of each other are one.
 const TOGETHER: Duration = Duration::from_millis(50);

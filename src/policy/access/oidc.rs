@@ -10,7 +10,7 @@ use self::jwt::SignedJwt;
 use self::key_set::{KeySet, Signature};
 use self::keys::{Keys, Source};
 use super::options::{Issuer, Jwks};
-use super::reviewer::{Unavailable, Verdict};
+use super::reviewer::{ReviewError, Verdict};
 use crate::protocol::jwt::Jwt;
 
 mod claims;
@@ -75,10 +75,15 @@ impl Verifier {
     }
 
     /// Judges a token of a client, whose address bounds how many of its tokens wait for keys.
-    pub(super) async fn judge(&self, jwt: &Jwt<'_>, now: SystemTime, client: IpAddr) -> Result<Verdict, Unavailable> {
-        let refused = |reason: &str| Ok(Verdict::Refused(reason.into()));
+    pub(super) async fn check_settings(
+        &self,
+        jwt: &Jwt<'_>,
+        now: SystemTime,
+        client: IpAddr,
+    ) -> Result<Verdict, ReviewError> {
+        let refused = |reason: &str| Ok(Verdict::Rejected(reason.into()));
         // What costs nothing comes first: a token that is refused anyway shall not have the keys renewed.
-        let read = SignedJwt::of(jwt).and_then(|signed| {
+        let read = SignedJwt::from_jwt(jwt).and_then(|signed| {
             let expires = claims::check(jwt, &self.issuer, now)?;
             Ok((signed, claims::user(&jwt.claims, &self.issuer, expires)?))
         });
@@ -87,19 +92,19 @@ impl Verifier {
             Err(reason) => return refused(reason),
         };
         match self.has_signed(&signed, client).await? {
-            Ok(()) => Ok(Verdict::Proved(Arc::new(user))),
+            Ok(()) => Ok(Verdict::Authenticated(Arc::new(user))),
             Err(reason) => refused(reason),
         }
     }
 
     /// Whether the signature is one of the issuer's, or the reason why it is not.
-    async fn has_signed(&self, jwt: &SignedJwt<'_>, client: IpAddr) -> Result<Result<(), &'static str>, Unavailable> {
+    async fn has_signed(&self, jwt: &SignedJwt<'_>, client: IpAddr) -> Result<Result<(), &'static str>, ReviewError> {
         let mut state = self.keys.current();
-        let is_open = |keys: &Arc<KeySet>| matches!(keys.judge(jwt), Signature::Open(_));
+        let is_open = |keys: &Arc<KeySet>| matches!(keys.check(jwt), Signature::Open(_));
         if state.keys.as_ref().is_none_or(is_open) {
             state = self.keys.renewed(state, client).await?;
         }
-        match state.keys.as_ref().map(|keys| keys.judge(jwt)) {
+        match state.keys.as_ref().map(|keys| keys.check(jwt)) {
             Some(Signature::Right) => Ok(Ok(())),
             Some(Signature::Wrong(reason)) => Ok(Err(reason)),
             Some(Signature::Open(reason)) if state.failure.is_none() => Ok(Err(reason)),

@@ -246,7 +246,7 @@ forms::forms! {
     Recheck: Duration = |text| within_a_day(text, FREQUENT, ["must be at least 10s: answers count for that long", LOST]), DURATION;
     Stale: Duration = |text| within_a_day(text, Duration::ZERO, ["", LOST]), DURATION;
     KeySet: Jwks = Jwks::from_str, Schema::Text;
-    TicketLife: Duration = |text| within_a_day(text, SHORTEST, ["must be at least 10m", "must be at most 1d"]), DURATION;
+    TicketLife: Duration = |text| within_a_day(text, MIN_LIFETIME, ["must be at least 10m", "must be at most 1d"]), DURATION;
     TicketSecret: SecretName = secret, Schema::Pattern("^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$");
 }
 
@@ -356,6 +356,6 @@ fn is_loopback(host: &str) -> bool {
 
 const NOT_A_URL: &str = "expected the path of a file, or a URL such as `https://id.example.com/keys`";
 /// Ten times what clocks may differ by.
-const SHORTEST: Duration = Duration::from_mins(10);
+const MIN_LIFETIME: Duration = Duration::from_mins(10);
 const FREQUENT: Duration = Duration::from_secs(10);
 const LOST: &str = "must be at most 1d: a user keeps a lost right for that long";

@@ -12,18 +12,18 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 
 use self::entry::Entry;
-use super::reviewer::{Unavailable, Verdict};
+use super::reviewer::{ReviewError, Verdict};
 use crate::base::file;
-use crate::base::follow::{self, ReadFailure, Readings, Reloaded};
+use crate::base::follow::{self, ReadFailure, Readings, ReloadResult};
 use crate::base::secret::Secret;
-pub use crate::net::x509::PemFault as UserFault;
+pub use crate::net::x509::PemError as UserFault;
 
 mod entry;
 mod hash;
 
 /// The users of a file, in force until a better file has been read.
 #[derive(Debug)]
-pub struct Users {
+pub struct PasswordFile {
     path: PathBuf,
     table: ArcSwap<Table>,
     readings: Mutex<Readings>,
@@ -35,7 +35,7 @@ pub struct Users {
 
 type Table = BTreeMap<Box<str>, Arc<Entry>>;
 
-impl Users {
+impl PasswordFile {
     /// Reads a file of at most 1 MiB, whose lines are `name:hash` or `name:hash:group,group`. Empty lines and those that
     /// begin with `#` are skipped. The hashes are argon2id and bcrypt.
     ///
@@ -44,9 +44,9 @@ impl Users {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Vec<UserFault>> {
         let users = Self::empty(path);
         match users.reload() {
-            Reloaded::Faulty(faults) => Err(faults),
-            Reloaded::Postponed(reason) => Err(vec![UserFault::of_the_file(reason)]),
-            Reloaded::Loaded | Reloaded::Unchanged => Ok(users),
+            ReloadResult::Invalid(faults) => Err(faults),
+            ReloadResult::Deferred(reason) => Err(vec![UserFault::of_the_file(reason)]),
+            ReloadResult::Loaded | ReloadResult::Unchanged => Ok(users),
         }
     }
 
@@ -57,7 +57,7 @@ impl Users {
             table: ArcSwap::default(),
             readings: Mutex::default(),
             read_again: Notify::new(),
-            hashing: Arc::new(Semaphore::new(MOST_HASHED)),
+            hashing: Arc::new(Semaphore::new(MAX_HASHED)),
         }
     }
 
@@ -91,7 +91,7 @@ impl Users {
     /// That of a name that is no user's is refused after as long as the file's first user's would take. This hides which
     /// names exist from a client with a clock only as far as all users have the same kind of hash and the same cost, and as
     /// there is no queue. A file without users hides nothing.
-    pub async fn verify(&self, user: &str, password: &Secret) -> Result<Verdict, Unavailable> {
+    pub async fn verify(&self, user: &str, password: &Secret) -> Result<Verdict, ReviewError> {
         let entry = self.entry(user);
         let first = || self.table.load().values().next().cloned();
         let is_right = match entry.clone().or_else(first) {
@@ -101,16 +101,16 @@ impl Users {
         // The line may have been removed or changed meanwhile; groups that were changed count as well.
         let now = entry.filter(|_| is_right).zip(self.entry(user));
         Ok(match now.filter(|(entry, now)| now.hash == entry.hash) {
-            Some((_, now)) => Verdict::Proved(Arc::new(now.user(user))),
-            None => Verdict::Refused(WRONG.into()),
+            Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(user))),
+            None => Verdict::Rejected(WRONG.into()),
         })
     }
 
     /// Reads the file again, and puts it in force if it has changed and has no fault. It blocks; for 0.1 s, if it has changed.
-    pub fn reload(&self) -> Reloaded<UserFault> {
+    pub fn reload(&self) -> ReloadResult<UserFault> {
         // htpasswd(1) writes the file in place: for a moment it is empty or cut, and those of its users who are missing would
         // lose their tunnels.
-        let read = || file::read_unless_short(&self.path, LARGEST);
+        let read = || file::read_unless_short(&self.path, MAX_FILE_BYTES);
         follow::reload(&self.readings, SETTLING, read, |read| {
             let bytes = read.map_err(|reason| vec![UserFault::of_the_file(reason)])?;
             self.table.store(Arc::new(parse(&bytes)?));
@@ -121,7 +121,7 @@ impl Users {
     /// Reads the file every 10 s for as long as it is polled, and reports what each reading finds, or why there is none.
     pub async fn follow<R>(self: Arc<Self>, report: R)
     where
-        R: Fn(Result<Reloaded<UserFault>, ReadFailure>) + Clone + Send + 'static,
+        R: Fn(Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + 'static,
     {
         let (users, found) = (Arc::clone(&self), report.clone());
         let read = move || found(Ok(users.reload()));
@@ -138,8 +138,8 @@ impl Users {
     }
 
     /// Whether the password is that of the entry.
-    async fn hash(&self, entry: &Arc<Entry>, password: &Secret) -> Result<bool, Unavailable> {
-        let unavailable = |error: &dyn Display| Unavailable::new("hashing", error.to_string());
+    async fn hash(&self, entry: &Arc<Entry>, password: &Secret) -> Result<bool, ReviewError> {
+        let unavailable = |error: &dyn Display| ReviewError::new("hashing", error.to_string());
         let permit = Arc::clone(&self.hashing).acquire_owned().await;
         let permit = permit.map_err(|error| unavailable(&error))?;
         let (entry, password) = (Arc::clone(entry), password.clone());
@@ -188,7 +188,7 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
         });
         match entry {
             Ok(_) => {}
-            Err(reason) if faults.len() < MOST_FAULTS => faults.push(UserFault::at(number, reason)),
+            Err(reason) if faults.len() < MAX_ERRORS => faults.push(UserFault::at(number, reason)),
             Err(_) => more += 1,
         }
     }
@@ -204,11 +204,11 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
 /// The answer for a wrong user and for a wrong password.
 const WRONG: &str = "the user or the password is wrong";
 /// The largest file, in bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The faults of one file that are reported one by one: a file of 1 MiB may have 500,000, and each is a line of the log.
-const MOST_FAULTS: usize = 20;
+const MAX_ERRORS: usize = 20;
 /// The passwords that are hashed at a time: each takes a processor for a while.
-pub(super) const MOST_HASHED: usize = 2;
+pub(super) const MAX_HASHED: usize = 2;
 /// A file of 1 MiB is written within milliseconds.
 const SETTLING: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_secs(10);

@@ -11,49 +11,49 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::policy::access::passwords::MOST_HASHED;
+use crate::policy::access::passwords::MAX_HASHED;
 use crate::tunnel::limits::owners::network;
 
 /// The permits of questions, and the requests that wait for one.
 #[derive(Debug)]
 pub(super) struct Queue {
-    bounds: Bounds,
+    bounds: QueueLimits,
     state: Mutex<State>,
 }
 
 /// How many questions are asked, and how many requests wait to ask one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct QueueLimits {
     /// Questions at a time, of all clients.
-    pub(super) asking: usize,
+    pub(super) in_flight: usize,
     /// Questions at a time of one network.
-    pub(super) asking_of_one: usize,
+    pub(super) in_flight_per_network: usize,
     /// Requests that wait, of all clients.
     pub(super) waiting: usize,
     /// Requests that wait, of one network.
-    pub(super) waiting_of_one: usize,
+    pub(super) waiting_per_network: usize,
     /// The longest wait.
-    pub(super) longest: Duration,
+    pub(super) timeout: Duration,
 }
 
-impl Bounds {
+impl QueueLimits {
     /// Those of questions that cost the answering side about 1 ms of a processor and more: eight at a time are more than it
     /// has processors for.
     pub(super) const COSTLY: Self = Self {
-        asking: 8,
-        asking_of_one: 2,
+        in_flight: 8,
+        in_flight_per_network: 2,
         waiting: 64,
-        waiting_of_one: 8,
-        longest: Duration::from_secs(3),
+        waiting_per_network: 8,
+        timeout: Duration::from_secs(3),
     };
 
     /// Those of passwords: an office may log in at once after a change of the file, and a hash takes tenths of a second.
     pub(super) const PASSWORDS: Self = Self {
-        asking: MOST_HASHED,
-        asking_of_one: 2,
+        in_flight: MAX_HASHED,
+        in_flight_per_network: 2,
         waiting: 256,
-        waiting_of_one: 64,
-        longest: Duration::from_secs(10),
+        waiting_per_network: 64,
+        timeout: Duration::from_secs(10),
     };
 }
 
@@ -64,7 +64,7 @@ struct State {
     /// The requests that wait, in the order of their turns.
     waiting: BTreeMap<Turn, (IpAddr, oneshot::Sender<Permit>)>,
     /// The number of permits.
-    asking: usize,
+    in_flight: usize,
     /// The number of requests so far.
     requests: u64,
 }
@@ -72,7 +72,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Network {
     /// The number of its permits.
-    asking: usize,
+    in_flight: usize,
     /// The number of its requests that wait.
     waiting: usize,
     /// The number of its last request; 0 if there was none lately.
@@ -92,7 +92,7 @@ pub(super) struct Permit {
 
 impl Queue {
     /// All permits are free.
-    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
+    pub(super) fn new(bounds: QueueLimits) -> Arc<Self> {
         Arc::new(Self {
             bounds,
             state: Mutex::default(),
@@ -103,9 +103,9 @@ impl Queue {
     pub(super) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let (grant, granted) = oneshot::channel();
         let turn = self.state.lock().add(network(client), grant, &self.bounds)?;
-        let _left = Left { queue: self, turn };
+        let _left = LeaveOnDrop { queue: self, turn };
         self.serve();
-        timeout(self.bounds.longest, granted).await.ok()?.ok()
+        timeout(self.bounds.timeout, granted).await.ok()?.ok()
     }
 
     /// Gives free permits to those that wait.
@@ -123,18 +123,18 @@ impl Queue {
 
 impl State {
     /// Adds a request to those that wait, if a permit is free for it or there is room.
-    fn add(&mut self, network: IpAddr, grant: oneshot::Sender<Permit>, most: &Bounds) -> Option<Turn> {
-        if self.networks.len() >= MOST_NETWORKS {
-            let oldest = self.requests.saturating_sub(SHORTEST_MEMORY);
+    fn add(&mut self, network: IpAddr, grant: oneshot::Sender<Permit>, max: &QueueLimits) -> Option<Turn> {
+        if self.networks.len() >= MAX_NETWORKS {
+            let oldest = self.requests.saturating_sub(MIN_MEMORY);
             self.networks
-                .retain(|_, own| own.asking + own.waiting > 0 || own.last > oldest);
+                .retain(|_, own| own.in_flight + own.waiting > 0 || own.last > oldest);
         }
         let own = self.networks.entry(network).or_default();
         let turn = (own.last, self.requests + 1);
-        let is_free = self.asking < most.asking && own.asking < most.asking_of_one;
+        let is_free = self.in_flight < max.in_flight && own.in_flight < max.in_flight_per_network;
         if !is_free {
-            let has_room = own.waiting < most.waiting_of_one;
-            if !has_room || (self.waiting.len() >= most.waiting && !self.displace(turn)) {
+            let has_room = own.waiting < max.waiting_per_network;
+            if !has_room || (self.waiting.len() >= max.waiting && !self.evict_newest(turn)) {
                 return None;
             }
         }
@@ -147,7 +147,7 @@ impl State {
     }
 
     /// Ends the wait of the last one, if that is after this turn.
-    fn displace(&mut self, turn: Turn) -> bool {
+    fn evict_newest(&mut self, turn: Turn) -> bool {
         let last = self.waiting.last_key_value().map(|(last, _)| *last);
         last.is_some_and(|last| last > turn && self.remove(last).is_some())
     }
@@ -159,27 +159,27 @@ impl State {
     }
 
     /// The first one that a permit is free for.
-    fn next_waiting(&mut self, most: &Bounds) -> Option<(IpAddr, oneshot::Sender<Permit>)> {
-        if self.asking >= most.asking {
+    fn next_waiting(&mut self, max: &QueueLimits) -> Option<(IpAddr, oneshot::Sender<Permit>)> {
+        if self.in_flight >= max.in_flight {
             return None;
         }
-        let asking = |network| self.networks.get(network).map_or(0, |own| own.asking);
+        let asking = |network| self.networks.get(network).map_or(0, |own| own.in_flight);
         let mut waiting = self.waiting.iter();
-        let (turn, _) = waiting.find(|(_, (network, _))| asking(network) < most.asking_of_one)?;
+        let (turn, _) = waiting.find(|(_, (network, _))| asking(network) < max.in_flight_per_network)?;
         let (network, grant) = self.remove(*turn)?;
-        self.asking += 1;
-        self.networks.entry(network).or_default().asking += 1;
+        self.in_flight += 1;
+        self.networks.entry(network).or_default().in_flight += 1;
         Some((network, grant))
     }
 }
 
 /// Leaves the queue when the wait ends, whatever ends it.
-struct Left<'a> {
+struct LeaveOnDrop<'a> {
     queue: &'a Queue,
     turn: Turn,
 }
 
-impl Drop for Left<'_> {
+impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
         self.queue.state.lock().remove(self.turn);
     }
@@ -189,17 +189,17 @@ impl Drop for Permit {
     fn drop(&mut self) {
         {
             let mut state = self.queue.state.lock();
-            state.asking -= 1;
-            state.networks.entry(self.network).or_default().asking -= 1;
+            state.in_flight -= 1;
+            state.networks.entry(self.network).or_default().in_flight -= 1;
         }
         self.queue.serve();
     }
 }
 
 /// The networks that are remembered: about 300 KiB. Beyond, those that asked longest ago are forgotten.
-const MOST_NETWORKS: usize = 4096;
+const MAX_NETWORKS: usize = 4096;
 /// The requests for which a network is remembered at least.
-const SHORTEST_MEMORY: u64 = 2048;
+const MIN_MEMORY: u64 = 2048;
 
 #[cfg(test)]
 mod tests {
@@ -226,15 +226,15 @@ mod tests {
 
     fn is_idle(queue: &Queue) -> bool {
         let state = queue.state.lock();
-        state.asking == 0 && state.waiting.is_empty()
+        state.in_flight == 0 && state.waiting.is_empty()
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_network_has_two_questions_and_eight_that_wait_and_others_none_the_less() {
-        let queue = Queue::new(Bounds::COSTLY);
+        let queue = Queue::new(QueueLimits::COSTLY);
         let flood: Vec<_> = (0..100).map(|_| enter(&queue, 1)).collect();
         settle().await;
-        assert_eq!(queue.state.lock().asking, 2);
+        assert_eq!(queue.state.lock().in_flight, 2);
         assert_eq!(queue.state.lock().waiting.len(), 8);
         let other = queue.enter(client(2)).await.unwrap();
         assert_eq!(flood.iter().filter(|request| request.is_finished()).count(), 92);
@@ -251,7 +251,7 @@ mod tests {
     /// Takes every permit, on behalf of networks that are no others' here.
     async fn fill(queue: &Arc<Queue>) -> Vec<Permit> {
         let mut held = Vec::new();
-        for number in 0..u32::try_from(queue.bounds.asking).unwrap() {
+        for number in 0..u32::try_from(queue.bounds.in_flight).unwrap() {
             held.push(queue.enter(client(1_000_000 + number)).await.unwrap());
         }
         held
@@ -259,7 +259,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_takes_the_first_request_of_another_network() {
-        let queue = Queue::new(Bounds::COSTLY);
+        let queue = Queue::new(QueueLimits::COSTLY);
         let held = fill(&queue).await;
         let flood: Vec<_> = (0..64).map(|request| enter(&queue, request % 8)).collect();
         settle().await;
@@ -279,7 +279,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_takes_a_newcomer_in_place_of_a_network_that_was_served_lately() {
-        let queue = Queue::new(Bounds::COSTLY);
+        let queue = Queue::new(QueueLimits::COSTLY);
         for number in 0..64 {
             drop(queue.enter(client(number)).await);
         }
@@ -298,7 +298,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_network_that_was_served_longest_ago_is_next_whether_it_has_waited_since_or_not() {
-        for bounds in [Bounds::COSTLY, Bounds::PASSWORDS] {
+        for bounds in [QueueLimits::COSTLY, QueueLimits::PASSWORDS] {
             let queue = Queue::new(bounds);
             // Each asks again after each answer, and waits for nothing between.
             for number in (0..60).chain(0..60) {
@@ -324,7 +324,7 @@ mod tests {
     /// Sixty networks with five wrong passwords a second each, of which two are checked at a time, 80 ms each.
     #[tokio::test(start_paused = true)]
     async fn a_newcomer_does_not_wait_for_sixty_networks_with_more_passwords_than_can_be_checked() {
-        let queue = Queue::new(Bounds::PASSWORDS);
+        let queue = Queue::new(QueueLimits::PASSWORDS);
         let processors = Arc::new(Semaphore::new(2));
         let login = |number: u32| {
             let (queue, processors) = (Arc::clone(&queue), Arc::clone(&processors));
@@ -360,18 +360,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn networks_that_were_served_are_remembered_within_a_bound() {
-        let queue = Queue::new(Bounds::COSTLY);
-        for number in 0..3 * u32::try_from(MOST_NETWORKS).unwrap() {
+        let queue = Queue::new(QueueLimits::COSTLY);
+        for number in 0..3 * u32::try_from(MAX_NETWORKS).unwrap() {
             drop(queue.enter(client(number)).await);
         }
         let state = queue.state.lock();
-        assert!(state.networks.len() <= MOST_NETWORKS, "{}", state.networks.len());
-        assert!(state.networks.len() >= MOST_NETWORKS / 2);
+        assert!(state.networks.len() <= MAX_NETWORKS, "{}", state.networks.len());
+        assert!(state.networks.len() >= MAX_NETWORKS / 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_ends_after_three_seconds_and_one_that_is_left_is_forgotten() {
-        let queue = Queue::new(Bounds::COSTLY);
+        let queue = Queue::new(QueueLimits::COSTLY);
         let held = [queue.enter(client(1)).await, queue.enter(client(1)).await];
         let start = Instant::now();
         let left = enter(&queue, 1);
@@ -379,7 +379,7 @@ mod tests {
         left.abort();
         assert!(left.await.is_err());
         assert!(queue.enter(client(1)).await.is_none());
-        assert_eq!(start.elapsed(), Bounds::COSTLY.longest);
+        assert_eq!(start.elapsed(), QueueLimits::COSTLY.timeout);
         assert!(queue.state.lock().waiting.is_empty());
         drop(held);
         assert!(is_idle(&queue));

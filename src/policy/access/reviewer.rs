@@ -21,15 +21,15 @@ pub trait Reviewer: fmt::Debug + Send + Sync {
 }
 
 /// The answer to a question, or the reason why there is none.
-pub type Review<'a, T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
+pub type Review<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReviewError>> + Send + 'a>>;
 
 /// Whether a credential proves a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It proves this one.
-    Proved(Arc<User>),
+    Authenticated(Arc<User>),
     /// It proves none. The sentence is for the client, and holds no part of the credential.
-    Refused(Box<str>),
+    Rejected(Box<str>),
 }
 
 /// Whether a user may do something.
@@ -89,20 +89,20 @@ pub enum Change {
     /// A role or binding of this namespace.
     Namespace(Box<str>),
     /// The user of this id was deleted: a ServiceAccount.
-    UserGone(Box<str>),
+    UserDeleted(Box<str>),
 }
 
 /// Why a question has no answer. It is never taken for a no.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Unavailable {
+pub struct ReviewError {
     /// The value of the label `kind`, such as `timeout`.
     pub kind: &'static str,
     /// The failure in words, for the operator.
     pub message: Box<str>,
 }
 
-impl Unavailable {
+impl ReviewError {
     /// A failure of that kind, in these words.
     pub(crate) fn new(kind: &'static str, message: impl Into<Box<str>>) -> Self {
         let message = message.into();
@@ -111,8 +111,8 @@ impl Unavailable {
 }
 
 /// The client, or all clients together, ask too much at the moment.
-pub(super) fn busy() -> Unavailable {
-    Unavailable::new(BUSY, "too many questions at the moment")
+pub(super) fn busy() -> ReviewError {
+    ReviewError::new(BUSY, "too many questions at the moment")
 }
 
 /// The kind of [`busy`].

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::evidence::credential::Credential;
 use super::oidc::{Issuers, Verifier};
 use super::options::Options;
-use super::passwords::Users;
+use super::passwords::PasswordFile;
 use super::reviewer::{Action, Reviewer};
 use super::tickets::{Key, Tickets};
 use crate::base::secret::Secret;
@@ -21,14 +21,14 @@ pub struct Sources {
     /// The OIDC issuers.
     pub issuers: Option<Arc<Issuers>>,
     /// The file of users.
-    pub users: Option<Arc<Users>>,
+    pub users: Option<Arc<PasswordFile>>,
     /// The tickets.
     pub tickets: Option<Arc<Tickets>>,
 }
 
 /// The options, and the sources that are asked.
 #[derive(Clone, Debug)]
-pub(super) struct Rules {
+pub(super) struct AccessConfig {
     pub(super) options: Options,
     pub(super) sources: Sources,
 }
@@ -38,7 +38,7 @@ pub(super) struct Rules {
 pub(super) enum Source<'a> {
     Tickets(&'a Tickets, Key),
     /// A name and a password.
-    Users(&'a Users, &'a str, &'a Secret),
+    Users(&'a PasswordFile, &'a str, &'a Secret),
     Issuer(&'a Verifier, Jwt<'a>),
     ApiServer(&'a dyn Reviewer, &'a Secret),
     /// It proves no user, by this sentence. To see that costs less than to remember it.
@@ -49,7 +49,7 @@ impl Sources {
     /// Returns the credential as it is judged: the password of a user that the file does not know is a token, whatever the
     /// user. Where there is a file, a text that no token looks like stays a password: a typing error in a name must not send
     /// the password that belongs to it to another server.
-    pub(super) fn normalized(&self, credential: Credential) -> Credential {
+    pub(super) fn normalize(&self, credential: Credential) -> Credential {
         match credential {
             Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),
             credential @ (Credential::Basic { .. } | Credential::Bearer(_)) => credential,
@@ -76,7 +76,7 @@ impl Sources {
     /// Returns the tickets, and the hash of a text that has the shape of one. Where tickets are accepted nothing else of that
     /// shape is, so that a wrong one costs no more than its hash.
     pub(super) fn ticket(&self, text: &Secret) -> Option<(&Tickets, Key)> {
-        Some((self.tickets.as_deref()?, Key::of(text)?))
+        Some((self.tickets.as_deref()?, Key::from_ticket(text)?))
     }
 }
 
@@ -85,7 +85,7 @@ fn is_like_a_token(text: &str) -> bool {
     text.starts_with("eyJ") || text.len() >= 100
 }
 
-impl Rules {
+impl AccessConfig {
     /// Returns how long a yes counts while there is no answer.
     pub(super) fn stale(&self) -> Duration {
         self.options.kubernetes.as_ref().map_or(Duration::ZERO, |own| own.stale)
@@ -96,7 +96,7 @@ impl Rules {
         self.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck)
     }
 
-    /// Returns the one source that judges a credential, which is [normalized](Sources::normalized).
+    /// Returns the one source that judges a credential, which is [normalized](Sources::normalize).
     pub(super) fn source<'a>(&'a self, credential: &'a Credential) -> Source<'a> {
         let sources = &self.sources;
         let token = match (credential, &sources.users) {

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{AUTHENTICATED, Action, Decision, Method, Review, Reviewer, Unavailable, User, Verdict};
+use super::{AUTHENTICATED, Action, Decision, Method, Review, ReviewError, Reviewer, User, Verdict};
 use crate::base::secret::Secret;
 
-type AnswerToken = Box<dyn Fn(&str) -> Result<Verdict, Unavailable> + Send + Sync>;
-type AnswerAccess = Box<dyn Fn(&User, &Action) -> Result<Decision, Unavailable> + Send + Sync>;
+type AnswerToken = Box<dyn Fn(&str) -> Result<Verdict, ReviewError> + Send + Sync>;
+type AnswerAccess = Box<dyn Fn(&User, &Action) -> Result<Decision, ReviewError> + Send + Sync>;
 
 /// Answers by functions, and counts what it is asked.
 pub(super) struct Script {
@@ -34,7 +34,7 @@ impl Script {
     /// Every token is the name of its user, and every user may do everything.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            token: Mutex::new(Box::new(|token| Ok(Verdict::Proved(Arc::new(user(token)))))),
+            token: Mutex::new(Box::new(|token| Ok(Verdict::Authenticated(Arc::new(user(token)))))),
             access: Mutex::new(Box::new(|_, _| Ok(decision(true)))),
             tokens: AtomicUsize::new(0),
             accesses: AtomicUsize::new(0),
@@ -46,12 +46,12 @@ impl Script {
 
     pub(super) fn set_access(
         &self,
-        answer: impl Fn(&User, &Action) -> Result<Decision, Unavailable> + Send + Sync + 'static,
+        answer: impl Fn(&User, &Action) -> Result<Decision, ReviewError> + Send + Sync + 'static,
     ) {
         *self.access.lock() = Box::new(answer);
     }
 
-    pub(super) fn set_token(&self, answer: impl Fn(&str) -> Result<Verdict, Unavailable> + Send + Sync + 'static) {
+    pub(super) fn set_token(&self, answer: impl Fn(&str) -> Result<Verdict, ReviewError> + Send + Sync + 'static) {
         *self.token.lock() = Box::new(answer);
     }
 
@@ -93,8 +93,8 @@ impl Reviewer for Script {
 }
 
 /// The failure of a server that is away.
-pub(super) fn away() -> Unavailable {
-    Unavailable::new("timeout", "no answer")
+pub(super) fn away() -> ReviewError {
+    ReviewError::new("timeout", "no answer")
 }
 
 pub(super) fn decision(allowed: bool) -> Decision {

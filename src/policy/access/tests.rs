@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep};
 
 use super::test_support::{Script, away, decision, user};
 use super::*;
-use crate::net::tls::{Identity, Peer};
+use crate::net::tls::{ClientTls, Identity};
 use crate::policy::allowlist::{Allowlist, Endpoints, ServiceTarget, TargetId, Terms, UserLists, Writer};
-use crate::tunnel::outcome::Reason;
+use crate::tunnel::outcome::CloseReason;
 
 mod guesses;
 mod identities;
@@ -81,7 +81,7 @@ impl World {
             .unwrap()
     }
 
-    async fn identify(&self, token: &str, client: u32) -> Result<Subject, Denial> {
+    async fn identify(&self, token: &str, client: u32) -> Result<Subject, Refusal> {
         self.access.authenticate(evidence(token, client)).await
     }
 
@@ -98,14 +98,14 @@ impl World {
         self.access.apply(options, sources);
     }
 
-    async fn grant(&self, token: &str, target: &str) -> Result<Grant, Denial> {
+    async fn grant(&self, token: &str, target: &str) -> Result<TunnelGrant, Refusal> {
         let subject = self.identify(token, 1).await?;
         self.access.authorize(&subject, &self.target(target)).await
     }
 }
 
-fn evidence(token: &str, client: u32) -> Evidence<'static> {
-    Evidence {
+fn evidence(token: &str, client: u32) -> RequestCredentials<'static> {
+    RequestCredentials {
         credential: Some(Ok(Credential::Bearer(token.into()))),
         peer: None,
         client: Ipv4Addr::from_bits(client).into(),
@@ -113,9 +113,9 @@ fn evidence(token: &str, client: u32) -> Evidence<'static> {
     }
 }
 
-fn has_ended(grant: &Grant) -> bool {
+fn has_ended(grant: &TunnelGrant) -> bool {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    std::pin::pin!(grant.ended()).poll(&mut context).is_ready()
+    std::pin::pin!(grant.revoked_or_expired()).poll(&mut context).is_ready()
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -152,8 +152,8 @@ async fn a_flood_of_invalid_tokens_delays_no_user_and_evicts_none() {
     let world = World::new(|_| {});
     world.publish(["a".to_owned()], None);
     world.script.set_token(|token| match token.starts_with("invalid") {
-        true => Ok(Verdict::Refused("the token is not valid".into())),
-        false => Ok(Verdict::Proved(Arc::new(user(token)))),
+        true => Ok(Verdict::Rejected("the token is not valid".into())),
+        false => Ok(Verdict::Authenticated(Arc::new(user(token)))),
     });
     let start = Instant::now();
     let access = &world.access;
@@ -165,7 +165,7 @@ async fn a_flood_of_invalid_tokens_delays_no_user_and_evicts_none() {
             .unwrap_err();
         assert!(matches!(
             denial.refusal,
-            Refusal::CredentialsRefused | Refusal::AccessUnknown
+            RefusalReason::CredentialsRefused | RefusalReason::AuthorizationUnavailable
         ));
     });
     let users = (0..50).map(|number| {
@@ -186,12 +186,12 @@ async fn a_flood_of_invalid_tokens_delays_no_user_and_evicts_none() {
         delays.iter().all(|delay| *delay <= Duration::from_millis(2)),
         "{delays:?}"
     );
-    let most = world.script.most_at_once.load(Ordering::Relaxed);
-    assert!(most <= 8, "{most}");
+    let max = world.script.most_at_once.load(Ordering::Relaxed);
+    assert!(max <= 8, "{max}");
     // Two at a time: not more than two each millisecond.
     let asked = world.script.tokens.load(Ordering::Relaxed);
-    let most = usize::try_from(start.elapsed().as_millis()).unwrap() * 2 + 60;
-    assert!(asked <= most, "{asked} of {most}");
+    let max = usize::try_from(start.elapsed().as_millis()).unwrap() * 2 + 60;
+    assert!(asked <= max, "{asked} of {max}");
     let before = world.script.asked();
     for number in 0..50 {
         world.identify(&format!("user{number}"), 100 + number).await.unwrap();
@@ -248,7 +248,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         async move {
             let begun = Instant::now();
             let denial = access.authenticate(evidence(&token, number / 2)).await.unwrap_err();
-            assert_eq!(denial.refusal, Refusal::AccessUnknown);
+            assert_eq!(denial.refusal, RefusalReason::AuthorizationUnavailable);
             begun.elapsed()
         }
     });
@@ -286,7 +286,7 @@ async fn thirty_minutes_without_the_api_server_end_no_tunnel() {
     world.script.set_token(|token| {
         let mut user = user(token);
         user.expires = (token == "short").then(|| SystemTime::now() + seconds(120));
-        Ok(Verdict::Proved(Arc::new(user)))
+        Ok(Verdict::Authenticated(Arc::new(user)))
     });
     let mut running = Vec::new();
     for number in 0..20 {
@@ -301,7 +301,11 @@ async fn thirty_minutes_without_the_api_server_end_no_tunnel() {
         let new = world.grant("alice", "t3").await.map_err(|denial| denial.refusal);
         // What was allowed stays allowed for ten minutes, and never beyond the credential's own end.
         if minute != 9 {
-            let expected = if minute < 9 { None } else { Some(Refusal::AccessUnknown) };
+            let expected = if minute < 9 {
+                None
+            } else {
+                Some(RefusalReason::AuthorizationUnavailable)
+            };
             assert_eq!(new.err(), expected, "minute {minute}");
         }
         let short = world.grant("short", "t0").await;
@@ -313,7 +317,7 @@ async fn thirty_minutes_without_the_api_server_end_no_tunnel() {
     world.script.set_access(|_, _| Ok(decision(true)));
     world
         .script
-        .set_token(|token| Ok(Verdict::Proved(Arc::new(user(token)))));
+        .set_token(|token| Ok(Verdict::Authenticated(Arc::new(user(token)))));
     sleep(seconds(21)).await;
     world.grant("alice", "t3").await.unwrap();
     assert!(!running.iter().any(has_ended));
@@ -326,7 +330,7 @@ async fn another_api_server_is_asked_though_the_one_before_it_does_not_answer() 
     world.script.fail();
     for number in 0..10 {
         let denial = world.identify(&format!("user{number}"), number).await.unwrap_err();
-        assert_eq!(denial.refusal, Refusal::AccessUnknown);
+        assert_eq!(denial.refusal, RefusalReason::AuthorizationUnavailable);
     }
     world.script = Script::new();
     world.reload(|_| {});
@@ -343,7 +347,7 @@ async fn no_series_has_a_user_in_it_and_what_is_burnt_is_counted() {
     let mut clear = evidence("alice", 1);
     clear.is_local = false;
     let denial = world.access.authenticate(clear).await.unwrap_err();
-    assert_eq!(denial.refusal, Refusal::CredentialsInClear);
+    assert_eq!(denial.refusal, RefusalReason::CredentialsInClear);
     world.access.count();
     let page = world.metrics.encode().unwrap();
     assert!(!page.contains("alice"), "{page}");

@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
-use super::reviewer::{Unavailable, Verdict};
+use super::reviewer::{ReviewError, Verdict};
 use super::user::{Method, User};
 use crate::policy::allowlist::TargetId;
 use crate::protocol::jwt::SKEW;
-pub use crate::protocol::ticket::{Key, Minted, SECRET_TYPE, Ticket, TicketTarget, data_of};
+pub use crate::protocol::ticket::{Key, NewTicket, SECRET_TYPE, Ticket, TicketTarget, data_of};
 
 pub(crate) mod watches;
 
@@ -31,16 +31,16 @@ pub struct Tickets {
 
 #[derive(Debug)]
 struct Table {
-    entries: HashMap<Key, Proof>,
+    entries: HashMap<Key, TicketIdentity>,
     /// The number of entries that are no tickets.
     faults: usize,
 }
 
 /// What is known of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Judged {
+pub enum TicketLookup {
     /// It is in force.
-    Proved(Proof),
+    Proved(TicketIdentity),
     /// It was, and its time is over.
     Expired,
     /// It has longer to live than tickets may.
@@ -53,14 +53,14 @@ pub enum Judged {
 
 /// What a ticket proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proof {
+pub struct TicketIdentity {
     /// The user.
     pub user: Arc<User>,
     /// The only target that it opens, if it is for one. It gives no right to it.
     pub target: Option<TicketTarget>,
 }
 
-impl Proof {
+impl TicketIdentity {
     /// Parses the value of the Secret's key.
     fn parse(value: &[u8]) -> Result<Self, &'static str> {
         let Ticket {
@@ -74,7 +74,7 @@ impl Proof {
     }
 
     /// Returns whether the ticket is for that target: the one that is dialled, regardless of the name it was asked for by.
-    pub fn opens(&self, target: &TargetId) -> bool {
+    pub fn allows(&self, target: &TargetId) -> bool {
         self.target.as_ref().is_none_or(|own| match target.is_static() {
             true => own.is_static(&target.service),
             false => own.is_service(&target.service, &target.namespace),
@@ -96,40 +96,42 @@ impl Tickets {
     ///
     /// It is found by its hash in a map. The time that this takes depends on the hash of what the client has sent, and says
     /// nothing of the tickets that there are.
-    pub fn judge(&self, key: Key, now: SystemTime) -> Judged {
+    pub fn lookup(&self, key: Key, now: SystemTime) -> TicketLookup {
         let table = self.table.load();
         let Some(table) = table.as_ref() else {
-            return Judged::Unlisted;
+            return TicketLookup::Unlisted;
         };
         // By more than what clocks differ by it lasts too long.
         let latest = now.checked_add(self.ttl).and_then(|latest| latest.checked_add(SKEW));
         match table.entries.get(&key) {
-            None => Judged::Unknown,
-            Some(proof) if proof.user.expires.is_none_or(|expires| expires <= now) => Judged::Expired,
-            Some(proof) if latest.is_some_and(|latest| proof.user.expires > Some(latest)) => Judged::TooLong,
-            Some(proof) => Judged::Proved(proof.clone()),
+            None => TicketLookup::Unknown,
+            Some(proof) if proof.user.expires.is_none_or(|expires| expires <= now) => TicketLookup::Expired,
+            Some(proof) if latest.is_some_and(|latest| proof.user.expires > Some(latest)) => TicketLookup::TooLong,
+            Some(proof) => TicketLookup::Proved(proof.clone()),
         }
     }
 
     /// The verdict on the ticket of that hash. Where the table `is_late`, it may be out of date, and only a no counts that
     /// stays one. `record_wrong` counts a ticket that there is not.
-    pub(super) fn verdict(
+    pub(super) fn authenticate(
         &self,
         key: Key,
         is_late: bool,
         record_wrong: impl FnOnce() -> bool,
-    ) -> Result<Verdict, Unavailable> {
-        let unavailable = |message: &str| Err(Unavailable::new("tickets", message));
-        match self.judge(key, SystemTime::now()) {
-            Judged::Proved(_) | Judged::Unknown if is_late => unavailable("what was taken back may not be known yet"),
-            Judged::Proved(proof) => Ok(Verdict::Proved(proof.user)),
-            Judged::Expired => Ok(Verdict::Refused(EXPIRED.into())),
-            Judged::TooLong => Ok(Verdict::Refused(TOO_LONG.into())),
-            Judged::Unknown => {
-                record_wrong();
-                Ok(Verdict::Refused(UNKNOWN.into()))
+    ) -> Result<Verdict, ReviewError> {
+        let unavailable = |message: &str| Err(ReviewError::new("tickets", message));
+        match self.lookup(key, SystemTime::now()) {
+            TicketLookup::Proved(_) | TicketLookup::Unknown if is_late => {
+                unavailable("what was taken back may not be known yet")
             }
-            Judged::Unlisted => unavailable("the tickets have not been listed yet"),
+            TicketLookup::Proved(proof) => Ok(Verdict::Authenticated(proof.user)),
+            TicketLookup::Expired => Ok(Verdict::Rejected(EXPIRED.into())),
+            TicketLookup::TooLong => Ok(Verdict::Rejected(TOO_LONG.into())),
+            TicketLookup::Unknown => {
+                record_wrong();
+                Ok(Verdict::Rejected(UNKNOWN.into()))
+            }
+            TicketLookup::Unlisted => unavailable("the tickets have not been listed yet"),
         }
     }
 
@@ -148,15 +150,15 @@ impl Tickets {
 
     /// Puts the data of the Secret in force, in place of what it had before; no data takes all of its tickets back. An
     /// entry that cannot be read is no ticket, and the others count.
-    pub fn replace(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<TicketFault> {
+    pub fn replace(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<TicketEntryError> {
         let mut entries = HashMap::new();
         let mut faults = Vec::new();
         for (name, value) in data {
             let key = Key::parse(name).ok_or(NOT_A_HASH);
-            match key.and_then(|key| Ok((key, Proof::parse(value)?))) {
-                Ok((key, proof)) if entries.len() < MOST => drop(entries.insert(key, proof)),
-                Ok(_) => faults.push(TicketFault::new(name, "there are more than 16384 tickets")),
-                Err(reason) => faults.push(TicketFault::new(name, reason)),
+            match key.and_then(|key| Ok((key, TicketIdentity::parse(value)?))) {
+                Ok((key, proof)) if entries.len() < MAX_TICKETS => drop(entries.insert(key, proof)),
+                Ok(_) => faults.push(TicketEntryError::new(name, "there are more than 16384 tickets")),
+                Err(reason) => faults.push(TicketEntryError::new(name, reason)),
             }
         }
         self.table.store(Some(Arc::new(Table {
@@ -171,14 +173,14 @@ impl Tickets {
 /// A fault of an entry. Prints as `e3b0c442…: it has no user`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
-pub struct TicketFault {
+pub struct TicketEntryError {
     /// The beginning of its key: enough to find it.
     pub key: Box<str>,
     /// The reason.
     pub reason: &'static str,
 }
 
-impl TicketFault {
+impl TicketEntryError {
     fn new(name: &str, reason: &'static str) -> Self {
         Self {
             key: crate::base::text::excerpt(name, 8).into(),
@@ -194,7 +196,7 @@ const TOO_LONG: &str = "the ticket is valid for longer than tickets may be";
 /// The fault of a key.
 const NOT_A_HASH: &str = "its key is no SHA-256 in lower-case hexadecimal digits";
 /// The tickets of the Secret. One of 1 MiB has room for a quarter of them.
-const MOST: usize = 16_384;
+const MAX_TICKETS: usize = 16_384;
 
 #[cfg(test)]
 mod tests;

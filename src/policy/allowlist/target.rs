@@ -15,17 +15,17 @@ use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use super::workload::Workloads;
-use crate::base::cold::cold;
+use crate::base::boxed::boxed;
 use crate::net::tls::Identity;
 use crate::protocol::phrase::Phrase;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::TargetLimits;
 use crate::tunnel::limits::bucket::Limit;
 use crate::tunnel::limits::budget::Budgets;
-use crate::tunnel::limits::queue::{Permit, Queue, QueueTimeouts};
+use crate::tunnel::limits::queue::{DialQueue, Permit, QueueTimeouts};
 use crate::tunnel::limits::slots::{Slot, Slots};
 use crate::tunnel::metrics::{Metrics, TargetSeries};
-use crate::tunnel::outcome::{Denial, Refusal};
+use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::proxy_header;
 
 /// The identity of a target, also its metric labels.
@@ -144,9 +144,9 @@ pub struct Target {
     /// of each.
     shared: OnceLock<Box<Budgets>>,
     tunnels: OnceLock<Arc<Slots>>,
-    dials: OnceLock<Arc<Queue>>,
+    dials: OnceLock<Arc<DialQueue>>,
     /// Made by the first tunnel, or by the revocation.
-    revoked: OnceLock<CancellationToken>,
+    removed: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
     /// An operator lets no new tunnel begin.
     is_cordoned: AtomicBool,
@@ -168,7 +168,7 @@ impl Target {
             shared: OnceLock::new(),
             tunnels: OnceLock::new(),
             dials: OnceLock::new(),
-            revoked: OnceLock::new(),
+            removed: OnceLock::new(),
             series: OnceLock::new(),
             is_cordoned: AtomicBool::new(false),
         }
@@ -185,7 +185,7 @@ impl Target {
     }
 
     /// Its endpoints, as soon as there is an address to dial. Pending forever if it never gets one.
-    pub async fn dialable(&self) -> Arc<Endpoints> {
+    pub async fn ready_endpoints(&self) -> Arc<Endpoints> {
         loop {
             let mut changed = pin!(self.endpoints_changed.notified());
             // Enabled before the load, so that no later change is missed.
@@ -211,7 +211,7 @@ impl Target {
     /// The rates of all of its tunnels together.
     pub fn shared(&self) -> &Budgets {
         let make = |limits: &TargetLimits| Box::new(Budgets::new(limits.caps.rates(), limits.tunnel.burst));
-        self.made::<Box<Budgets>>(&self.shared, make)
+        self.get_or_init::<Box<Budgets>>(&self.shared, make)
     }
 
     /// The longest life of a tunnel that begins now; `None` is unlimited.
@@ -238,13 +238,15 @@ impl Target {
     ///
     /// # Errors
     /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
-    pub fn enter(&self) -> Result<Slot, Denial> {
+    pub fn take_slot(&self) -> Result<Slot, Refusal> {
         if self.terms.load().limits.is_closed || self.is_cordoned() {
-            return Err(Refusal::TargetClosed.into());
+            return Err(RefusalReason::TargetClosed.into());
         }
-        let tunnels = self.made(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
-        let phrase = || Refusal::TargetFull.phrase().limited(tunnels.most());
-        tunnels.take().ok_or_else(|| Denial::new(Refusal::TargetFull, phrase()))
+        let tunnels = self.get_or_init(&self.tunnels, |limits| Arc::new(Slots::new(limits.caps.tunnels)));
+        let phrase = || RefusalReason::TargetFull.phrase().limited(tunnels.max());
+        tunnels
+            .take()
+            .ok_or_else(|| Refusal::new(RefusalReason::TargetFull, phrase()))
     }
 
     /// Whether an operator lets no new tunnel begin, in this process.
@@ -253,7 +255,7 @@ impl Target {
     }
 
     /// Lets no new tunnel begin, or lets them again. The tunnels that run are not touched.
-    pub fn cordon(&self, is_cordoned: bool) {
+    pub fn set_cordoned(&self, is_cordoned: bool) {
         self.is_cordoned.store(is_cordoned, Ordering::Relaxed);
     }
 
@@ -261,23 +263,23 @@ impl Target {
     ///
     /// # Errors
     /// [`Refusal::TargetBusy`].
-    pub async fn begin_dial(&self, timeouts: QueueTimeouts) -> Result<Permit, Refusal> {
-        let dials = self.made(&self.dials, |limits| Arc::new(Queue::new(limits.caps.dials)));
-        dials.enter(timeouts).await.ok_or(Refusal::TargetBusy)
+    pub async fn begin_dial(&self, timeouts: QueueTimeouts) -> Result<Permit, RefusalReason> {
+        let dials = self.get_or_init(&self.dials, |limits| Arc::new(DialQueue::new(limits.caps.dials)));
+        dials.acquire(timeouts).await.ok_or(RefusalReason::TargetBusy)
     }
 
     /// Checks that a client with this identity may have a tunnel.
     ///
     /// # Errors
     /// [`Refusal::ClientNotAllowed`].
-    pub fn admits(&self, identity: Option<&Identity>) -> Result<(), Denial> {
+    pub fn check_client(&self, identity: Option<&Identity>) -> Result<(), Refusal> {
         match (&self.terms.load().allowed_clients, identity) {
             (None, _) => Ok(()),
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
-            (Some(_), Some(_)) => Err(Refusal::ClientNotAllowed.into()),
+            (Some(_), Some(_)) => Err(RefusalReason::ClientNotAllowed.into()),
             (Some(_), None) => {
                 let phrase = Phrase::of_target("", " requires a client certificate");
-                Err(Denial::new(Refusal::ClientNotAllowed, phrase))
+                Err(Refusal::new(RefusalReason::ClientNotAllowed, phrase))
             }
         }
     }
@@ -293,9 +295,9 @@ impl Target {
     }
 
     /// Completes when a tunnel that begins now has reached its longest life.
-    pub async fn outlived(&self) {
+    pub async fn lifetime_elapsed(&self) {
         match self.lifetime() {
-            Some(lifetime) => cold(sleep(lifetime)).await,
+            Some(lifetime) => boxed(sleep(lifetime)).await,
             None => pending().await,
         }
     }
@@ -304,16 +306,19 @@ impl Target {
     ///
     /// # Errors
     /// The error of `work`, or [`Refusal::NotAllowed`].
-    pub async fn while_allowed<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    pub async fn while_listed<T>(
+        &self,
+        work: impl Future<Output = Result<T, RefusalReason>>,
+    ) -> Result<T, RefusalReason> {
         tokio::select! {
             biased;
-            () = self.revoked() => Err(Refusal::NotAllowed),
+            () = self.removed() => Err(RefusalReason::NotAllowed),
             done = work => done,
         }
     }
 
     /// Completes when the target has left the allowlist.
-    pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
+    pub fn removed(&self) -> WaitForCancellationFuture<'_> {
         self.revocation().cancelled()
     }
 
@@ -343,31 +348,31 @@ impl Target {
         self.rates.download.set(tunnel.download, tunnel.burst);
         // Stored before: what is made at the same time has the limits before or after, and then is set to these.
         self.terms.store(Arc::clone(terms));
-        self.set_made();
+        self.apply_limits();
         before.user_lists != terms.user_lists
     }
 
-    pub(super) fn revoke(&self) {
+    pub(super) fn remove(&self) {
         self.revocation().cancel();
     }
 
     fn revocation(&self) -> &CancellationToken {
-        self.revoked.get_or_init(CancellationToken::new)
+        self.removed.get_or_init(CancellationToken::new)
     }
 
     /// What the first request makes of the limits.
-    fn made<'a, T>(&self, place: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
+    fn get_or_init<'a, T>(&self, place: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
         if let Some(made) = place.get() {
             return made;
         }
         let made = place.get_or_init(|| make(&self.terms.load().limits));
         // An update may have looked for it just before it was there.
-        self.set_made();
+        self.apply_limits();
         made
     }
 
     /// Sets what has been made to the limits in force.
-    fn set_made(&self) {
+    fn apply_limits(&self) {
         let limits = self.terms.load().limits;
         if let Some(shared) = self.shared.get() {
             shared.set(limits.caps.rates(), limits.tunnel.burst);
@@ -406,7 +411,7 @@ mod tests {
     async fn a_wait_for_an_endpoint_ends_with_the_first_one() {
         let target = target(Endpoints::default(), TargetLimits::default());
         let waiting = Arc::clone(&target);
-        let waiter = tokio::spawn(async move { waiting.dialable().await });
+        let waiter = tokio::spawn(async move { waiting.ready_endpoints().await });
         tokio::task::yield_now().await;
         let none_ready = Endpoints {
             total: 1,
@@ -432,27 +437,27 @@ mod tests {
             ..TargetLimits::default()
         };
         let target = target(Endpoints::default(), few);
-        let _tunnels = [target.enter().unwrap(), target.enter().unwrap()];
-        assert_eq!(target.enter().unwrap_err().refusal, Refusal::TargetFull);
+        let _tunnels = [target.take_slot().unwrap(), target.take_slot().unwrap()];
+        assert_eq!(target.take_slot().unwrap_err().refusal, RefusalReason::TargetFull);
         let closed = TargetLimits {
             is_closed: true,
             ..TargetLimits::default()
         };
         target.update(Endpoints::default(), &terms(closed));
-        assert_eq!(target.enter().unwrap_err().refusal, Refusal::TargetClosed);
+        assert_eq!(target.take_slot().unwrap_err().refusal, RefusalReason::TargetClosed);
         target.update(Endpoints::default(), &terms(few));
         let second = Duration::from_secs(1);
         let timeouts = QueueTimeouts {
-            longest: second,
-            without_success: second,
+            total: second,
+            stalled: second,
         };
         let dial = || target.begin_dial(timeouts);
         let _dial = dial().await.unwrap();
-        assert_eq!(dial().await.unwrap_err(), Refusal::TargetBusy);
+        assert_eq!(dial().await.unwrap_err(), RefusalReason::TargetBusy);
         target.update(Endpoints::default(), &Arc::default());
         let mut more = Vec::new();
         for _ in 0..10 {
-            more.push((target.enter().unwrap(), dial().await.unwrap()));
+            more.push((target.take_slot().unwrap(), dial().await.unwrap()));
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::tunnel::limits::owners::network;
 
 /// A request to wake a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wake {
+pub struct WakeRequest {
     /// The target.
     pub target: TargetId,
     /// What is to be started.
@@ -25,95 +25,95 @@ pub struct Wake {
 
 /// The answer to a request for a target without an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
+pub enum WakeResult {
     /// Nothing was asked: there is nothing to start, it was asked before or has failed lately, or the queue is full.
-    No,
+    NotRequested,
     /// It is asked to start.
-    Asked,
+    Requested,
     /// The client has had its share of the minute.
-    Limited,
+    RateLimited,
 }
 
 /// The targets that are asked to start.
 #[derive(Debug, Default)]
-pub struct Wakes {
-    listener: ArcSwapOption<mpsc::Sender<Wake>>,
+pub struct WakeRequests {
+    listener: ArcSwapOption<mpsc::Sender<WakeRequest>>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    flights: HashMap<TargetId, Flight>,
+    flights: HashMap<TargetId, PendingWake>,
     /// The wakes of clients within a minute.
     clients: HashMap<IpAddr, (Instant, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct PendingWake {
     /// When it counts no longer.
     until: Instant,
     has_failed: bool,
 }
 
-impl Wakes {
+impl WakeRequests {
     /// The requests to wake a target, from now on.
-    pub fn listen(&self) -> mpsc::Receiver<Wake> {
+    pub fn subscribe(&self) -> mpsc::Receiver<WakeRequest> {
         let (sender, requests) = mpsc::channel(QUEUED);
         self.listener.store(Some(std::sync::Arc::new(sender)));
         requests
     }
 
-    /// Wakes a target without an endpoint, if its Service says how. It has `longest` to start.
-    pub(super) fn ask(&self, target: &Target, client: IpAddr, longest: Duration) -> Woken {
+    /// Wakes a target without an endpoint, if its Service says how. It has `timeout` to start.
+    pub(super) fn request(&self, target: &Target, client: IpAddr, timeout: Duration) -> WakeResult {
         let Some(workload) = target.terms().workloads.wake.clone() else {
-            return Woken::No;
+            return WakeResult::NotRequested;
         };
         let Some(listener) = self.listener.load_full() else {
-            return Woken::No;
+            return WakeResult::NotRequested;
         };
         let now = Instant::now();
         let mut state = self.state.lock();
         state.forget(now);
         if state.flights.get(target.id()).is_some_and(|flight| flight.until > now) {
-            return Woken::No;
+            return WakeResult::NotRequested;
         }
         // A full queue: a later request asks again.
         let Ok(place) = listener.try_reserve() else {
-            return Woken::No;
+            return WakeResult::NotRequested;
         };
         if !state.admits(network(client.to_canonical()), now) {
-            return Woken::Limited;
+            return WakeResult::RateLimited;
         }
-        let wake = Wake {
+        let wake = WakeRequest {
             target: target.id().clone(),
             workload,
         };
         place.send(wake);
-        let until = now + longest;
-        let flight = Flight {
+        let until = now + timeout;
+        let flight = PendingWake {
             until,
             has_failed: false,
         };
         state.flights.insert(target.id().clone(), flight);
-        Woken::Asked
+        WakeResult::Requested
     }
 
     /// How long a target that was asked to start still has; `None` if it was not.
-    pub(super) fn left(&self, target: &TargetId) -> Option<Duration> {
+    pub(super) fn time_left(&self, target: &TargetId) -> Option<Duration> {
         let state = self.state.lock();
         let flight = state.flights.get(target).filter(|flight| !flight.has_failed)?;
         flight.until.checked_duration_since(Instant::now())
     }
 
     /// The target has an endpoint: the next request without one may wake it again.
-    pub(super) fn has_started(&self, target: &TargetId) {
+    pub(super) fn started(&self, target: &TargetId) {
         self.state.lock().flights.remove(target);
     }
 
     /// The target cannot be started. It is asked again a while later at the earliest.
     pub fn failed(&self, target: &TargetId) {
         if let Some(flight) = self.state.lock().flights.get_mut(target) {
-            *flight = Flight {
+            *flight = PendingWake {
                 until: Instant::now() + AFTER_FAILURE,
                 has_failed: true,
             };
@@ -124,7 +124,7 @@ impl Wakes {
 impl State {
     /// Whether the client may wake one more target.
     fn admits(&mut self, client: IpAddr, now: Instant) -> bool {
-        if self.clients.len() >= MOST_CLIENTS && !self.clients.contains_key(&client) {
+        if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&client) {
             return false;
         }
         let (since, count) = self.clients.entry(client).or_insert((now, 0));
@@ -132,15 +132,15 @@ impl State {
             (*since, *count) = (now, 0);
         }
         *count += 1;
-        *count <= MOST_OF_A_CLIENT
+        *count <= MAX_PER_CLIENT
     }
 
     /// Drops what counts no longer, once there is much of it.
     fn forget(&mut self, now: Instant) {
-        if self.flights.len() >= MOST_CLIENTS {
+        if self.flights.len() >= MAX_CLIENTS {
             self.flights.retain(|_, flight| flight.until > now);
         }
-        if self.clients.len() >= MOST_CLIENTS {
+        if self.clients.len() >= MAX_CLIENTS {
             self.clients.retain(|_, (since, _)| now.duration_since(*since) < MINUTE);
         }
     }
@@ -150,9 +150,9 @@ impl State {
 const QUEUED: usize = 64;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Targets a minute.
-const MOST_OF_A_CLIENT: u32 = 10;
+const MAX_PER_CLIENT: u32 = 10;
 /// Clients that have woken a target within a minute.
-const MOST_CLIENTS: usize = 4096;
+const MAX_CLIENTS: usize = 4096;
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -178,19 +178,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_thousand_requests_are_one_wake_until_it_had_its_time_or_the_target_has_started() {
-        let (wakes, sleeper) = (Wakes::default(), target("devbox", Some("statefulset/devbox")));
-        let longest = Duration::from_secs(90);
+        let (wakes, sleeper) = (WakeRequests::default(), target("devbox", Some("statefulset/devbox")));
+        let timeout = Duration::from_secs(90);
         assert_eq!(
-            wakes.ask(&sleeper, client(1), longest),
-            Woken::No,
+            wakes.request(&sleeper, client(1), timeout),
+            WakeResult::NotRequested,
             "nothing follows a cluster"
         );
-        let mut requests = wakes.listen();
-        assert_eq!(wakes.ask(&target("other", None), client(1), longest), Woken::No);
+        let mut requests = wakes.subscribe();
+        assert_eq!(
+            wakes.request(&target("other", None), client(1), timeout),
+            WakeResult::NotRequested
+        );
         for number in 0..1000_u16 {
-            let expected = if number == 0 { Woken::Asked } else { Woken::No };
+            let expected = if number == 0 {
+                WakeResult::Requested
+            } else {
+                WakeResult::NotRequested
+            };
             assert_eq!(
-                wakes.ask(&sleeper, client(u8::try_from(number % 250).unwrap()), longest),
+                wakes.request(&sleeper, client(u8::try_from(number % 250).unwrap()), timeout),
                 expected
             );
         }
@@ -200,31 +207,34 @@ mod tests {
             ("team-a/devbox".into(), "statefulset/devbox".into())
         );
         assert!(requests.try_recv().is_err());
-        assert_eq!(wakes.left(sleeper.id()), Some(longest));
-        tokio::time::advance(longest).await;
-        assert_eq!(wakes.ask(&sleeper, client(1), longest), Woken::Asked);
-        wakes.has_started(sleeper.id());
-        assert_eq!(wakes.ask(&sleeper, client(1), longest), Woken::Asked);
+        assert_eq!(wakes.time_left(sleeper.id()), Some(timeout));
+        tokio::time::advance(timeout).await;
+        assert_eq!(wakes.request(&sleeper, client(1), timeout), WakeResult::Requested);
+        wakes.started(sleeper.id());
+        assert_eq!(wakes.request(&sleeper, client(1), timeout), WakeResult::Requested);
         wakes.failed(sleeper.id());
-        assert_eq!(wakes.left(sleeper.id()), None);
-        assert_eq!(wakes.ask(&sleeper, client(1), longest), Woken::No);
+        assert_eq!(wakes.time_left(sleeper.id()), None);
+        assert_eq!(wakes.request(&sleeper, client(1), timeout), WakeResult::NotRequested);
         tokio::time::advance(AFTER_FAILURE).await;
-        assert_eq!(wakes.ask(&sleeper, client(1), longest), Woken::Asked);
+        assert_eq!(wakes.request(&sleeper, client(1), timeout), WakeResult::Requested);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_client_wakes_ten_targets_a_minute() {
-        let wakes = Wakes::default();
-        let _requests = wakes.listen();
+        let wakes = WakeRequests::default();
+        let _requests = wakes.subscribe();
         let ask = |name: usize, last| {
             let sleeper = target(&name.to_string(), Some("deployment/x"));
-            wakes.ask(&sleeper, client(last), MINUTE)
+            wakes.request(&sleeper, client(last), MINUTE)
         };
         for name in 0..10 {
-            assert_eq!(ask(name, 1), Woken::Asked);
+            assert_eq!(ask(name, 1), WakeResult::Requested);
         }
-        assert_eq!((ask(10, 1), ask(10, 2)), (Woken::Limited, Woken::Asked));
+        assert_eq!(
+            (ask(10, 1), ask(10, 2)),
+            (WakeResult::RateLimited, WakeResult::Requested)
+        );
         tokio::time::advance(MINUTE).await;
-        assert_eq!(ask(11, 1), Woken::Asked);
+        assert_eq!(ask(11, 1), WakeResult::Requested);
     }
 }

@@ -11,7 +11,7 @@ use super::options::Options;
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
 use super::target::{Endpoints, STATIC, Target, TargetId, Terms};
-use super::wake::Wakes;
+use super::wake::WakeRequests;
 use super::workload::Workloads;
 use crate::base::authority::Authority;
 use crate::tunnel::limits::Limits;
@@ -101,13 +101,13 @@ impl Writer {
         }
         table.statics = Arc::new(statics);
         self.store(&mut state, table);
-        self.tell_users(has_other_users);
+        self.notify_user_lists(has_other_users);
         // After the store: a client whose tunnel ends must not get another one at once.
-        gone.values().for_each(|target| target.revoke());
+        gone.values().for_each(|target| target.remove());
     }
 
     /// From now on, an absent name is unknown and not forbidden, until a list of Services is complete.
-    pub fn await_services(&self) {
+    pub fn expect_services(&self) {
         let mut state = self.state();
         let mut table = self.allowlist.table();
         table.complete = false;
@@ -120,7 +120,7 @@ impl Writer {
     }
 
     /// The targets that are asked to start.
-    pub fn wakes(&self) -> &Wakes {
+    pub fn wakes(&self) -> &WakeRequests {
         &self.allowlist.wakes
     }
 
@@ -196,21 +196,21 @@ impl Writer {
             table.complete |= completes;
             self.store(state, table);
         }
-        self.tell_users(has_other_users);
+        self.notify_user_lists(has_other_users);
         if !keeps_removed {
-            gone.iter().for_each(|target| target.revoke());
+            gone.iter().for_each(|target| target.remove());
         }
     }
 
     /// After the store: a tunnel that begins meanwhile is judged by the new lists, or told of the change.
-    fn tell_users(&self, changed: bool) {
+    fn notify_user_lists(&self, changed: bool) {
         if changed {
             self.allowlist.user_lists.send_replace(());
         }
     }
 
     fn store(&self, state: &mut State, table: Table) {
-        state.find_shadowing(&table);
+        state.shadowed_services(&table);
         self.allowlist.store(table, state.shadowing.len());
     }
 
@@ -229,7 +229,7 @@ impl State {
     }
 
     /// Finds the static targets whose names a Service claims too, and logs those that are new.
-    fn find_shadowing(&mut self, table: &Table) {
+    fn shadowed_services(&mut self, table: &Table) {
         let claimed = |name: &Authority| table.service(name).map(|service| (name.clone(), service.id()));
         let mut shadowing = BTreeSet::new();
         for (name, service) in table.statics.keys().filter_map(claimed) {

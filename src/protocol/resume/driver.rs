@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::writer::Writer;
-use super::exchange::opening::{Failure, Opening, Secrets};
-use super::reason::{End, Going};
-use super::session::{Attachment, LinkState, Session};
+use super::exchange::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
+use super::reason::{DetachReason, EndReason};
+use super::session::{AttachmentId, AttachmentState, Session};
 
 mod receive;
 mod writer;
@@ -43,16 +43,16 @@ pub enum Side {
 
 /// A connection that carries the session.
 #[derive(Debug)]
-pub struct Link<S> {
+pub struct Attachment<S> {
     /// Its stream.
     pub stream: S,
     /// Its number.
-    pub attachment: Attachment,
+    pub attachment: AttachmentId,
 }
 
 /// The result of the exchange of a connection.
 #[derive(Debug, Default)]
-pub struct Exchanged<'a> {
+pub struct HandshakeOutput<'a> {
     /// This side's answer, which is sent before the first frame. The offset in it has to be the session's
     /// [`received`](Session::received) of the same step.
     pub answer: Vec<u8>,
@@ -66,21 +66,21 @@ pub struct Exchanged<'a> {
 #[derive(Debug)]
 pub enum Event {
     /// The connection carries the session no more, and is detached. It is to be dropped.
-    Unlinked(Unlinked),
+    Detached(DetachCause),
     /// The anchor has answered the hello of a new session: it can be resumed from now on.
-    Confirmed(Secrets),
+    Confirmed(ResumptionSecrets),
     /// The program's bytes cannot be read. The session goes on until the caller ends it.
     SourceFailed(io::Error),
     /// The program takes no more bytes. The session goes on until the caller ends it.
     SinkFailed(io::Error),
     /// Both sides have said that the session is over, and all that was received has been passed on. The end is that of
     /// the other side, or [`End::Malformed`] if the other side broke the protocol.
-    Over(End),
+    Over(EndReason),
 }
 
 /// Why a connection carries a session no more.
 #[derive(Debug)]
-pub enum Unlinked {
+pub enum DetachCause {
     /// The other side has closed it.
     Closed,
     /// It has failed.
@@ -88,9 +88,9 @@ pub enum Unlinked {
     /// Nothing came for too long.
     Silent,
     /// The other side drops it.
-    Going(Going),
+    ByPeer(DetachReason),
     /// The exchange of a new session has failed.
-    Refused(Failure),
+    Refused(HandshakeError),
 }
 
 /// One side of a session with what is under way between its streams.
@@ -99,7 +99,7 @@ pub struct Driver {
     session: Session,
     side: Side,
     /// The rest of the exchange of a new session, behind the client's proof.
-    opening: Option<Box<Opening>>,
+    opening: Option<Box<ClientHandshake>>,
     writer: Writer,
     has_source_ended: bool,
     sink: Sink,
@@ -143,22 +143,22 @@ impl Driver {
     /// Lets a connection carry the session, behind the exchange. An older one is displaced.
     ///
     /// If the other side expects what is not kept, the connection says so, and the session is [over](Event::Over).
-    pub fn attach<S>(&mut self, stream: S, exchanged: Exchanged<'_>) -> Link<S> {
+    pub fn attach<S>(&mut self, stream: S, exchanged: HandshakeOutput<'_>) -> Attachment<S> {
         let now = Instant::now().into_std();
         self.opening = None;
         self.writer = Writer::new(exchanged.answer);
         let attachment = self.session.attach(exchanged.received, now);
         self.session.receive(attachment, exchanged.rest, now);
-        Link { stream, attachment }
+        Attachment { stream, attachment }
     }
 
     /// Lets a connection carry a new session from the client's [proof](Opening::is_proved) on: frames go out before the
     /// anchor has answered, which takes as long as the anchor's connection to its target. The caller bounds that time, up
     /// to [`Event::Confirmed`].
-    pub fn attach_early<S>(&mut self, stream: S, mut opening: Box<Opening>) -> Link<S> {
-        let exchanged = Exchanged {
+    pub fn attach_early<S>(&mut self, stream: S, mut opening: Box<ClientHandshake>) -> Attachment<S> {
+        let exchanged = HandshakeOutput {
             answer: opening.take_output(),
-            ..Exchanged::default()
+            ..HandshakeOutput::default()
         };
         let link = self.attach(stream, exchanged);
         self.opening = Some(opening);
@@ -188,7 +188,7 @@ impl Driver {
     ///
     /// The program is ssh by stdin and stdout, or sshd by a TCP connection: what is read of it goes into the session, and its
     /// end is the end of that stream; the session's bytes are written to it, and it is shut down at their end.
-    pub async fn run<S, P>(&mut self, mut link: Option<&mut Link<S>>, program: &mut P) -> Event
+    pub async fn run<S, P>(&mut self, mut link: Option<&mut Attachment<S>>, program: &mut P) -> Event
     where
         S: AsyncRead + AsyncWrite + Unpin,
         P: AsyncRead + AsyncWrite + Unpin,
@@ -196,13 +196,18 @@ impl Driver {
         loop {
             let event = poll_fn(|context| self.poll(context, link.as_deref_mut(), program)).await;
             // The session is over: a lost connection no longer matters; go on passing received bytes to the program.
-            if !(matches!(event, Event::Unlinked(_)) && self.session.is_over()) {
+            if !(matches!(event, Event::Detached(_)) && self.session.is_over()) {
                 return event;
             }
         }
     }
 
-    fn poll<S, P>(&mut self, context: &mut Context<'_>, mut link: Option<&mut Link<S>>, program: &mut P) -> Poll<Event>
+    fn poll<S, P>(
+        &mut self,
+        context: &mut Context<'_>,
+        mut link: Option<&mut Attachment<S>>,
+        program: &mut P,
+    ) -> Poll<Event>
     where
         S: AsyncRead + AsyncWrite + Unpin,
         P: AsyncRead + AsyncWrite + Unpin,
@@ -223,7 +228,7 @@ impl Driver {
             has_moved |= moved!(self.poll_sink(context, program));
             has_moved |= moved!(self.poll_source(context, program));
             if self.side == Side::Client && self.session.is_complete() {
-                self.session.end(End::Done);
+                self.session.end(EndReason::Completed);
             }
             if let Some(link) = &mut link {
                 has_moved |= moved!(self.poll_transmit(context, link));
@@ -265,11 +270,11 @@ impl Driver {
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.session.pass(written, Instant::now().into_std());
+            self.session.consume(written, Instant::now().into_std());
             self.sink = Sink::Unflushed;
         } else if self.session.is_at_fin() {
             ready!(sink.poll_shutdown(context))?;
-            self.session.pass_fin(Instant::now().into_std());
+            self.session.consume_fin(Instant::now().into_std());
             self.sink = Sink::Ended;
         } else if self.sink == Sink::Unflushed {
             ready!(sink.poll_flush(context))?;
@@ -287,7 +292,7 @@ impl Driver {
         R: AsyncRead + Unpin,
     {
         let mut gathered = 0;
-        while gathered < MOST_GATHERED && !self.has_source_ended && self.session.free() > 0 {
+        while gathered < MAX_GATHERED && !self.has_source_ended && self.session.free() > 0 {
             match poll_take(context, source, &mut self.session) {
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => {
@@ -310,7 +315,7 @@ impl Driver {
     }
 
     /// From the session to the connection.
-    fn poll_transmit<S>(&mut self, context: &mut Context<'_>, link: &mut Link<S>) -> Poll<Result<(), Event>>
+    fn poll_transmit<S>(&mut self, context: &mut Context<'_>, link: &mut Attachment<S>) -> Poll<Result<(), Event>>
     where
         S: AsyncWrite + Unpin,
     {
@@ -318,17 +323,17 @@ impl Driver {
         let result = ready!(self.writer.poll(context, stream, &mut self.session));
         Poll::Ready(result.map_err(|error| {
             self.detach();
-            Event::Unlinked(Unlinked::Failed(error))
+            Event::Detached(DetachCause::Failed(error))
         }))
     }
 
     /// The end, once nothing is left to say and to pass on.
-    fn over(&mut self) -> Option<End> {
+    fn over(&mut self) -> Option<EndReason> {
         if !self.session.is_over() {
             return None;
         }
         let has_said = self.session.attachment().is_none() || self.writer.is_written();
-        let farewell = *self.farewell.get_or_insert_with(|| Instant::now() + LONGEST_FAREWELL);
+        let farewell = *self.farewell.get_or_insert_with(|| Instant::now() + FAREWELL_TIMEOUT);
         let is_passed_on =
             self.sink == Sink::Ended || (self.session.readable().is_empty() && !self.session.is_at_fin());
         let is_over = is_passed_on && self.sink != Sink::Unflushed && (has_said || farewell <= Instant::now());
@@ -337,28 +342,28 @@ impl Driver {
     }
 
     /// Detaches the connection if the other side has said that it drops it.
-    fn detach_if_peer_leaves(&mut self, attachment: Attachment) -> Option<Event> {
+    fn detach_if_peer_leaves(&mut self, attachment: AttachmentId) -> Option<Event> {
         let now = Instant::now().into_std();
-        let LinkState::Going(going) = self.session.link_state(attachment, now) else {
+        let AttachmentState::Going(going) = self.session.link_state(attachment, now) else {
             return None;
         };
         self.detach();
-        Some(Event::Unlinked(Unlinked::Going(going)))
+        Some(Event::Detached(DetachCause::ByPeer(going)))
     }
 
     /// Detaches the connection if nothing comes from it or goes out for too long.
-    fn detach_if_dead(&mut self, attachment: Attachment) -> Option<Event> {
+    fn detach_if_dead(&mut self, attachment: AttachmentId) -> Option<Event> {
         let now = Instant::now().into_std();
         let is_stuck = !self.writer.is_written() && self.session.stuck_at().is_some_and(|at| at <= now);
         let unlinked = match self.session.link_state(attachment, now) {
             // The anchor may still be on its way to the target.
             _ if self.opening.is_some() => return None,
-            LinkState::Dead => Unlinked::Silent,
-            LinkState::Alive if is_stuck => Unlinked::Silent,
-            LinkState::Going(_) | LinkState::Alive | LinkState::Detached => return None,
+            AttachmentState::Dead => DetachCause::Silent,
+            AttachmentState::Alive if is_stuck => DetachCause::Silent,
+            AttachmentState::Going(_) | AttachmentState::Alive | AttachmentState::Detached => return None,
         };
         self.detach();
-        Some(Event::Unlinked(unlinked))
+        Some(Event::Detached(unlinked))
     }
 
     fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<()> {
@@ -381,33 +386,33 @@ impl Driver {
 
 /// The bytes of the program that are read before they are written: half of a window, so that the other side has the other
 /// half to pass on and to acknowledge meanwhile.
-const MOST_GATHERED: usize = 512 * 1024;
+const MAX_GATHERED: usize = 512 * 1024;
 /// Longest wait to write the last frames: a side that has ended the session may not read any more.
-const LONGEST_FAREWELL: Duration = Duration::from_secs(5);
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads from the program into the session, as much as is free. Returns how many bytes: 0 at their end.
 fn poll_take<R>(context: &mut Context<'_>, source: &mut R, session: &mut Session) -> Poll<io::Result<usize>>
 where
     R: AsyncRead + Unpin,
 {
-    if let Some(spare) = session.spare(MOST) {
+    if let Some(spare) = session.spare(MAX_READ) {
         let mut read = ReadBuf::new(spare);
         let result = ready!(Pin::new(source).poll_read(context, &mut read));
         let count = read.filled().len();
         session.fill(count);
         return Poll::Ready(result.map(|()| count));
     }
-    let mut scratch = [MaybeUninit::uninit(); MOST_AT_FIRST];
-    let free = session.free().min(MOST_AT_FIRST);
+    let mut scratch = [MaybeUninit::uninit(); MAX_FIRST_READ];
+    let free = session.free().min(MAX_FIRST_READ);
     let mut read = ReadBuf::uninit(scratch.get_mut(..free).unwrap_or_default());
     let result = ready!(Pin::new(source).poll_read(context, &mut read));
     Poll::Ready(result.map(|()| session.write(read.filled())))
 }
 
 /// Bytes of one read in bulk.
-const MOST: usize = 128 * 1024;
+const MAX_READ: usize = 128 * 1024;
 /// Bytes of one read while nothing is kept: as many as a pipe holds.
-const MOST_AT_FIRST: usize = 64 * 1024;
+const MAX_FIRST_READ: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests;

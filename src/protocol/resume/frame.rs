@@ -1,7 +1,7 @@
 //! Frames: a type, a length and a payload, in both directions of a connection behind the lines.
 
 use super::keys::{Mac, SessionId};
-use super::reason::{End, Going};
+use super::reason::{DetachReason, EndReason};
 
 /// A frame without bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub enum Frame {
     /// The answer, with the number of the question.
     Pong(u64),
     /// The sender drops this connection next. The session goes on.
-    Going(Going),
+    Going(DetachReason),
     /// The session is over.
-    End(End),
+    End(EndReason),
     /// So many bytes of its own stream the sender keeps at the most until they are acknowledged.
     Keeps {
         /// The bytes.
@@ -51,7 +51,7 @@ pub enum Frame {
 
 /// A line or a frame that cannot be. The session, or before there is one the connection, ends with [`End::Malformed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Violation {
+pub enum ProtocolError {
     /// The length does not fit the type.
     #[error("a frame has a length that its type cannot have")]
     Length,
@@ -108,7 +108,7 @@ impl Frame {
     }
 
     /// `None`: a type that this version does not know.
-    fn decode(kind: u8, payload: &[u8]) -> Result<Option<Self>, Violation> {
+    fn decode(kind: u8, payload: &[u8]) -> Result<Option<Self>, ProtocolError> {
         let mut fields = Fields(payload);
         let frame = match kind {
             PROOF => Self::Proof {
@@ -129,8 +129,8 @@ impl Frame {
             },
             PING => Self::Ping(fields.number()?),
             PONG => Self::Pong(fields.number()?),
-            GOING => Self::Going(Going::from(u8::from_be_bytes(fields.take()?))),
-            END => Self::End(End::from(u8::from_be_bytes(fields.take()?))),
+            GOING => Self::Going(DetachReason::from(u8::from_be_bytes(fields.take()?))),
+            END => Self::End(EndReason::from(u8::from_be_bytes(fields.take()?))),
             KEEPS => Self::Keeps {
                 window: u32::from_be_bytes(fields.take()?),
             },
@@ -139,7 +139,7 @@ impl Frame {
         if fields.0.is_empty() {
             Ok(Some(frame))
         } else {
-            Err(Violation::Length)
+            Err(ProtocolError::Length)
         }
     }
 }
@@ -193,28 +193,28 @@ fn head(out: &mut Vec<u8>, kind: u8, length: usize) {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn take<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], Violation> {
-        let (field, rest) = self.0.split_first_chunk().ok_or(Violation::Length)?;
+    fn take<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], ProtocolError> {
+        let (field, rest) = self.0.split_first_chunk().ok_or(ProtocolError::Length)?;
         self.0 = rest;
         Ok(*field)
     }
 
-    fn number(&mut self) -> Result<u64, Violation> {
+    fn number(&mut self) -> Result<u64, ProtocolError> {
         self.take().map(u64::from_be_bytes)
     }
 }
 
-/// Finds frames in bytes that arrive in any pieces. It holds [`LONGEST_HELD`] bytes at most.
+/// Finds frames in bytes that arrive in any pieces. It holds [`MAX_HELD`] bytes at most.
 #[derive(Debug)]
 pub struct Decoder {
-    held: [u8; LONGEST_HELD],
+    held: [u8; MAX_HELD],
     length: usize,
     /// What is left of a payload that is not held.
-    within: Within,
+    within: DecodeState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Within {
+enum DecodeState {
     Head,
     Data { offset: u64, left: usize },
     Unknown { left: usize },
@@ -223,9 +223,9 @@ enum Within {
 impl Default for Decoder {
     fn default() -> Self {
         Self {
-            held: [0; LONGEST_HELD],
+            held: [0; MAX_HELD],
             length: 0,
-            within: Within::Head,
+            within: DecodeState::Head,
         }
     }
 }
@@ -235,33 +235,33 @@ impl Decoder {
     ///
     /// # Errors
     /// A length that a frame of its type cannot have. Nothing that follows can be read.
-    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Violation> {
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, ProtocolError> {
         while !input.is_empty() {
             match self.within {
-                Within::Head => {
+                DecodeState::Head => {
                     if let Some(frame) = self.next_held(input)? {
                         return Ok(Some(Piece::Frame(frame)));
                     }
                 }
-                Within::Data { offset, left } => {
+                DecodeState::Data { offset, left } => {
                     let bytes = take(input, left);
                     let left = left - bytes.len();
                     self.within = match left {
-                        0 => Within::Head,
+                        0 => DecodeState::Head,
                         // It was found not to overflow at the head of the frame.
-                        _ => Within::Data {
+                        _ => DecodeState::Data {
                             offset: offset + bytes.len() as u64,
                             left,
                         },
                     };
                     return Ok(Some(Piece::Data { offset, bytes }));
                 }
-                Within::Unknown { left } => {
+                DecodeState::Unknown { left } => {
                     let left = left - take(input, left).len();
                     self.within = if left == 0 {
-                        Within::Head
+                        DecodeState::Head
                     } else {
-                        Within::Unknown { left }
+                        DecodeState::Unknown { left }
                     };
                 }
             }
@@ -270,7 +270,7 @@ impl Decoder {
     }
 
     /// Holds bytes of a frame until it is whole, or until it is known to be one that is not held.
-    fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, Violation> {
+    fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, ProtocolError> {
         if !self.hold(HEAD, input) {
             return Ok(None);
         }
@@ -278,7 +278,7 @@ impl Decoder {
         let length = length.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
         match kind {
             DATA => self.begin_data(length, input).map(|()| None),
-            PROOF..=KEEPS if length > LONGEST_HELD - HEAD => Err(Violation::Length),
+            PROOF..=KEEPS if length > MAX_HELD - HEAD => Err(ProtocolError::Length),
             PROOF..=KEEPS => {
                 if !self.hold(HEAD + length, input) {
                     return Ok(None);
@@ -287,28 +287,28 @@ impl Decoder {
                 let payload = self.held.get(HEAD..HEAD + length).unwrap_or_default();
                 Frame::decode(kind, payload)
             }
-            _ if length > LONGEST_UNKNOWN => Err(Violation::Length),
+            _ if length > MAX_UNKNOWN => Err(ProtocolError::Length),
             _ => {
                 self.length = 0;
                 self.within = match length {
-                    0 => Within::Head,
-                    left => Within::Unknown { left },
+                    0 => DecodeState::Head,
+                    left => DecodeState::Unknown { left },
                 };
                 Ok(None)
             }
         }
     }
 
-    fn begin_data(&mut self, length: usize, input: &mut &[u8]) -> Result<(), Violation> {
-        let left = length.checked_sub(OFFSET).ok_or(Violation::Length)?;
-        if left == 0 || left > LONGEST_DATA {
-            return Err(Violation::Length);
+    fn begin_data(&mut self, length: usize, input: &mut &[u8]) -> Result<(), ProtocolError> {
+        let left = length.checked_sub(OFFSET).ok_or(ProtocolError::Length)?;
+        if left == 0 || left > MAX_DATA {
+            return Err(ProtocolError::Length);
         }
         if self.hold(HEAD + OFFSET, input) {
             self.length = 0;
             let offset = Fields(self.held.get(HEAD..).unwrap_or_default()).number()?;
-            offset.checked_add(left as u64).ok_or(Violation::Offset)?;
-            self.within = Within::Data { offset, left };
+            offset.checked_add(left as u64).ok_or(ProtocolError::Offset)?;
+            self.within = DecodeState::Data { offset, left };
         }
         Ok(())
     }
@@ -325,8 +325,8 @@ impl Decoder {
     }
 }
 
-fn take<'a>(input: &mut &'a [u8], most: usize) -> &'a [u8] {
-    let (taken, rest) = input.split_at(most.min(input.len()));
+fn take<'a>(input: &mut &'a [u8], max: usize) -> &'a [u8] {
+    let (taken, rest) = input.split_at(max.min(input.len()));
     *input = rest;
     taken
 }
@@ -347,10 +347,10 @@ const HEAD: usize = 4;
 /// The bytes of an offset.
 const OFFSET: usize = 8;
 /// The bytes of the longest frame that is held until it is whole: an ATTACHED.
-pub const LONGEST_HELD: usize = HEAD + 16 + OFFSET + 32;
+pub const MAX_HELD: usize = HEAD + 16 + OFFSET + 32;
 /// The most bytes of a stream in one frame.
-pub const LONGEST_DATA: usize = 64 * 1024;
+pub const MAX_DATA: usize = 64 * 1024;
 /// The bytes in front of those of a stream.
 pub const DATA_HEAD: usize = HEAD + OFFSET;
 /// The longest payload of a frame of an unknown type.
-pub const LONGEST_UNKNOWN: usize = 1024;
+pub const MAX_UNKNOWN: usize = 1024;

@@ -75,12 +75,12 @@ pub struct CryptoError;
 
 /// The private key of a side: an anchor's for as long as its process runs, a client's for one new session.
 #[derive(Debug)]
-pub struct OwnKey {
+pub struct AgreementKey {
     private: PrivateKey,
     public: PublicKey,
 }
 
-impl OwnKey {
+impl AgreementKey {
     /// A new one.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ pub struct Nonces {
 
 /// What a side says of a session when a connection begins to carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct ResumeClaim {
     /// Those of the connection.
     pub nonces: Nonces,
     /// The session; [`SessionId::NONE`] in the proof of a client that begins one.
@@ -160,7 +160,7 @@ pub struct Claim {
     pub received: u64,
 }
 
-impl Claim {
+impl ResumeClaim {
     fn message(&self, label: &[u8]) -> Vec<u8> {
         let received = self.received.to_be_bytes();
         let fields: [&[u8]; 5] = [
@@ -193,7 +193,7 @@ impl Keys {
     ///
     /// # Errors
     /// The system has no random bytes.
-    pub fn decoy() -> Result<Self, CryptoError> {
+    pub fn dummy() -> Result<Self, CryptoError> {
         Ok(Self {
             client: PublicKey::random()?.0,
             anchor: PublicKey::random()?.0,
@@ -201,22 +201,22 @@ impl Keys {
     }
 
     /// The client's proof of a claim.
-    pub fn prove_client(&self, claim: &Claim) -> Mac {
+    pub fn prove_client(&self, claim: &ResumeClaim) -> Mac {
         sign(&self.client, &claim.message(CLIENT_PROOF))
     }
 
     /// The anchor's proof of a claim.
-    pub fn prove_anchor(&self, claim: &Claim) -> Mac {
+    pub fn prove_anchor(&self, claim: &ResumeClaim) -> Mac {
         sign(&self.anchor, &claim.message(ANCHOR_PROOF))
     }
 
     /// Whether that is the client's proof, in constant time.
-    pub fn is_client(&self, claim: &Claim, proof: &Mac) -> bool {
+    pub fn is_client(&self, claim: &ResumeClaim, proof: &Mac) -> bool {
         verify(&self.client, &claim.message(CLIENT_PROOF), proof)
     }
 
     /// Whether that is the anchor's proof, in constant time.
-    pub fn is_anchor(&self, claim: &Claim, proof: &Mac) -> bool {
+    pub fn is_anchor(&self, claim: &ResumeClaim, proof: &Mac) -> bool {
         verify(&self.anchor, &claim.message(ANCHOR_PROOF), proof)
     }
 }

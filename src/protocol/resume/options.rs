@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::LARGEST_WINDOW;
+use super::MAX_WINDOW;
 use super::liveness::Timing;
 use crate::base::units::{Size, UnitError};
 
@@ -10,7 +10,7 @@ use crate::base::units::{Size, UnitError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The bytes of each stream that are kept until they are acknowledged, and as many that were received and could not
-    /// be passed on. At least [`SMALLEST_WINDOW`], at most [`LARGEST_WINDOW`].
+    /// be passed on. At least [`MIN_WINDOW`], at most [`MAX_WINDOW`].
     pub window: u32,
     /// Of the path.
     pub timing: Timing,
@@ -26,17 +26,17 @@ impl Default for Options {
 }
 
 pub(super) fn bounded(window: u32) -> usize {
-    let window = window.clamp(SMALLEST_WINDOW, LARGEST_WINDOW);
+    let window = window.clamp(MIN_WINDOW, MAX_WINDOW);
     usize::try_from(window).unwrap_or(usize::MAX)
 }
 
 /// The time for an exchange, from the connection on.
-pub(crate) const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a session lasts that is not confirmed: the client gives its attempts up, and the anchor keeps a session of which
 /// nothing was acknowledged no longer without a connection.
-pub(crate) const LONGEST_UNCONFIRMED: Duration = Duration::from_secs(60);
+pub(crate) const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The smallest window of a stream in bytes.
-pub const SMALLEST_WINDOW: u32 = 4 * 1024;
+pub const MIN_WINDOW: u32 = 4 * 1024;
 
 /// Reads the size of a window, such as `1MiB`.
 ///
@@ -45,6 +45,6 @@ pub const SMALLEST_WINDOW: u32 = 4 * 1024;
 pub fn window(text: &str) -> Result<u32, String> {
     let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
     let window = u32::try_from(size.get()).ok();
-    let window = window.filter(|window| (SMALLEST_WINDOW..=LARGEST_WINDOW).contains(window));
+    let window = window.filter(|window| (MIN_WINDOW..=MAX_WINDOW).contains(window));
     window.ok_or_else(|| "a window has 4KiB to 64MiB".to_owned())
 }

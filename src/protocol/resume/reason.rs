@@ -2,7 +2,7 @@
 
 /// Why a connection is dropped, while its session goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Going {
+pub enum DetachReason {
     /// Another connection carries the session already.
     Displaced,
     /// Another code: another connection may carry the session.
@@ -11,17 +11,17 @@ pub enum Going {
 
 /// Why a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum EndReason {
     /// Both streams have ended, and all has been passed on.
-    Done,
+    Completed,
     /// The sender's program is gone, as an ssh that was interrupted.
-    Closed,
+    ProgramExited,
     /// The sender's end of the streams was reset. Bytes may be missing.
     Reset,
     /// The target could not be reached.
     Unreachable,
     /// There is no such session, or the client has not proved that it is its own: both look the same.
-    Gone,
+    NoSuchSession,
     /// The anchor's process ends.
     Stopping,
     /// No connection has carried the session for too long.
@@ -29,11 +29,11 @@ pub enum End {
     /// The anchor needs the memory of the session.
     Memory,
     /// The anchor carries as many sessions as it may.
-    Full,
+    TooManySessions,
     /// A line or a frame had a fault.
     Malformed,
     /// The two sides do not agree on what was sent: bytes would be missing.
-    Lost,
+    OutOfSync,
     /// The anchor does not speak this version.
     Version,
     /// A code that this version does not know.
@@ -42,13 +42,13 @@ pub enum End {
 
 /// The end that a side has decided on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ending {
-    pub(super) end: End,
+pub(super) struct LocalEnd {
+    pub(super) end: EndReason,
     /// Whether it waits until all bytes in front of it were sent.
     pub(super) is_orderly: bool,
 }
 
-impl Going {
+impl DetachReason {
     /// The code of a frame.
     pub(super) fn code(self) -> u8 {
         match self {
@@ -58,7 +58,7 @@ impl Going {
     }
 }
 
-impl From<u8> for Going {
+impl From<u8> for DetachReason {
     fn from(code: u8) -> Self {
         match code {
             DISPLACED => Self::Displaced,
@@ -67,21 +67,21 @@ impl From<u8> for Going {
     }
 }
 
-impl End {
+impl EndReason {
     /// Its word in docs/resume.md, for logs and metrics.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Done => "done",
-            Self::Closed => "closed",
+            Self::Completed => "done",
+            Self::ProgramExited => "closed",
             Self::Reset => "reset",
             Self::Unreachable => "unreachable",
-            Self::Gone => "gone",
+            Self::NoSuchSession => "gone",
             Self::Stopping => "stopping",
             Self::Expired => "expired",
             Self::Memory => "memory",
-            Self::Full => "full",
+            Self::TooManySessions => "full",
             Self::Malformed => "malformed",
-            Self::Lost => "lost",
+            Self::OutOfSync => "lost",
             Self::Version => "version",
             Self::Unknown(_) => "unknown",
         }
@@ -102,7 +102,7 @@ impl End {
     }
 }
 
-impl From<u8> for End {
+impl From<u8> for EndReason {
     fn from(code: u8) -> Self {
         ENDS.get(usize::from(code)).copied().unwrap_or(Self::Unknown(code))
     }
@@ -110,17 +110,17 @@ impl From<u8> for End {
 
 const DISPLACED: u8 = 1;
 /// By their codes.
-const ENDS: [End; 12] = [
-    End::Done,
-    End::Closed,
-    End::Reset,
-    End::Unreachable,
-    End::Gone,
-    End::Stopping,
-    End::Expired,
-    End::Memory,
-    End::Full,
-    End::Malformed,
-    End::Lost,
-    End::Version,
+const ENDS: [EndReason; 12] = [
+    EndReason::Completed,
+    EndReason::ProgramExited,
+    EndReason::Reset,
+    EndReason::Unreachable,
+    EndReason::NoSuchSession,
+    EndReason::Stopping,
+    EndReason::Expired,
+    EndReason::Memory,
+    EndReason::TooManySessions,
+    EndReason::Malformed,
+    EndReason::OutOfSync,
+    EndReason::Version,
 ];

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::keys::{Claim, CryptoError, Keys, Mac, SessionId};
-use super::reason::End;
+use super::keys::{CryptoError, Keys, Mac, ResumeClaim, SessionId};
+use super::reason::EndReason;
 
 /// The sessions of an anchor, by their ids. `S` is what the anchor knows of one.
 #[derive(Debug)]
 pub struct Registry<S> {
     sessions: HashMap<SessionId, (Keys, S)>,
     decoy: Keys,
-    most: usize,
+    max: usize,
 }
 
 impl<S> Registry<S> {
@@ -18,26 +18,26 @@ impl<S> Registry<S> {
     ///
     /// # Errors
     /// The system has no random bytes.
-    pub fn new(most: usize) -> Result<Self, CryptoError> {
+    pub fn new(max: usize) -> Result<Self, CryptoError> {
         Ok(Self {
             sessions: HashMap::new(),
-            decoy: Keys::decoy()?,
-            most,
+            decoy: Keys::dummy()?,
+            max,
         })
     }
 
     /// Adds a session under a new random id.
     ///
     /// # Errors
-    /// [`End::Full`] if there are too many. The session is not kept.
-    pub fn open(&mut self, keys: Keys, session: S) -> Result<SessionId, End> {
+    /// [`End::TooManySessions`] if there are too many. The session is not kept.
+    pub fn open(&mut self, keys: Keys, session: S) -> Result<SessionId, EndReason> {
         if self.is_full() {
-            return Err(End::Full);
+            return Err(EndReason::TooManySessions);
         }
-        let id = SessionId::random().map_err(|_| End::Full)?;
+        let id = SessionId::random().map_err(|_| EndReason::TooManySessions)?;
         // 128 random bits: neither happens, and neither session is given up if it does.
         if id == SessionId::NONE || self.sessions.contains_key(&id) {
-            return Err(End::Full);
+            return Err(EndReason::TooManySessions);
         }
         self.sessions.insert(id, (keys, session));
         Ok(id)
@@ -46,15 +46,15 @@ impl<S> Registry<S> {
     /// The session that a client claims, if it has proved that it is its own, and its keys.
     ///
     /// # Errors
-    /// [`End::Gone`], whether there is no such session or it is another's: a client that has only the id cannot tell.
-    pub fn prove(&mut self, claim: &Claim, proof: &Mac) -> Result<(&Keys, &mut S), End> {
+    /// [`End::NoSuchSession`], whether there is no such session or it is another's: a client that has only the id cannot tell.
+    pub fn prove(&mut self, claim: &ResumeClaim, proof: &Mac) -> Result<(&Keys, &mut S), EndReason> {
         let entry = self.sessions.get_mut(&claim.id);
         let keys = entry.as_ref().map_or(&self.decoy, |(keys, _)| keys);
         // Also without an entry: both take the same time.
         let is_proved = keys.is_client(claim, proof);
         match entry {
             Some((keys, session)) if is_proved => Ok((keys, session)),
-            Some(_) | None => Err(End::Gone),
+            Some(_) | None => Err(EndReason::NoSuchSession),
         }
     }
 
@@ -75,7 +75,7 @@ impl<S> Registry<S> {
 
     /// Whether there are as many as may be.
     pub fn is_full(&self) -> bool {
-        self.sessions.len() >= self.most
+        self.sessions.len() >= self.max
     }
 
     /// Whether there is none.

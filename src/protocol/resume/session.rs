@@ -2,18 +2,18 @@
 
 mod buffer;
 mod incoming;
-pub(crate) mod outbox;
 mod outgoing;
+pub(crate) mod send_queue;
 
 use std::io::IoSlice;
 use std::time::Instant;
 
 use self::incoming::{Incoming, Taking};
 use self::outgoing::Outgoing;
-use super::frame::{Decoder, Frame, Output, Piece, Violation};
+use super::frame::{Decoder, Frame, Output, Piece, ProtocolError};
 use super::liveness::{Liveness, Timing};
 use super::options::{Options, bounded};
-use super::reason::{End, Ending, Going};
+use super::reason::{DetachReason, EndReason, LocalEnd};
 
 /// One side of a session.
 ///
@@ -24,14 +24,14 @@ use super::reason::{End, Ending, Going};
 pub struct Session {
     outgoing: Outgoing,
     incoming: Incoming,
-    link: Option<Link>,
+    link: Option<AttachmentLiveness>,
     attachments: u64,
     timing: Timing,
     /// The end that this side has decided on.
-    ending: Option<Ending>,
+    ending: Option<LocalEnd>,
     /// The end that the other side has sent.
-    ended: Option<End>,
-    violation: Option<Violation>,
+    ended: Option<EndReason>,
+    violation: Option<ProtocolError>,
 }
 
 impl Session {
@@ -63,9 +63,9 @@ impl Session {
 
     /// Memory for the source to write into, at most that much: it spares a copy. `None`: its bytes are to be
     /// [written](Self::write), as they are while nothing is kept, so that an idle session has no memory.
-    pub fn spare(&mut self, most: usize) -> Option<&mut [u8]> {
-        let most = self.free().min(most);
-        self.outgoing.spare(most)
+    pub fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
+        let max = self.free().min(max);
+        self.outgoing.spare(max)
     }
 
     /// The source has put so many bytes into [`spare`](Self::spare).
@@ -86,7 +86,7 @@ impl Session {
     }
 
     /// So many bytes of [`readable`](Self::readable) were passed on, and will not be asked for again.
-    pub fn pass(&mut self, bytes: usize, now: Instant) {
+    pub fn consume(&mut self, bytes: usize, now: Instant) {
         self.incoming.pass(bytes, now);
     }
 
@@ -96,7 +96,7 @@ impl Session {
     }
 
     /// The end of the stream was passed on.
-    pub fn pass_fin(&mut self, now: Instant) {
+    pub fn consume_fin(&mut self, now: Instant) {
         self.incoming.pass_fin(now);
     }
 
@@ -134,9 +134,9 @@ impl Session {
     ///
     /// If the other side expects what is not kept, or was never sent, that is a [`violation`](Self::violation): the session
     /// is lost, and the connection says so.
-    pub fn attach(&mut self, received: u64, now: Instant) -> Attachment {
+    pub fn attach(&mut self, received: u64, now: Instant) -> AttachmentId {
         self.attachments += 1;
-        self.link = Some(Link {
+        self.link = Some(AttachmentLiveness {
             decoder: Decoder::default(),
             liveness: Liveness::new(self.timing, now),
             pong: None,
@@ -149,18 +149,18 @@ impl Session {
             && !self.is_aborted()
             && let Err(violation) = self.outgoing.resume(received)
         {
-            self.fail(violation, End::Lost);
+            self.abort_with(violation, EndReason::OutOfSync);
         }
-        Attachment(self.attachments)
+        AttachmentId(self.attachments)
     }
 
     /// The connection that carries the session.
-    pub fn attachment(&self) -> Option<Attachment> {
-        self.link.as_ref().map(|_| Attachment(self.attachments))
+    pub fn attachment(&self) -> Option<AttachmentId> {
+        self.link.as_ref().map(|_| AttachmentId(self.attachments))
     }
 
     /// The connection is gone, unless another one has displaced it.
-    pub fn detach(&mut self, attachment: Attachment) {
+    pub fn detach(&mut self, attachment: AttachmentId) {
         if self.attachment() == Some(attachment) {
             self.link = None;
             self.outgoing.carry_all();
@@ -171,7 +171,7 @@ impl Session {
     ///
     /// # Errors
     /// The other side has acknowledged or sent bytes.
-    pub fn restart(&mut self) -> Result<(), Violation> {
+    pub fn restart(&mut self) -> Result<(), ProtocolError> {
         self.link = None;
         self.outgoing.carry_all();
         self.incoming.restart()?;
@@ -181,7 +181,7 @@ impl Session {
     /// Takes bytes of a connection. Those of one that was displaced are dropped, and so is all behind an end.
     ///
     /// A fault in them ends the session; see [`violation`](Self::violation).
-    pub fn receive(&mut self, attachment: Attachment, bytes: &[u8], now: Instant) {
+    pub fn receive(&mut self, attachment: AttachmentId, bytes: &[u8], now: Instant) {
         self.receive_and_pass((attachment, bytes), now, &mut |_| 0);
     }
 
@@ -190,7 +190,7 @@ impl Session {
     /// once for the bytes of many frames.
     pub fn receive_and_pass(
         &mut self,
-        (attachment, mut bytes): (Attachment, &[u8]),
+        (attachment, mut bytes): (AttachmentId, &[u8]),
         now: Instant,
         pass: &mut dyn FnMut(&[IoSlice<'_>]) -> usize,
     ) {
@@ -215,7 +215,7 @@ impl Session {
         };
         taking.take(&mut self.incoming);
         if let Err(violation) = result {
-            self.fail(violation, End::Malformed);
+            self.abort_with(violation, EndReason::Malformed);
         }
         let is_outstanding = self.outgoing.is_outstanding();
         if let Some(link) = &mut self.link {
@@ -223,12 +223,12 @@ impl Session {
         }
     }
 
-    /// Appends frames for a connection, those of a stream only up to `most` bytes in all. When it appends nothing,
+    /// Appends frames for a connection, those of a stream only up to `max` bytes in all. When it appends nothing,
     /// nothing is left to send until something happens.
     ///
     /// An output that does not [copy](Output::COPIES) reads the bytes of the stream where they are
-    /// [kept](Self::kept), and says what the connection [was given](Self::carry).
-    pub fn transmit<O: Output>(&mut self, attachment: Attachment, out: &mut O, most: usize, now: Instant) {
+    /// [kept](Self::kept), and says what the connection [was given](Self::mark_sent).
+    pub fn transmit<O: Output>(&mut self, attachment: AttachmentId, out: &mut O, max: usize, now: Instant) {
         let Some(link) = self.link.as_mut().filter(|_| attachment.0 == self.attachments) else {
             return;
         };
@@ -248,7 +248,7 @@ impl Session {
             let (offset, window) = self.incoming.acknowledge();
             out.frame(Frame::Ack { offset, window });
         }
-        if self.outgoing.send(out, most) {
+        if self.outgoing.send(out, max) {
             link.liveness.sent(now);
         }
         let is_sent = self.outgoing.is_sent();
@@ -268,39 +268,39 @@ impl Session {
     }
 
     /// The connection was given the stream up to an offset. The other side may acknowledge it from now on.
-    pub fn carry(&mut self, offset: u64) {
-        self.outgoing.carry(offset);
+    pub fn mark_sent(&mut self, offset: u64) {
+        self.outgoing.mark_sent(offset);
     }
 
     /// Ends the session behind what was written so far. Nothing more is received.
-    pub fn end(&mut self, end: End) {
+    pub fn end(&mut self, end: EndReason) {
         if self.ending.is_none() {
-            self.ending = Some(Ending { end, is_orderly: true });
+            self.ending = Some(LocalEnd { end, is_orderly: true });
             self.incoming.close();
         }
     }
 
     /// Ends the session at once. What was written and not sent is dropped.
-    pub fn abort(&mut self, end: End) {
+    pub fn abort(&mut self, end: EndReason) {
         if !self.is_aborted() {
-            self.ending = Some(Ending { end, is_orderly: false });
+            self.ending = Some(LocalEnd { end, is_orderly: false });
             self.incoming.close();
             self.outgoing.abandon();
         }
     }
 
     /// The end that the other side has sent. What was received before it is still to be passed on.
-    pub fn ended(&self) -> Option<End> {
+    pub fn ended(&self) -> Option<EndReason> {
         self.ended
     }
 
     /// The end that this side has decided on, or has answered the other's with.
-    pub fn ending(&self) -> Option<End> {
+    pub fn ending(&self) -> Option<EndReason> {
         self.ending.map(|ending| ending.end)
     }
 
     /// The fault of the other side that has ended the session.
-    pub fn violation(&self) -> Option<Violation> {
+    pub fn violation(&self) -> Option<ProtocolError> {
         self.violation
     }
 
@@ -311,14 +311,14 @@ impl Session {
     }
 
     /// The state of a connection.
-    pub fn link_state(&self, attachment: Attachment, now: Instant) -> LinkState {
+    pub fn link_state(&self, attachment: AttachmentId, now: Instant) -> AttachmentState {
         match &self.link {
             Some(link) if attachment.0 == self.attachments => match link.left {
-                Some(going) => LinkState::Going(going),
-                None if link.liveness.is_dead(now) => LinkState::Dead,
-                None => LinkState::Alive,
+                Some(going) => AttachmentState::Going(going),
+                None if link.liveness.is_dead(now) => AttachmentState::Dead,
+                None => AttachmentState::Alive,
             },
-            _ => LinkState::Detached,
+            _ => AttachmentState::Detached,
         }
     }
 
@@ -334,12 +334,12 @@ impl Session {
     }
 
     /// The connection, if it is the one that carries the session and the other side has not said its last on it.
-    fn carrying(&mut self, attachment: Attachment) -> Option<&mut Link> {
+    fn carrying(&mut self, attachment: AttachmentId) -> Option<&mut AttachmentLiveness> {
         let may_receive = attachment.0 == self.attachments && self.ended.is_none() && self.violation.is_none();
         self.link.as_mut().filter(|link| may_receive && link.left.is_none())
     }
 
-    fn apply(&mut self, frame: Frame) -> Result<(), Violation> {
+    fn apply(&mut self, frame: Frame) -> Result<(), ProtocolError> {
         match frame {
             Frame::Fin { offset } => self.incoming.finish(offset)?,
             // What was abandoned is not acknowledged in earnest any more.
@@ -350,31 +350,31 @@ impl Session {
             Frame::Pong(number) => self.on_link(|link| link.liveness.answered(number)),
             Frame::Going(going) => self.on_link(|link| link.left = Some(going)),
             Frame::Keeps { window } => self.incoming.set_kept(bounded(window)),
-            Frame::Proof { .. } | Frame::Attached { .. } => return Err(Violation::Order),
+            Frame::Proof { .. } | Frame::Attached { .. } => return Err(ProtocolError::Order),
         }
         Ok(())
     }
 
-    fn on_link(&mut self, change: impl FnOnce(&mut Link)) {
+    fn on_link(&mut self, change: impl FnOnce(&mut AttachmentLiveness)) {
         if let Some(link) = &mut self.link {
             change(link);
         }
     }
 
     /// The answer says the same, unless this side has decided on an end before.
-    fn end_received(&mut self, end: End) -> Result<(), Violation> {
+    fn end_received(&mut self, end: EndReason) -> Result<(), ProtocolError> {
         // Its last acknowledgement came first. Anything else would hide that bytes are missing.
-        if end == End::Done && !self.is_complete() && self.ending.is_none() {
-            return Err(Violation::NotDone);
+        if end == EndReason::Completed && !self.is_complete() && self.ending.is_none() {
+            return Err(ProtocolError::NotDone);
         }
         self.ended = Some(end);
         self.outgoing.abandon();
         let end = self.ending.map_or(end, |ending| ending.end);
-        self.ending = Some(Ending { end, is_orderly: false });
+        self.ending = Some(LocalEnd { end, is_orderly: false });
         Ok(())
     }
 
-    fn fail(&mut self, violation: Violation, end: End) {
+    fn abort_with(&mut self, violation: ProtocolError, end: EndReason) {
         self.violation.get_or_insert(violation);
         self.abort(end);
     }
@@ -386,11 +386,11 @@ impl Session {
 
 /// The number of a connection of a session, in the order in which they began to carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Attachment(u64);
+pub struct AttachmentId(u64);
 
 /// The state of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkState {
+pub enum AttachmentState {
     /// There is none, or not the one that was asked about.
     Detached,
     /// It carries the session.
@@ -398,16 +398,16 @@ pub enum LinkState {
     /// Nothing has come for too long. It is to be dropped.
     Dead,
     /// The other side drops it. So should this one.
-    Going(Going),
+    Going(DetachReason),
 }
 
 /// The state that ends with a connection.
 #[derive(Debug)]
-struct Link {
+struct AttachmentLiveness {
     decoder: Decoder,
     liveness: Liveness,
     /// The number of the last PING that was not answered yet.
     pong: Option<u64>,
-    left: Option<Going>,
+    left: Option<DetachReason>,
     has_sent_last: bool,
 }

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::exchange::opening::{self, Failure, Opening};
-use super::exchange::welcome::{self, Welcome};
+use super::exchange::anchor_handshake::{self, AnchorHandshake};
+use super::exchange::client_handshake::{self, ClientHandshake, HandshakeError};
 use super::frame::{Decoder, Frame, Piece, encode_data};
-use super::keys::{Claim, Mac, OwnKey};
-use super::reason::{End, Going};
+use super::keys::{AgreementKey, Mac, ResumeClaim};
+use super::reason::{DetachReason, EndReason};
 use super::registry::Registry;
-use super::session::{LinkState, Session};
+use super::session::{AttachmentState, Session};
 use super::*;
 
 mod exchange;

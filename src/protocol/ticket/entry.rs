@@ -53,7 +53,7 @@ impl FromStr for TicketTarget {
             .split_once('.')
             .is_some_and(|(service, namespace)| is_label(service) && is_label(namespace));
         let is_static =
-            text.contains(':') && text.len() <= LONGEST_TARGET && text.bytes().all(|byte| byte.is_ascii_graphic());
+            text.contains(':') && text.len() <= MAX_TARGET && text.bytes().all(|byte| byte.is_ascii_graphic());
         match is_service || is_static {
             true => Ok(Self(text.into())),
             false => Err(NOT_A_TARGET),
@@ -100,7 +100,7 @@ impl Ticket {
     /// # Errors
     /// The reason why it is no ticket.
     pub fn parse(value: &[u8]) -> Result<Self, &'static str> {
-        if value.len() > LONGEST {
+        if value.len() > MAX_BYTES {
             return Err("it is longer than 4 KiB");
         }
         let fields: Fields = serde_json::from_slice(value).map_err(|_| NOT_AN_ENTRY)?;
@@ -108,7 +108,7 @@ impl Ticket {
         if !may_be_named(&fields.user) {
             return Err("its user is empty, too long, not printable or one of the cluster's own");
         }
-        if fields.groups.len() > MOST_GROUPS || !fields.groups.iter().all(|group| may_be_named(group)) {
+        if fields.groups.len() > MAX_GROUPS || !fields.groups.iter().all(|group| may_be_named(group)) {
             return Err("a group is empty, too long, not printable or one of the cluster's own");
         }
         Ok(Self {
@@ -148,17 +148,17 @@ pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str>
 
 /// Whether a name can be shown, and is none of the cluster's own: a minter of tickets has no say in those.
 fn may_be_named(name: &str) -> bool {
-    is_name(name, LONGEST_NAME) && !is_reserved(name)
+    is_name(name, MAX_NAME) && !is_reserved(name)
 }
 
 /// The type of the Secret.
 pub const SECRET_TYPE: &str = "switchboard.dev/tickets";
 const NOT_AN_ENTRY: &str = "it is no ticket's JSON: user, groups, expires, target";
 /// Of an entry, in bytes.
-const LONGEST: usize = 4 << 10;
+const MAX_BYTES: usize = 4 << 10;
 /// In bytes.
-const LONGEST_NAME: usize = 512;
-const MOST_GROUPS: usize = 64;
+const MAX_NAME: usize = 512;
+const MAX_GROUPS: usize = 64;
 /// A host name of 253 characters and a port.
-const LONGEST_TARGET: usize = 260;
+const MAX_TARGET: usize = 260;
 const NOT_A_TARGET: &str = "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target";

@@ -10,31 +10,31 @@ use axum::extract::State;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
-use super::request::{Named, Options};
+use super::extract::{QueryParams, TunnelPath};
 use super::view;
-use crate::daemon::admin::answer::{Answer, Unserved};
-use crate::daemon::admin::api::{Diagnosis, Leg, Legs};
+use crate::daemon::admin::api::{Diagnosis, Leg, TcpLegs};
+use crate::daemon::admin::response::{Answer, HttpError};
 use crate::daemon::threads::busy_workers;
 use crate::proxy::connection::Shared;
-use crate::proxy::open_tunnels::diagnosis::{Look, Observed, judge};
+use crate::proxy::open_tunnels::diagnosis::{Sample, Samples, diagnose_samples};
 use crate::tunnel::direction::Both;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Over {
+pub(super) struct DiagnosisQuery {
     /// Milliseconds.
     over_ms: Option<u64>,
 }
 
 pub(super) async fn diagnose(
     State(shared): State<Arc<Shared>>,
-    Named(open): Named,
-    Options(Over { over_ms }): Options<Over>,
+    TunnelPath(open): TunnelPath,
+    QueryParams(DiagnosisQuery { over_ms }): QueryParams<DiagnosisQuery>,
 ) -> Answer<Diagnosis> {
     let over = over_ms.map_or(USUAL, Duration::from_millis);
-    if !(SHORTEST..=LONGEST).contains(&over) {
-        let (shortest, longest) = (SHORTEST.as_millis(), LONGEST.as_millis());
-        return Err(Unserved::bad(format!("over_ms: from {shortest} to {longest}")));
+    if !(MIN_DURATION..=MAX_DURATION).contains(&over) {
+        let (min, max) = (MIN_DURATION.as_millis(), MAX_DURATION.as_millis());
+        return Err(HttpError::bad(format!("over_ms: from {min} to {max}")));
     }
     let (start, workers) = (Instant::now(), busy_workers());
     let (mut looks, mut legs) = (Vec::new(), view::legs(&open.legs(&shared.registry.sock_diag)));
@@ -44,20 +44,20 @@ pub(super) async fn diagnose(
         }
         let seen = open.legs(&shared.registry.sock_diag);
         legs = view::legs(&seen);
-        looks.push(Look {
+        looks.push(Sample {
             at: start.elapsed(),
             legs: seen.map(Result::ok),
             bytes: Both::from_fn(|direction| open.meter.bytes(direction)),
-            waited: Both::from_fn(|direction| open.meter.waited(direction)),
+            waited: Both::from_fn(|direction| open.meter.throttled_time(direction)),
         });
     }
-    let observed = Observed {
+    let observed = Samples {
         load: load(&workers, &busy_workers(), start.elapsed()),
         looks: &looks,
     };
-    let (verdict, mut evidence) = judge(&observed);
+    let (verdict, mut evidence) = diagnose_samples(&observed);
     evidence.extend(summary(&legs));
-    let bytes = |look: Option<&Look>| look.map_or_else(Both::default, |look| look.bytes);
+    let bytes = |look: Option<&Sample>| look.map_or_else(Both::default, |look| look.bytes);
     let (first, last) = (bytes(looks.first()), bytes(looks.last()));
     Ok(Json(Diagnosis {
         tunnel_id: open.facts.id.to_string(),
@@ -82,7 +82,7 @@ fn load(before: &BTreeMap<OsString, Duration>, after: &BTreeMap<OsString, Durati
 }
 
 /// A sentence about each connection.
-fn summary(legs: &Legs) -> Vec<String> {
+fn summary(legs: &TcpLegs) -> Vec<String> {
     let of = |(side, leg): (&str, &Option<Leg>)| {
         leg.as_ref().map(|leg| {
             format!(
@@ -100,8 +100,8 @@ fn summary(legs: &Legs) -> Vec<String> {
 }
 
 const USUAL: Duration = Duration::from_secs(1);
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(10);
+const MIN_DURATION: Duration = Duration::from_millis(100);
+const MAX_DURATION: Duration = Duration::from_secs(10);
 /// Between two looks.
 const STEP: Duration = Duration::from_millis(50);
 /// A thread that was busy for less of the time sleeps.

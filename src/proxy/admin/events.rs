@@ -12,10 +12,10 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::view;
-use crate::daemon::admin::answer::Unserved;
 use crate::daemon::admin::caller::Caller;
+use crate::daemon::admin::response::HttpError;
 use crate::proxy::connection::Shared;
-use crate::proxy::open_tunnels::events::{Event, Refused, Watch};
+use crate::proxy::open_tunnels::events::{Event, RefusedRequest, Subscription};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::outcome::{Close, Outcome};
 
@@ -23,14 +23,14 @@ use crate::tunnel::outcome::{Close, Outcome};
 pub(super) async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<Caller>) -> Response {
     let Some(watch) = shared.registry.events.watch() else {
         let said = "there are enough readers of events: end one of them";
-        return Unserved::new(StatusCode::SERVICE_UNAVAILABLE, said).into_response();
+        return HttpError::new(StatusCode::SERVICE_UNAVAILABLE, said).into_response();
     };
     told(watch, caller)
 }
 
 /// What happens from now on.
-pub(super) fn told(watch: Watch, caller: Caller) -> Response {
-    let next = async |mut watch: Watch| {
+pub(super) fn told(watch: Subscription, caller: Caller) -> Response {
+    let next = async |mut watch: Subscription| {
         let event = watch.next().await?;
         let (name, data) = event.map_or_else(|missed| ("missed", json!({ "events": missed })), |event| view(&event));
         Some((
@@ -51,7 +51,7 @@ pub(super) fn told(watch: Watch, caller: Caller) -> Response {
 fn view(event: &Event) -> (&'static str, Value) {
     match event {
         Event::Opened(open) => ("opened", of_tunnel(open)),
-        Event::Closed(open, close) => ("closed", with_end(of_tunnel(open), *close, open.closing())),
+        Event::Closed(open, close) => ("closed", with_end(of_tunnel(open), *close, open.close_reason())),
         Event::Refused(refused) => ("refused", of_refused(refused)),
         Event::Changed(name, change) => ("changed", json!({"name": &**name, "change": change})),
     }
@@ -70,8 +70,8 @@ fn with_end(mut tunnel: Value, close: Close, operator: Option<&str>) -> Value {
     tunnel
 }
 
-fn of_refused(refused: &Refused) -> Value {
-    let Refused {
+fn of_refused(refused: &RefusedRequest) -> Value {
+    let RefusedRequest {
         id,
         client,
         user,

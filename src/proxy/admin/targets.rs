@@ -9,18 +9,21 @@ use axum::http::HeaderMap;
 use axum::{Extension, Json};
 use serde::Deserialize;
 
-use super::request::{Listed, Options, Page, Part};
+use super::extract::{Page, PageQuery, QueryParams, TargetPath};
 use super::view;
-use crate::daemon::admin::answer::{Answer, Unserved};
 use crate::daemon::admin::api::{self, Activity};
 use crate::daemon::admin::caller::Caller;
+use crate::daemon::admin::response::{Answer, HttpError};
 use crate::policy::allowlist::Target;
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 
 /// Lists the allowlist.
-pub(super) async fn list(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<api::Targets> {
+pub(super) async fn list(
+    State(shared): State<Arc<Shared>>,
+    QueryParams(part): QueryParams<PageQuery>,
+) -> Answer<api::Targets> {
     let mut tunnels: HashMap<*const Target, usize> = HashMap::new();
     for open in shared.registry.all() {
         if let Some(target) = &open.facts.target {
@@ -28,7 +31,7 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, Options(part): Optio
         }
     }
     let name = |target: &Arc<Target>| (0, target.id().to_string());
-    let Page { items, total, next } = part.of(shared.allowlist.all(), name).map_err(Unserved::bad)?;
+    let Page { items, total, next } = part.page(shared.allowlist.all(), name).map_err(HttpError::bad)?;
     let row = |target: &Arc<Target>| {
         let tunnels = tunnels.get(&Arc::as_ptr(target)).copied();
         view::target(target, tunnels.unwrap_or_default())
@@ -38,25 +41,25 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, Options(part): Optio
 }
 
 /// Shows one.
-pub(super) async fn one(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
+pub(super) async fn one(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
     Json(view(&target, &shared))
 }
 
 /// Lets no new tunnel to one begin.
-pub(super) async fn cordon(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
-    target.cordon(true);
+pub(super) async fn cordon(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
+    target.set_cordoned(true);
     changed(&target, Change::Cordoned, &shared)
 }
 
 /// Lets tunnels to one begin again.
-pub(super) async fn uncordon(State(shared): State<Arc<Shared>>, Listed(target): Listed) -> Json<api::Target> {
-    target.cordon(false);
+pub(super) async fn uncordon(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
+    target.set_cordoned(false);
     changed(&target, Change::Uncordoned, &shared)
 }
 
 fn changed(target: &Arc<Target>, change: Change, shared: &Shared) -> Json<api::Target> {
     let name = || Event::Changed(target.id().to_string().into(), change);
-    shared.registry.events.tell(name);
+    shared.registry.events.publish(name);
     Json(view(target, shared))
 }
 
@@ -71,7 +74,7 @@ fn is_of(open: &OpenTunnel, target: &Arc<Target>) -> bool {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked {
+pub(super) struct ActivityQuery {
     /// `namespace/service`.
     target: String,
 }
@@ -80,13 +83,13 @@ pub(super) struct Asked {
 pub(super) async fn activity(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
-    Options(Asked { target: name }): Options<Asked>,
+    QueryParams(ActivityQuery { target: name }): QueryParams<ActivityQuery>,
     fields: HeaderMap,
 ) -> Answer<Activity> {
     let is_it = |target: &Arc<Target>| target.id().is_named(&name);
     let target = shared.allowlist.all().into_iter().find(is_it);
     // Not an idle target: a culler that asks for a name with an error in it would stop a used one.
-    let target = target.ok_or_else(|| Unserved::unknown(format!("no target {name} is on the allowlist")))?;
+    let target = target.ok_or_else(|| HttpError::unknown(format!("no target {name} is on the allowlist")))?;
     let mut open = shared.registry.all();
     open.retain(|open| is_of(open, &target));
     let mut why: Vec<_> = open.iter().map(|open| view::reason(open)).collect();
@@ -94,6 +97,6 @@ pub(super) async fn activity(
     Ok(Json(Activity {
         has_activity: why.iter().any(|used| used.is_active),
         last_activity: target.last_activity().map(view::rfc3339),
-        why: caller.may_act(&fields).is_ok().then_some(why),
+        why: caller.require_local_caller(&fields).is_ok().then_some(why),
     }))
 }

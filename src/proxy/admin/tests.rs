@@ -22,7 +22,7 @@ async fn outlasts_ten_minutes(reads: bool) -> bool {
     client.write_all(ask).await.unwrap();
     let telling = async {
         loop {
-            events.tell(|| Event::Changed("x".repeat(1000).into(), Change::Limited));
+            events.publish(|| Event::Changed("x".repeat(1000).into(), Change::Limited));
             sleep(Duration::from_secs(1)).await;
         }
     };

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 
-use super::request::{Named, Options, Page, Part, Place, Told};
+use super::extract::{JsonBody, Page, PageQuery, QueryParams, SortKey, TunnelPath};
 use super::view;
-use crate::daemon::admin::answer::{Answer, Unserved};
-use crate::daemon::admin::api::{Client, Clients, Closed, Closing, Detail, Query, Rates, Sort, Tunnel, Tunnels};
+use crate::daemon::admin::api::{Client, Clients, CloseRequest, Closed, Detail, Query, Rates, Sort, Tunnel, Tunnels};
+use crate::daemon::admin::response::{Answer, HttpError};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
@@ -39,30 +39,30 @@ fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
 }
 
 /// The place of a tunnel in a list.
-fn place(sort: Sort, open: &OpenTunnel) -> Place<u64> {
+fn place(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
     let sum = |Both { upload, download }: Both<u64>| upload.saturating_add(download);
     let key = match sort {
         Sort::Bytes => sum(Both::from_fn(|direction| open.meter.bytes(direction))),
         Sort::Rate => sum(open.rates()),
         // Not an age, which would be another one at the next request.
-        Sort::Age => u64::MAX - open.facts.id.number,
+        Sort::Age => u64::MAX - open.facts.id.seq,
         Sort::Idle => view::millis(open.meter.last_moved().elapsed()),
     };
-    (key, open.facts.id.number)
+    (key, open.facts.id.seq)
 }
 
 /// Lists those that a query is for.
-pub(super) async fn list(State(shared): State<Arc<Shared>>, Options(query): Options<Query>) -> Answer<Tunnels> {
+pub(super) async fn list(State(shared): State<Arc<Shared>>, QueryParams(query): QueryParams<Query>) -> Answer<Tunnels> {
     let (those, sort) = (those(&query, &shared), query.sort.unwrap_or_default());
     let Query { limit, cursor, .. } = query;
-    let listed = Part { limit, cursor }.of(those, |open| place(sort, open));
-    let Page { items, total, next } = listed.map_err(Unserved::bad)?;
+    let listed = PageQuery { limit, cursor }.page(those, |open| place(sort, open));
+    let Page { items, total, next } = listed.map_err(HttpError::bad)?;
     let tunnels = items.iter().map(|open| view::tunnel(open)).collect();
     Ok(Json(Tunnels { tunnels, total, next }))
 }
 
 /// Shows one, with its connections.
-pub(super) async fn one(State(shared): State<Arc<Shared>>, Named(open): Named) -> Json<Detail> {
+pub(super) async fn one(State(shared): State<Arc<Shared>>, TunnelPath(open): TunnelPath) -> Json<Detail> {
     Json(Detail {
         legs: view::legs(&open.legs(&shared.registry.sock_diag)),
         tunnel: view::tunnel(&open),
@@ -72,8 +72,8 @@ pub(super) async fn one(State(shared): State<Arc<Shared>>, Named(open): Named) -
 /// Ends one.
 pub(super) async fn close_one(
     State(shared): State<Arc<Shared>>,
-    Named(open): Named,
-    Told(closing): Told<Closing>,
+    TunnelPath(open): TunnelPath,
+    JsonBody(closing): JsonBody<CloseRequest>,
 ) -> Json<Closed> {
     Json(close(&[open], &closing, &shared))
 }
@@ -81,17 +81,17 @@ pub(super) async fn close_one(
 /// Ends those that a query is for, the oldest first.
 pub(super) async fn close_those(
     State(shared): State<Arc<Shared>>,
-    Options(query): Options<Query>,
-    Told(closing): Told<Closing>,
+    QueryParams(query): QueryParams<Query>,
+    JsonBody(closing): JsonBody<CloseRequest>,
 ) -> Answer<Closed> {
     if query.is_for_all() {
-        return Err(Unserved::bad("which tunnels? give target, client, user or node"));
+        return Err(HttpError::bad("which tunnels? give target, client, user or node"));
     }
     if query.sort.is_some() || query.cursor.is_some() {
-        return Err(Unserved::bad("sort, cursor: the oldest tunnels end first"));
+        return Err(HttpError::bad("sort, cursor: the oldest tunnels end first"));
     }
     let mut those = those(&query, &shared);
-    those.sort_unstable_by_key(|open| open.facts.id.number);
+    those.sort_unstable_by_key(|open| open.facts.id.seq);
     let left = those.split_off(query.limit.unwrap_or(usize::MAX).min(those.len()));
     Ok(Json(Closed {
         left: left.len(),
@@ -99,48 +99,51 @@ pub(super) async fn close_those(
     }))
 }
 
-fn close(tunnels: &[Arc<OpenTunnel>], closing: &Closing, shared: &Shared) -> Closed {
+fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -> Closed {
     let told = tunnels.iter().filter(|open| open.close(&closing.reason));
-    let told = told.inspect(|open| tell(open, Change::Closing, shared));
+    let told = told.inspect(|open| log_change(open, Change::Closing, shared));
     Closed {
         closed: told.map(|open| open.facts.id.to_string()).collect(),
         left: 0,
     }
 }
 
-fn tell(open: &OpenTunnel, change: Change, shared: &Shared) {
+fn log_change(open: &OpenTunnel, change: Change, shared: &Shared) {
     let name = || Event::Changed(open.facts.id.to_string().into(), change);
-    shared.registry.events.tell(name);
+    shared.registry.events.publish(name);
 }
 
 /// Sets the rates of one until it ends.
 pub(super) async fn limit(
     State(shared): State<Arc<Shared>>,
-    Named(open): Named,
-    Told(rates): Told<Rates>,
+    TunnelPath(open): TunnelPath,
+    JsonBody(rates): JsonBody<Rates>,
 ) -> Answer<Tunnel> {
     let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
         .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
     // All of them are read before one is set.
-    let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, Unserved>>()?;
+    let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, HttpError>>()?;
     for (direction, rate) in wanted {
         open.own_rates[direction].set(rate);
     }
-    tell(&open, Change::Limited, &shared);
+    log_change(&open, Change::Limited, &shared);
     Ok(Json(view::tunnel(&open)))
 }
 
 /// A rate; `None` is the target's.
-fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, Unserved> {
+fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, HttpError> {
     if text == "default" {
         return Ok(None);
     }
-    let faulty = |error| Unserved::bad(format!("{}: {error}", direction.label()));
+    let faulty = |error| HttpError::bad(format!("{}: {error}", direction.label()));
     text.parse().map(Some).map_err(faulty)
 }
 
 /// Lists the clients that have one.
-pub(super) async fn clients(State(shared): State<Arc<Shared>>, Options(part): Options<Part>) -> Answer<Clients> {
+pub(super) async fn clients(
+    State(shared): State<Arc<Shared>>,
+    QueryParams(part): QueryParams<PageQuery>,
+) -> Answer<Clients> {
     let mut clients: HashMap<(_, String), Client> = HashMap::new();
     for open in shared.registry.all() {
         let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));
@@ -158,7 +161,9 @@ pub(super) async fn clients(State(shared): State<Arc<Shared>>, Options(part): Op
         client.idle_ms = client.idle_ms.min(view::millis(open.meter.last_moved().elapsed()));
     }
     let place = |client: &Client| (client.tunnels as u64, format!("{} {}", client.address, client.user));
-    let Page { items, total, next } = part.of(clients.into_values().collect(), place).map_err(Unserved::bad)?;
+    let Page { items, total, next } = part
+        .page(clients.into_values().collect(), place)
+        .map_err(HttpError::bad)?;
     let clients = items;
     Ok(Json(Clients { clients, total, next }))
 }

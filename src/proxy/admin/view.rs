@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::base::authority::Authority;
 use crate::daemon::admin::api;
-use crate::net::sock_diag::{TcpInfo, Unknown};
+use crate::net::sock_diag::{DiagError, TcpInfo};
 use crate::policy::allowlist::Target;
-use crate::proxy::open_tunnels::facts::Facts;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
+use crate::proxy::open_tunnels::request_info::RequestInfo;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::ssh::identification::Software;
 
@@ -25,7 +25,7 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
     let since = |moment| millis(now.saturating_duration_since(moment));
     api::Tunnel {
         tunnel_id: facts.id.to_string(),
-        since: rfc3339(open.start.since),
+        since: rfc3339(open.start.started),
         age_ms: since(open.start.established),
         idle_ms: since(open.meter.last_moved()),
         is_active: activity.is_active,
@@ -55,9 +55,9 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
 }
 
 /// The connections of a tunnel.
-pub(super) fn legs(seen: &[Result<TcpInfo, Unknown>; 2]) -> api::Legs {
+pub(super) fn legs(seen: &[Result<TcpInfo, DiagError>; 2]) -> api::TcpLegs {
     let [client, upstream] = seen;
-    let why = |(side, seen): (&str, &Result<TcpInfo, Unknown>)| {
+    let why = |(side, seen): (&str, &Result<TcpInfo, DiagError>)| {
         let unknown = seen.as_ref().err()?;
         Some(format!("{side}: {unknown}"))
     };
@@ -65,7 +65,7 @@ pub(super) fn legs(seen: &[Result<TcpInfo, Unknown>; 2]) -> api::Legs {
         .into_iter()
         .filter_map(why)
         .collect();
-    api::Legs {
+    api::TcpLegs {
         client: client.as_ref().ok().map(leg),
         upstream: upstream.as_ref().ok().map(leg),
         unknown: unknown.join("; "),
@@ -118,7 +118,7 @@ pub(super) fn reason(open: &OpenTunnel) -> api::Use {
         client_address: open.facts.client.ip(),
         client_software,
         user_name: user(&open.facts).to_owned(),
-        since: rfc3339(open.start.since),
+        since: rfc3339(open.start.started),
         is_active: activity.is_active,
         last_active: rfc3339(activity.last_active),
         bytes_sent: open.meter.bytes(Direction::Download),
@@ -127,7 +127,7 @@ pub(super) fn reason(open: &OpenTunnel) -> api::Use {
 }
 
 /// The name of the user; empty without one.
-pub(super) fn user(facts: &Facts) -> &str {
+pub(super) fn user(facts: &RequestInfo) -> &str {
     facts.user.as_ref().map_or("", |user| &user.name)
 }
 
@@ -151,6 +151,6 @@ fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit {
     api::Limit {
         rate: own.or_else(of_target).unwrap_or_default().to_string(),
         is_own: own.is_some(),
-        waited_ms: millis(open.meter.waited(direction)),
+        waited_ms: millis(open.meter.throttled_time(direction)),
     }
 }

@@ -2,10 +2,10 @@
 
 use super::listen::{admin_fault, taken};
 use super::{Config, Overrides};
-use crate::base::yaml::finding::Findings;
+use crate::base::yaml::diagnostic::Diagnostics;
 
 /// Adds the faults of `by`. `config`: the file's settings, overridden by `by`.
-pub(super) fn check(by: &Overrides, config: &Config, findings: &Findings) {
+pub(super) fn check(by: &Overrides, config: &Config, findings: &Diagnostics) {
     let blame = |flag: &str, reason: String| findings.fault_of_a_flag(flag, reason);
     if !by.listen.is_empty() {
         ports(config, |reason| blame("--listen", reason));

@@ -12,7 +12,7 @@ use crate::net::listen_conflicts::collide;
 use crate::net::listener;
 use crate::net::tls::Mode;
 use crate::proxy::connection::Port;
-use crate::proxy::http::Refusals;
+use crate::proxy::http::RefusalMode;
 use crate::tunnel::proxy_header::Policy;
 
 /// Reads one port or a list of ports. Each is an address, or a map with the key `address`.
@@ -59,7 +59,7 @@ struct PortKeys {
     #[serde(default)]
     reuse_port: bool,
     #[serde(default)]
-    refusals: Refusals,
+    refusals: RefusalMode,
 }
 
 impl From<AnyPort> for Port {
@@ -105,7 +105,7 @@ fn is_required(text: &str) -> Result<bool, &'static str> {
 
 /// Reports the faults of ports that each key alone does not have. `has_certificates`: whether there are certificates for a
 /// port that speaks TLS.
-pub(super) fn judge(config: &Config, top: &Field<'_>, has_certificates: bool) {
+pub(super) fn check(config: &Config, top: &Field<'_>, has_certificates: bool) {
     let listen = top.at("listen");
     if config.listen.is_empty() && !listen.has_faults() {
         listen.fault("at least one address is needed");

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::{Config, Overrides, flags, rules, warnings};
 use crate::base::file;
+use crate::base::yaml::diagnostic::{Diagnostics, Report, Severity};
 use crate::base::yaml::field::Field;
-use crate::base::yaml::finding::{Findings, Report, Severity};
 use crate::base::yaml::schema::schema;
 use crate::base::yaml::{self, de};
 
@@ -85,14 +85,14 @@ impl Config {
 }
 
 fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> Result<Loaded, Report> {
-    let findings = Findings::with_dispensable(match purpose {
+    let findings = Diagnostics::with_dispensable(match purpose {
         Purpose::Serve => Severity::Warning,
         Purpose::Check => Severity::Error,
     });
     let config = yaml::tree(bytes, &findings).map(|mut tree| {
         let mut config: Config = de::read(&mut tree, &findings);
         let top = Field::root(&tree, &findings);
-        rules::judge(&mut config, &top);
+        rules::check(&mut config, &top);
         let config = config.overridden(by.clone());
         // After a fault a value is its default, and a warning about that would be wrong.
         if findings.faults() == 0 {

@@ -7,21 +7,21 @@ use super::{Config, listen};
 use crate::base::file;
 use crate::base::yaml::field::Field;
 use crate::kubernetes::files;
-use crate::net::tls::{ClientAuth, Part, Settings};
-use crate::policy::access::passwords::Users;
+use crate::net::tls::{ClientAuth, Settings, TlsFile};
+use crate::policy::access::passwords::PasswordFile;
 use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
 use crate::policy::allowlist::StaticTarget;
 
 /// Reports the faults, and completes the settings by what other sections say. `top`: the file, for the places.
-pub(super) fn judge(config: &mut Config, top: &Field<'_>) {
+pub(super) fn check(config: &mut Config, top: &Field<'_>) {
     let faults = top.faults();
     let tls = top.at("tls");
     client_auth(&config.tls, &tls);
     let has_certificates = !config.tls.certificates.is_empty() || tls.at("certificates").has_faults();
-    listen::judge(config, top, has_certificates);
+    listen::check(config, top, has_certificates);
     // After a fault in these sections it is not known whether the ports are meant to ask for certificates.
     let is_unsure = top.faults() > faults || tls.has_faults() || top.at("listen").has_faults();
-    let knows_clients = is_unsure || config.knows_clients();
+    let knows_clients = is_unsure || config.requests_client_certificates();
     files_of_tls(&config.tls, &tls);
     listen::judge_admin(config, top);
     certificates(&config.access, top, knows_clients);
@@ -67,13 +67,13 @@ fn files_of_tls(settings: &Settings, tls: &Field<'_>) {
         pair.map_or_else(|| tls.clone(), |pair| pair.at(key))
     };
     let place = |part| match part {
-        Part::Certificate(index) => pair(index, "cert"),
-        Part::Key(index) => pair(index, "key"),
-        Part::ClientCa => tls.at("client_ca"),
-        Part::Crl => tls.at("crl"),
-        Part::None => tls.clone(),
+        TlsFile::Certificate(index) => pair(index, "cert"),
+        TlsFile::Key(index) => pair(index, "key"),
+        TlsFile::ClientCa => tls.at("client_ca"),
+        TlsFile::Crl => tls.at("crl"),
+        TlsFile::None => tls.clone(),
     };
-    match judged.judge() {
+    match judged.check_files() {
         Ok(remarks) => {
             for remark in remarks {
                 place(remark.part).warning(remark.to_string());
@@ -137,8 +137,8 @@ fn users(options: &access::Options, access: &Field<'_>) {
     }
     let Some(path) = &options.users else { return };
     let field = access.at("users.file");
-    let users = Users::open(path);
-    if let Some(weakness) = users.as_ref().ok().and_then(Users::weakness) {
+    let users = PasswordFile::open(path);
+    if let Some(weakness) = users.as_ref().ok().and_then(PasswordFile::weakness) {
         field.warning(format!("{}: {weakness}", path.display()));
     }
     for fault in users.err().unwrap_or_default() {
@@ -183,7 +183,7 @@ fn issuers(issuers: &[Issuer], list: &Field<'_>) {
 }
 
 fn keys_of(path: &Path) -> Result<usize, Box<str>> {
-    let bytes = file::read(path, LARGEST).map_err(|error| format!("cannot be read: {error}"))?;
+    let bytes = file::read(path, MAX_FILE_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
     oidc::check_keys(&bytes)
 }
 
@@ -215,4 +215,4 @@ fn dials(config: &Config, timeouts: &Field<'_>) {
 }
 
 /// In bytes: as much as the process reads.
-const LARGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;

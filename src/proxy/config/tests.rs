@@ -227,7 +227,7 @@ fn every_key_is_read() {
     let address = |text: &str| Port::from(text.parse::<SocketAddr>().unwrap());
     let mut behind_a_balancer = address("[::1]:0");
     behind_a_balancer.listener.reuse_port = true;
-    behind_a_balancer.refusals = http::Refusals::Auto;
+    behind_a_balancer.refusals = http::RefusalMode::Auto;
     behind_a_balancer.proxy_header = proxy_header::Policy::Required {
         trusted: ["10.0.0.0/8", "fd00::/8"].map(|text| text.parse().unwrap()).into(),
     };
@@ -290,11 +290,11 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
         loaded(b"admin: 1.1.1.1:1\n\n# \xff"),
         Err("FILE:3:3: error: not UTF-8".to_owned())
     );
-    let mut largest = b"admin: 0.0.0.0:9090\n#".to_vec();
-    largest.resize(1 << 20, b'x');
-    assert_eq!(loaded(&largest), Ok(Config::default()));
-    largest.push(b'x');
-    assert_eq!(loaded(&largest), Err("FILE:1:1: error: larger than 1 MiB".to_owned()));
+    let mut max = b"admin: 0.0.0.0:9090\n#".to_vec();
+    max.resize(1 << 20, b'x');
+    assert_eq!(loaded(&max), Ok(Config::default()));
+    max.push(b'x');
+    assert_eq!(loaded(&max), Err("FILE:1:1: error: larger than 1 MiB".to_owned()));
 
     let unreadable = |path: &std::path::Path| {
         let report = Loaded::from_file(Some(path), &Overrides::default(), Purpose::Serve).unwrap_err();

@@ -9,48 +9,48 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::in_band::{self, End, phrase, phrase_of_proxy};
-use super::pending::Pending;
+use super::in_band::{self, EarlyEnd, close_phrase, phrase};
+use super::pending::PendingRequest;
 use super::shared::Shared;
-use crate::base::cold::cold;
+use crate::base::boxed::boxed;
 use crate::net::transport::{Transport, send_all};
-use crate::policy::access::Grant;
+use crate::policy::access::TunnelGrant;
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::{self, Marker};
 use crate::protocol::phrase::Phrase;
-use crate::protocol::resume::exchange::lines::{First, first};
-use crate::proxy::http::Refusals;
+use crate::protocol::resume::exchange::lines::{FirstBytes, classify};
+use crate::proxy::http::RefusalMode;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::TunnelRecord;
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::direction::{Both, Direction};
-use crate::tunnel::drain::{self, Open};
+use crate::tunnel::drain::{self, TunnelGuard};
 use crate::tunnel::limits::owners::LimitOwner;
 use crate::tunnel::limits::slots::Slot;
-use crate::tunnel::outcome::{Close, Reason, Side};
-use crate::tunnel::relay::{self, Bounds, Early, Ends, Terms, Transports, until_end};
+use crate::tunnel::outcome::{Close, CloseReason, Side};
+use crate::tunnel::relay::{self, DirectionLimits, Early, EofSent, RelayConfig, Transports, run};
 use crate::tunnel::ssh::identification::{self, Line, Software};
 
 /// A connected target, and the slots that the tunnel to it takes.
-pub(super) struct Reached {
+pub(super) struct ConnectedTarget {
     pub(super) target: Arc<Target>,
-    pub(super) holdings: Box<Holdings>,
+    pub(super) holdings: Box<TunnelContext>,
     pub(super) upstream: Upstream,
     /// The tunnel counts as open before its client has the 200: a drain cuts it from then on.
-    pub(super) open: Open,
+    pub(super) open: TunnelGuard,
 }
 
 /// The slots and rights that a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
 #[derive(Debug)]
-pub(super) struct Holdings {
+pub(super) struct TunnelContext {
     /// Those of the process, of the owner and of the target.
     pub(super) _slots: [Slot; 3],
     /// The client, or the user where users are known: an office with one address is not one user.
     pub(super) owner: Arc<LimitOwner>,
     /// The right of its user to reach the target; `None` where every client may.
-    pub(super) grant: Option<Grant>,
+    pub(super) grant: Option<TunnelGrant>,
     /// The way in which its client is told that the target is no SSH server.
-    pub(super) refusals: Refusals,
+    pub(super) refusals: RefusalMode,
     /// The marker of its end notice, if its client asks for one.
     pub(super) end_marker: Option<Marker>,
 }
@@ -60,33 +60,33 @@ pub(super) struct Holdings {
 /// The fields are dropped in this order: a reader of the log line may rely on closed sockets.
 #[derive(Debug)]
 pub(super) struct Tunnel<'a, D: Transport> {
-    ends: Transports<D>,
+    transports: Transports<D>,
     target: Arc<Target>,
-    holdings: Box<Holdings>,
+    holdings: Box<TunnelContext>,
     record: TunnelRecord<'a>,
 }
 
 /// The end of a tunnel, and whether its client was told it in band.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct TunnelEnd {
     close: Close,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// After a panic it is unknown what was passed on: an end of stream would make it look complete.
 impl<D: Transport> Drop for Tunnel<'_, D> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.ends.downstream.reset_on_drop();
-            self.ends.upstream.reset_on_drop();
+            self.transports.downstream.reset_on_drop();
+            self.transports.upstream.reset_on_drop();
         }
     }
 }
 
 impl<'a, D: Transport> Tunnel<'a, D> {
     /// A tunnel from this client to the target that was reached; `early` are the bytes read behind the request.
-    pub(super) fn new(pending: Pending<'a>, reached: Reached, downstream: D, early: Vec<u8>) -> Self {
-        let Reached {
+    pub(super) fn new(pending: PendingRequest<'a>, reached: ConnectedTarget, downstream: D, early: Vec<u8>) -> Self {
+        let ConnectedTarget {
             target,
             holdings,
             upstream,
@@ -96,7 +96,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             record: pending.record.established(&target, open),
             target,
             holdings,
-            ends: Transports {
+            transports: Transports {
                 downstream,
                 upstream: upstream.stream,
                 early: Some(Box::new(Early {
@@ -109,7 +109,10 @@ impl<'a, D: Transport> Tunnel<'a, D> {
 
     /// Relays to the end, and records it.
     pub(super) async fn run(&mut self, shared: &Shared) {
-        let Ended { close, is_told } = self.carry(shared).await;
+        let TunnelEnd {
+            close,
+            is_reported: is_told,
+        } = self.relay(shared).await;
         if is_reported(&self.target) {
             self.record.finish_watch(shared.timeouts.identification);
         }
@@ -117,16 +120,16 @@ impl<'a, D: Transport> Tunnel<'a, D> {
     }
 
     /// Without names for the parts of the tunnel: an idle tunnel would keep each of them.
-    async fn carry(&mut self, shared: &Shared) -> Ended {
+    async fn relay(&mut self, shared: &Shared) -> TunnelEnd {
         let options = relay::Options {
             idle: self.target.idle(shared.timeouts.idle),
             half_closed: shared.timeouts.half_closed,
         };
         let holds_back = self.target.ssh_only() && !self.target.reports();
         if is_reported(&self.target) {
-            self.ends.early.get_or_insert_default().inspector = Some(Arc::new(self.record.watch()));
+            self.transports.early.get_or_insert_default().inspector = Some(Arc::new(self.record.watch()));
         }
-        let terms = Terms {
+        let terms = RelayConfig {
             limits: Both::from_fn(|direction| {
                 bounds(direction, &self.target, &self.holdings, self.record.tunnel(), shared)
             }),
@@ -138,30 +141,36 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             // A client that has to identify itself has done so before the relay.
             is_inspected: !holds_back,
         };
-        let mut ending = pin!(ending(&self.target, &self.holdings, &self.record, shared));
+        let mut ending = pin!(forced_close(&self.target, &self.holdings, &self.record, shared));
         if holds_back {
-            let held_back = hold_back(&mut self.ends, &self.holdings, &self.record, shared, ending.as_mut());
-            if let Some(ended) = cold(held_back).await {
+            let held_back = require_ssh(
+                &mut self.transports,
+                &self.holdings,
+                &self.record,
+                shared,
+                ending.as_mut(),
+            );
+            if let Some(ended) = boxed(held_back).await {
                 return ended;
             }
         }
-        let ended = until_end(&mut self.ends, &terms, ending).await;
-        cold(part(&mut self.ends, &self.holdings, &self.record, ended)).await;
-        Ended {
+        let ended = run(&mut self.transports, &terms, ending).await;
+        boxed(close_both(&mut self.transports, &self.holdings, &self.record, ended)).await;
+        TunnelEnd {
             close: ended.close,
-            is_told: false,
+            is_reported: false,
         }
     }
 }
 
 /// Parts with both sides of a tunnel. A client that has asked for it is told why the proxy has ended it.
-async fn part<D: Transport>(
+async fn close_both<D: Transport>(
     transports: &mut Transports<D>,
-    holdings: &Holdings,
+    holdings: &TunnelContext,
     record: &TunnelRecord<'_>,
-    ended: relay::Ended,
+    ended: relay::RelayEnd,
 ) {
-    let relay::Ended {
+    let relay::RelayEnd {
         close,
         mut ends,
         takes_more,
@@ -171,18 +180,18 @@ async fn part<D: Transport>(
         // Behind a notice an end of stream does not look like the target's.
         ends.download = send(&mut transports.downstream, &notice).await;
     }
-    relay::let_go(transports, close, ends).await;
+    relay::finish(transports, close, ends).await;
 }
 
 /// Lets nothing but SSH through: waits for the identifications of both sides. A tunnel without them is ended here, and a client
 /// that speaks SSH is told why where its port says so, or by a notice.
-async fn hold_back<D: Transport>(
+async fn require_ssh<D: Transport>(
     ends: &mut Transports<D>,
-    holdings: &Holdings,
+    holdings: &TunnelContext,
     record: &TunnelRecord<'_>,
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,
-) -> Option<Ended> {
+) -> Option<TunnelEnd> {
     let unidentified = identify(ends, record, shared, ending).await.err()?;
     let close = unidentified.close;
     let is_noticed = match holdings.end_marker {
@@ -191,26 +200,31 @@ async fn hold_back<D: Transport>(
             let notice = notice(marker, phrase(&end), record);
             send(&mut ends.downstream, &notice).await
         }
-        Some(marker) if close.reason == Reason::NotSsh => {
+        Some(marker) if close.reason == CloseReason::NotSsh => {
             let notice = of_proxy(marker, close.reason, record);
             send(&mut ends.downstream, &notice).await
         }
         Some(_) | None => false,
     };
-    let is_told = !is_noticed && holdings.refusals != Refusals::Http && tell(ends, &unidentified, record, shared).await;
+    let is_told = !is_noticed
+        && holdings.refusals != RefusalMode::Http
+        && send_disconnect(ends, &unidentified, record, shared).await;
     // A reset would discard the message.
     let reason = if is_told || is_noticed {
-        Reason::NotSsh
+        CloseReason::NotSsh
     } else {
         close.reason
     };
-    relay::let_go(ends, Close { reason, ..close }, Ends::default()).await;
-    Some(Ended { close, is_told })
+    relay::finish(ends, Close { reason, ..close }, EofSent::default()).await;
+    Some(TunnelEnd {
+        close,
+        is_reported: is_told,
+    })
 }
 
 /// The end of a tunnel of which a side has not identified itself.
 #[derive(Debug)]
-struct Unidentified {
+struct NotIdentified {
     close: Close,
     /// The client has.
     is_client_ssh: bool,
@@ -222,24 +236,24 @@ fn unidentified_end<'a, D>(
     ends: &'a Transports<D>,
     record: &'a TunnelRecord<'_>,
     shared: &Shared,
-) -> End<'a> {
-    End {
+) -> EarlyEnd<'a> {
+    EarlyEnd {
         reason: close.reason,
         said: ends.early.as_ref().map_or(&[], |early| &early.download),
         deadline: shared.timeouts.identification,
-        operator: record.tunnel().closing().unwrap_or_default(),
+        operator: record.tunnel().close_reason().unwrap_or_default(),
     }
 }
 
-/// The limits of one direction. No closure of `carry`: an idle tunnel would keep it.
+/// The limits of one direction. No closure of `relay`: an idle tunnel would keep it.
 fn bounds<'a>(
     direction: Direction,
     target: &'a Target,
-    holdings: &'a Holdings,
+    holdings: &'a TunnelContext,
     tunnel: &'a OpenTunnel,
     shared: &'a Shared,
-) -> Bounds<'a> {
-    Bounds {
+) -> DirectionLimits<'a> {
+    DirectionLimits {
         tunnel: target.limit(direction),
         own: Some(&tunnel.own_rates[direction]),
         shared: [target.shared(), &holdings.owner.budgets, &shared.total].map(|budgets| Some(&budgets[direction])),
@@ -257,13 +271,13 @@ async fn identify<D: Transport>(
     record: &TunnelRecord<'_>,
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,
-) -> Result<(), Unidentified> {
+) -> Result<(), NotIdentified> {
     let is_client_ssh = AtomicBool::new(false);
     let identified = |side, line: Line<'_>| {
-        record.identified(side, Software::of(line.software));
+        record.identified(side, Software::parse(line.software));
         if side == Side::Client {
             is_client_ssh.store(true, Ordering::Relaxed);
-            if matches!(first(line.text), First::Hello(..)) {
+            if matches!(classify(line.text), FirstBytes::Hello(..)) {
                 record.tunnel().open.set_resumable();
             }
         }
@@ -273,7 +287,7 @@ async fn identify<D: Transport>(
         exchanged = identification::exchange(ends, &record.tunnel().meter, shared.timeouts.identification, identified) => exchanged,
         close = ending => Err(close),
     };
-    exchanged.map_err(|close| Unidentified {
+    exchanged.map_err(|close| NotIdentified {
         close,
         is_client_ssh: is_client_ssh.into_inner(),
     })
@@ -281,13 +295,13 @@ async fn identify<D: Transport>(
 
 /// Tells an SSH client in band that its target is no SSH server, or has ended before it was one. Only in front of the
 /// target's first byte, where the client still waits for an identification.
-async fn tell<D: Transport>(
+async fn send_disconnect<D: Transport>(
     ends: &mut Transports<D>,
-    unidentified: &Unidentified,
+    unidentified: &NotIdentified,
     record: &TunnelRecord<'_>,
     shared: &Shared,
 ) -> bool {
-    let Unidentified { close, is_client_ssh } = unidentified;
+    let NotIdentified { close, is_client_ssh } = unidentified;
     // PuTTY waits for the server's identification, and sends nothing before.
     let may_be_ssh = *is_client_ssh || ends.early.as_ref().is_none_or(|early| early.upload.is_empty());
     if !may_be_ssh || close.by == Side::Client || record.tunnel().meter.bytes(Direction::Download) > 0 {
@@ -295,10 +309,10 @@ async fn tell<D: Transport>(
     }
     let target = record.tunnel().facts.authority.as_ref();
     let target = target.map(ToString::to_string).unwrap_or_default();
-    let message = in_band::of_end(&unidentified_end(*close, ends, record, shared), &target, record.id());
+    let message = in_band::end_message(&unidentified_end(*close, ends, record, shared), &target, record.id());
     let is_told = in_band::send(&mut ends.downstream, &message).await;
     if is_told {
-        in_band::await_reader(&mut ends.downstream).await;
+        in_band::drain_client(&mut ends.downstream).await;
     }
     is_told
 }
@@ -309,32 +323,32 @@ async fn tell<D: Transport>(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
 )]
-fn ending(
+fn forced_close(
     target: &Target,
-    holdings: &Holdings,
+    holdings: &TunnelContext,
     record: &TunnelRecord<'_>,
     shared: &Shared,
 ) -> impl Future<Output = Close> {
     async move {
-        let state = || drain::State {
-            number: record.id().number,
+        let state = || drain::TunnelState {
+            id: record.id().seq,
             last_moved: record.tunnel().meter.last_moved(),
             is_resumable: record.tunnel().open.is_resumable(),
         };
         let taken_back = async {
             match &holdings.grant {
-                Some(grant) => cold(grant.ended()).await,
+                Some(grant) => boxed(grant.revoked_or_expired()).await,
                 None => pending().await,
             }
         };
         let reason = tokio::select! {
-            () = target.outlived() => Reason::Lifetime,
-            () = target.revoked() => Reason::Revoked,
-            () = record.tunnel().closed_by_operator() => Reason::ClosedByOperator,
+            () = target.lifetime_elapsed() => CloseReason::Lifetime,
+            () = target.removed() => CloseReason::Revoked,
+            () = record.tunnel().closed_by_operator() => CloseReason::ClosedByOperator,
             reason = taken_back => reason,
-            () = shared.drain.closes(state) => match record.tunnel().open.is_resumable() {
-                true => Reason::Moved,
-                false => Reason::Drained,
+            () = shared.drain.close_due(state) => match record.tunnel().open.is_resumable() {
+                true => CloseReason::Moved,
+                false => CloseReason::Drained,
             },
         };
         Close {
@@ -345,9 +359,9 @@ fn ending(
 }
 
 /// The notice of a tunnel that the proxy has ended.
-fn of_proxy(marker: Marker, reason: Reason, record: &TunnelRecord<'_>) -> Vec<u8> {
-    let operator = record.tunnel().closing().unwrap_or_default();
-    notice(marker, phrase_of_proxy(reason, operator), record)
+fn of_proxy(marker: Marker, reason: CloseReason, record: &TunnelRecord<'_>) -> Vec<u8> {
+    let operator = record.tunnel().close_reason().unwrap_or_default();
+    notice(marker, close_phrase(reason, operator), record)
 }
 
 fn notice(marker: Marker, phrase: Phrase, record: &TunnelRecord<'_>) -> Vec<u8> {
@@ -355,16 +369,16 @@ fn notice(marker: Marker, phrase: Phrase, record: &TunnelRecord<'_>) -> Vec<u8> 
     let authority = record.tunnel().facts.authority.as_ref();
     let name = authority.filter(|_| phrase.is_of_target()).map(ToString::to_string);
     let phrase = phrase.preceded_by("the proxy ended the session: ");
-    let sentence = phrase.sentence(&name.unwrap_or_default(), Some(&record.id()), LONGEST);
+    let sentence = phrase.sentence(&name.unwrap_or_default(), Some(&record.id()), MAX_REASON_BYTES);
     end_notice::notice(marker, &sentence)
 }
 
 /// Sends a notice to a client that takes it at once, or nearly so. False: perhaps a part of it.
 async fn send(client: &mut impl Transport, notice: &[u8]) -> bool {
-    matches!(timeout(LONGEST_SEND, send_all(client, notice)).await, Ok(Ok(())))
+    matches!(timeout(SEND_TIMEOUT, send_all(client, notice)).await, Ok(Ok(())))
 }
 
 /// The bytes of a sentence: what its length can say.
-const LONGEST: usize = 255;
+const MAX_REASON_BYTES: usize = 255;
 /// A client that takes no more is cut off without a notice: the end of a drain waits for it.
-const LONGEST_SEND: Duration = Duration::from_millis(500);
+const SEND_TIMEOUT: Duration = Duration::from_millis(500);

@@ -9,18 +9,18 @@ use tokio::time::timeout;
 use crate::base::text::ascii;
 use crate::net::transport::{Reader, Transport, send_all};
 use crate::protocol::phrase::Phrase;
-use crate::protocol::ssh_disconnect::{Code, LONGEST, disconnect};
-use crate::proxy::open_tunnels::facts::Id;
-use crate::tunnel::outcome::{Denial, Reason, Refusal, Side};
+use crate::protocol::ssh_disconnect::{Code, MAX_BYTES, disconnect};
+use crate::proxy::open_tunnels::request_info::Id;
+use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason, Side};
 use crate::tunnel::ssh::identification;
 
 /// The refusal of a request for that target, as bytes of SSH.
-pub(super) fn of_refusal(denial: &Denial, asked_for: &str, id: Id) -> Vec<u8> {
-    let sentence = denial.unnamed().sentence(asked_for, Some(&id), LONGEST);
+pub(super) fn refusal_message(denial: &Refusal, asked_for: &str, id: Id) -> Vec<u8> {
+    let sentence = denial.without_target().sentence(asked_for, Some(&id), MAX_BYTES);
     disconnect(code(denial.refusal), &sentence)
 }
 
-fn code(refusal: Refusal) -> Code {
+fn code(refusal: RefusalReason) -> Code {
     if refusal.is_of_a_limit() {
         return Code::TooManyConnections;
     }
@@ -33,9 +33,9 @@ fn code(refusal: Refusal) -> Code {
 
 /// The end of a tunnel in front of the target's identification.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End<'a> {
+pub(super) struct EarlyEnd<'a> {
     /// The reason, which is not the client's.
-    pub(super) reason: Reason,
+    pub(super) reason: CloseReason,
     /// What the target has sent, and was not passed on.
     pub(super) said: &'a [u8],
     /// The time for an identification.
@@ -45,56 +45,61 @@ pub(super) struct End<'a> {
 }
 
 /// That end as bytes of SSH.
-pub(super) fn of_end(end: &End<'_>, target: &str, id: Id) -> Vec<u8> {
-    let sentence = phrase(end).sentence(target, Some(&id), LONGEST);
+pub(super) fn end_message(end: &EarlyEnd<'_>, target: &str, id: Id) -> Vec<u8> {
+    let sentence = phrase(end).sentence(target, Some(&id), MAX_BYTES);
     disconnect(Code::ServiceNotAvailable, &sentence)
 }
 
 /// The reason of the end.
-pub(super) fn phrase(end: &End<'_>) -> Phrase {
+pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
     let of_target = |text: &'static str| Phrase::of_target("", text);
     let said = excerpt(end.said);
     match end.reason {
-        Reason::NotSsh if end.said.starts_with(b"HTTP/") => of_target(" is a web server, not an SSH server"),
-        Reason::NotSsh if identification::read(end.said, Side::Target).is_err() => of_target(" is not an SSH server"),
-        Reason::NotSsh => Phrase::of_target("", format!(" has sent no SSH identification in {:?}", end.deadline)),
+        CloseReason::NotSsh if end.said.starts_with(b"HTTP/") => of_target(" is a web server, not an SSH server"),
+        CloseReason::NotSsh if identification::read(end.said, Side::Target).is_err() => {
+            of_target(" is not an SSH server")
+        }
+        CloseReason::NotSsh => Phrase::of_target("", format!(" has sent no SSH identification in {:?}", end.deadline)),
         // Such as `Exceeded MaxStartups` and `Not allowed at this time` of sshd, which OpenSSH shows with `-v` only.
         // A reset says no less: sshd closes with the client's identification unread.
-        Reason::Eof | Reason::Reset | Reason::Io if !said.is_empty() => {
+        CloseReason::Eof | CloseReason::Reset | CloseReason::Io if !said.is_empty() => {
             Phrase::of_target("", format!(" closed the connection: {said}"))
         }
-        Reason::Eof => of_target(" closed the connection before its SSH identification"),
-        Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
+        CloseReason::Eof => of_target(" closed the connection before its SSH identification"),
+        CloseReason::Reset | CloseReason::Io | CloseReason::Truncated | CloseReason::Corrupted => {
             of_target(" reset the connection before its SSH identification")
         }
-        Reason::Revoked
-        | Reason::Unauthorized
-        | Reason::Expired
-        | Reason::Drained
-        | Reason::Moved
-        | Reason::Idle
-        | Reason::Lifetime
-        | Reason::ClosedByOperator
-        | Reason::Panic => phrase_of_proxy(end.reason, end.operator),
+        CloseReason::Revoked
+        | CloseReason::Unauthorized
+        | CloseReason::Expired
+        | CloseReason::Drained
+        | CloseReason::Moved
+        | CloseReason::Idle
+        | CloseReason::Lifetime
+        | CloseReason::ClosedByOperator
+        | CloseReason::Panic => close_phrase(end.reason, end.operator),
     }
 }
 
 /// Why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
-pub(super) fn phrase_of_proxy(reason: Reason, operator: &str) -> Phrase {
+pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
     let text = match reason {
-        Reason::Revoked => return Phrase::of_target("", " has left the allowlist"),
-        Reason::Unauthorized => return Phrase::of_target("the user may no longer ssh to ", ""),
-        Reason::Expired => "the credentials have expired",
-        Reason::Drained | Reason::Moved => return Refusal::Draining.phrase(),
-        Reason::Idle => "no byte has moved for the idle timeout",
-        Reason::Lifetime => "the longest time for a connection is over",
-        Reason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
-        Reason::ClosedByOperator => return format!("an operator ended the connection: {operator}").into(),
+        CloseReason::Revoked => return Phrase::of_target("", " has left the allowlist"),
+        CloseReason::Unauthorized => return Phrase::of_target("the user may no longer ssh to ", ""),
+        CloseReason::Expired => "the credentials have expired",
+        CloseReason::Drained | CloseReason::Moved => return RefusalReason::Draining.phrase(),
+        CloseReason::Idle => "no byte has moved for the idle timeout",
+        CloseReason::Lifetime => "the longest time for a connection is over",
+        CloseReason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
+        CloseReason::ClosedByOperator => return format!("an operator ended the connection: {operator}").into(),
         // Of a target it is said in other words: see `phrase`.
-        Reason::NotSsh => "the client has sent no SSH identification",
-        Reason::Panic | Reason::Eof | Reason::Reset | Reason::Io | Reason::Truncated | Reason::Corrupted => {
-            "the proxy ended the connection"
-        }
+        CloseReason::NotSsh => "the client has sent no SSH identification",
+        CloseReason::Panic
+        | CloseReason::Eof
+        | CloseReason::Reset
+        | CloseReason::Io
+        | CloseReason::Truncated
+        | CloseReason::Corrupted => "the proxy ended the connection",
     };
     text.into()
 }
@@ -103,24 +108,24 @@ pub(super) fn phrase_of_proxy(reason: Reason, operator: &str) -> Phrase {
 fn excerpt(said: &[u8]) -> Box<str> {
     let mut lines = said.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
-    ascii(last.iter().take(LONGEST_EXCERPT).copied().map(char::from))
+    ascii(last.iter().take(MAX_EXCERPT).copied().map(char::from))
 }
 
 /// Sends the bytes to a client. False: it has left, or does not read.
 pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
-    matches!(timeout(LONGEST_SEND, send_all(client, bytes)).await, Ok(Ok(())))
+    matches!(timeout(SEND_TIMEOUT, send_all(client, bytes)).await, Ok(Ok(())))
 }
 
 /// Waits until a client that was sent a disconnect leaves.
 ///
 /// An SSH client sends its key exchange before it reads the message. With an end of stream right behind that, corkscrew,
 /// connect-proxy and proxytunnel are gone by then, and ssh reports a broken pipe instead.
-pub(super) async fn await_reader(client: &mut impl Transport) {
+pub(super) async fn drain_client(client: &mut impl Transport) {
     let (mut reader, _) = client.split();
     let left = poll_fn(|context| {
         // On the stack: a buffer of the future would be held by every client that is told.
         let mut chunk = [0; CHUNK];
-        for _ in 0..MOST_CHUNKS {
+        for _ in 0..MAX_CHUNKS {
             match ready!(reader.poll_read(context, &mut chunk)) {
                 Ok([]) | Err(_) => return Poll::Ready(()),
                 Ok(_) => {}
@@ -129,18 +134,18 @@ pub(super) async fn await_reader(client: &mut impl Transport) {
         // A client that sends this much is no SSH client.
         Poll::Ready(())
     });
-    timeout(LONGEST_READ, left).await.ok();
+    timeout(READ_TIMEOUT, left).await.ok();
 }
 
 /// Characters of a target's text.
-const LONGEST_EXCERPT: usize = 80;
+const MAX_EXCERPT: usize = 80;
 /// As for an answer: the bytes fit any send buffer.
-const LONGEST_SEND: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// From the message to the end of stream behind it, for a client that does not leave by itself.
-const LONGEST_READ: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 const CHUNK: usize = 2048;
 /// Reads of one poll: a key exchange has less than 2 KiB.
-const MOST_CHUNKS: usize = 8;
+const MAX_CHUNKS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -149,10 +154,10 @@ mod tests {
     #[test]
     fn a_refusal_of_a_target_has_the_name_that_was_asked_for_alone() {
         let named = "no ready endpoint for team-a/svc-a (0 of 2 ready)";
-        let unnamed = Refusal::NoEndpoint.phrase().followed_by(" (0 of 2 ready)");
-        let denial = Denial::of_target(Refusal::NoEndpoint, named, unnamed);
-        let id = crate::proxy::open_tunnels::facts::Ids::default().next();
-        let message = of_refusal(&denial, "svc-a.team-a:22", id);
+        let unnamed = RefusalReason::NoEndpoint.phrase().followed_by(" (0 of 2 ready)");
+        let denial = Refusal::of_target(RefusalReason::NoEndpoint, named, unnamed);
+        let id = crate::proxy::open_tunnels::request_info::Ids::default().next();
+        let message = refusal_message(&denial, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
         assert!(String::from_utf8_lossy(&message).contains(&expected));
         assert!(!String::from_utf8_lossy(&message).contains("team-a/svc-a"));
@@ -161,11 +166,11 @@ mod tests {
     #[test]
     fn an_end_says_what_the_target_is_or_did() {
         let told = |reason, said: &str| {
-            phrase(&End {
+            phrase(&EarlyEnd {
                 reason,
                 said: said.as_bytes(),
                 deadline: Duration::from_secs(12),
-                operator: if reason == Reason::ClosedByOperator {
+                operator: if reason == CloseReason::ClosedByOperator {
                     "the node is drained"
                 } else {
                     ""
@@ -173,40 +178,44 @@ mod tests {
             })
         };
         for (reason, said, expected) in [
-            (Reason::NotSsh, "", "the target has sent no SSH identification in 12s"),
             (
-                Reason::NotSsh,
+                CloseReason::NotSsh,
+                "",
+                "the target has sent no SSH identification in 12s",
+            ),
+            (
+                CloseReason::NotSsh,
                 "SSH-2.0-sl",
                 "the target has sent no SSH identification in 12s",
             ),
-            (Reason::NotSsh, "SSH-3.0-x\r\n", "the target is not an SSH server"),
+            (CloseReason::NotSsh, "SSH-3.0-x\r\n", "the target is not an SSH server"),
             (
-                Reason::NotSsh,
+                CloseReason::NotSsh,
                 "HTTP/1.1 400 Bad Request\r\n",
                 "the target is a web server, not an SSH server",
             ),
             (
-                Reason::Eof,
+                CloseReason::Eof,
                 "",
                 "the target closed the connection before its SSH identification",
             ),
             (
-                Reason::Eof,
+                CloseReason::Eof,
                 "hello\r\nNot allowed at this time\x1b\r\n",
                 "the target closed the connection: Not allowed at this time?",
             ),
             (
-                Reason::Reset,
+                CloseReason::Reset,
                 "Not allowed at this time\r\n",
                 "the target closed the connection: Not allowed at this time",
             ),
             (
-                Reason::Reset,
+                CloseReason::Reset,
                 "",
                 "the target reset the connection before its SSH identification",
             ),
             (
-                Reason::ClosedByOperator,
+                CloseReason::ClosedByOperator,
                 "",
                 "an operator ended the connection: the node is drained",
             ),
@@ -218,15 +227,15 @@ mod tests {
     #[test]
     fn each_refusal_that_is_told_in_band_has_a_code() {
         for (refusal, expected) in [
-            (Refusal::NotAllowed, Code::NoMoreAuthMethods),
-            (Refusal::NotAuthorized, Code::NoMoreAuthMethods),
-            (Refusal::NoEndpoint, Code::ServiceNotAvailable),
-            (Refusal::Draining, Code::ServiceNotAvailable),
-            (Refusal::TargetRefused, Code::ServiceNotAvailable),
-            (Refusal::TargetFull, Code::TooManyConnections),
-            (Refusal::ConnectRate, Code::TooManyConnections),
-            (Refusal::GuessRate, Code::TooManyConnections),
-            (Refusal::TlsRequired, Code::ProtocolError),
+            (RefusalReason::NotAllowed, Code::NoMoreAuthMethods),
+            (RefusalReason::NotAuthorized, Code::NoMoreAuthMethods),
+            (RefusalReason::NoEndpoint, Code::ServiceNotAvailable),
+            (RefusalReason::Draining, Code::ServiceNotAvailable),
+            (RefusalReason::TargetRefused, Code::ServiceNotAvailable),
+            (RefusalReason::TargetFull, Code::TooManyConnections),
+            (RefusalReason::ConnectRate, Code::TooManyConnections),
+            (RefusalReason::GuessRate, Code::TooManyConnections),
+            (RefusalReason::TlsRequired, Code::ProtocolError),
         ] {
             assert_eq!(code(refusal), expected, "{refusal:?}");
         }

@@ -2,12 +2,12 @@
 
 use tokio::net::TcpStream;
 
-use super::pending::Pending;
-use crate::base::cold::cold;
-use crate::net::tls::{self, Session};
+use super::pending::PendingRequest;
+use crate::base::boxed::boxed;
+use crate::net::tls::{self, TlsStream};
 use crate::net::transport::{Transport, read_more};
-use crate::proxy::http::{self, CredentialPolicy, Exchange as _, Refusals};
-use crate::tunnel::outcome::{Malformed, Refusal};
+use crate::proxy::http::{self, CredentialPolicy, Exchange as _, RefusalMode};
+use crate::tunnel::outcome::{Malformed, RefusalReason};
 
 /// A client whose protocol is known, with the bytes that were read of it.
 #[derive(Debug)]
@@ -17,31 +17,31 @@ pub(super) enum Negotiated {
     /// HTTP/2 in clear, with prior knowledge.
     Http2(TcpStream, Vec<u8>),
     /// HTTP/1 by TLS.
-    TlsHttp1(Session),
+    TlsHttp1(TlsStream),
     /// HTTP/2 by TLS, agreed on by ALPN.
-    TlsHttp2(Session),
+    TlsHttp2(TlsStream),
 }
 
 /// Negotiates the protocol with a client on a port of that TLS mode. `None` when the client was refused.
 pub(super) async fn negotiate<'a>(
     mut stream: TcpStream,
     mode: tls::Mode,
-    pending: Pending<'a>,
-) -> Option<(Negotiated, Pending<'a>)> {
-    let looked = pending.step(async { Ok(look(&mut stream).await) }).await;
+    pending: PendingRequest<'a>,
+) -> Option<(Negotiated, PendingRequest<'a>)> {
+    let looked = pending.step(async { Ok(sniff_protocol(&mut stream).await) }).await;
     let refusal = match looked {
         Ok((Protocol::Tls | Protocol::Ssh | Protocol::Http1, read)) if mode == tls::Mode::Off => {
             return Some((Negotiated::Http1(stream, read), pending));
         }
         Ok((Protocol::Tls, read)) => return handshake(stream, read, pending).await,
-        Ok((Protocol::Ssh, _)) => Refusal::Malformed(Malformed::Ssh),
+        Ok((Protocol::Ssh, _)) => RefusalReason::Malformed(Malformed::Ssh),
         // A port probe.
-        Ok((Protocol::Http1, read)) if read.is_empty() => Refusal::NoRequest,
+        Ok((Protocol::Http1, read)) if read.is_empty() => RefusalReason::NoRequest,
         Ok((Protocol::Http1, read)) if mode == tls::Mode::Required => {
-            cold(refuse_clear(stream, read, pending)).await;
+            boxed(refuse_cleartext(stream, read, pending)).await;
             return None;
         }
-        Ok((Protocol::Http2, _)) if mode == tls::Mode::Required => Refusal::TlsRequired,
+        Ok((Protocol::Http2, _)) if mode == tls::Mode::Required => RefusalReason::TlsRequired,
         Ok((Protocol::Http1, read)) => return Some((Negotiated::Http1(stream, read), pending)),
         Ok((Protocol::Http2, read)) => return Some((Negotiated::Http2(stream, read), pending)),
         Err(refusal) => refusal,
@@ -51,24 +51,24 @@ pub(super) async fn negotiate<'a>(
 }
 
 /// Refuses a client in clear where TLS is required. Its request is read only to find out whether it is told in band.
-async fn refuse_clear(stream: TcpStream, read: Vec<u8>, pending: Pending<'_>) {
+async fn refuse_cleartext(stream: TcpStream, read: Vec<u8>, pending: PendingRequest<'_>) {
     let mut exchange = http::http1(stream, read);
-    if pending.refusals != Refusals::Http {
+    if pending.refusals != RefusalMode::Http {
         // Whatever comes of it, the client needs TLS.
         pending.step(exchange.read_head(CredentialPolicy::Ignored)).await.ok();
     }
-    pending.refuse(exchange, &Refusal::TlsRequired.into()).await;
+    pending.refuse(exchange, &RefusalReason::TlsRequired.into()).await;
 }
 
 /// Does the TLS handshake of a client of which `read` was taken from the socket.
 async fn handshake<'a>(
     stream: TcpStream,
     read: Vec<u8>,
-    mut pending: Pending<'a>,
-) -> Option<(Negotiated, Pending<'a>)> {
+    mut pending: PendingRequest<'a>,
+) -> Option<(Negotiated, PendingRequest<'a>)> {
     // Before the handshake, which is the dearest part of a connection.
     if let Err(refusal) = pending.admission {
-        pending.drop_silently(refusal);
+        pending.refuse_unanswered(refusal);
         return None;
     }
     let tls = &pending.shared.tls;
@@ -87,10 +87,10 @@ async fn handshake<'a>(
         Ok(Err(failed)) => {
             let failures = &pending.shared.metrics.tls_handshake_failures;
             failures.count([failed.cause.label()]);
-            pending.conclude(Refusal::TlsHandshake, failed.close()).await;
+            pending.linger(RefusalReason::TlsHandshake, failed.close()).await;
         }
         // In the middle of a handshake nothing can be said.
-        Err(refusal) => pending.drop_silently(refusal),
+        Err(refusal) => pending.refuse_unanswered(refusal),
     }
     None
 }
@@ -109,7 +109,7 @@ enum Protocol {
 }
 
 /// Reads until the protocol is known. A client that leaves before has made no HTTP/1 request.
-async fn look(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
+async fn sniff_protocol(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
     let mut read = Vec::new();
     let (mut reader, _) = Transport::split(stream);
     loop {

@@ -11,16 +11,16 @@ use crate::net::listener;
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Allowlist;
-use crate::proxy::http::Refusals;
-use crate::proxy::open_tunnels::facts::Ids;
+use crate::proxy::http::RefusalMode;
 use crate::proxy::open_tunnels::registry::Registry;
+use crate::proxy::open_tunnels::request_info::Ids;
 use crate::proxy::record::{AccessLog, Telemetry};
 use crate::tunnel::drain::Drain;
 use crate::tunnel::limits::budget::Budgets;
 use crate::tunnel::limits::connect_rate::ConnectRate;
 use crate::tunnel::limits::owners::LimitOwners;
 use crate::tunnel::limits::slots::Slots;
-use crate::tunnel::limits::unfinished::Unfinished;
+use crate::tunnel::limits::unfinished::UnfinishedSet;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::relay::Resources;
 use crate::tunnel::{dial, proxy_header};
@@ -49,7 +49,7 @@ pub struct Shared {
     /// The rate at which each client connects.
     pub connect_rate: ConnectRate,
     /// The connections whose request is not complete.
-    pub unfinished: Unfinished,
+    pub unfinished: UnfinishedSet,
     /// A slot for each tunnel.
     pub tunnels: Arc<Slots>,
     /// The byte budgets of all tunnels together.
@@ -135,7 +135,7 @@ pub struct Port {
     /// The use of TLS by clients: none, optional or required.
     pub tls: tls::Mode,
     /// The way in which refusals are told.
-    pub refusals: Refusals,
+    pub refusals: RefusalMode,
 }
 
 /// A port of this process alone, without TLS and PROXY header.
@@ -145,7 +145,7 @@ impl From<SocketAddr> for Port {
             listener: address.into(),
             proxy_header: proxy_header::Policy::Off,
             tls: tls::Mode::Off,
-            refusals: Refusals::default(),
+            refusals: RefusalMode::default(),
         }
     }
 }

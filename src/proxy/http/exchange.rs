@@ -3,20 +3,20 @@
 use std::future::Future;
 use std::io;
 
-use super::program::Program;
+use super::client_program::ClientProgram;
 use crate::base::authority::Authority;
 use crate::net::transport::Transport;
-use crate::policy::access::evidence::credential::{Credential, CredentialFault};
+use crate::policy::access::evidence::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::Marker;
-use crate::tunnel::outcome::{Denial, Refusal};
+use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// A complete request.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ConnectRequest {
     /// The target.
     pub authority: Authority,
     /// The credential, if the request has one and credentials [are read](CredentialPolicy::Read).
-    pub credential: Option<Result<Credential, CredentialFault>>,
+    pub credential: Option<Result<Credential, CredentialError>>,
     /// The marker of the notice that the client asks for.
     pub(crate) end_marker: Option<Marker>,
 }
@@ -42,36 +42,39 @@ pub trait Exchange: Sized + Send {
     ///
     /// # Errors
     /// The request is refused by what has come of it already.
-    fn read_head(&mut self, credentials: CredentialPolicy) -> impl Future<Output = Result<Asked, Refusal>> + Send;
+    fn read_head(
+        &mut self,
+        credentials: CredentialPolicy,
+    ) -> impl Future<Output = Result<ConnectRequest, RefusalReason>> + Send;
 
     /// Completes when the client leaves before its answer, with the refusal that is accounted for.
-    fn client_left(&mut self) -> impl Future<Output = Refusal> + Send;
+    fn client_gone(&mut self) -> impl Future<Output = RefusalReason> + Send;
 
     /// Sends the 200, which repeats the marker of an end notice. The transport comes with the bytes that were read behind the head, at most 16 KiB together with
     /// it.
     ///
     /// # Errors
     /// [`Refusal::ClientLeft`].
-    fn confirm(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), Refusal>> + Send;
+    fn accept(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
     /// Sends the refusal. The transport has to be closed gently then, without a look at what came behind the head: with
     /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left; after
     /// [`Refusal::TlsRecord`] the close sends the alert.
-    fn refuse(self, denial: &Denial) -> impl Future<Output = Option<Self::Transport>> + Send;
+    fn refuse(self, denial: &Refusal) -> impl Future<Output = Option<Self::Transport>> + Send;
 
     /// The program that has sent the request, and the target that it has asked for, as it was sent.
-    fn sender(&self) -> (Program, &str) {
-        (Program::Unread, "")
+    fn client_program(&self) -> (ClientProgram, &str) {
+        (ClientProgram::Unread, "")
     }
 
     /// Tells the refusal in band: a 200, and behind it these bytes of SSH. As of [`Self::refuse`] otherwise.
-    fn disconnect(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
+    fn refuse_in_band(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
 }
 
 /// The refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.
-pub(super) fn refusal_of(error: &io::Error, otherwise: Refusal) -> Refusal {
+pub(super) fn refusal_of(error: &io::Error, otherwise: RefusalReason) -> RefusalReason {
     if error.kind() == io::ErrorKind::InvalidData {
-        Refusal::TlsRecord
+        RefusalReason::TlsRecord
     } else {
         otherwise
     }
@@ -81,16 +84,16 @@ pub(super) fn refusal_of(error: &io::Error, otherwise: Refusal) -> Refusal {
 /// proxy on the way has looked at is not known.
 pub(super) fn credential<'a>(
     mut values: impl Iterator<Item = &'a [u8]>,
-) -> Option<Result<Credential, CredentialFault>> {
+) -> Option<Result<Credential, CredentialError>> {
     let first = values.next()?;
     Some(match values.next() {
         None => Credential::parse(first),
-        Some(_) => Err(CredentialFault::Repeated),
+        Some(_) => Err(CredentialError::Repeated),
     })
 }
 
 /// The fields of a refusal by every version of HTTP, with the details that `Proxy-Status` is to have.
-pub(super) fn fields(denial: &Denial, details: Option<&str>) -> Vec<(&'static str, String)> {
+pub(super) fn fields(denial: &Refusal, details: Option<&str>) -> Vec<(&'static str, String)> {
     let refusal = denial.refusal;
     let mut fields = vec![
         ("Content-Type", "text/plain".to_owned()),
@@ -99,27 +102,27 @@ pub(super) fn fields(denial: &Denial, details: Option<&str>) -> Vec<(&'static st
     ];
     let challenges = challenges(refusal).into_iter().flatten();
     fields.extend(challenges.map(|challenge| ("Proxy-Authenticate", challenge.to_owned())));
-    if refusal == Refusal::MethodNotAllowed {
+    if refusal == RefusalReason::MethodNotAllowed {
         fields.push(("Allow", "CONNECT".to_owned()));
     }
     let retry_after = refusal.retry_after();
     fields.extend(retry_after.map(|seconds| ("Retry-After", seconds.to_string())));
     let to_start = denial.seconds_to_start();
-    fields.extend(to_start.map(|seconds| (STARTING, seconds.to_string())));
+    fields.extend(to_start.map(|seconds| (STARTING_FIELD, seconds.to_string())));
     fields
 }
 
 /// The phrase of a refusal stands in the body, too: some clients print that, and HTTP/2 has no reason phrase.
-pub(super) fn body(denial: &Denial) -> String {
+pub(super) fn body(denial: &Refusal) -> String {
     format!("{}\n", denial.phrase())
 }
 
 /// The field of a refusal whose target is starting: the whole seconds that it has left, for `switchboard connect`, which
 /// waits. Others read Retry-After.
-const STARTING: &str = "switchboard-starting";
+const STARTING_FIELD: &str = "switchboard-starting";
 
 /// What `Proxy-Status` says of a refusal (RFC 9209): its type, and the details if there are any.
-fn proxy_status(refusal: Refusal, details: Option<&str>) -> String {
+fn proxy_status(refusal: RefusalReason, details: Option<&str>) -> String {
     let error = refusal.proxy_status();
     match details {
         // A string of RFC 9651: a quote or a backslash in it would need an escape, which few parsers know.
@@ -133,10 +136,11 @@ fn proxy_status(refusal: Refusal, details: Option<&str>) -> String {
 
 /// The challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1): Basic first, since
 /// clients that know nothing else take the first one. A credential that was refused is named so (RFC 6750 section 3).
-fn challenges(refusal: Refusal) -> Option<[&'static str; 2]> {
+fn challenges(refusal: RefusalReason) -> Option<[&'static str; 2]> {
     let basic = "Basic realm=\"switchboard\", charset=\"UTF-8\"";
-    if refusal == Refusal::CredentialsRequired {
+    if refusal == RefusalReason::CredentialsRequired {
         return Some([basic, "Bearer realm=\"switchboard\""]);
     }
-    (refusal == Refusal::CredentialsRefused).then_some([basic, "Bearer realm=\"switchboard\", error=\"invalid_token\""])
+    (refusal == RefusalReason::CredentialsRefused)
+        .then_some([basic, "Bearer realm=\"switchboard\", error=\"invalid_token\""])
 }

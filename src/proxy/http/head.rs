@@ -4,12 +4,12 @@ use httparse::{Error, Header, Request, Status};
 
 use super::exchange::credential;
 use crate::base::authority::Authority;
-use crate::policy::access::evidence::credential::{Credential, CredentialFault};
+use crate::policy::access::evidence::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::{self, Marker};
-use crate::tunnel::outcome::{Malformed, Refusal};
+use crate::tunnel::outcome::{Malformed, RefusalReason};
 
 /// The most bytes that a request head may have.
-pub const MOST_BYTES: usize = 16 * 1024;
+pub const MAX_BYTES: usize = 16 * 1024;
 
 /// A complete head.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,25 +41,25 @@ pub enum Version {
 ///
 /// httparse is hyper's parser. It is called directly, since hyper keeps neither the raw request target nor the fault, and
 /// answers a fault by itself.
-pub fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
+pub fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
     // "A server SHOULD ignore at least one empty line" before a request line: RFC 9112 section 2.2.
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     match bytes.get(blank) {
         Some(&TLS_HANDSHAKE) => return Err(malformed(Malformed::Tls)),
         _ if bytes.starts_with(b"SSH-") => return Err(malformed(Malformed::Ssh)),
-        _ if blank > MOST_BLANK_BYTES => return Err(malformed(Malformed::RequestLine)),
+        _ if blank > MAX_BLANK_BYTES => return Err(malformed(Malformed::RequestLine)),
         _ => {}
     }
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = Request::new(&mut fields);
     let length = match request.parse(bytes) {
         Ok(Status::Complete(length)) => length,
-        Ok(Status::Partial) if bytes.len() >= MOST_BYTES => return Err(Refusal::HeadTooLarge),
+        Ok(Status::Partial) if bytes.len() >= MAX_BYTES => return Err(RefusalReason::HeadTooLarge),
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(refusal_of(error, bytes)),
     };
     if request.method != Some("CONNECT") {
-        return Err(Refusal::MethodNotAllowed);
+        return Err(RefusalReason::MethodNotAllowed);
     }
     // Before the fields: most clients repeat the target in Host, and the phrase has to name the fault that the user typed.
     let target = request.path.unwrap_or_default().parse();
@@ -78,8 +78,8 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, Refusal> {
 }
 
 /// The credential in the bytes of a complete head.
-pub(super) fn credential_of(head: &[u8]) -> Option<Result<Credential, CredentialFault>> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+pub(super) fn credential_of(head: &[u8]) -> Option<Result<Credential, CredentialError>> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = Request::new(&mut fields);
     request.parse(head).ok()?;
     credential(values(request.headers, "proxy-authorization"))
@@ -91,13 +91,13 @@ fn values<'a>(fields: &'a [Header<'_>], name: &'a str) -> impl Iterator<Item = &
     fields.map(|field| field.value)
 }
 
-fn malformed(fault: Malformed) -> Refusal {
-    Refusal::Malformed(fault)
+fn malformed(fault: Malformed) -> RefusalReason {
+    RefusalReason::Malformed(fault)
 }
 
-fn refusal_of(error: Error, bytes: &[u8]) -> Refusal {
+fn refusal_of(error: Error, bytes: &[u8]) -> RefusalReason {
     match error {
-        Error::TooManyHeaders => Refusal::HeadTooLarge,
+        Error::TooManyHeaders => RefusalReason::HeadTooLarge,
         Error::Version => malformed(Malformed::Version),
         Error::HeaderName | Error::HeaderValue => malformed(Malformed::Field),
         Error::NewLine if has_request_line(bytes) => malformed(Malformed::Field),
@@ -155,8 +155,8 @@ fn is_host(value: &[u8]) -> bool {
     is_host && port.iter().skip(1).all(u8::is_ascii_digit)
 }
 
-const MOST_FIELDS: usize = 64;
-const MOST_BLANK_BYTES: usize = 8;
+const MAX_FIELDS: usize = 64;
+const MAX_BLANK_BYTES: usize = 8;
 /// The content type of a TLS handshake record (RFC 8446 section 5.1): the client takes this port for an `https://` proxy.
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -166,7 +166,7 @@ mod tests {
     use crate::base::authority::AuthorityError;
     use proptest::prelude::*;
 
-    fn decide(head: &str) -> Result<Option<String>, Refusal> {
+    fn decide(head: &str) -> Result<Option<String>, RefusalReason> {
         Ok(parse(head.as_bytes())?.map(|head| head.target.to_string()))
     }
 
@@ -236,12 +236,12 @@ mod tests {
     fn other_methods_and_large_heads_have_their_own_refusals() {
         for method in ["GET", "connect", "OPTIONS"] {
             let head = format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n");
-            assert_eq!(decide(&head), Err(Refusal::MethodNotAllowed));
+            assert_eq!(decide(&head), Err(RefusalReason::MethodNotAllowed));
         }
         let many = format!("CONNECT a:1 HTTP/1.0\r\n{}", "X: y\r\n".repeat(65));
-        assert_eq!(decide(&many), Err(Refusal::HeadTooLarge));
-        let long = format!("CONNECT {}", "a".repeat(MOST_BYTES));
-        assert_eq!(decide(&long), Err(Refusal::HeadTooLarge));
+        assert_eq!(decide(&many), Err(RefusalReason::HeadTooLarge));
+        let long = format!("CONNECT {}", "a".repeat(MAX_BYTES));
+        assert_eq!(decide(&long), Err(RefusalReason::HeadTooLarge));
     }
 
     proptest! {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::exchange::{self, Asked, CredentialPolicy, body, fields, refusal_of};
-use super::head::{self, Head, MOST_BYTES, Version};
-use super::program::{Program, Sent, recognise};
+use super::client_program::{ClientProgram, SniffedHead, identify};
+use super::exchange::{self, ConnectRequest, CredentialPolicy, body, fields, refusal_of};
+use super::head::{self, Head, MAX_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
-use crate::tunnel::outcome::{Denial, Malformed, Refusal};
+use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason};
 
 /// An exchange that has no answer yet.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Exchange<D> {
     /// The version that the client has asked in, once that is known.
     version: Version,
     /// The sender of the request, once it is complete.
-    sent: Sent,
+    sent: SniffedHead,
     end_marker: Option<Marker>,
 }
 
@@ -35,21 +35,21 @@ impl<D: Transport> Exchange<D> {
             stream,
             buffer: read,
             version: Version::default(),
-            sent: Sent::default(),
+            sent: SniffedHead::default(),
             end_marker: None,
         }
     }
 
     async fn read_some(&mut self) -> io::Result<usize> {
         let (mut reader, _) = self.stream.split();
-        let most = MOST_BYTES.saturating_sub(self.buffer.len());
-        read_more(&mut reader, most, &mut self.buffer).await
+        let max = MAX_BYTES.saturating_sub(self.buffer.len());
+        read_more(&mut reader, max, &mut self.buffer).await
     }
 
     /// Takes a complete head out of the buffer.
-    fn take_head(&mut self, head: Head, credentials: CredentialPolicy) -> Asked {
+    fn take_head(&mut self, head: Head, credentials: CredentialPolicy) -> ConnectRequest {
         let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
-        self.sent = recognise(bytes);
+        self.sent = identify(bytes);
         let credential = match credentials {
             CredentialPolicy::Ignored => None,
             CredentialPolicy::Read => head::credential_of(bytes),
@@ -60,7 +60,7 @@ impl<D: Transport> Exchange<D> {
         }
         self.buffer.drain(..head.length);
         self.end_marker = head.end_marker;
-        Asked {
+        ConnectRequest {
             authority: head.target,
             credential,
             end_marker: head.end_marker,
@@ -68,7 +68,7 @@ impl<D: Transport> Exchange<D> {
     }
 
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        timeout(LONGEST_SEND, send_all(&mut self.stream, bytes)).await?
+        timeout(SEND_TIMEOUT, send_all(&mut self.stream, bytes)).await?
     }
 }
 
@@ -78,13 +78,13 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
     const HTTP: &'static str = "1";
 
     /// Reads until the head is complete or refused, in whatever pieces it comes.
-    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<Asked, Refusal> {
+    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
         let mut known = 0;
         loop {
             let came = self.buffer.get(known..).unwrap_or_default();
             // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
             // after every byte of a slow client would cost the square of its head.
-            let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MOST_BYTES;
+            let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MAX_BYTES;
             if decides && !came.is_empty() {
                 match head::parse(&self.buffer) {
                     Ok(Some(head)) => {
@@ -93,7 +93,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
                     }
                     Ok(None) => {}
                     Err(refusal) => {
-                        self.sent = recognise(&self.buffer);
+                        self.sent = identify(&self.buffer);
                         // What is left of it would pass for the client's next bytes.
                         self.buffer.clear();
                         return Err(refusal);
@@ -102,56 +102,56 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
             }
             known = self.buffer.len();
             match self.read_some().await {
-                Ok(0) if known == 0 => return Err(Refusal::NoRequest),
-                Ok(0) => return Err(Refusal::Malformed(Malformed::Truncated)),
+                Ok(0) if known == 0 => return Err(RefusalReason::NoRequest),
+                Ok(0) => return Err(RefusalReason::Malformed(Malformed::Truncated)),
                 Ok(_) => {}
-                Err(error) if known == 0 => return Err(refusal_of(&error, Refusal::NoRequest)),
-                Err(error) => return Err(refusal_of(&error, Refusal::ClientLeft)),
+                Err(error) if known == 0 => return Err(refusal_of(&error, RefusalReason::NoRequest)),
+                Err(error) => return Err(refusal_of(&error, RefusalReason::ClientLeft)),
             }
         }
     }
 
     /// A client leaves by a reset, or by an end of stream before any byte for its target. After early data an end of
     /// stream is a half-close: the data still has to reach the target.
-    async fn client_left(&mut self) -> Refusal {
+    async fn client_gone(&mut self) -> RefusalReason {
         loop {
-            if self.buffer.len() >= MOST_BYTES {
+            if self.buffer.len() >= MAX_BYTES {
                 break;
             }
             match self.read_some().await {
-                Ok(0) if self.buffer.is_empty() => return Refusal::ClientLeft,
+                Ok(0) if self.buffer.is_empty() => return RefusalReason::ClientLeft,
                 Ok(0) => break,
                 Ok(_) => {}
-                Err(error) => return refusal_of(&error, Refusal::ClientLeft),
+                Err(error) => return refusal_of(&error, RefusalReason::ClientLeft),
             }
         }
         self.stream.split().0.failed().await;
-        Refusal::ClientLeft
+        RefusalReason::ClientLeft
     }
 
     /// In one write: corkscrew reads the answer once.
-    async fn confirm(mut self) -> Result<(D, Vec<u8>), Refusal> {
+    async fn accept(mut self) -> Result<(D, Vec<u8>), RefusalReason> {
         let sent = match self.end_marker {
             None => self.send(CONFIRMATION).await,
             Some(marker) => self.send(confirmation(marker).as_bytes()).await,
         };
-        sent.map_err(|_| Refusal::ClientLeft)?;
+        sent.map_err(|_| RefusalReason::ClientLeft)?;
         Ok((self.stream, self.buffer))
     }
 
-    async fn refuse(mut self, denial: &Denial) -> Option<D> {
-        let is_told = denial.refusal == Refusal::TlsRecord
+    async fn refuse(mut self, denial: &Refusal) -> Option<D> {
+        let is_told = denial.refusal == RefusalReason::TlsRecord
             || denial.refusal.is_answered() && self.send(&answer(denial, self.version)).await.is_ok();
         is_told.then_some(self.stream)
     }
 
-    fn sender(&self) -> (Program, &str) {
+    fn client_program(&self) -> (ClientProgram, &str) {
         (self.sent.program, &self.sent.target)
     }
 
     /// corkscrew drops what stands in one read with the 200. An SSH client sends its identification as soon as corkscrew has
     /// read that, so the message follows the client's first bytes, or a pause.
-    async fn disconnect(mut self, message: &[u8]) -> Option<D> {
+    async fn refuse_in_band(mut self, message: &[u8]) -> Option<D> {
         self.send(CONFIRMATION).await.ok()?;
         if self.buffer.is_empty() {
             // The end of the client's stream may be a half-close, and a failure is one of the next write, too.
@@ -163,8 +163,8 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
 }
 
 /// The refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
-fn answer(denial: &Denial, version: Version) -> Vec<u8> {
-    if denial.refusal == Refusal::Malformed(Malformed::Ssh) {
+fn answer(denial: &Refusal, version: Version) -> Vec<u8> {
+    if denial.refusal == RefusalReason::Malformed(Malformed::Ssh) {
         return disconnect(Code::ProtocolError, denial.phrase());
     }
     response(denial, version).into_bytes()
@@ -172,7 +172,7 @@ fn answer(denial: &Denial, version: Version) -> Vec<u8> {
 
 /// A 407 has the version of the request: nc asks for a password if the answer begins with `HTTP/1.0 407`, the version that
 /// it speaks. All other answers are HTTP/1.1 for every client (RFC 9110 section 2.5 allows either).
-fn response(denial: &Denial, version: Version) -> String {
+fn response(denial: &Refusal, version: Version) -> String {
     let (status, phrase) = (denial.refusal.status(), denial.phrase());
     let version = match (version, status) {
         (Version::Http10, 407) => "HTTP/1.0",
@@ -195,7 +195,7 @@ fn confirmation(marker: Marker) -> String {
 /// Content-Length and Transfer-Encoding).
 const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 /// The timeout of an answer, which fits any send buffer: a client that does not take it has vanished.
-const LONGEST_SEND: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// From the 200 to the message behind it, for a client that waits for the server's identification. A client on a busy
 /// machine has read the 200 by then.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -207,22 +207,22 @@ mod tests {
     #[test]
     fn a_refusal_is_a_whole_response_that_closes() {
         assert_eq!(
-            response(&Refusal::MethodNotAllowed.into(), Version::Http10),
+            response(&RefusalReason::MethodNotAllowed.into(), Version::Http10),
             "HTTP/1.1 405 only CONNECT is served here\r\nConnection: close\r\nContent-Type: text/plain\r\n\
              Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error\r\nAllow: CONNECT\r\n\r\n\
              only CONNECT is served here\n"
         );
-        assert!(response(&Refusal::Draining.into(), Version::Http11).contains("\r\nRetry-After: 1\r\n"));
+        assert!(response(&RefusalReason::Draining.into(), Version::Http11).contains("\r\nRetry-After: 1\r\n"));
     }
 
     #[test]
     fn a_challenge_has_two_fields_and_the_version_that_asked() {
-        let challenged = |refusal: Refusal, version| response(&refusal.into(), version);
+        let challenged = |refusal: RefusalReason, version| response(&refusal.into(), version);
         let basic = "\r\nProxy-Authenticate: Basic realm=\"switchboard\", charset=\"UTF-8\"";
         for (refusal, bearer) in [
-            (Refusal::CredentialsRequired, "Bearer realm=\"switchboard\""),
+            (RefusalReason::CredentialsRequired, "Bearer realm=\"switchboard\""),
             (
-                Refusal::CredentialsRefused,
+                RefusalReason::CredentialsRefused,
                 "Bearer realm=\"switchboard\", error=\"invalid_token\"",
             ),
         ] {
@@ -234,7 +234,7 @@ mod tests {
             );
             assert!(challenged(refusal, Version::Http11).starts_with("HTTP/1.1 407 "));
         }
-        let denial = Denial::with_phrase(Refusal::NotAuthorized, "no").with_details("create \"x\"");
+        let denial = Refusal::with_phrase(RefusalReason::NotAuthorized, "no").with_details("create \"x\"");
         let answer = response(&denial, Version::Http10);
         assert!(answer.starts_with("HTTP/1.1 403 no\r\n"), "{answer}");
         let status = "Proxy-Status: switchboard; error=http_request_denied; details=\"create 'x'\"\r\n";

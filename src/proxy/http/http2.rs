@@ -23,15 +23,15 @@ pub use self::request::Request;
 pub use self::stream::Stream;
 use crate::net::transport::Transport;
 use crate::tunnel::drain::Drain;
-use crate::tunnel::outcome::{Malformed, Refusal};
+use crate::tunnel::outcome::{Malformed, RefusalReason};
 
 mod connection;
-mod frames;
-mod inbox;
+mod frame_budget;
 mod local_waker;
 mod outgoing;
 mod payload;
 mod read_buffer;
+mod recv_queue;
 mod request;
 mod send_buffer;
 mod stream;
@@ -40,7 +40,7 @@ mod zero_copy;
 
 /// What a connection without a tunnel waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
+pub enum WaitFor {
     /// The first one. The wait began with the connection.
     FirstRequest,
     /// One behind the last tunnel, with whose end the wait begins.
@@ -55,7 +55,7 @@ pub struct GoAway<'a> {
     /// The drain no longer takes new tunnels.
     pub drain: &'a Drain,
     /// The number of this connection.
-    pub number: u64,
+    pub connection_id: u64,
     /// This connection no longer takes new tunnels: its client certificate is no longer valid.
     pub lapsed: &'a Notify,
 }
@@ -68,13 +68,13 @@ pub struct GoAway<'a> {
 /// # Errors
 /// The refusal of the connection as a whole: it made no request, or sent too many frames. Its requests have ended each
 /// for itself.
-pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>>(
+pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>>(
     connection: Connection<D>,
-    overdue: impl Fn(Awaited) -> E,
+    overdue: impl Fn(WaitFor) -> E,
     go_away: GoAway<'_>,
     tunnel: impl Fn(Request) -> F,
-) -> Result<(), Refusal> {
-    let mut first_request = Box::pin(overdue(Awaited::FirstRequest));
+) -> Result<(), RefusalReason> {
+    let mut first_request = Box::pin(overdue(WaitFor::FirstRequest));
     let h2 = tokio::select! {
         biased;
         h2 = handshake(&connection) => h2,
@@ -83,11 +83,11 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
     let h2 = match h2 {
         Ok(h2) => h2,
         Err(refusal) => {
-            end(connection, refusal, overdue(Awaited::Close)).await;
+            end(connection, refusal, overdue(WaitFor::Close)).await;
             return Err(refusal);
         }
     };
-    let serving = Serving {
+    let serving = Http2Server {
         h2,
         connection,
         tunnels: FuturesUnordered::new(),
@@ -99,22 +99,22 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
 
 async fn handshake<D: Transport>(
     connection: &Connection<D>,
-) -> Result<server::Connection<Connection<D>, Payload>, Refusal> {
+) -> Result<server::Connection<Connection<D>, Payload>, RefusalReason> {
     let mut handshake = server::Builder::new()
         .initial_window_size(WINDOW)
-        .initial_connection_window_size(MOST_STREAMS * WINDOW)
-        .max_concurrent_streams(MOST_STREAMS)
-        .max_pending_accept_reset_streams(MOST_CANCELLED)
-        .max_header_list_size(MOST_HEAD)
-        .max_send_buffer_size(MOST_UNSENT)
-        .max_local_error_reset_streams(Some(MOST_STREAM_ERRORS))
+        .initial_connection_window_size(MAX_STREAMS * WINDOW)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(MAX_CANCELLED)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .max_send_buffer_size(MAX_UNSENT)
+        .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
         .data_frame_budget(SMALL_FRAMES)
         .handshake(connection.clone());
     let handshake = poll_fn(|context| {
         let done = Pin::new(&mut handshake).poll(context);
         // The SETTINGS, which h2 takes for sent.
         match connection.poll_flush(context) {
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Refusal::NoRequest)),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(RefusalReason::NoRequest)),
             Poll::Ready(Ok(())) | Poll::Pending => done.map_err(|error| refusal_of(&error)),
         }
     });
@@ -122,20 +122,20 @@ async fn handshake<D: Transport>(
 }
 
 /// The refusal for a connection that ends with this error.
-fn refusal_of(error: &h2::Error) -> Refusal {
+fn refusal_of(error: &h2::Error) -> RefusalReason {
     if let Some(error) = error.get_io() {
-        super::exchange::refusal_of(error, Refusal::NoRequest)
+        super::exchange::refusal_of(error, RefusalReason::NoRequest)
     } else if error.is_remote() {
-        Refusal::NoRequest
+        RefusalReason::NoRequest
     } else if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
-        Refusal::Flood
+        RefusalReason::Flood
     } else {
-        Refusal::Malformed(Malformed::Frame)
+        RefusalReason::Malformed(Malformed::Frame)
     }
 }
 
 /// A connection that is being served.
-struct Serving<D: Transport, F, E> {
+struct Http2Server<D: Transport, F, E> {
     h2: server::Connection<Connection<D>, Payload>,
     connection: Connection<D>,
     /// The tunnels' futures. A panic ends its own tunnel only, whose record accounts for it.
@@ -152,27 +152,27 @@ enum Phase<E> {
     /// There is no tunnel.
     Idle(Pin<Box<E>>),
     /// GOAWAY has been sent. The bound begins with the end of the last tunnel.
-    Leaving(Linger<E>),
+    GoingAway(CloseWait<E>),
     /// The client has to close the connection. `None` for one that ends as soon as its GOAWAY has been flushed once.
-    Closing(Option<Linger<E>>),
+    Closing(Option<CloseWait<E>>),
 }
 
 /// The wait for a client to close its connection.
-struct Linger<E> {
+struct CloseWait<E> {
     /// Completes after [`LINGER`], or when the drain has ended.
     time: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Completes when the connection is evicted: a client that does not close it holds a descriptor.
     evicted: Pin<Box<E>>,
 }
 
-impl<E: Future<Output = Refusal>> Linger<E> {
-    fn new(overdue: &impl Fn(Awaited) -> E, drain: &Drain) -> Self {
+impl<E: Future<Output = RefusalReason>> CloseWait<E> {
+    fn new(overdue: &impl Fn(WaitFor) -> E, drain: &Drain) -> Self {
         let ended = drain.clone().ended();
         Self {
             time: Box::pin(async move {
                 timeout(LINGER, ended).await.ok();
             }),
-            evicted: Box::pin(overdue(Awaited::Close)),
+            evicted: Box::pin(overdue(WaitFor::Close)),
         }
     }
 
@@ -189,25 +189,29 @@ enum Event {
     TunnelEnded,
     GoAway,
     /// The time without a tunnel is over.
-    Expired(Refusal),
+    Expired(RefusalReason),
     /// The client has not closed the connection in time.
     Unclosed,
     Flooded,
     Closed(Option<h2::Error>),
 }
 
-impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<D, F, E> {
+impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Http2Server<D, F, E> {
     async fn run(
         mut self,
-        overdue: impl Fn(Awaited) -> E,
+        overdue: impl Fn(WaitFor) -> E,
         go_away: GoAway<'_>,
         tunnel: impl Fn(Request) -> F,
-    ) -> Result<(), Refusal> {
-        let GoAway { drain, number, lapsed } = go_away;
+    ) -> Result<(), RefusalReason> {
+        let GoAway {
+            drain,
+            connection_id: number,
+            lapsed,
+        } = go_away;
         let (mut verdict, mut failure) = (Ok(()), None);
         let mut leaving = pin!(async {
             tokio::select! {
-                () = drain.stopped(number) => {}
+                () = drain.draining(number) => {}
                 () = lapsed.notified() => {}
             }
         });
@@ -222,7 +226,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
                 Event::TunnelEnded => self.end_tunnel(&overdue, drain),
                 Event::GoAway => {
                     self.h2.graceful_shutdown();
-                    self.phase = Phase::Leaving(Linger::new(&overdue, drain));
+                    self.phase = Phase::GoingAway(CloseWait::new(&overdue, drain));
                 }
                 Event::Unclosed => break,
                 Event::Expired(refusal) => {
@@ -230,12 +234,12 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
                         verdict = Err(refusal);
                     }
                     // Evicted: its descriptor is needed at once.
-                    let linger = (refusal != Refusal::Crowded).then(|| Linger::new(&overdue, drain));
+                    let linger = (refusal != RefusalReason::Evicted).then(|| CloseWait::new(&overdue, drain));
                     self.close(Reason::NO_ERROR, linger);
                 }
                 Event::Flooded => {
-                    verdict = Err(Refusal::Flood);
-                    self.close(Reason::ENHANCE_YOUR_CALM, Some(Linger::new(&overdue, drain)));
+                    verdict = Err(RefusalReason::Flood);
+                    self.close(Reason::ENHANCE_YOUR_CALM, Some(CloseWait::new(&overdue, drain)));
                 }
                 Event::Closed(error) => {
                     verdict = verdict.and(self.verdict(error.as_ref()));
@@ -249,7 +253,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         self.connection.outgoing().closed();
         while self.tunnels.next().await.is_some() {}
         if let Some(refusal) = failure {
-            end(self.connection, refusal, overdue(Awaited::Close)).await;
+            end(self.connection, refusal, overdue(WaitFor::Close)).await;
         }
         verdict
     }
@@ -281,10 +285,10 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
             Phase::Idle(overdue) => overdue.as_mut().poll(context).map(Event::Expired),
             Phase::Closing(None) => Poll::Ready(Event::Unclosed),
             Phase::Closing(Some(linger)) => linger.poll(context).map(|()| Event::Unclosed),
-            Phase::Leaving(linger) if self.tunnels.is_empty() => {
-                linger.poll(context).map(|()| Event::Expired(Refusal::Draining))
+            Phase::GoingAway(linger) if self.tunnels.is_empty() => {
+                linger.poll(context).map(|()| Event::Expired(RefusalReason::Draining))
             }
-            Phase::Leaving(_) | Phase::Busy => Poll::Pending,
+            Phase::GoingAway(_) | Phase::Busy => Poll::Pending,
         }
     }
 
@@ -295,26 +299,26 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
         }
     }
 
-    fn end_tunnel(&mut self, overdue: &impl Fn(Awaited) -> E, drain: &Drain) {
+    fn end_tunnel(&mut self, overdue: &impl Fn(WaitFor) -> E, drain: &Drain) {
         match self.phase {
             Phase::Busy if self.tunnels.is_empty() => {
-                self.phase = Phase::Idle(Box::pin(overdue(Awaited::FurtherRequest)))
+                self.phase = Phase::Idle(Box::pin(overdue(WaitFor::FurtherRequest)))
             }
-            Phase::Leaving(_) => self.phase = Phase::Leaving(Linger::new(overdue, drain)),
+            Phase::GoingAway(_) => self.phase = Phase::GoingAway(CloseWait::new(overdue, drain)),
             Phase::Busy | Phase::Idle(_) | Phase::Closing(_) => {}
         }
     }
 
-    fn close(&mut self, reason: Reason, linger: Option<Linger<E>>) {
+    fn close(&mut self, reason: Reason, linger: Option<CloseWait<E>>) {
         self.h2.abrupt_shutdown(reason);
         self.phase = Phase::Closing(linger);
     }
 
     /// The refusal of a connection that has closed. After a request only a flood is one, and what breaks RFC 9113: a field
     /// name in upper case, which ends its connection, was a request, too.
-    fn verdict(&self, error: Option<&h2::Error>) -> Result<(), Refusal> {
-        let refusal = error.map_or(Refusal::NoRequest, refusal_of);
-        if self.requests == 0 || matches!(refusal, Refusal::Flood | Refusal::Malformed(_)) {
+    fn verdict(&self, error: Option<&h2::Error>) -> Result<(), RefusalReason> {
+        let refusal = error.map_or(RefusalReason::NoRequest, refusal_of);
+        if self.requests == 0 || matches!(refusal, RefusalReason::Flood | RefusalReason::Malformed(_)) {
             return Err(refusal);
         }
         Ok(())
@@ -322,7 +326,11 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = Refusal>> Serving<
 }
 
 /// Ends a connection that h2 has given up, at the latest when it is evicted.
-async fn end<D: Transport>(connection: Connection<D>, refusal: Refusal, evicted: impl Future<Output = Refusal>) {
+async fn end<D: Transport>(
+    connection: Connection<D>,
+    refusal: RefusalReason,
+    evicted: impl Future<Output = RefusalReason>,
+) {
     tokio::select! {
         // First: its first poll sends the alert.
         biased;
@@ -332,7 +340,7 @@ async fn end<D: Transport>(connection: Connection<D>, refusal: Refusal, evicted:
 }
 
 /// The least that RFC 9113 section 6.5.2 recommends. The caps of a client count streams as tunnels.
-const MOST_STREAMS: u32 = 100;
+const MAX_STREAMS: u32 = 100;
 /// The bytes that a client may send on a stream ahead of its target: 5 MiB/s of upload at a round trip of 50 ms.
 ///
 /// The connection has as many for every stream, as stalled tunnels would stop the others otherwise: a connection holds
@@ -341,14 +349,14 @@ const MOST_STREAMS: u32 = 100;
 /// SETTINGS frame that took the other half.
 const WINDOW: u32 = 256 * 1024;
 /// The same as over HTTP/1.
-const MOST_HEAD: u32 = 16 * 1024;
+const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// The bytes of a download that wait for its client: all send buffers of the connection, if the stream is alone.
-const MOST_UNSENT: usize = 512 * 1024;
+const MAX_UNSENT: usize = 512 * 1024;
 /// Streams that were opened and reset before they were accepted: all that can be open at once, as a client that carries
 /// many tunnels may have to give up all of them together. More of them are a flood.
-const MOST_CANCELLED: usize = MOST_STREAMS as usize;
+const MAX_CANCELLED: usize = MAX_STREAMS as usize;
 /// Streams that h2 reset for an error of the client. A client with more of them is not mistaken but hostile.
-const MOST_STREAM_ERRORS: usize = 100;
+const MAX_STREAM_ERRORS: usize = 100;
 /// The bytes by which waiting DATA frames may together fall short of 256 each: 8,000 keystrokes.
 const SMALL_FRAMES: usize = 2 * 1024 * 1024;
 /// The time in which a client has to close a connection that has no use any more.
@@ -364,11 +372,11 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::tunnel::drain::Conductor;
+    use crate::tunnel::drain::DrainController;
 
     /// The time for which a connection that makes no request stays, when its wait ends with that refusal, and what its
     /// client receives. With `is_evicted`, its descriptor is needed from then on.
-    async fn stay(refusal: Refusal, is_evicted: bool) -> (Duration, Vec<u8>) {
+    async fn stay(refusal: RefusalReason, is_evicted: bool) -> (Duration, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (server, _) = listener.accept().await.unwrap();
@@ -376,17 +384,17 @@ mod tests {
         client.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
         let begun = Notify::new();
         let overdue = |awaited| match awaited {
-            Awaited::FirstRequest | Awaited::FurtherRequest => Either::Left(async {
+            WaitFor::FirstRequest | WaitFor::FurtherRequest => Either::Left(async {
                 begun.notified().await;
                 refusal
             }),
-            Awaited::Close if is_evicted => Either::Right(Either::Left(ready(Refusal::Crowded))),
-            Awaited::Close => Either::Right(Either::Right(pending())),
+            WaitFor::Close if is_evicted => Either::Right(Either::Left(ready(RefusalReason::Evicted))),
+            WaitFor::Close => Either::Right(Either::Right(pending())),
         };
-        let ((_conductor, drain), lapsed) = (Conductor::new(), Notify::new());
+        let ((_conductor, drain), lapsed) = (DrainController::new(), Notify::new());
         let go_away = GoAway {
             drain: &drain,
-            number: 7,
+            connection_id: 7,
             lapsed: &lapsed,
         };
         let mut received = vec![0; 9];
@@ -410,10 +418,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_whose_descriptor_is_needed_ends_when_its_goaway_is_sent() {
         for (refusal, is_evicted, expected) in [
-            (Refusal::Crowded, false, Duration::ZERO),
-            (Refusal::HeadTimeout, true, Duration::ZERO),
-            (Refusal::ConnectRate, true, Duration::ZERO),
-            (Refusal::HeadTimeout, false, LINGER),
+            (RefusalReason::Evicted, false, Duration::ZERO),
+            (RefusalReason::HeadTimeout, true, Duration::ZERO),
+            (RefusalReason::ConnectRate, true, Duration::ZERO),
+            (RefusalReason::HeadTimeout, false, LINGER),
         ] {
             let (stayed, received) = Box::pin(stay(refusal, is_evicted)).await;
             assert!(

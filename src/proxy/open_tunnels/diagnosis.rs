@@ -9,7 +9,7 @@ use crate::tunnel::outcome::Side;
 
 /// A look at a tunnel.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Look {
+pub struct Sample {
     /// When, since the first one.
     pub at: Duration,
     /// Bytes so far of each direction.
@@ -22,9 +22,9 @@ pub struct Look {
 
 /// What was observed of a tunnel.
 #[derive(Clone, Copy, Debug)]
-pub struct Observed<'a> {
+pub struct Samples<'a> {
     /// Looks at it in even steps.
-    pub looks: &'a [Look],
+    pub looks: &'a [Sample],
     /// The part of the time in which the worker threads had something to do, 0 to 1.
     pub load: f64,
 }
@@ -38,7 +38,7 @@ struct Finding {
 }
 
 /// What makes the tunnel slow, and why that is said.
-pub fn judge(observed: &Observed<'_>) -> (Verdict, Vec<String>) {
+pub fn diagnose_samples(observed: &Samples<'_>) -> (Verdict, Vec<String>) {
     let Some(finding) = observed.finding() else {
         let said = "nothing held the tunnel up while it was observed".to_owned();
         return (Verdict::Nothing, vec![said]);
@@ -46,7 +46,7 @@ pub fn judge(observed: &Observed<'_>) -> (Verdict, Vec<String>) {
     (finding.verdict, vec![finding.said])
 }
 
-impl Observed<'_> {
+impl Samples<'_> {
     fn finding(&self) -> Option<Finding> {
         if BOTH.into_iter().any(|direction| self.rate(direction) >= FAST) {
             return None;
@@ -58,7 +58,7 @@ impl Observed<'_> {
                     self.limit(direction),
                     self.reader(direction),
                     self.queue(direction),
-                    self.kept(direction),
+                    self.unread_backlog(direction),
                 ]
             })
             .flatten()
@@ -66,8 +66,8 @@ impl Observed<'_> {
         // What holds bytes back explains more than what may delay the next ones.
         held.or_else(|| self.stall())
             .or_else(|| self.load())
-            .or_else(|| self.pace())
-            .or_else(|| self.trip())
+            .or_else(|| self.sender_bound())
+            .or_else(|| self.latency())
             .or_else(|| self.silence())
     }
 
@@ -126,7 +126,7 @@ impl Observed<'_> {
     }
 
     /// Bytes of the sender wait to be read, though the receiver's connection would take more.
-    fn kept(&self, direction: Direction) -> Option<Finding> {
+    fn unread_backlog(&self, direction: Direction) -> Option<Finding> {
         let (from, to) = (direction.sender(), direction.receiver());
         let share = self.share(|look| {
             let waits = look.leg(from).is_some_and(|leg| leg.receive_queue > 0);
@@ -183,7 +183,7 @@ impl Observed<'_> {
     }
 
     /// A sender of bulk that is held up by nothing here sets the pace.
-    fn pace(&self) -> Option<Finding> {
+    fn sender_bound(&self) -> Option<Finding> {
         let direction = BOTH.into_iter().max_by_key(|direction| self.rate(*direction))?;
         let side = direction.sender();
         let [first, last] = self.both(side)?;
@@ -204,7 +204,7 @@ impl Observed<'_> {
     }
 
     /// The network of a side delays what little is sent.
-    fn trip(&self) -> Option<Finding> {
+    fn latency(&self) -> Option<Finding> {
         let slowest = SIDES
             .into_iter()
             .filter(|side| {
@@ -224,11 +224,11 @@ impl Observed<'_> {
     /// The target has what the client has sent, and answers nothing.
     fn silence(&self) -> Option<Finding> {
         let (first, last) = (self.first()?, self.last()?);
-        let is_sent = |look: &&Look| look.bytes.upload > first.bytes.upload;
+        let is_sent = |look: &&Sample| look.bytes.upload > first.bytes.upload;
         let sent = self.looks.iter().find(is_sent)?;
         let since = last.at.saturating_sub(sent.at);
         let is_silent = first.bytes.download == last.bytes.download;
-        (is_silent && since >= self.length() / 2 && since >= LONGEST_THOUGHT).then(|| Finding {
+        (is_silent && since >= self.length() / 2 && since >= MAX_SERVER_DELAY).then(|| Finding {
             share: 1.0,
             verdict: Verdict::Target,
             said: format!("the target has answered nothing for {} ms", since.as_millis()),
@@ -259,7 +259,7 @@ impl Observed<'_> {
     }
 
     /// The part of the looks that show it.
-    fn share(&self, shows: impl Fn(&Look) -> bool) -> f64 {
+    fn share(&self, shows: impl Fn(&Sample) -> bool) -> f64 {
         let showing = self.looks.iter().filter(|look| shows(look)).count();
         as_f64(showing) / as_f64(self.looks.len().max(1))
     }
@@ -283,11 +283,11 @@ impl Observed<'_> {
         Some([self.first()?.leg(side)?, self.last()?.leg(side)?])
     }
 
-    fn first(&self) -> Option<&Look> {
+    fn first(&self) -> Option<&Sample> {
         self.looks.first()
     }
 
-    fn last(&self) -> Option<&Look> {
+    fn last(&self) -> Option<&Sample> {
         self.looks.last()
     }
 
@@ -296,7 +296,7 @@ impl Observed<'_> {
     }
 }
 
-impl Look {
+impl Sample {
     fn leg(&self, side: Side) -> Option<&TcpInfo> {
         let [client, target] = &self.legs;
         match side {
@@ -348,7 +348,7 @@ const GROWN: Duration = Duration::from_millis(20);
 /// From here on a keystroke feels slow.
 const SLOW_TRIP: Duration = Duration::from_millis(100);
 /// An SSH server echoes a keystroke, and acknowledges bulk, sooner.
-const LONGEST_THOUGHT: Duration = Duration::from_millis(500);
+const MAX_SERVER_DELAY: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests;

@@ -9,8 +9,8 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::facts::Facts;
 use super::open_tunnel::OpenTunnel;
+use super::request_info::RequestInfo;
 use crate::tunnel::outcome::{Close, Outcome};
 
 /// An event of a tunnel, a request or a target.
@@ -21,7 +21,7 @@ pub enum Event {
     /// A tunnel has ended.
     Closed(Arc<OpenTunnel>, Close),
     /// A connection or request has become none.
-    Refused(Arc<Refused>),
+    Refused(Arc<RefusedRequest>),
     /// An operator has changed something: its name, and what it is now.
     Changed(Arc<str>, Change),
 }
@@ -42,7 +42,7 @@ pub enum Change {
 
 /// A connection or request that has become no tunnel.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedRequest {
     /// Its id.
     pub id: String,
     /// The client.
@@ -64,7 +64,7 @@ pub struct Events {
 
 impl Default for Events {
     fn default() -> Self {
-        let (sender, _) = broadcast::channel(MOST_UNREAD);
+        let (sender, _) = broadcast::channel(MAX_BACKLOG);
         Self {
             sender,
             watchers: AtomicUsize::new(0),
@@ -74,7 +74,7 @@ impl Default for Events {
 
 impl Events {
     /// Tells an event to those that watch.
-    pub fn tell(&self, event: impl FnOnce() -> Event) {
+    pub fn publish(&self, event: impl FnOnce() -> Event) {
         if self.watchers.load(Ordering::Relaxed) > 0 {
             // An error: the last one has just left.
             self.sender.send(event()).ok();
@@ -82,18 +82,18 @@ impl Events {
     }
 
     /// The events from now on. `None`: there are enough watchers.
-    pub fn watch(self: &Arc<Self>) -> Option<Watch> {
+    pub fn watch(self: &Arc<Self>) -> Option<Subscription> {
         let events = Arc::clone(self);
         let watchers = events.watchers.fetch_add(1, Ordering::Relaxed);
         let receiver = events.sender.subscribe();
-        let watch = Watch { events, receiver };
-        (watchers < MOST_WATCHERS).then_some(watch)
+        let watch = Subscription { events, receiver };
+        (watchers < MAX_WATCHERS).then_some(watch)
     }
 }
 
-impl Refused {
+impl RefusedRequest {
     /// The refusal of what is known as that.
-    pub(crate) fn of(facts: &Facts, outcome: Outcome) -> Self {
+    pub(crate) fn new(facts: &RequestInfo, outcome: Outcome) -> Self {
         Self {
             id: facts.id.to_string(),
             client: facts.client.ip(),
@@ -106,12 +106,12 @@ impl Refused {
 
 /// The events of a watcher, for as long as it watches.
 #[derive(Debug)]
-pub struct Watch {
+pub struct Subscription {
     events: Arc<Events>,
     receiver: broadcast::Receiver<Event>,
 }
 
-impl Watch {
+impl Subscription {
     /// The next event. The error is the number of those that were missed; `None` that there are no more.
     pub async fn next(&mut self) -> Option<Result<Event, u64>> {
         match self.receiver.recv().await {
@@ -122,15 +122,15 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Subscription {
     fn drop(&mut self) {
         self.events.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Events that a watcher has not read; older ones are dropped.
-const MOST_UNREAD: usize = 1024;
-const MOST_WATCHERS: usize = 16;
+const MAX_BACKLOG: usize = 1024;
+const MAX_WATCHERS: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -143,21 +143,21 @@ mod tests {
     #[tokio::test]
     async fn a_slow_watcher_learns_how_many_events_it_has_missed() {
         let events = Arc::new(Events::default());
-        events.tell(|| unreachable!("nothing watches"));
+        events.publish(|| unreachable!("nothing watches"));
         let mut watch = events.watch().unwrap();
-        for number in 0..MOST_UNREAD + 3 {
-            events.tell(|| change(number));
+        for number in 0..MAX_BACKLOG + 3 {
+            events.publish(|| change(number));
         }
         assert!(matches!(watch.next().await, Some(Err(3))));
         assert!(matches!(watch.next().await, Some(Ok(Event::Changed(name, _))) if *name == *"3"));
         drop(watch);
-        events.tell(|| unreachable!("nothing watches any more"));
+        events.publish(|| unreachable!("nothing watches any more"));
     }
 
     #[tokio::test]
     async fn watchers_are_bounded_and_a_place_is_given_back() {
         let events = Arc::new(Events::default());
-        let mut watches: Vec<_> = (0..MOST_WATCHERS).map(|_| events.watch().unwrap()).collect();
+        let mut watches: Vec<_> = (0..MAX_WATCHERS).map(|_| events.watch().unwrap()).collect();
         assert!(events.watch().is_none());
         watches.pop();
         assert!(events.watch().is_some());

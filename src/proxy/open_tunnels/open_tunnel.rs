@@ -10,12 +10,12 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::facts::Facts;
+use super::request_info::RequestInfo;
 use crate::base::text::excerpt;
-use crate::net::sock_diag::{SockDiag, TcpInfo, Unknown};
+use crate::net::sock_diag::{DiagError, SockDiag, TcpInfo};
 use crate::tunnel::direction::Both;
-use crate::tunnel::drain::Open;
-use crate::tunnel::limits::bucket::OwnRate;
+use crate::tunnel::drain::TunnelGuard;
+use crate::tunnel::limits::bucket::RateOverride;
 use crate::tunnel::metrics::TargetSeries;
 use crate::tunnel::relay::activity_rule::History;
 use crate::tunnel::relay::meter::Meter;
@@ -24,34 +24,34 @@ use crate::tunnel::relay::meter::Meter;
 #[derive(Debug)]
 pub struct OpenTunnel {
     /// What was learnt of it before its 200, and the SSH software of both sides behind that.
-    pub facts: Facts,
+    pub facts: RequestInfo,
     /// When it was established.
     pub start: Start,
     /// Its byte counts.
     pub meter: Meter,
     /// The tunnel in a drain.
-    pub open: Open,
+    pub open: TunnelGuard,
     /// Rates in place of those of its target.
-    pub own_rates: Both<OwnRate>,
+    pub own_rates: Both<RateOverride>,
     /// Why an operator ends it, in the operator's words.
-    closing: OnceLock<Box<str>>,
-    /// That of the tunnel's task, which waits for `closing`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
+    close_reason: OnceLock<Box<str>>,
+    /// That of the tunnel's task, which waits for `close_reason`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
     closer: AtomicWaker,
     /// Whether it is used.
     used: Mutex<Use>,
     /// The series of its target's last activity.
     series: Arc<TargetSeries>,
     /// The last look at its counts.
-    look: Mutex<Look>,
+    look: Mutex<RateSample>,
     /// The last measurements of the connections of the client and of the target.
-    trips: Mutex<[Option<Trip>; 2]>,
+    last_rtt: Mutex<[Option<RttSample>; 2]>,
     /// True after the last look at its connections.
-    has_ended: AtomicBool,
+    is_closed: AtomicBool,
 }
 
 /// A look at the counts of a tunnel, and what came of it.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct RateSample {
     at: Instant,
     bytes: Both<u64>,
     rates: Both<u64>,
@@ -59,17 +59,17 @@ struct Look {
 
 impl OpenTunnel {
     /// A tunnel that was established just now; its bytes are also its target's.
-    pub(crate) fn new(facts: Facts, series: &Arc<TargetSeries>, open: Open) -> Self {
+    pub(crate) fn new(facts: RequestInfo, series: &Arc<TargetSeries>, open: TunnelGuard) -> Self {
         let start = Start::now();
         // A tunnel that begins is active.
-        series.was_active(start.since);
+        series.was_active(start.started);
         Self {
             facts,
             start,
             meter: Meter::new(Arc::clone(&series.totals)),
             open,
             own_rates: Default::default(),
-            closing: OnceLock::new(),
+            close_reason: OnceLock::new(),
             closer: AtomicWaker::new(),
             used: Mutex::new(Use {
                 history: History::default(),
@@ -77,33 +77,33 @@ impl OpenTunnel {
                 last_active: start.established,
             }),
             series: Arc::clone(series),
-            look: Mutex::new(Look {
+            look: Mutex::new(RateSample {
                 at: start.established,
                 bytes: Both::default(),
                 rates: Both::default(),
             }),
-            trips: Mutex::default(),
-            has_ended: AtomicBool::new(false),
+            last_rtt: Mutex::default(),
+            is_closed: AtomicBool::new(false),
         }
     }
 
     /// Returns its use at this moment.
     pub fn activity(&self) -> Activity {
         let mut used = self.used.lock();
-        let is_active_already = used.history.is_active_already(self.meter.so_far());
+        let is_active_already = used.history.is_already_active(self.meter.totals());
         if is_active_already {
             self.note(&mut used);
         }
         Activity {
             is_active: used.was_active || is_active_already,
-            last_active: self.start.by_the_hosts_clock(used.last_active),
+            last_active: self.start.to_system_time(used.last_active),
         }
     }
 
     /// Ends a minute, as the rule of [`activity`](crate::tunnel::relay::activity_rule) counts them.
     pub(crate) fn end_minute(&self) {
         let mut used = self.used.lock();
-        used.was_active = used.history.end_minute(self.meter.so_far());
+        used.was_active = used.history.end_minute(self.meter.totals());
         if used.was_active {
             self.note(&mut used);
         }
@@ -111,19 +111,19 @@ impl OpenTunnel {
 
     fn note(&self, used: &mut Use) {
         used.last_active = self.meter.last_moved();
-        self.series.was_active(self.start.by_the_hosts_clock(used.last_active));
+        self.series.was_active(self.start.to_system_time(used.last_active));
     }
 
     /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.
     pub fn rates(&self) -> Both<u64> {
         let mut look = self.look.lock();
         let millis = look.at.elapsed().as_millis();
-        if millis < SHORTEST_LOOK.as_millis() {
+        if millis < MIN_SAMPLE_INTERVAL.as_millis() {
             return look.rates;
         }
         let bytes = Both::from_fn(|direction| self.meter.bytes(direction));
         let rate = |moved: u64| u64::try_from(u128::from(moved) * 1000 / millis).unwrap_or(u64::MAX);
-        *look = Look {
+        *look = RateSample {
             at: Instant::now(),
             bytes,
             rates: Both::from_fn(|direction| rate(bytes[direction] - look.bytes[direction])),
@@ -132,12 +132,12 @@ impl OpenTunnel {
     }
 
     /// Returns what the kernel knows of the connections of the client and of the target. It takes some microseconds.
-    pub fn legs(&self, diag: &SockDiag) -> [Result<TcpInfo, Unknown>; 2] {
+    pub fn legs(&self, diag: &SockDiag) -> [Result<TcpInfo, DiagError>; 2] {
         let seen = diag.look_up_all(self.facts.ends());
-        for (trip, seen) in self.trips.lock().iter_mut().zip(&seen) {
+        for (trip, seen) in self.last_rtt.lock().iter_mut().zip(&seen) {
             if let Ok(TcpInfo { rtt, retransmits, .. }) = *seen {
-                let measured = Trip { rtt, retransmits };
-                *trip = (measured != Trip::default()).then_some(measured);
+                let measured = RttSample { rtt, retransmits };
+                *trip = (measured != RttSample::default()).then_some(measured);
             }
         }
         seen
@@ -145,33 +145,33 @@ impl OpenTunnel {
 
     /// Looks at the connections for the last time, when a side has ended: later there may be none to ask for.
     pub(crate) fn look_at_end(&self, diag: &SockDiag) {
-        if !self.has_ended.swap(true, Ordering::Relaxed) {
+        if !self.is_closed.swap(true, Ordering::Relaxed) {
             let _seen = self.legs(diag);
         }
     }
 
     /// Returns their round trips at the last look.
-    pub(crate) fn trips(&self) -> [Option<Trip>; 2] {
-        *self.trips.lock()
+    pub(crate) fn last_rtt(&self) -> [Option<RttSample>; 2] {
+        *self.last_rtt.lock()
     }
 
     /// Ends the tunnel, with a reason for the access log. Whether it is the first to do so.
     pub fn close(&self, reason: &str) -> bool {
-        let is_first = self.closing.set(excerpt(reason, LONGEST_REASON).into()).is_ok();
+        let is_first = self.close_reason.set(excerpt(reason, MAX_REASON).into()).is_ok();
         self.closer.wake();
         is_first
     }
 
     /// The reason of the operator that has ended the tunnel.
-    pub fn closing(&self) -> Option<&str> {
-        self.closing.get().map(|reason| &**reason)
+    pub fn close_reason(&self) -> Option<&str> {
+        self.close_reason.get().map(|reason| &**reason)
     }
 
     /// Completes when an operator ends the tunnel. Only its own task waits for it.
     pub(crate) async fn closed_by_operator(&self) {
         poll_fn(|context| {
             self.closer.register(context.waker());
-            match self.closing() {
+            match self.close_reason() {
                 Some(_) => Poll::Ready(()),
                 None => Poll::Pending,
             }
@@ -181,8 +181,8 @@ impl OpenTunnel {
 }
 
 /// Characters of an operator's reason.
-const LONGEST_REASON: usize = 200;
-const SHORTEST_LOOK: Duration = Duration::from_secs(1);
+const MAX_REASON: usize = 200;
+const MIN_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The use of a tunnel, now and last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +197,7 @@ pub struct Activity {
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
     /// By the host's clock.
-    pub since: SystemTime,
+    pub started: SystemTime,
     /// By a clock that is never set.
     pub established: Instant,
 }
@@ -206,14 +206,14 @@ impl Start {
     /// Just now.
     pub(crate) fn now() -> Self {
         Self {
-            since: SystemTime::now(),
+            started: SystemTime::now(),
             established: Instant::now(),
         }
     }
 
     /// A later moment by the clock of the host, as if that had not been set since.
-    fn by_the_hosts_clock(self, moment: Instant) -> SystemTime {
-        self.since + moment.saturating_duration_since(self.established)
+    fn to_system_time(self, moment: Instant) -> SystemTime {
+        self.started + moment.saturating_duration_since(self.established)
     }
 }
 
@@ -227,7 +227,7 @@ struct Use {
 
 /// The round trip of a connection, and what was sent again on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trip {
+pub struct RttSample {
     /// The smoothed round-trip time.
     pub rtt: Duration,
     /// Segments that were sent again.

@@ -56,9 +56,9 @@ impl Registry {
 
     /// Lists a tunnel for as long as the registration is held.
     pub(crate) fn enter(&self, tunnel: Arc<OpenTunnel>) -> Registration<'_> {
-        let number = tunnel.facts.id.number;
+        let number = tunnel.facts.id.seq;
         self.shard(number).lock().insert(number, Arc::clone(&tunnel));
-        self.events.tell(|| Event::Opened(Arc::clone(&tunnel)));
+        self.events.publish(|| Event::Opened(Arc::clone(&tunnel)));
         Registration { registry: self, tunnel }
     }
 
@@ -85,13 +85,13 @@ impl Registration<'_> {
     /// Tells the end of the tunnel.
     pub(crate) fn closed(&self, close: Close) {
         let tunnel = || Arc::clone(&self.tunnel);
-        self.registry.events.tell(|| Event::Closed(tunnel(), close));
+        self.registry.events.publish(|| Event::Closed(tunnel(), close));
     }
 }
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        let number = self.tunnel.facts.id.number;
+        let number = self.tunnel.facts.id.seq;
         self.registry.shard(number).lock().remove(&number);
         // Events that are not read yet hold the tunnel for as long as their reader stalls.
         self.tunnel.open.end();
@@ -127,24 +127,24 @@ mod tests {
     use std::net::SocketAddr;
     use tokio::time::{Instant, sleep};
 
-    use crate::proxy::open_tunnels::facts::{Facts, Ids};
+    use crate::proxy::open_tunnels::request_info::{Ids, RequestInfo};
     use crate::tunnel::direction::Direction;
-    use crate::tunnel::drain::Conductor;
+    use crate::tunnel::drain::DrainController;
     use crate::tunnel::metrics::{Metrics, TargetSeries};
 
     fn tunnel(number: u64, series: &Arc<TargetSeries>) -> Arc<OpenTunnel> {
         let mut id = Ids::default().next();
-        id.number = number;
+        id.seq = number;
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
-        let facts = Facts::new(id, [address, address], Instant::now());
-        let (_, drain) = Conductor::new();
+        let facts = RequestInfo::new(id, [address, address], Instant::now());
+        let (_, drain) = DrainController::new();
         Arc::new(OpenTunnel::new(facts, series, drain.opened()))
     }
 
     fn keystrokes(tunnel: &OpenTunnel, count: usize) {
         for _ in 0..count {
-            tunnel.meter.moved(Direction::Upload, 36);
-            tunnel.meter.moved(Direction::Download, 36);
+            tunnel.meter.record(Direction::Upload, 36);
+            tunnel.meter.record(Direction::Download, 36);
         }
     }
 
@@ -187,9 +187,9 @@ mod tests {
         let registry = Registry::default();
         let series = Metrics::new().unwrap().target("a", "b");
         let _unread = registry.events.watch().unwrap();
-        let (_conductor, drain) = Conductor::new();
+        let (_conductor, drain) = DrainController::new();
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
-        let facts = Facts::new(Ids::default().next(), [address, address], Instant::now());
+        let facts = RequestInfo::new(Ids::default().next(), [address, address], Instant::now());
         let tunnel = Arc::new(OpenTunnel::new(facts, &series, drain.opened()));
         tunnel.open.set_resumable();
         let listed = registry.enter(tunnel);

@@ -8,11 +8,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-use super::line::{Answered, Line};
+use super::line::{AccessLine, Answered};
 use crate::daemon::logging::Logs;
-use crate::proxy::open_tunnels::facts::Facts;
+use crate::proxy::open_tunnels::request_info::RequestInfo;
 use crate::tunnel::limits::owners::network;
-use crate::tunnel::outcome::{Outcome, Refusal};
+use crate::tunnel::outcome::{Outcome, RefusalReason};
 
 /// The access log of a process.
 ///
@@ -44,7 +44,7 @@ type Key = (Option<IpAddr>, &'static str);
 struct Share {
     /// The client and the peer of the first refusal; `None` where the share is that of many clients.
     first: Option<[IpAddr; 2]>,
-    refusal: Refusal,
+    refusal: RefusalReason,
     written: u32,
     left_out: u64,
     /// The claimed user of those that were left out; empty if they differ.
@@ -62,19 +62,19 @@ impl AccessLog {
     }
 
     /// Writes the line of a tunnel.
-    pub(super) fn write(&self, line: &Line<'_>) {
+    pub(super) fn write(&self, line: &AccessLine<'_>) {
         self.logs.write_access(line);
     }
 
     /// Writes the line of a refusal, or counts it for a later one. A load balancer's port probes would drown the rest.
-    pub(super) fn refused(&self, facts: &Facts, refusal: Refusal, answered: Answered) {
+    pub(super) fn refused(&self, facts: &RequestInfo, refusal: RefusalReason, answered: Answered) {
         let addresses = [facts.client.ip(), facts.peer.ip()];
         let claimed = facts.claimed.as_deref().unwrap_or_default();
-        if refusal != Refusal::NoRequest && self.admits(addresses, refusal, claimed) {
+        if refusal != RefusalReason::NoRequest && self.admits(addresses, refusal, claimed) {
             let outcome = Some(Outcome::Refused(refusal));
-            self.write(&Line {
+            self.write(&AccessLine {
                 answered,
-                ..Line::of(facts, "refuse", outcome)
+                ..AccessLine::new(facts, "refuse", outcome)
             });
         }
     }
@@ -93,18 +93,18 @@ impl AccessLog {
         self.write_counts();
     }
 
-    fn admits(&self, addresses: [IpAddr; 2], refusal: Refusal, claimed: &str) -> bool {
+    fn admits(&self, addresses: [IpAddr; 2], refusal: RefusalReason, claimed: &str) -> bool {
         let [client, _] = addresses;
-        let most = refusal.lines_a_second();
+        let max = refusal.lines_a_second();
         let key = (Some(network(client)), refusal.label());
         let mut second = self.seconds.lock();
         let ThisSecond { shares, written } = &mut *second;
         if self.is_closed.load(Ordering::Relaxed) {
             return true;
         }
-        let is_in_bound = *written < MOST_LINES;
+        let is_in_bound = *written < MAX_LINES;
         // A share that has written nothing yet is not begun for a count alone: the counts are lines as well.
-        let has_space = shares.contains_key(&key) || (is_in_bound && shares.len() < MOST_SHARES);
+        let has_space = shares.contains_key(&key) || (is_in_bound && shares.len() < MAX_SHARES);
         let key = if has_space { key } else { (None, refusal.label()) };
         let share = shares.entry(key).or_insert_with(|| Share {
             first: has_space.then_some(addresses),
@@ -113,7 +113,7 @@ impl AccessLog {
             left_out: 0,
             claimed: None,
         });
-        let is_admitted = has_space && is_in_bound && share.written < most;
+        let is_admitted = has_space && is_in_bound && share.written < max;
         if is_admitted {
             share.written += 1;
             *written += 1;
@@ -144,7 +144,7 @@ impl AccessLog {
         second.written = u32::try_from(due.len()).unwrap_or(u32::MAX);
         drop(second);
         for (first, refusal, count, claimed) in &due {
-            self.write(&Line::of_several(*first, *refusal, *count, claimed));
+            self.write(&AccessLine::of_several(*first, *refusal, *count, claimed));
         }
     }
 }
@@ -158,16 +158,16 @@ impl Drop for AccessLog {
 const SECOND: Duration = Duration::from_secs(1);
 /// The lines of refusals a second, of all clients: about 120 KB/s. The kubelet keeps 50 MiB of a container's log by
 /// default, the last seven minutes of it then. Without this bound 1,000 addresses wrote 5 MB/s.
-const MOST_LINES: u32 = 200;
+const MAX_LINES: u32 = 200;
 /// The table takes about 100 KiB.
-const MOST_SHARES: usize = 1_024;
+const MAX_SHARES: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// The lines that are written at once, of that many refusals of a client.
-    fn admitted(log: &AccessLog, client: &str, refusal: Refusal, refusals: u32) -> usize {
+    fn admitted(log: &AccessLog, client: &str, refusal: RefusalReason, refusals: u32) -> usize {
         let addresses = [client.parse().unwrap(); 2];
         (0..refusals).filter(|_| log.admits(addresses, refusal, "")).count()
     }
@@ -179,12 +179,12 @@ mod tests {
     #[test]
     fn a_client_and_a_reason_have_lines_of_their_own() {
         let log = AccessLog::default();
-        assert_eq!(admitted(&log, "192.0.2.1", Refusal::ConnectRate, 5), 1);
-        assert_eq!(admitted(&log, "192.0.2.2", Refusal::ConnectRate, 5), 1);
-        assert_eq!(admitted(&log, "192.0.2.1", Refusal::NotAllowed, 15), 10);
-        assert_eq!(admitted(&log, "2001:db8::1", Refusal::ConnectRate, 5), 1);
-        assert_eq!(admitted(&log, "2001:db8::2", Refusal::ConnectRate, 5), 0);
-        assert_eq!(admitted(&log, "2001:db8:0:1::2", Refusal::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "192.0.2.1", RefusalReason::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "192.0.2.2", RefusalReason::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "192.0.2.1", RefusalReason::NotAllowed, 15), 10);
+        assert_eq!(admitted(&log, "2001:db8::1", RefusalReason::ConnectRate, 5), 1);
+        assert_eq!(admitted(&log, "2001:db8::2", RefusalReason::ConnectRate, 5), 0);
+        assert_eq!(admitted(&log, "2001:db8:0:1::2", RefusalReason::ConnectRate, 5), 1);
         assert_eq!(left_out(&log), 4 + 4 + 5 + 4 + 5 + 4);
     }
 
@@ -192,7 +192,7 @@ mod tests {
     fn a_count_is_the_first_line_of_its_second() {
         let log = AccessLog::default();
         let second = |refusals| {
-            let lines = admitted(&log, "192.0.2.1", Refusal::NotAllowed, refusals);
+            let lines = admitted(&log, "192.0.2.1", RefusalReason::NotAllowed, refusals);
             log.write_counts();
             lines
         };
@@ -209,9 +209,13 @@ mod tests {
             (["", "", "bob"], ""),
         ] {
             let log = AccessLog::default();
-            assert_eq!(admitted(&log, "192.0.2.1", Refusal::CredentialsRefused, 1), 1);
+            assert_eq!(admitted(&log, "192.0.2.1", RefusalReason::CredentialsRefused, 1), 1);
             for claimed in claimed {
-                log.admits(["192.0.2.1".parse().unwrap(); 2], Refusal::CredentialsRefused, claimed);
+                log.admits(
+                    ["192.0.2.1".parse().unwrap(); 2],
+                    RefusalReason::CredentialsRefused,
+                    claimed,
+                );
             }
             let second = log.seconds.lock();
             let named = second
@@ -228,18 +232,22 @@ mod tests {
         let log = AccessLog::default();
         for number in 0..100_000 {
             let client = IpAddr::from(std::net::Ipv4Addr::from_bits(number));
-            for refusal in Refusal::ALL {
+            for refusal in RefusalReason::ALL {
                 log.admits([client; 2], *refusal, "");
             }
         }
         let second = log.seconds.lock();
         let shares = &second.shares;
-        assert!(shares.len() <= MOST_SHARES + Refusal::ALL.len(), "{}", shares.len());
+        assert!(
+            shares.len() <= MAX_SHARES + RefusalReason::ALL.len(),
+            "{}",
+            shares.len()
+        );
         let counted: u64 = shares
             .values()
             .map(|share| u64::from(share.written) + share.left_out)
             .sum();
-        assert_eq!(counted, 100_000 * u64::try_from(Refusal::ALL.len()).unwrap());
+        assert_eq!(counted, 100_000 * u64::try_from(RefusalReason::ALL.len()).unwrap());
     }
 
     #[test]
@@ -248,14 +256,14 @@ mod tests {
         let mut lines = 0;
         for number in 0..1_000 {
             let client = IpAddr::from(std::net::Ipv4Addr::from_bits(number)).to_string();
-            lines += admitted(&log, &client, Refusal::NotAllowed, 20);
+            lines += admitted(&log, &client, RefusalReason::NotAllowed, 20);
         }
-        assert_eq!(lines, usize::try_from(MOST_LINES).unwrap());
-        assert_eq!(left_out(&log), 20_000 - u64::from(MOST_LINES));
+        assert_eq!(lines, usize::try_from(MAX_LINES).unwrap());
+        assert_eq!(left_out(&log), 20_000 - u64::from(MAX_LINES));
         // 20 clients with 10 lines each, and a share of the reason's other clients: counts of 21 lines.
         assert_eq!(log.seconds.lock().shares.len(), 21);
         log.write_counts();
-        assert_eq!(admitted(&log, "198.51.100.1", Refusal::NotAllowed, 20), 10);
+        assert_eq!(admitted(&log, "198.51.100.1", RefusalReason::NotAllowed, 20), 10);
         assert_eq!(log.seconds.lock().written, 31);
     }
 
@@ -263,6 +271,6 @@ mod tests {
     fn a_closed_log_counts_nothing() {
         let log = AccessLog::default();
         log.close();
-        assert_eq!(admitted(&log, "192.0.2.1", Refusal::ConnectRate, 5), 5);
+        assert_eq!(admitted(&log, "192.0.2.1", RefusalReason::ConnectRate, 5), 5);
     }
 }

@@ -12,14 +12,14 @@ use crate::base::text::excerpt;
 use crate::net::tls::Identity;
 use crate::policy::access::User;
 use crate::policy::allowlist::Target;
-use crate::proxy::open_tunnels::facts::{Facts, Id};
-use crate::tunnel::outcome::{Malformed, Outcome, Refusal};
+use crate::proxy::open_tunnels::request_info::{Id, RequestInfo};
+use crate::tunnel::outcome::{Malformed, Outcome, RefusalReason};
 use crate::tunnel::ssh::identification::Software;
 
 /// The line of a connection or request, or of several that were refused: a member for each field, every time, so that a log
 /// pipeline needs no cases. The names are an interface.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Line<'a> {
+pub(super) struct AccessLine<'a> {
     #[serde(rename = "client.address", serialize_with = "or_empty")]
     pub(super) client: Option<IpAddr>,
     #[serde(rename = "client.port")]
@@ -92,13 +92,13 @@ pub(super) struct Line<'a> {
     pub(super) count: u64,
 }
 
-impl<'a> Line<'a> {
+impl<'a> AccessLine<'a> {
     /// The line of a connection, request or tunnel without bytes, up to now, that was answered by HTTP. The beginning of a
     /// tunnel has no outcome.
-    pub(super) fn of(facts: &'a Facts, event: &'static str, outcome: Option<Outcome>) -> Self {
+    pub(super) fn new(facts: &'a RequestInfo, event: &'static str, outcome: Option<Outcome>) -> Self {
         let identity = facts.tls.as_ref().and_then(|peer| peer.identity.as_ref());
         let (user, target) = (facts.user.as_deref(), facts.target.as_deref().map(Target::id));
-        let shortened = |name| excerpt(name, LONGEST_NAME);
+        let shortened = |name| excerpt(name, MAX_NAME);
         let [client_software, target_software] = facts.software();
         Self {
             client: Some(facts.client.ip()),
@@ -134,7 +134,12 @@ impl<'a> Line<'a> {
     }
 
     /// The line of several refusals of one client; without addresses, of many.
-    pub(super) fn of_several(addresses: Option<[IpAddr; 2]>, refusal: Refusal, count: u64, claimed: &'a str) -> Self {
+    pub(super) fn of_several(
+        addresses: Option<[IpAddr; 2]>,
+        refusal: RefusalReason,
+        count: u64,
+        claimed: &'a str,
+    ) -> Self {
         let [client, peer] = addresses.map_or([None; 2], |both| both.map(Some));
         Self {
             client,
@@ -177,8 +182,8 @@ pub(super) fn millis(duration: Duration) -> f64 {
 fn groups(user: &User) -> String {
     let mut listed = String::new();
     for group in &user.groups {
-        let group = excerpt(group, LONGEST_NAME);
-        if listed.len() + group.len() > LONGEST_GROUPS {
+        let group = excerpt(group, MAX_NAME);
+        if listed.len() + group.len() > MAX_GROUPS {
             listed.push_str(",…");
             break;
         }
@@ -193,9 +198,9 @@ fn groups(user: &User) -> String {
 /// The status of a tunnel.
 const ESTABLISHED: u16 = 200;
 /// Characters of a user's name or id, and of one group.
-const LONGEST_NAME: usize = 256;
+const MAX_NAME: usize = 256;
 /// Bytes of all groups together.
-const LONGEST_GROUPS: usize = 1024;
+const MAX_GROUPS: usize = 1024;
 
 /// The way in which a client was told what becomes of its request: the log field `answered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -213,8 +218,8 @@ pub enum Answered {
 
 impl Answered {
     /// Returns how a refusal without an in-band message is answered: a client that speaks SSH to the port is answered in SSH.
-    pub fn of(refusal: Refusal) -> Self {
-        if refusal == Refusal::Malformed(Malformed::Ssh) {
+    pub fn from_refusal(refusal: RefusalReason) -> Self {
+        if refusal == RefusalReason::Malformed(Malformed::Ssh) {
             Self::Ssh
         } else if refusal.is_answered() {
             Self::Http
@@ -234,8 +239,8 @@ mod tests {
 
     #[test]
     fn a_line_has_each_member_whatever_is_known() {
-        let software = Software::of(b"say \"x\"\n");
-        let known = Line {
+        let software = Software::parse(b"say \"x\"\n");
+        let known = AccessLine {
             client: Some("192.0.2.1".parse().unwrap()),
             tls_subject: "a\"b\\c\n\u{1}\u{7f}é\u{2028}",
             groups: repeat_n('x', 4096).collect(),
@@ -244,9 +249,9 @@ mod tests {
             bytes_sent: u64::MAX,
             duration_ms: 0.25,
             answered: Answered::Ssh,
-            ..Line::without_facts("close", None, 1)
+            ..AccessLine::without_facts("close", None, 1)
         };
-        let unknown = Line::of_several(None, Refusal::NotAllowed, 7, "");
+        let unknown = AccessLine::of_several(None, RefusalReason::NotAllowed, 7, "");
         let [known, unknown]: [Value; 2] = [known, unknown].map(|line| serde_json::to_value(line).unwrap());
         for (member, expected) in [
             ("client.address", json!("192.0.2.1")),

@@ -5,13 +5,13 @@ use std::num::NonZeroU32;
 use tracing::{info, warn};
 
 use crate::tunnel::limits::TotalCaps;
-use crate::tunnel::limits::descriptors::{Descriptors, TooFew};
+use crate::tunnel::limits::descriptors::{FdLimit, TooFewFds};
 use crate::tunnel::metrics::Metrics;
 
 /// The limit of open files, and the pipes that it allows.
 #[derive(Debug)]
 pub(super) struct Capacity {
-    pub(super) descriptors: Descriptors,
+    pub(super) descriptors: FdLimit,
     /// The most pipes that the relays may hold.
     pub(super) pipes: usize,
     /// The configured caps of the last message.
@@ -23,28 +23,28 @@ impl Capacity {
     ///
     /// # Errors
     /// It is too low to serve.
-    pub(super) fn raise(ports: usize) -> Result<Self, TooFew> {
-        let descriptors = Descriptors::raise()?.beside(ports);
+    pub(super) fn raise(ports: usize) -> Result<Self, TooFewFds> {
+        let descriptors = FdLimit::raise()?.reserving_runtimes(ports);
         Ok(Self {
             descriptors,
-            pipes: descriptors.pipes(MOST_PIPES),
+            pipes: descriptors.pipes(MAX_PIPES),
             told: None,
         })
     }
 
     /// The caps that fit the limit of open files. A message has them, once for the same configured ones.
     pub(super) fn fitting(&mut self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
-        let fitting = self.descriptors.fitting(configured, self.pipes);
+        let fitting = self.descriptors.caps_for(configured, self.pipes);
         metrics.tunnels_limit.set(number(fitting.tunnels).into());
         if self.told.replace(configured) != Some(configured) {
-            self.tell(configured, fitting);
+            self.report(configured, fitting);
         }
         fitting
     }
 
-    fn tell(&self, configured: TotalCaps, fitting: TotalCaps) {
+    fn report(&self, configured: TotalCaps, fitting: TotalCaps) {
         let (tunnels, unfinished) = (number(fitting.tunnels), number(fitting.unfinished));
-        let descriptors = self.descriptors.most.unwrap_or_default();
+        let descriptors = self.descriptors.max.unwrap_or_default();
         if fitting == configured {
             info!("capacity: {tunnels} tunnels");
         } else if asks_for_more(configured, fitting) {
@@ -78,7 +78,7 @@ fn number(cap: Option<NonZeroU32>) -> u32 {
 }
 
 /// 56 MiB of pipes at their full size, 32 of them large: an unprivileged user may have 64.
-const MOST_PIPES: usize = 128;
+const MAX_PIPES: usize = 128;
 
 #[cfg(test)]
 mod tests {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
-use super::users::log_unread;
-use crate::base::follow::{ReadFailure, Reads, Reloaded, follow};
-use crate::net::tls::FileFault;
+use super::access_sources::log_unread;
+use crate::base::follow::{ReadFailure, Reads, ReloadResult, follow};
+use crate::net::tls::FileError;
 use crate::proxy::connection::Shared;
 
 /// Polls for as long as the process runs.
@@ -36,17 +36,17 @@ fn unread(error: ReadFailure, shared: &Shared) {
 }
 
 /// Logs and counts the result of one reading.
-fn log_and_count(reloaded: &Reloaded<FileFault>, shared: &Shared) {
+fn log_and_count(reloaded: &ReloadResult<FileError>, shared: &Shared) {
     log_unread(reloaded, "the certificates");
     match reloaded {
-        Reloaded::Unchanged | Reloaded::Postponed(_) => {}
-        Reloaded::Loaded => {
+        ReloadResult::Unchanged | ReloadResult::Deferred(_) => {}
+        ReloadResult::Loaded => {
             let expiries = shared.tls.expiries();
             shared.metrics.tls_timestamps(&expiries, &shared.tls.next_updates());
             shared.access.certificates_changed(&shared.tls);
             info!(certificates = expiries.len(), "certificates loaded");
         }
-        Reloaded::Faulty(_) => shared.metrics.tls_reload_failures.inc(),
+        ReloadResult::Invalid(_) => shared.metrics.tls_reload_failures.inc(),
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 use tracing::info;
 
-use crate::net::listener::{self, Listening};
+use crate::net::listener::{self, BoundListener};
 use crate::proxy::connection::{self, Port, Shared};
 use crate::tunnel::drain::Tasks;
 
@@ -25,16 +25,16 @@ pub struct BindError {
 
 /// The public ports, bound.
 #[derive(Debug)]
-pub(super) struct Ports(Vec<(TcpListener, Arc<Port>)>);
+pub(super) struct PublicPorts(Vec<(TcpListener, Arc<Port>)>);
 
-impl Ports {
+impl PublicPorts {
     /// Binds every port.
     ///
     /// # Errors
     /// The first port that cannot be bound.
     pub(super) fn bind(ports: &[Port]) -> Result<Self, BindError> {
         let all = || ports.iter().map(|port| &port.listener);
-        let bind = |port: &Port| match listener::bind(&port.listener.beside(all())) {
+        let bind = |port: &Port| match listener::bind(&port.listener.resolve_overlap(all())) {
             Ok(listener) => Ok((listener, Arc::new(port.clone()))),
             Err(source) => Err(BindError {
                 address: port.listener.address,
@@ -65,15 +65,15 @@ impl Ports {
 /// Accepts until the drain closes the port.
 async fn accept(listener: TcpListener, port: Arc<Port>, shared: Arc<Shared>, tasks: Tasks) {
     let is_shared = port.listener.reuse_port;
-    let listening = Listening { listener, is_shared };
+    let listening = BoundListener { listener, is_shared };
     let spawn = |stream, peer| {
         let (port, shared) = (Arc::clone(&port), Arc::clone(&shared));
-        let accepted = Box::new(Accepted { stream, peer, port });
+        let accepted = Box::new(AcceptedStream { stream, peer, port });
         let serve = async move { serve(accepted, &shared).await };
         tasks.connections.spawn(serve);
     };
     let paused = || shared.metrics.accept_paused.inc();
-    listener::accept(listening, shared.drain.clone().parting(), spawn, paused).await;
+    listener::accept(listening, shared.drain.clone().listeners_closing(), spawn, paused).await;
     if is_shared {
         // Another process serves the port on, so that no client may be refused: the last ones still have to send
         // their request, and the drain refuses requests as soon as this task has ended.
@@ -82,7 +82,7 @@ async fn accept(listener: TcpListener, port: Arc<Port>, shared: Arc<Shared>, tas
 }
 
 /// A connection that was accepted. Boxed on its way into its task, which has room for it for as long as the tunnel runs.
-struct Accepted {
+struct AcceptedStream {
     stream: TcpStream,
     peer: SocketAddr,
     port: Arc<Port>,
@@ -93,8 +93,8 @@ struct Accepted {
     clippy::boxed_local,
     reason = "the caller is a task, which has room for what it passes on"
 )]
-fn serve(accepted: Box<Accepted>, shared: &Shared) -> impl Future<Output = ()> + Send {
-    let Accepted { stream, peer, port } = *accepted;
+fn serve(accepted: Box<AcceptedStream>, shared: &Shared) -> impl Future<Output = ()> + Send {
+    let AcceptedStream { stream, peer, port } = *accepted;
     connection::serve(stream, peer, port, shared)
 }
 

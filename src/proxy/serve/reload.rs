@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
 
+use super::access_sources::AccessSources;
 use super::capacity::Capacity;
 use super::certificate_poll;
-use super::users::Users;
 use crate::base::follow::{ReadFailure, Reads};
 use crate::kubernetes::{self, Controller};
 use crate::policy::allowlist::Writer;
@@ -73,7 +73,7 @@ struct Applied {
 /// Applies a configuration that was read: static targets, limits, certificates, cluster. All else needs a restart.
 pub(super) struct Reload {
     pub(super) config: Box<Config>,
-    pub(super) users: Users,
+    pub(super) users: AccessSources,
     pub(super) capacity: Capacity,
     pub(super) writer: Writer,
     pub(super) services: Option<Controller>,
@@ -86,7 +86,7 @@ impl Reload {
         match loaded {
             Ok(Loaded { config: new, report }) => {
                 log(&report);
-                let removed = self.config.targets_lost_in(&new);
+                let removed = self.config.targets_removed_in(&new);
                 let needing_restart = self.config.changes_needing_restart(&new);
                 if !needing_restart.is_empty() {
                     warn!("changed, but needs a restart: {}", needing_restart.join(", "));
@@ -131,7 +131,7 @@ impl Reload {
                 done
             }
             (Some(options), None) => {
-                self.writer.await_services();
+                self.writer.expect_services();
                 Controller::start(options, limits, self.writer.clone(), metrics.clone())
                     .map(|started| self.services = Some(started))
             }

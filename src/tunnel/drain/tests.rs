@@ -13,21 +13,21 @@ fn options(delay: u64, timeout: u64, spread: u64) -> Options {
 }
 
 /// The task of a tunnel that lasts until `ends` completes.
-async fn tunnel(open: Open, ends: impl Future<Output = ()>) {
+async fn tunnel(open: TunnelGuard, ends: impl Future<Output = ()>) {
     ends.await;
     drop(open);
 }
 
 /// The task of a tunnel that lasts until the drain closes it.
-fn until_closed(drain: &Drain, open: Open, id: u64) -> impl Future<Output = ()> + use<> {
+fn until_closed(drain: &Drain, open: TunnelGuard, id: u64) -> impl Future<Output = ()> + use<> {
     let drain = drain.clone();
-    async move { drain.closes(|| busy(id, &open)).await }
+    async move { drain.close_due(|| busy(id, &open)).await }
 }
 
 /// The state of a tunnel that is never idle.
-fn busy(number: u64, open: &Open) -> State {
-    State {
-        number,
+fn busy(number: u64, open: &TunnelGuard) -> TunnelState {
+    TunnelState {
+        id: number,
         last_moved: Instant::now(),
         is_resumable: open.is_resumable(),
     }
@@ -35,7 +35,7 @@ fn busy(number: u64, open: &Open) -> State {
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_is_clean_when_tunnels_end_by_themselves() {
-    let (conductor, drain) = Conductor::new();
+    let (conductor, drain) = DrainController::new();
     let tasks = Tasks::default();
     tasks
         .connections
@@ -43,17 +43,17 @@ async fn a_drain_is_clean_when_tunnels_end_by_themselves() {
     let start = Instant::now();
     let stopped = drain.clone();
     let stopped = tokio::spawn(async move {
-        stopped.stopped(7).await;
+        stopped.draining(7).await;
         start.elapsed().as_secs()
     });
     let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
-    assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 60));
+    assert_eq!((drained, start.elapsed().as_secs()), (DrainResult::Clean, 60));
     assert_eq!(stopped.await.unwrap(), 5);
 }
 
 #[tokio::test(start_paused = true)]
 async fn past_the_deadline_idle_tunnels_close_first_and_the_rest_is_spread() {
-    let (conductor, drain) = Conductor::new();
+    let (conductor, drain) = DrainController::new();
     let tasks = Tasks::default();
     let start = Instant::now();
     let closes: Vec<_> = (0..40)
@@ -61,18 +61,18 @@ async fn past_the_deadline_idle_tunnels_close_first_and_the_rest_is_spread() {
             let (drain, idle) = (drain.clone(), id % 2 == 0);
             let open = drain.opened();
             tasks.connections.spawn(async move {
-                let state = || State {
+                let state = || TunnelState {
                     last_moved: if idle { start } else { Instant::now() },
                     ..busy(id, &open)
                 };
-                drain.closes(state).await;
+                drain.close_due(state).await;
                 drop(open);
                 (idle, start.elapsed())
             })
         })
         .collect();
     let drained = conductor.run(&options(5, 100, 300), &tasks, pending()).await;
-    assert_eq!(drained, Drained::Cut);
+    assert_eq!(drained, DrainResult::Cut);
     let mut busy = Vec::new();
     for task in closes {
         let (idle, closed) = task.await.unwrap();
@@ -96,7 +96,7 @@ async fn past_the_deadline_idle_tunnels_close_first_and_the_rest_is_spread() {
 #[tokio::test(start_paused = true)]
 async fn a_second_request_ends_the_drain_at_once() {
     for tunnels_open in [0, 3] {
-        let (conductor, drain) = Conductor::new();
+        let (conductor, drain) = DrainController::new();
         let tasks = Tasks::default();
         for id in 0..tunnels_open {
             tasks.connections.spawn(until_closed(&drain, drain.opened(), id));
@@ -105,9 +105,9 @@ async fn a_second_request_ends_the_drain_at_once() {
         let now = sleep(Duration::from_secs(2));
         let drained = conductor.run(&options(5, 100, 300), &tasks, now).await;
         let expected = if tunnels_open == 0 {
-            Drained::Clean
+            DrainResult::Clean
         } else {
-            Drained::Cut
+            DrainResult::Cut
         };
         assert_eq!((drained, start.elapsed().as_secs()), (expected, 2));
     }
@@ -115,38 +115,41 @@ async fn a_second_request_ends_the_drain_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_that_does_not_end_does_not_hold_the_process() {
-    let (conductor, drain) = Conductor::new();
+    let (conductor, drain) = DrainController::new();
     let tasks = Tasks::default();
     tasks.connections.spawn(tunnel(drain.opened(), pending()));
     let start = Instant::now();
-    assert_eq!(conductor.run(&options(1, 1, 1), &tasks, pending()).await, Drained::Cut);
+    assert_eq!(
+        conductor.run(&options(1, 1, 1), &tasks, pending()).await,
+        DrainResult::Cut
+    );
     assert_eq!(start.elapsed(), Duration::from_secs(3) + LAST_WAIT);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pending_connection_is_waited_for_only_until_the_ports_are_closed() {
-    let (conductor, drain) = Conductor::new();
+    let (conductor, drain) = DrainController::new();
     let tasks = Tasks::default();
-    tasks.connections.spawn(async move { drain.stopped(7).await });
+    tasks.connections.spawn(async move { drain.draining(7).await });
     let start = Instant::now();
     let drained = conductor.run(&options(5, 3600, 300), &tasks, pending()).await;
-    assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 5));
+    assert_eq!((drained, start.elapsed().as_secs()), (DrainResult::Clean, 5));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dial_in_progress_at_the_deadline_is_no_cut_tunnel() {
-    let (conductor, drain) = Conductor::new();
+    let (conductor, drain) = DrainController::new();
     let tasks = Tasks::default();
     tasks.connections.spawn(async move { drain.deadline(7).await });
     let start = Instant::now();
     let drained = conductor.run(&options(5, 100, 300), &tasks, pending()).await;
-    assert_eq!((drained, start.elapsed().as_secs()), (Drained::Clean, 105));
+    assert_eq!((drained, start.elapsed().as_secs()), (DrainResult::Clean, 105));
 }
 
 /// Tunnels that are closed by the drain, every second one of them resumable: for each the seconds when it closed, in the
 /// order of their numbers.
-async fn closed(options: &Options, tunnels: u64, resumable: impl Fn(u64) -> bool) -> (Drained, Vec<(bool, f64)>) {
-    let (conductor, drain) = Conductor::new();
+async fn closed(options: &Options, tunnels: u64, resumable: impl Fn(u64) -> bool) -> (DrainResult, Vec<(bool, f64)>) {
+    let (conductor, drain) = DrainController::new();
     let tasks = Tasks::default();
     let start = Instant::now();
     let closing: Vec<_> = (0..tunnels)
@@ -176,7 +179,7 @@ async fn closed(options: &Options, tunnels: u64, resumable: impl Fn(u64) -> bool
 #[tokio::test(start_paused = true)]
 async fn resumable_tunnels_close_when_the_ports_are_closed_and_the_others_at_the_deadline() {
     let (drained, closed) = closed(&options(5, 100, 300), 400, |id| id % 2 == 0).await;
-    assert_eq!(drained, Drained::Cut);
+    assert_eq!(drained, DrainResult::Cut);
     let (mut resumable, plain): (Vec<_>, Vec<_>) = closed.into_iter().partition(|&(resumable, _)| resumable);
     assert!(
         plain.iter().all(|(_, closed)| (135.0..=405.0).contains(closed)),
@@ -199,17 +202,17 @@ async fn resumable_tunnels_are_not_cut() {
     for (delay, timeout, spread) in [(5, 100, 300), (0, 0, 60), (0, 1, 2), (0, 0, 0), (0, 2, 0)] {
         let options = options(delay, timeout, spread);
         let (drained, closed) = closed(&options, 100, |_| true).await;
-        assert_eq!(drained, Drained::Clean);
+        assert_eq!(drained, DrainResult::Clean);
         let first = closed.iter().map(|&(_, closed)| closed).fold(f64::MAX, f64::min);
         let last = closed.iter().map(|&(_, closed)| closed).fold(0.0, f64::max);
-        let (begin, most) = (Duration::from_secs(delay).as_secs_f64(), (timeout + spread).min(5));
-        let most = Duration::from_secs(most).as_secs_f64();
+        let (begin, max) = (Duration::from_secs(delay).as_secs_f64(), (timeout + spread).min(5));
+        let max = Duration::from_secs(max).as_secs_f64();
         assert!(
-            first >= begin && last <= begin + most + 0.01,
+            first >= begin && last <= begin + max + 0.01,
             "{options:?}: {first} to {last}"
         );
         assert!(
-            last >= begin + most * 0.9,
+            last >= begin + max * 0.9,
             "they are spread: {options:?}: {first} to {last}"
         );
     }
@@ -218,7 +221,7 @@ async fn resumable_tunnels_are_not_cut() {
 #[tokio::test(start_paused = true)]
 async fn a_tunnel_that_becomes_resumable_in_a_drain_closes_then() {
     for (after, by) in [(2, 11), (7, 11), (60, 60), (110, 110)] {
-        let (conductor, drain) = Conductor::new();
+        let (conductor, drain) = DrainController::new();
         let tasks = Tasks::default();
         let open = drain.opened();
         let start = Instant::now();
@@ -227,7 +230,7 @@ async fn a_tunnel_that_becomes_resumable_in_a_drain_closes_then() {
             tokio::select! {
                 biased;
                 () = async { sleep(Duration::from_secs(after)).await; open.set_resumable(); pending().await } => {}
-                () = closing.closes(|| busy(7, &open)) => {}
+                () = closing.close_due(|| busy(7, &open)) => {}
             }
             start.elapsed().as_secs()
         });
@@ -235,14 +238,21 @@ async fn a_tunnel_that_becomes_resumable_in_a_drain_closes_then() {
         let closed = task.await.unwrap();
         assert!((5.max(after)..=by).contains(&closed), "{after}: {closed}");
         // At the deadline it was one of those that would be cut.
-        assert_eq!(drained, if after > 105 { Drained::Cut } else { Drained::Clean });
+        assert_eq!(
+            drained,
+            if after > 105 {
+                DrainResult::Cut
+            } else {
+                DrainResult::Clean
+            }
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_second_request_cuts_no_resumable_tunnel() {
-    for (plain, expected) in [(0, Drained::Clean), (1, Drained::Cut)] {
-        let (conductor, drain) = Conductor::new();
+    for (plain, expected) in [(0, DrainResult::Clean), (1, DrainResult::Cut)] {
+        let (conductor, drain) = DrainController::new();
         let tasks = Tasks::default();
         for id in 0..3 {
             let open = drain.opened();

@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 /// What a drain has to know of a tunnel.
 #[derive(Clone, Copy, Debug)]
-pub struct State {
+pub struct TunnelState {
     /// Its number in this process.
-    pub number: u64,
+    pub id: u64,
     /// When a byte of it was last written.
     pub last_moved: Instant,
     /// Whether the session in it outlives it.
@@ -19,20 +19,20 @@ pub struct State {
 /// A tunnel that is open for as long as this is held, or until its [`end`](Self::end).
 #[derive(Debug)]
 #[must_use = "dropping it says that the tunnel has ended"]
-pub struct Open {
+pub struct TunnelGuard {
     counts: Arc<Counts>,
     is_resumable: AtomicBool,
-    has_ended: AtomicBool,
+    is_closed: AtomicBool,
 }
 
-impl Open {
+impl TunnelGuard {
     /// Counts a tunnel as plain.
     pub(super) fn new(counts: Arc<Counts>) -> Self {
         counts.plain.fetch_add(1, Ordering::Relaxed);
         Self {
             counts,
             is_resumable: AtomicBool::new(false),
-            has_ended: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -52,7 +52,7 @@ impl Open {
 
     /// Says that the tunnel has ended: what still shows it, such as an event that is not read yet, does not keep it open.
     pub fn end(&self) {
-        if !self.has_ended.swap(true, Ordering::Relaxed) {
+        if !self.is_closed.swap(true, Ordering::Relaxed) {
             let Counts { plain, resumable } = &*self.counts;
             let count = if self.is_resumable() { resumable } else { plain };
             count.fetch_sub(1, Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for TunnelGuard {
     fn drop(&mut self) {
         self.end();
     }

@@ -33,16 +33,16 @@ pub struct Counters<const N: usize>(IntCounterVec);
 impl<const N: usize> Counters<N> {
     /// Counts an event.
     pub fn count(&self, labels: [&'static str; N]) {
-        self.of(labels).inc();
+        self.with_labels(labels).inc();
     }
 
     /// Makes the series of these labels, with the value 0: rate() cannot see an event that is the first value of its series.
     pub fn zero(&self, labels: [&'static str; N]) {
-        self.of(labels);
+        self.with_labels(labels);
     }
 
     /// Returns the counter of these labels.
-    pub fn of(&self, labels: [&'static str; N]) -> IntCounter {
+    pub fn with_labels(&self, labels: [&'static str; N]) -> IntCounter {
         self.0.with_label_values(&labels)
     }
 

@@ -23,7 +23,7 @@ impl Limit {
         }
     }
 
-    /// Changes both; a running tunnel follows within [`LONGEST_WAIT`].
+    /// Changes both; a running tunnel follows within [`MAX_WAIT`].
     pub fn set(&self, rate: Rate, burst: Size) {
         self.rate.store(rate.get(), Ordering::Relaxed);
         self.burst.store(burst.get(), Ordering::Relaxed);
@@ -42,13 +42,13 @@ impl Limit {
 
 /// A rate of one tunnel in place of its target's, while there is one.
 #[derive(Debug, Default)]
-pub struct OwnRate {
+pub struct RateOverride {
     /// 0 is none.
     rate: AtomicU64,
 }
 
-impl OwnRate {
-    /// Changes it; a running tunnel follows within [`LONGEST_WAIT`].
+impl RateOverride {
+    /// Changes it; a running tunnel follows within [`MAX_WAIT`].
     pub fn set(&self, rate: Option<Rate>) {
         self.rate.store(rate.map_or(0, Rate::get), Ordering::Relaxed);
     }
@@ -61,12 +61,12 @@ impl OwnRate {
 
 /// A rate and a burst at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InForce {
+pub(super) struct EffectiveLimit {
     pub(super) rate: Rate,
     pub(super) burst: u64,
 }
 
-impl From<&Limit> for InForce {
+impl From<&Limit> for EffectiveLimit {
     fn from(limit: &Limit) -> Self {
         Self {
             rate: limit.rate(),
@@ -93,7 +93,7 @@ pub(super) struct Bucket {
 
 impl Bucket {
     /// A full bucket.
-    pub(super) fn full(limit: impl Into<InForce>) -> Self {
+    pub(super) fn full(limit: impl Into<EffectiveLimit>) -> Self {
         Self {
             credit: byte_nanoseconds(limit.into().burst),
             earned_until: Instant::now(),
@@ -102,18 +102,18 @@ impl Bucket {
     }
 
     /// Earns up to now, at most up to the burst. `is_waiting` is whether the flow waits for credit, or just has.
-    pub(super) fn earn(&mut self, limit: impl Into<InForce>, is_waiting: bool) {
-        let InForce { rate, burst } = limit.into();
+    pub(super) fn refill(&mut self, limit: impl Into<EffectiveLimit>, is_waiting: bool) {
+        let EffectiveLimit { rate, burst } = limit.into();
         let elapsed = self.earned_until.elapsed();
         self.is_backlogged = is_waiting || (self.is_backlogged && elapsed <= PAUSE);
         let lateness = if self.is_backlogged { LATENESS } else { Duration::ZERO };
-        let most = byte_nanoseconds(burst).saturating_add(earned(rate, lateness));
-        self.credit = self.credit.saturating_add(earned(rate, elapsed)).min(most);
+        let max = byte_nanoseconds(burst).saturating_add(earned(rate, lateness));
+        self.credit = self.credit.saturating_add(earned(rate, elapsed)).min(max);
         self.earned_until += elapsed;
     }
 
     /// Takes the credit of so many bytes.
-    pub(super) fn spend(&mut self, bytes: u64) {
+    pub(super) fn debit(&mut self, bytes: u64) {
         self.credit -= byte_nanoseconds(bytes);
     }
 
@@ -137,12 +137,12 @@ impl Bucket {
         u64::try_from(self.credit.max(0) / BYTE).unwrap_or(u64::MAX)
     }
 
-    /// When there will be [some credit](Self::has_credit), or [`LONGEST_WAIT`] from now if that is sooner.
+    /// When there will be [some credit](Self::has_credit), or [`MAX_WAIT`] from now if that is sooner.
     pub(super) fn has_credit_at(&self, rate: Rate) -> Instant {
         self.reaches_at(1, rate)
     }
 
-    /// When there will be credit for so many bytes, or [`LONGEST_WAIT`] from now if that is sooner.
+    /// When there will be credit for so many bytes, or [`MAX_WAIT`] from now if that is sooner.
     pub(super) fn available_at(&self, bytes: u64, rate: Rate) -> Instant {
         self.reaches_at(byte_nanoseconds(bytes), rate)
     }
@@ -150,7 +150,7 @@ impl Bucket {
     fn reaches_at(&self, credit: i128, rate: Rate) -> Instant {
         let missing = u128::try_from(credit - self.credit).unwrap_or_default();
         let nanoseconds = u64::try_from(missing.div_ceil(rate.get().into())).unwrap_or(u64::MAX);
-        self.earned_until + Duration::from_nanos(nanoseconds).min(LONGEST_WAIT)
+        self.earned_until + Duration::from_nanos(nanoseconds).min(MAX_WAIT)
     }
 }
 
@@ -163,7 +163,7 @@ fn earned(rate: Rate, elapsed: Duration) -> i128 {
 }
 
 /// The longest sleep for credit, so that a changed limit is seen soon.
-pub const LONGEST_WAIT: Duration = Duration::from_millis(100);
+pub const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The credit of one byte: at a rate of 1 B/s it is earned in as many nanoseconds.
 const BYTE: i128 = 1_000_000_000;
@@ -185,7 +185,7 @@ mod tests {
         let limit = limit();
         let mut bucket = Bucket::full(&limit);
         assert_eq!(bucket.available(), 1024);
-        bucket.spend(1025);
+        bucket.debit(1025);
         assert!(!bucket.has_credit());
         assert_eq!(bucket.available(), 0);
         let start = Instant::now();
@@ -193,12 +193,12 @@ mod tests {
         // A byte takes 976,562.5 ns, which is rounded up once.
         assert_eq!((bucket.available_at(1, rate) - start).as_nanos(), 1_953_125);
         assert_eq!((bucket.has_credit_at(rate) - start).as_nanos(), 976_563);
-        assert_eq!(bucket.available_at(1024, rate) - start, LONGEST_WAIT);
+        assert_eq!(bucket.available_at(1024, rate) - start, MAX_WAIT);
         tokio::time::advance(Duration::from_secs(1)).await;
-        bucket.earn(&limit, false);
+        bucket.refill(&limit, false);
         assert_eq!(bucket.available(), 1023);
         tokio::time::advance(Duration::from_secs(3600)).await;
-        bucket.earn(&limit, false);
+        bucket.refill(&limit, false);
         assert_eq!(bucket.available(), 1024);
     }
 
@@ -207,21 +207,21 @@ mod tests {
         let limit = limit();
         let mut bucket = Bucket::full(&limit);
         tokio::time::advance(Duration::from_secs(1)).await;
-        bucket.earn(&limit, true);
+        bucket.refill(&limit, true);
         // 50 ms at 1 KiB/s.
         assert_eq!(bucket.available(), 1024 + 51);
         tokio::time::advance(PAUSE).await;
-        bucket.earn(&limit, false);
+        bucket.refill(&limit, false);
         assert_eq!(bucket.available(), 1024 + 51);
         tokio::time::advance(PAUSE + Duration::from_millis(1)).await;
-        bucket.earn(&limit, false);
+        bucket.refill(&limit, false);
         assert_eq!(bucket.available(), 1024);
     }
 
     #[tokio::test(start_paused = true)]
     async fn debt_is_paid_off_or_forgiven() {
         let mut bucket = Bucket::full(&limit());
-        bucket.spend(3000);
+        bucket.debit(3000);
         bucket.give_back(1000);
         assert!(!bucket.has_credit());
         bucket.forgive_debt();

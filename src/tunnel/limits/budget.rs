@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::bucket::{Bucket, Limit};
 use super::{Rate, SharedLimits, Size};
-use crate::base::cold::cold;
+use crate::base::boxed::boxed;
 use crate::tunnel::direction::Both;
 
 /// One rate for one direction of all tunnels of a target, of a client or of the process.
@@ -111,19 +111,19 @@ impl Share<'_> {
         self.budget.rate().is_unlimited()
     }
 
-    /// Waits until it is served, and returns how many bytes it is granted: 1 to `most`.
+    /// Waits until it is served, and returns how many bytes it is granted: 1 to `max`.
     ///
     /// `waited` is called with the length of each wait. What is not used is [given back](Self::give_back).
-    pub async fn take(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
+    pub async fn take(&mut self, max: usize, waited: impl Fn(Duration)) -> usize {
         let rate = self.budget.rate();
         if rate.is_unlimited() {
-            return most;
+            return max;
         }
-        if let Some(granted) = self.take_at_once(rate, most) {
+        if let Some(granted) = self.take_at_once(rate, max) {
             return granted;
         }
         let start = Instant::now();
-        let granted = cold(self.queue(most)).await;
+        let granted = boxed(self.queue(max)).await;
         waited(start.elapsed());
         granted
     }
@@ -136,14 +136,14 @@ impl Share<'_> {
         }
     }
 
-    fn take_at_once(&mut self, rate: Rate, most: usize) -> Option<usize> {
+    fn take_at_once(&mut self, rate: Rate, max: usize) -> Option<usize> {
         let mut state = self.budget.state.lock();
         state.earn(&self.budget.limit);
         let free = state.queue.is_empty() && state.bucket.has_credit();
-        free.then(|| self.grant(&mut state, rate, most, true))
+        free.then(|| self.grant(&mut state, rate, max, true))
     }
 
-    async fn queue(&mut self, most: usize) -> usize {
+    async fn queue(&mut self, max: usize) -> usize {
         let request = Request::queue(self.budget, self.granted_to);
         loop {
             match request.next() {
@@ -152,9 +152,9 @@ impl Share<'_> {
                     // Under one lock with the removal: no other request may be granted in between.
                     request.leave(&mut state);
                     return if rate.is_unlimited() {
-                        most
+                        max
                     } else {
-                        self.grant(&mut state, rate, most, request.position.bulk)
+                        self.grant(&mut state, rate, max, request.position.bulk)
                     };
                 }
                 Next::Sleep(until) => sleep_until(until).await,
@@ -163,16 +163,16 @@ impl Share<'_> {
         }
     }
 
-    fn grant(&mut self, state: &mut State, rate: Rate, most: usize, in_turn: bool) -> usize {
-        let granted = quantum(rate).min(most as u64);
-        state.bucket.spend(granted);
+    fn grant(&mut self, state: &mut State, rate: Rate, max: usize, in_turn: bool) -> usize {
+        let granted = quantum(rate).min(max as u64);
+        state.bucket.debit(granted);
         let tag = self.granted_to.max(state.served);
         // A small message that is served before waiting bulk does not move the tags on.
         if in_turn || state.queue.is_empty() {
             state.served = tag;
         }
         self.granted_to = tag + granted;
-        usize::try_from(granted).unwrap_or(most)
+        usize::try_from(granted).unwrap_or(max)
     }
 }
 
@@ -249,18 +249,18 @@ impl State {
     /// Earns up to now.
     fn earn(&mut self, limit: &Limit) {
         let is_waiting = !self.queue.is_empty();
-        self.bucket.earn(limit, is_waiting);
+        self.bucket.refill(limit, is_waiting);
     }
 }
 
 /// The bytes of one grant: 2 ms of the rate, so that the next request waits no longer than that.
 fn quantum(rate: Rate) -> u64 {
-    (rate.get() / QUANTA_PER_SECOND).max(SMALLEST_QUANTUM)
+    (rate.get() / QUANTA_PER_SECOND).max(MIN_QUANTUM)
 }
 
 const QUANTA_PER_SECOND: u64 = 500;
 /// The smallest grant, in bytes, for slow rates: less would be all overhead.
-const SMALLEST_QUANTUM: u64 = 512;
+const MIN_QUANTUM: u64 = 512;
 
 #[cfg(test)]
 mod tests;

@@ -132,8 +132,8 @@ impl TargetCaps {
     /// These caps, with the number of tunnels that a target asks for if that is lower.
     pub fn lowered(self, asked: Option<NonZeroU32>) -> Self {
         let tunnels = match (self.tunnels, asked) {
-            (Some(most), Some(asked)) => Some(most.min(asked)),
-            (most, asked) => most.or(asked),
+            (Some(max), Some(asked)) => Some(max.min(asked)),
+            (max, asked) => max.or(asked),
         };
         Self { tunnels, ..self }
     }
@@ -157,15 +157,15 @@ mod tests {
 
     #[test]
     fn a_target_can_lower_its_cap_and_not_raise_it() {
-        let lowered = |most, asked| {
+        let lowered = |max, asked| {
             let caps = TargetCaps {
-                tunnels: NonZeroU32::new(most),
+                tunnels: NonZeroU32::new(max),
                 ..TargetCaps::default()
             };
             caps.lowered(NonZeroU32::new(asked)).tunnels.map_or(0, NonZeroU32::get)
         };
-        for (most, asked, granted) in [(0, 0, 0), (0, 3, 3), (5, 0, 5), (5, 3, 3), (5, 9, 5)] {
-            assert_eq!(lowered(most, asked), granted, "{asked} of {most}");
+        for (max, asked, granted) in [(0, 0, 0), (0, 3, 3), (5, 0, 5), (5, 3, 3), (5, 9, 5)] {
+            assert_eq!(lowered(max, asked), granted, "{asked} of {max}");
         }
     }
 }

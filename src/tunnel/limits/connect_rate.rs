@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::ClientCaps;
-use crate::tunnel::outcome::Refusal;
+use crate::tunnel::outcome::RefusalReason;
 
 /// The connect rates of all clients, by the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371): one
 /// instant is all that is kept of a client. It outlives the client's connections: one that disconnects and connects again
@@ -44,7 +44,7 @@ impl ConnectRate {
     ///
     /// # Errors
     /// [`Refusal::ConnectRate`]: the client has reached its connect rate.
-    pub fn count(&self, network: IpAddr) -> Result<(), Refusal> {
+    pub fn count(&self, network: IpAddr) -> Result<(), RefusalReason> {
         let mut state = self.0.lock();
         let State { caps, due, kept } = &mut *state;
         let Some(per_second) = caps.connects_per_second else {
@@ -63,7 +63,7 @@ impl ConnectRate {
         let ahead = interval.saturating_mul(caps.connects_burst.get() - 1);
         let due = due.entry(network).or_insert(now);
         if due.saturating_duration_since(now) > ahead {
-            return Err(Refusal::ConnectRate);
+            return Err(RefusalReason::ConnectRate);
         }
         *due = (*due).max(now) + interval;
         Ok(())

@@ -11,9 +11,9 @@ use crate::net::listener::AT_ONCE;
 
 /// The number of descriptors that the process may have.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Descriptors {
+pub(crate) struct FdLimit {
     /// `None` is any number.
-    pub(crate) most: Option<u64>,
+    pub(crate) max: Option<u64>,
     /// Those of them that ports beyond the first one take.
     ports: u64,
 }
@@ -21,40 +21,40 @@ pub(crate) struct Descriptors {
 /// The process may have fewer descriptors than it serves with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the limit of open files is {0}, and has to be {LEAST} at least, see RLIMIT_NOFILE (`ulimit -Hn`)")]
-pub struct TooFew(u64);
+pub struct TooFewFds(u64);
 
-impl Descriptors {
+impl FdLimit {
     /// Raises the soft limit, most often 1,024, to the hard one.
     ///
     /// # Errors
     /// There are fewer than [`LEAST`].
-    pub(crate) fn raise() -> Result<Self, TooFew> {
+    pub(crate) fn raise() -> Result<Self, TooFewFds> {
         let limit = fs::read_to_string(LIMITS).ok().and_then(|page| open_files(&page));
         let limit = limit.unwrap_or_else(|| getrlimit(Resource::Nofile));
         let raised = Rlimit {
             current: limit.maximum,
             ..limit
         };
-        let most = match setrlimit(Resource::Nofile, raised) {
+        let max = match setrlimit(Resource::Nofile, raised) {
             Ok(()) => limit.maximum,
             Err(error) => {
                 warn!(%error, "cannot raise the limit of open files");
                 limit.current
             }
         };
-        Self::of(most)
+        Self::from_limit(max)
     }
 
     /// So many, unless they are too few.
-    fn of(most: Option<u64>) -> Result<Self, TooFew> {
-        match most {
-            Some(most) if most < LEAST => Err(TooFew(most)),
-            most => Ok(Self { most, ports: 0 }),
+    fn from_limit(max: Option<u64>) -> Result<Self, TooFewFds> {
+        match max {
+            Some(max) if max < LEAST => Err(TooFewFds(max)),
+            max => Ok(Self { max, ports: 0 }),
         }
     }
 
     /// Reserves descriptors for further ports: each needs a listener and room for the connections that it accepts at once.
-    pub(crate) fn beside(self, ports: usize) -> Self {
+    pub(crate) fn reserving_runtimes(self, ports: usize) -> Self {
         let taken = ports.saturating_sub(1).saturating_mul(1 + AT_ONCE);
         Self {
             ports: u64::try_from(taken).unwrap_or(u64::MAX),
@@ -64,22 +64,22 @@ impl Descriptors {
 
     /// The number of pipes that fit, at most `wanted`: they take at most an eighth of the descriptors.
     pub(crate) fn pipes(self, wanted: usize) -> usize {
-        let fit = self.most.and_then(|most| usize::try_from(most / 16).ok());
+        let fit = self.max.and_then(|max| usize::try_from(max / 16).ok());
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
     /// The connections that the admin port may have: an eighth of the descriptors at most.
     pub(crate) fn admin_connections(self) -> NonZeroU32 {
-        at_most(NonZeroU32::new(MOST_ADMIN), self.most.map_or(u64::MAX, |most| most / 8))
+        at_most(NonZeroU32::new(MAX_ADMIN), self.max.map_or(u64::MAX, |max| max / 8))
     }
 
     /// The caps lowered to what fits beside so many pipes. A tunnel takes two descriptors, a connection without one takes
     /// one. A connection beyond the caps is refused with a reason; one beyond the descriptors cannot even be accepted.
-    pub(crate) fn fitting(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
-        let Some(most) = self.most else { return caps };
+    pub(crate) fn caps_for(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
+        let Some(max) = self.max else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
-        let reserved = OTHERS + u64::from(self.admin_connections().get()) + self.ports.min(most / 4);
-        let left = most.saturating_sub(reserved + pipes);
+        let reserved = OTHERS + u64::from(self.admin_connections().get()) + self.ports.min(max / 4);
+        let left = max.saturating_sub(reserved + pipes);
         let unfinished = at_most(caps.unfinished, left / 4);
         let tunnels = at_most(caps.tunnels, left.saturating_sub(unfinished.get().into()) / 2);
         TotalCaps {
@@ -114,7 +114,7 @@ const LIMITS: &str = "/proc/self/limits";
 /// The fewest descriptors that a process serves with: half of them are for what is not a connection that it keeps.
 const LEAST: u64 = 128;
 /// The connections of the admin port where descriptors are plenty.
-const MOST_ADMIN: u32 = 128;
+const MAX_ADMIN: u32 = 128;
 /// Descriptors that are neither connections nor pipes: 26 for logs, runtimes, listeners and watches, [`AT_ONCE`] for each
 /// of two ports, and 6 for files and requests of the process.
 const OTHERS: u64 = 64;
@@ -125,39 +125,42 @@ mod tests {
 
     #[test]
     fn the_caps_fit_the_descriptors() {
-        for most in [LEAST, 192, 256, 512, 1024, 4096, 65_536, 1 << 20] {
-            let descriptors = Descriptors::of(Some(most)).unwrap();
+        for max in [LEAST, 192, 256, 512, 1024, 4096, 65_536, 1 << 20] {
+            let descriptors = FdLimit::from_limit(Some(max)).unwrap();
             let pipes = descriptors.pipes(128);
             let TotalCaps {
                 tunnels, unfinished, ..
-            } = descriptors.fitting(TotalCaps::default(), pipes);
+            } = descriptors.caps_for(TotalCaps::default(), pipes);
             let (tunnels, unfinished) = (u64::from(tunnels.unwrap().get()), u64::from(unfinished.unwrap().get()));
             let admin = u64::from(descriptors.admin_connections().get());
             let taken = 2 * tunnels + unfinished + 2 * pipes as u64 + admin;
-            assert!(taken + 26 + 2 * 16 <= most, "{most}: {taken}");
-            assert_eq!(admin, 128.min(most / 8), "{most}");
-            assert!(tunnels > most / 11 || tunnels == 100_000, "{most}: {tunnels}");
-            assert!(unfinished >= most / 16 || unfinished == 4096, "{most}: {unfinished}");
+            assert!(taken + 26 + 2 * 16 <= max, "{max}: {taken}");
+            assert_eq!(admin, 128.min(max / 8), "{max}");
+            assert!(tunnels > max / 11 || tunnels == 100_000, "{max}: {tunnels}");
+            assert!(unfinished >= max / 16 || unfinished == 4096, "{max}: {unfinished}");
         }
     }
 
     #[test]
     fn fewer_descriptors_than_a_process_serves_with_are_refused() {
         for few in [0, 64, LEAST - 1] {
-            assert_eq!(Descriptors::of(Some(few)).unwrap_err(), TooFew(few));
+            assert_eq!(FdLimit::from_limit(Some(few)).unwrap_err(), TooFewFds(few));
         }
         let expected = "the limit of open files is 64, and has to be 128 at least, see RLIMIT_NOFILE (`ulimit -Hn`)";
-        assert_eq!(TooFew(64).to_string(), expected);
+        assert_eq!(TooFewFds(64).to_string(), expected);
     }
 
     #[test]
     fn many_ports_lower_the_caps_by_what_they_take() {
-        let tunnels = |descriptors: Descriptors| descriptors.fitting(TotalCaps::default(), 128).tunnels.unwrap().get();
-        let alone = Descriptors::of(Some(20_000)).unwrap();
-        assert_eq!(tunnels(alone) - tunnels(alone.beside(21)), 170);
+        let tunnels = |descriptors: FdLimit| descriptors.caps_for(TotalCaps::default(), 128).tunnels.unwrap().get();
+        let alone = FdLimit::from_limit(Some(20_000)).unwrap();
+        assert_eq!(tunnels(alone) - tunnels(alone.reserving_runtimes(21)), 170);
         // No more than a quarter, however many ports there are.
-        let few = Descriptors::of(Some(1024)).unwrap();
-        assert_eq!(tunnels(few.beside(20)), tunnels(few.beside(10_000)));
+        let few = FdLimit::from_limit(Some(1024)).unwrap();
+        assert_eq!(
+            tunnels(few.reserving_runtimes(20)),
+            tunnels(few.reserving_runtimes(10_000))
+        );
     }
 
     #[test]
@@ -178,15 +181,15 @@ mod tests {
 
     #[test]
     fn without_a_limit_of_descriptors_the_caps_are_not_lowered() {
-        let unlimited = Descriptors::of(None).unwrap();
+        let unlimited = FdLimit::from_limit(None).unwrap();
         assert_eq!(unlimited.pipes(128), 128);
         assert_eq!(unlimited.admin_connections().get(), 128);
-        assert_eq!(unlimited.fitting(TotalCaps::default(), 128), TotalCaps::default());
+        assert_eq!(unlimited.caps_for(TotalCaps::default(), 128), TotalCaps::default());
         let any = TotalCaps {
             tunnels: None,
             unfinished: None,
             ..TotalCaps::default()
         };
-        assert_eq!(unlimited.fitting(any, 128), any);
+        assert_eq!(unlimited.caps_for(any, 128), any);
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::OwnerLimits;
 use super::budget::Budgets;
 use super::slots::Slots;
-use super::unfinished::Unfinished;
+use super::unfinished::UnfinishedSet;
 
 /// The clients that have connections, or the users that have tunnels.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct LimitOwner {
     /// The budgets that its tunnels share.
     pub budgets: Budgets,
     /// Its connections without an answer.
-    pub unfinished: Unfinished,
+    pub unfinished: UnfinishedSet,
     /// A slot for each of its tunnels.
     pub tunnels: Arc<Slots>,
     name: OwnerName,
@@ -59,7 +59,7 @@ impl LimitOwners {
         let limits = state.limits;
         let owner = Arc::new(LimitOwner {
             budgets: Budgets::new(limits.rates, limits.burst),
-            unfinished: Unfinished::new(limits.unfinished),
+            unfinished: UnfinishedSet::new(limits.unfinished),
             tunnels: Arc::new(Slots::new(limits.tunnels)),
             name: name.clone(),
             state: Arc::clone(&self.0),

@@ -15,9 +15,9 @@ use super::slots::{Slot, Slots};
 ///
 /// A target that answers serves a thousand clients in a moment, so they may wait. A dead one would keep all of them, with
 /// the connections that they hold, until they time out: when nothing has [succeeded](Permit::succeeded) for
-/// [`QueueTimeouts::without_success`], requests are refused until a slot's work succeeds or no slot is taken.
+/// [`QueueTimeouts::stalled`], requests are refused until a slot's work succeeds or no slot is taken.
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct DialQueue {
     slots: Arc<Slots>,
     waiting: Arc<Slots>,
     /// Notified once for each slot that is freed; it wakes the request that has waited longest.
@@ -30,9 +30,9 @@ pub(crate) struct Queue {
 #[derive(Clone, Copy, Debug)]
 pub struct QueueTimeouts {
     /// The whole wait.
-    pub longest: Duration,
+    pub total: Duration,
     /// The longest time without any success, after which requests are refused.
-    pub without_success: Duration,
+    pub stalled: Duration,
 }
 
 /// One slot, free again when this is dropped.
@@ -40,35 +40,35 @@ pub struct QueueTimeouts {
 #[must_use = "dropping it frees the slot"]
 pub struct Permit {
     slot: Option<Slot>,
-    queue: Arc<Queue>,
+    queue: Arc<DialQueue>,
 }
 
-impl Queue {
-    /// A queue before `most` slots; `None` is any number of them.
-    pub(crate) fn new(most: Option<NonZeroU32>) -> Self {
+impl DialQueue {
+    /// A queue before `max` slots; `None` is any number of them.
+    pub(crate) fn new(max: Option<NonZeroU32>) -> Self {
         Self {
-            slots: Arc::new(Slots::new(most)),
-            waiting: Arc::new(Slots::new(MOST_WAITING)),
+            slots: Arc::new(Slots::new(max)),
+            waiting: Arc::new(Slots::new(MAX_WAITING)),
             freed: Notify::new(),
             progress: Mutex::new(Instant::now()),
         }
     }
 
     /// Changes the number of slots. Permits that are out stay valid, even if they are more.
-    pub(crate) fn set(&self, most: Option<NonZeroU32>) {
-        self.slots.set(most);
+    pub(crate) fn set(&self, max: Option<NonZeroU32>) {
+        self.slots.set(max);
         self.freed.notify_waiters();
     }
 
     /// Takes a slot, at once or after the requests that came before. `None` if the queue is full, or `timeouts` run out.
-    pub(crate) async fn enter(self: &Arc<Self>, timeouts: QueueTimeouts) -> Option<Permit> {
+    pub(crate) async fn acquire(self: &Arc<Self>, timeouts: QueueTimeouts) -> Option<Permit> {
         if self.waiting.taken() == 0
             && let Some(permit) = self.take()
         {
             return Some(permit);
         }
         let _waiting = self.waiting.take()?;
-        let end = Instant::now() + timeouts.longest;
+        let end = Instant::now() + timeouts.total;
         loop {
             let mut freed = pin!(self.freed.notified());
             // Enabled before the look, so that no slot that is freed behind it is missed.
@@ -77,7 +77,7 @@ impl Queue {
                 return Some(permit);
             }
             loop {
-                let until = end.min(*self.progress.lock() + timeouts.without_success);
+                let until = end.min(*self.progress.lock() + timeouts.stalled);
                 if until <= Instant::now() {
                     return None;
                 }
@@ -118,7 +118,7 @@ impl Drop for Permit {
 }
 
 /// The length of the queue. Each request in it holds a connection and its tunnel slots.
-const MOST_WAITING: Option<NonZeroU32> = NonZeroU32::new(1024);
+const MAX_WAITING: Option<NonZeroU32> = NonZeroU32::new(1024);
 
 #[cfg(test)]
 mod tests {
@@ -127,23 +127,23 @@ mod tests {
 
     const SUCCESS: Duration = Duration::from_secs(1);
     const LONG: QueueTimeouts = QueueTimeouts {
-        longest: Duration::from_secs(10),
-        without_success: SUCCESS,
+        total: Duration::from_secs(10),
+        stalled: SUCCESS,
     };
 
-    fn queue(most: u32) -> Arc<Queue> {
-        Arc::new(Queue::new(NonZeroU32::new(most)))
+    fn queue(max: u32) -> Arc<DialQueue> {
+        Arc::new(DialQueue::new(NonZeroU32::new(max)))
     }
 
     #[tokio::test(start_paused = true)]
     async fn slots_are_given_in_the_order_in_which_they_were_asked_for() {
         let queue = queue(1);
-        let first = queue.enter(LONG).await.unwrap();
+        let first = queue.acquire(LONG).await.unwrap();
         let (sender, mut served) = tokio::sync::mpsc::unbounded_channel();
         for number in 0..100 {
             let (queue, sender) = (Arc::clone(&queue), sender.clone());
             tokio::spawn(async move {
-                let permit = queue.enter(LONG).await.unwrap();
+                let permit = queue.acquire(LONG).await.unwrap();
                 sender.send(number).unwrap();
                 permit.succeeded();
             });
@@ -158,8 +158,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn requests_wait_while_others_succeed() {
         let queue = queue(2);
-        let (working, _busy) = (queue.enter(LONG).await.unwrap(), queue.enter(LONG).await.unwrap());
-        let mut waiting = pin!(queue.enter(LONG));
+        let (working, _busy) = (queue.acquire(LONG).await.unwrap(), queue.acquire(LONG).await.unwrap());
+        let mut waiting = pin!(queue.acquire(LONG));
         for _ in 0..5 {
             assert!(timeout(SUCCESS / 2, waiting.as_mut()).await.is_err());
             working.succeeded();
@@ -171,39 +171,39 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_success_nothing_waits() {
         let queue = queue(1);
-        let held = queue.enter(LONG).await.unwrap();
+        let held = queue.acquire(LONG).await.unwrap();
         let start = Instant::now();
-        assert!(queue.enter(LONG).await.is_none());
+        assert!(queue.acquire(LONG).await.is_none());
         assert_eq!(start.elapsed(), SUCCESS);
         // The next one is refused at once.
-        assert!(queue.enter(LONG).await.is_none());
+        assert!(queue.acquire(LONG).await.is_none());
         assert_eq!(start.elapsed(), SUCCESS);
         // With all slots free the clock begins anew.
         drop(held);
-        let _held = queue.enter(LONG).await.unwrap();
-        assert!(timeout(SUCCESS / 2, queue.enter(LONG)).await.is_err());
+        let _held = queue.acquire(LONG).await.unwrap();
+        assert!(timeout(SUCCESS / 2, queue.acquire(LONG)).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_queue_and_the_wait_are_bounded() {
         let queue = queue(1);
-        let held = queue.enter(LONG).await.unwrap();
+        let held = queue.acquire(LONG).await.unwrap();
         let short = QueueTimeouts {
-            longest: SUCCESS / 4,
+            total: SUCCESS / 4,
             ..LONG
         };
-        let mut all: Vec<_> = (0..1024).map(|_| Box::pin(queue.enter(short))).collect();
+        let mut all: Vec<_> = (0..1024).map(|_| Box::pin(queue.acquire(short))).collect();
         for waiting in &mut all {
             assert!(timeout(Duration::ZERO, waiting.as_mut()).await.is_err());
         }
-        assert!(queue.enter(LONG).await.is_none());
+        assert!(queue.acquire(LONG).await.is_none());
         advance(SUCCESS / 2).await;
         for waiting in all {
             assert!(waiting.await.is_none());
         }
         assert_eq!(queue.waiting.taken(), 0);
         queue.set(NonZeroU32::new(2));
-        assert!(queue.enter(LONG).await.is_some());
+        assert!(queue.acquire(LONG).await.is_some());
         drop(held);
     }
 }

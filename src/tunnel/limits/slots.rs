@@ -8,31 +8,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub struct Slots {
     taken: AtomicU32,
-    most: AtomicU32,
+    max: AtomicU32,
 }
 
 impl Slots {
     /// Slots that are all free. `None` is any number of them.
-    pub fn new(most: Option<NonZeroU32>) -> Self {
-        Self::exactly(number(most))
+    pub fn new(max: Option<NonZeroU32>) -> Self {
+        Self::exactly(number(max))
     }
 
     /// As many slots, all free, which may be none at all.
-    pub(crate) fn exactly(most: u32) -> Self {
+    pub(crate) fn exactly(max: u32) -> Self {
         Self {
             taken: AtomicU32::new(0),
-            most: AtomicU32::new(most),
+            max: AtomicU32::new(max),
         }
     }
 
     /// Changes the number of slots. Slots that are taken stay valid, even if they are more.
-    pub fn set(&self, most: Option<NonZeroU32>) {
-        self.most.store(number(most), Ordering::Relaxed);
+    pub fn set(&self, max: Option<NonZeroU32>) {
+        self.max.store(number(max), Ordering::Relaxed);
     }
 
     /// The number of slots.
-    pub(crate) fn most(&self) -> u32 {
-        self.most.load(Ordering::Relaxed)
+    pub(crate) fn max(&self) -> u32 {
+        self.max.load(Ordering::Relaxed)
     }
 
     /// The number of slots that are taken.
@@ -42,10 +42,10 @@ impl Slots {
 
     /// Takes a slot; `None` if no slot is free.
     pub fn take(self: &Arc<Self>) -> Option<Slot> {
-        let most = self.most();
+        let max = self.max();
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                (taken < most).then(|| taken + 1)
+                (taken < max).then(|| taken + 1)
             })
             .ok()
             .map(|_| Slot { of: Arc::clone(self) })
@@ -65,8 +65,8 @@ impl Drop for Slot {
     }
 }
 
-fn number(most: Option<NonZeroU32>) -> u32 {
-    most.map_or(u32::MAX, NonZeroU32::get)
+fn number(max: Option<NonZeroU32>) -> u32 {
+    max.map_or(u32::MAX, NonZeroU32::get)
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::Rate;
-use super::bucket::{Bucket, InForce, Limit, OwnRate};
-use crate::base::cold::cold;
+use super::bucket::{Bucket, EffectiveLimit, Limit, RateOverride};
+use crate::base::boxed::boxed;
 
 /// The throttle of one direction of one tunnel. What is moved beyond the credit, such as early data, is forgiven.
 #[derive(Debug)]
 pub struct Throttle<'a> {
     limit: &'a Limit,
-    own: Option<&'a OwnRate>,
+    own: Option<&'a RateOverride>,
     /// `None`: there was no limit at the last call, and one that is set now starts with a full bucket. Boxed: an idle tunnel
     /// without limits has two throttles.
     bucket: Option<Box<Bucket>>,
@@ -30,14 +30,14 @@ impl<'a> Throttle<'a> {
     }
 
     /// The same, with a rate of the tunnel's own that goes before the limit's while there is one.
-    pub fn with_own(self, own: Option<&'a OwnRate>) -> Self {
+    pub fn with_own(self, own: Option<&'a RateOverride>) -> Self {
         Self { own, ..self }
     }
 
-    fn in_force(&self) -> InForce {
-        let limit = InForce::from(self.limit);
-        let own = self.own.and_then(OwnRate::get);
-        InForce {
+    fn in_force(&self) -> EffectiveLimit {
+        let limit = EffectiveLimit::from(self.limit);
+        let own = self.own.and_then(RateOverride::get);
+        EffectiveLimit {
             rate: own.unwrap_or(limit.rate),
             ..limit
         }
@@ -52,41 +52,41 @@ impl<'a> Throttle<'a> {
         is_unlimited
     }
 
-    /// Waits until enough bytes for a wake-up may be moved, and returns how many: 1 to `most`.
+    /// Waits until enough bytes for a wake-up may be moved, and returns how many: 1 to `max`.
     ///
     /// `waited` is called with the length of each wait for credit. What is moved then must be [`spent`](Self::spend).
-    pub async fn admit(&mut self, most: usize, waited: impl Fn(Duration)) -> usize {
+    pub async fn admit(&mut self, max: usize, waited: impl Fn(Duration)) -> usize {
         loop {
-            match self.admit_at_once(most) {
+            match self.admit_at_once(max) {
                 Ok(admitted) => return admitted,
-                Err(until) => waited(cold(self.sleep_for_credit(until)).await),
+                Err(until) => waited(boxed(self.sleep_for_credit(until)).await),
             }
         }
     }
 
     /// The error is the moment at which a quantum of credit is there.
-    fn admit_at_once(&mut self, most: usize) -> Result<usize, Instant> {
+    fn admit_at_once(&mut self, max: usize) -> Result<usize, Instant> {
         let in_force = self.in_force();
-        let InForce { rate, burst } = in_force;
+        let EffectiveLimit { rate, burst } = in_force;
         if rate.is_unlimited() {
             self.bucket = None;
-            return Ok(most);
+            return Ok(max);
         }
         let bucket = self.bucket.get_or_insert_with(|| Box::new(Bucket::full(in_force)));
-        bucket.earn(in_force, false);
+        bucket.refill(in_force, false);
         let available = bucket.available();
-        if available < worth_moving(rate).min(burst).min(most as u64) {
+        if available < worth_moving(rate).min(burst).min(max as u64) {
             return Err(bucket.available_at(worth_waiting_for(in_force), rate));
         }
-        Ok(usize::try_from(available).unwrap_or(usize::MAX).min(most))
+        Ok(usize::try_from(available).unwrap_or(usize::MAX).min(max))
     }
 
     /// Takes what was moved from the bucket.
     pub fn spend(&mut self, bytes: usize) {
         let in_force = self.in_force();
         if let Some(bucket) = &mut self.bucket {
-            bucket.earn(in_force, false);
-            bucket.spend(bytes as u64);
+            bucket.refill(in_force, false);
+            bucket.debit(bytes as u64);
             bucket.forgive_debt();
         }
     }
@@ -97,20 +97,20 @@ impl<'a> Throttle<'a> {
         sleep_until(until).await;
         let in_force = self.in_force();
         if let Some(bucket) = &mut self.bucket {
-            bucket.earn(in_force, true);
+            bucket.refill(in_force, true);
         }
         asleep.elapsed()
     }
 }
 
 /// How many bytes to sleep for: those of one quantum of time, within the burst.
-fn worth_waiting_for(InForce { rate, burst }: InForce) -> u64 {
+fn worth_waiting_for(EffectiveLimit { rate, burst }: EffectiveLimit) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).min(burst).max(1)
 }
 
 /// The fewest bytes that are worth a wake-up. A slow rate makes do with less.
 fn worth_moving(rate: Rate) -> u64 {
-    (rate.get() / MOVES_PER_SECOND).clamp(1, SMALLEST_MOVE)
+    (rate.get() / MOVES_PER_SECOND).clamp(1, MIN_MOVE)
 }
 
 /// A sleep is for 50 ms worth of bytes: 20 wake-ups a second, whatever the rate.
@@ -121,12 +121,12 @@ const QUANTA_PER_SECOND: u64 = 20;
 /// A quarter of a quantum is worth moving.
 const MOVES_PER_SECOND: u64 = 80;
 /// 64 KiB are worth moving at any rate.
-const SMALLEST_MOVE: u64 = 64 * 1024;
+const MIN_MOVE: u64 = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
     use super::super::Size;
-    use super::super::bucket::LONGEST_WAIT;
+    use super::super::bucket::MAX_WAIT;
     use super::*;
     use proptest::prelude::*;
 
@@ -134,13 +134,13 @@ mod tests {
         Limit::new(rate.parse().unwrap(), burst.parse().unwrap())
     }
 
-    /// Moves as fast as the throttle lets it for that long, in pieces of at most `most`. Returns the bytes moved.
-    async fn run(throttle: &mut Throttle<'_>, most: usize, period: Duration) -> u64 {
+    /// Moves as fast as the throttle lets it for that long, in pieces of at most `max`. Returns the bytes moved.
+    async fn run(throttle: &mut Throttle<'_>, max: usize, period: Duration) -> u64 {
         let end = Instant::now() + period;
         let mut moved = 0;
         while Instant::now() < end {
-            let admitted = throttle.admit(most, |_| ()).await;
-            assert!((1..=most).contains(&admitted));
+            let admitted = throttle.admit(max, |_| ()).await;
+            assert!((1..=max).contains(&admitted));
             if Instant::now() < end {
                 throttle.spend(admitted);
                 moved += admitted as u64;
@@ -159,14 +159,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_mean_and_every_second_are_the_rate_from_slow_to_fast() {
         for rate in ["64KiB/s", "1MiB/s", "10MiB/s", "600MB/s", "1GiB/s"] {
-            for (most, burst) in [(1000, "4KiB"), (65_536, "64KiB"), (1 << 20, "1MiB")] {
+            for (max, burst) in [(1000, "4KiB"), (65_536, "64KiB"), (1 << 20, "1MiB")] {
                 let limit = limit(rate, burst);
                 let rate = limit.rate().get();
                 let mut throttle = Throttle::new(&limit);
                 throttle.spend(1 << 20);
                 let mut total = 0;
                 for _ in 0..5 {
-                    let second = run(&mut throttle, most, Duration::from_secs(1)).await;
+                    let second = run(&mut throttle, max, Duration::from_secs(1)).await;
                     assert_within(second, rate, 10);
                     total += second;
                 }
@@ -253,7 +253,7 @@ mod tests {
         };
         let (admitted, ()) = tokio::join!(throttle.admit(65_536, |_| ()), change);
         assert_eq!(admitted, 65_536);
-        assert!(start.elapsed() <= Duration::from_millis(150) + LONGEST_WAIT);
+        assert!(start.elapsed() <= Duration::from_millis(150) + MAX_WAIT);
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,9 +283,9 @@ mod tests {
                 let mut throttle = Throttle::new(&limit);
                 let start = Instant::now();
                 let mut moved = 0_u128;
-                for (most, pause) in steps {
+                for (max, pause) in steps {
                     // At the slowest rates a whole quantum takes minutes: bounded here.
-                    let Ok(admitted) = tokio::time::timeout(Duration::from_secs(60), throttle.admit(most, |_| ())).await
+                    let Ok(admitted) = tokio::time::timeout(Duration::from_secs(60), throttle.admit(max, |_| ())).await
                     else { break };
                     throttle.spend(admitted);
                     moved += admitted as u128;

@@ -13,45 +13,45 @@ use tokio::sync::Notify;
 
 /// The unfinished connections of the process, or of one client.
 #[derive(Debug)]
-pub struct Unfinished {
+pub struct UnfinishedSet {
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     /// `None` for any number.
-    most: Option<NonZeroU32>,
+    max: Option<NonZeroU32>,
     /// The connections, oldest first, each with its notice of eviction.
-    waiting: BTreeMap<Ticket, Arc<Notify>>,
+    waiting: BTreeMap<EvictionKey, Arc<Notify>>,
 }
 
 /// A connection's position in the order of evictions: by its standing, then by its age. It keeps its number through every
 /// step until its answer, so that bytes do not make it younger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket {
+pub struct EvictionKey {
     /// What the connection waits for.
-    pub standing: Standing,
+    pub standing: EvictionClass,
     /// The number of the connection or request, drawn when it came: the lower number is the older one.
-    pub number: u64,
+    pub seq: u64,
 }
 
 /// What a connection waits for. A connection of lower standing may only use capacity that none of higher standing needs:
 /// it evicts nothing but its like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum EvictionClass {
     /// It has been refused, and may still read that.
     Refused,
     /// It will be refused, once its protocol is known: its client has exceeded the connect rate, or may not ask.
-    Refusable,
+    ToBeRefused,
     /// It may yet become a tunnel.
-    Welcome,
+    Eligible,
 }
 
-impl Unfinished {
-    /// An empty set that holds at most `most` connections; `None` for any number.
-    pub fn new(most: Option<NonZeroU32>) -> Self {
+impl UnfinishedSet {
+    /// An empty set that holds at most `max` connections; `None` for any number.
+    pub fn new(max: Option<NonZeroU32>) -> Self {
         let state = State {
-            most,
+            max,
             waiting: BTreeMap::new(),
         };
         Self {
@@ -60,9 +60,9 @@ impl Unfinished {
     }
 
     /// Changes the bound, and evicts the oldest connections that exceed it.
-    pub fn set(&self, most: Option<NonZeroU32>) {
+    pub fn set(&self, max: Option<NonZeroU32>) {
         let mut state = self.state.lock();
-        state.most = most;
+        state.max = max;
         state.evict();
     }
 
@@ -79,8 +79,8 @@ impl Unfinished {
 
 impl State {
     fn evict(&mut self) {
-        let Some(most) = self.most else { return };
-        while self.waiting.len() > usize::try_from(most.get()).unwrap_or(usize::MAX) {
+        let Some(max) = self.max else { return };
+        while self.waiting.len() > usize::try_from(max.get()).unwrap_or(usize::MAX) {
             let Some((_, lowest)) = self.waiting.pop_first() else {
                 return;
             };
@@ -92,15 +92,15 @@ impl State {
 /// A connection's membership in several sets; dropping it leaves them.
 #[derive(Debug)]
 #[must_use = "dropping it leaves the sets"]
-pub struct Membership<'a> {
-    sets: [Option<&'a Unfinished>; 2],
-    ticket: Ticket,
+pub struct UnfinishedGuard<'a> {
+    sets: [Option<&'a UnfinishedSet>; 2],
+    ticket: EvictionKey,
     eviction: Arc<Notify>,
 }
 
-impl<'a> Membership<'a> {
+impl<'a> UnfinishedGuard<'a> {
     /// Joins the sets. Each of them that is full evicts its oldest connection, which may be this one.
-    pub fn join(sets: [Option<&'a Unfinished>; 2], ticket: Ticket) -> Self {
+    pub fn join(sets: [Option<&'a UnfinishedSet>; 2], ticket: EvictionKey) -> Self {
         let eviction = Arc::new(Notify::new());
         for set in sets.iter().flatten() {
             let mut state = set.state.lock();
@@ -116,7 +116,7 @@ impl<'a> Membership<'a> {
     }
 }
 
-impl Drop for Membership<'_> {
+impl Drop for UnfinishedGuard<'_> {
     fn drop(&mut self) {
         for set in self.sets.iter().flatten() {
             set.state.lock().waiting.remove(&self.ticket);
@@ -131,23 +131,23 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    fn welcome(number: u64) -> Ticket {
-        let standing = Standing::Welcome;
-        Ticket { standing, number }
+    fn welcome(number: u64) -> EvictionKey {
+        let standing = EvictionClass::Eligible;
+        EvictionKey { standing, seq: number }
     }
 
-    fn join(set: &Unfinished, ticket: u64) -> Membership<'_> {
-        Membership::join([Some(set), None], welcome(ticket))
+    fn join(set: &UnfinishedSet, ticket: u64) -> UnfinishedGuard<'_> {
+        UnfinishedGuard::join([Some(set), None], welcome(ticket))
     }
 
-    fn is_evicted(membership: &Membership<'_>) -> bool {
+    fn is_evicted(membership: &UnfinishedGuard<'_>) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         pin!(membership.evicted()).poll(&mut context).is_ready()
     }
 
     #[test]
     fn the_oldest_connection_is_evicted_first() {
-        let set = Unfinished::new(NonZeroU32::new(2));
+        let set = UnfinishedSet::new(NonZeroU32::new(2));
         let first = join(&set, 1);
         let second = join(&set, 2);
         assert!(!is_evicted(&first));
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_joins_again_is_as_old_as_before() {
-        let set = Unfinished::new(NonZeroU32::new(2));
+        let set = UnfinishedSet::new(NonZeroU32::new(2));
         let older = join(&set, 1);
         let younger = join(&set, 2);
         drop(older);
@@ -182,11 +182,11 @@ mod tests {
 
     #[test]
     fn a_connection_that_will_be_refused_evicts_only_its_like() {
-        let set = Unfinished::new(NonZeroU32::new(3));
+        let set = UnfinishedSet::new(NonZeroU32::new(3));
         let [first, second] = [1, 2].map(|number| join(&set, number));
         let refusable = |number| {
-            let standing = Standing::Refusable;
-            Membership::join([Some(&set), None], Ticket { standing, number })
+            let standing = EvictionClass::ToBeRefused;
+            UnfinishedGuard::join([Some(&set), None], EvictionKey { standing, seq: number })
         };
         let third = refusable(3);
         let fourth = refusable(4);
@@ -199,9 +199,12 @@ mod tests {
 
     #[test]
     fn a_connection_evicted_from_one_set_leaves_the_other_when_it_is_dropped() {
-        let (own, all) = (Unfinished::new(NonZeroU32::new(1)), Unfinished::new(NonZeroU32::new(9)));
-        let first = Membership::join([Some(&own), Some(&all)], welcome(1));
-        let second = Membership::join([Some(&own), Some(&all)], welcome(2));
+        let (own, all) = (
+            UnfinishedSet::new(NonZeroU32::new(1)),
+            UnfinishedSet::new(NonZeroU32::new(9)),
+        );
+        let first = UnfinishedGuard::join([Some(&own), Some(&all)], welcome(1));
+        let second = UnfinishedGuard::join([Some(&own), Some(&all)], welcome(2));
         assert!(is_evicted(&first) && !is_evicted(&second));
         assert_eq!((own.len(), all.len()), (1, 2));
         drop(first);

@@ -4,16 +4,16 @@ use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// The addresses of a connection between a client and the first proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
+pub struct AddressPair {
     /// The client's.
     pub source: SocketAddr,
     /// The one that the client connected to.
     pub destination: SocketAddr,
 }
 
-impl Addresses {
+impl AddressPair {
     /// The addresses of a connection without a header.
-    pub fn of(local: Option<SocketAddr>, peer: SocketAddr) -> Self {
+    pub fn new(local: Option<SocketAddr>, peer: SocketAddr) -> Self {
         let local = local.unwrap_or(peer);
         Self {
             source: peer,
@@ -28,7 +28,7 @@ pub struct Malformed;
 
 /// The length of a header of which the first bytes are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum HeaderLen {
     /// More than the bytes that are known.
     Longer,
     /// In bytes.
@@ -41,8 +41,8 @@ pub(super) enum SameFamily {
     V6(SocketAddrV6, SocketAddrV6),
 }
 
-impl From<&Addresses> for SameFamily {
-    fn from(addresses: &Addresses) -> Self {
+impl From<&AddressPair> for SameFamily {
+    fn from(addresses: &AddressPair) -> Self {
         let mapped = |address: SocketAddr| match address {
             SocketAddr::V4(address) => SocketAddrV6::new(address.ip().to_ipv6_mapped(), address.port(), 0, 0),
             SocketAddr::V6(address) => address,

@@ -25,7 +25,7 @@ fn trusting(network: &str) -> Policy {
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The result of reading a connection that sends these pieces, and the bytes that are left on it.
-async fn read_pieces(pieces: &[&[u8]]) -> (Result<Option<Addresses>, Refusal>, Vec<u8>) {
+async fn read_pieces(pieces: &[&[u8]]) -> (Result<Option<AddressPair>, RefusalReason>, Vec<u8>) {
     let (mut near, mut far) = pair().await;
     let policy = trusting("127.0.0.0/8");
     let send = async {
@@ -42,12 +42,12 @@ async fn read_pieces(pieces: &[&[u8]]) -> (Result<Option<Addresses>, Refusal>, V
     (read, left)
 }
 
-async fn read_all(bytes: &[u8]) -> Result<Option<Addresses>, Refusal> {
+async fn read_all(bytes: &[u8]) -> Result<Option<AddressPair>, RefusalReason> {
     read_pieces(&[bytes]).await.0
 }
 
-fn addresses(source: &str, destination: &str) -> Addresses {
-    Addresses {
+fn addresses(source: &str, destination: &str) -> AddressPair {
+    AddressPair {
         source: source.parse().unwrap(),
         destination: destination.parse().unwrap(),
     }
@@ -63,11 +63,11 @@ fn v2_header(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
     header
 }
 
-fn four() -> Addresses {
+fn four() -> AddressPair {
     addresses("192.0.2.1:56324", "198.51.100.2:443")
 }
 
-fn six() -> Addresses {
+fn six() -> AddressPair {
     addresses("[2001:db8::1]:56324", "[2001:db8::2]:443")
 }
 
@@ -166,9 +166,9 @@ async fn malformed_headers_are_refused() {
         &v2_header(PROXY, 0x11, &[0; 4081]),
     ] {
         let read = read_all(header).await;
-        assert_eq!(read, Err(Refusal::BadProxyHeader), "{}", header.escape_ascii());
+        assert_eq!(read, Err(RefusalReason::BadProxyHeader), "{}", header.escape_ascii());
     }
-    assert_eq!(read_all(b"").await, Err(Refusal::NoRequest));
+    assert_eq!(read_all(b"").await, Err(RefusalReason::NoRequest));
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn a_header_that_is_too_long_is_refused_before_it_has_arrived() {
     let (mut near, mut far) = pair().await;
     near.write_all(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff").await.unwrap();
     let read = read(&mut far, LOOPBACK, &trusting("127.0.0.1/32")).await;
-    assert_eq!(read, Err(Refusal::BadProxyHeader));
+    assert_eq!(read, Err(RefusalReason::BadProxyHeader));
 }
 
 #[tokio::test]
@@ -187,8 +187,8 @@ async fn extensions_are_skipped_and_the_bytes_behind_are_left() {
     rest.extend([0x20, 0xFF, 0xFF]);
     let small = v2_header(PROXY, 0x11, &rest);
     rest.resize(4080, 7);
-    let largest = v2_header(PROXY, 0x11, &rest);
-    for header in [small, largest] {
+    let max = v2_header(PROXY, 0x11, &rest);
+    for header in [small, max] {
         let glued = [header.as_slice(), b"CONNECT a:22 HTTP/1.1\r\n"].concat();
         let (read, left) = read_pieces(&[&glued]).await;
         assert_eq!(read, Ok(Some(four())));
@@ -215,8 +215,8 @@ async fn headers_are_taken_from_trusted_peers_only_and_not_read_where_none_is_re
     let header = encode(Version::V1, &four());
     for (policy, expected, left) in [
         (trusting("127.0.0.1/32"), Ok(Some(four())), 0),
-        (trusting("10.0.0.0/8"), Err(Refusal::UntrustedProxy), header.len()),
-        (trusting("::/0"), Err(Refusal::UntrustedProxy), header.len()),
+        (trusting("10.0.0.0/8"), Err(RefusalReason::UntrustedProxy), header.len()),
+        (trusting("::/0"), Err(RefusalReason::UntrustedProxy), header.len()),
         (Policy::Off, Ok(None), header.len()),
     ] {
         let (mut near, mut far) = pair().await;
@@ -230,7 +230,7 @@ async fn headers_are_taken_from_trusted_peers_only_and_not_read_where_none_is_re
 
 #[tokio::test]
 async fn a_reset_before_the_end_of_the_header_is_a_client_that_left() {
-    for (sent, expected) in [("", Refusal::NoRequest), ("PROXY", Refusal::ClientLeft)] {
+    for (sent, expected) in [("", RefusalReason::NoRequest), ("PROXY", RefusalReason::ClientLeft)] {
         let (mut near, mut far) = pair().await;
         near.write_all(sent.as_bytes()).await.unwrap();
         let policy = trusting("127.0.0.1/32");

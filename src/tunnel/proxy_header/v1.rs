@@ -4,24 +4,24 @@ use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-use super::addresses::{Addresses, Extent, Malformed, SameFamily};
+use super::addresses::{AddressPair, HeaderLen, Malformed, SameFamily};
 
 /// Whether these may be the first bytes of a header.
 pub(super) fn may_be(start: &[u8]) -> bool {
     start.starts_with(PREFIX) || PREFIX.starts_with(start)
 }
 
-/// A header ends at the first line end, within [`LONGEST`] bytes.
-pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
+/// A header ends at the first line end, within [`MAX_BYTES`] bytes.
+pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     match start.windows(END.len()).position(|bytes| bytes == END) {
-        Some(length) if length + END.len() <= LONGEST => Ok(Extent::Exactly(length + END.len())),
-        None if start.len() < LONGEST => Ok(Extent::Longer),
+        Some(length) if length + END.len() <= MAX_BYTES => Ok(HeaderLen::Exactly(length + END.len())),
+        None if start.len() < MAX_BYTES => Ok(HeaderLen::Longer),
         Some(_) | None => Err(Malformed),
     }
 }
 
 /// Reads a whole header. `None` for UNKNOWN, whatever stands behind that word.
-pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
+pub(super) fn parse(header: &[u8]) -> Result<Option<AddressPair>, Malformed> {
     let text = header.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(END));
     let text = std::str::from_utf8(text.ok_or(Malformed)?).map_err(|_| Malformed)?;
     let mut words = text.split(' ');
@@ -38,14 +38,14 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
         Some("TCP6") => address::<Ipv6Addr>,
         Some(_) | None => return Err(Malformed),
     };
-    Ok(Some(Addresses {
+    Ok(Some(AddressPair {
         source: SocketAddr::new(address(source)?, port(source_port)?),
         destination: SocketAddr::new(address(destination)?, port(destination_port)?),
     }))
 }
 
 /// The bytes of a header with these addresses.
-pub(super) fn encode(addresses: &Addresses) -> Vec<u8> {
+pub(super) fn encode(addresses: &AddressPair) -> Vec<u8> {
     let line = |protocol, source: (&dyn Display, u16), destination: (&dyn Display, u16)| {
         let (source, source_port) = source;
         let (destination, destination_port) = destination;
@@ -71,4 +71,4 @@ fn port(text: &str) -> Result<u16, Malformed> {
 const PREFIX: &[u8] = b"PROXY ";
 const END: &[u8] = b"\r\n";
 /// The longest header of version 1, its line end included, in bytes.
-const LONGEST: usize = 107;
+const MAX_BYTES: usize = 107;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::addresses::{Addresses, Extent, Malformed, SameFamily};
+use super::addresses::{AddressPair, HeaderLen, Malformed, SameFamily};
 
 /// Whether these may be the first bytes of a header.
 pub(super) fn may_be(start: &[u8]) -> bool {
@@ -10,19 +10,19 @@ pub(super) fn may_be(start: &[u8]) -> bool {
 }
 
 /// A header has its length in it, extensions included.
-pub(super) fn extent(start: &[u8]) -> Result<Extent, Malformed> {
+pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     let Some((fixed, _)) = start.split_first_chunk::<FIXED>() else {
-        return Ok(Extent::Longer);
+        return Ok(HeaderLen::Longer);
     };
     let [.., high, low] = *fixed;
     match FIXED + usize::from(u16::from_be_bytes([high, low])) {
-        length if length <= LONGEST => Ok(Extent::Exactly(length)),
+        length if length <= MAX_BYTES => Ok(HeaderLen::Exactly(length)),
         _ => Err(Malformed),
     }
 }
 
 /// Reads a whole header. `None` for a connection of the proxy itself (LOCAL), or of another protocol than TCP over IP.
-pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
+pub(super) fn parse(header: &[u8]) -> Result<Option<AddressPair>, Malformed> {
     let (fixed, rest) = header.split_first_chunk::<FIXED>().ok_or(Malformed)?;
     let [.., command, protocol, _, _] = *fixed;
     match command {
@@ -41,7 +41,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<Addresses>, Malformed> {
 }
 
 /// The bytes of a header with these addresses.
-pub(super) fn encode(addresses: &Addresses) -> Vec<u8> {
+pub(super) fn encode(addresses: &AddressPair) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
     let [source_port, destination_port] = match addresses.into() {
         SameFamily::V4(source, destination) => {
@@ -63,12 +63,12 @@ pub(super) fn encode(addresses: &Addresses) -> Vec<u8> {
 }
 
 /// The addresses of a family whose addresses have so many bytes.
-fn tcp<const BYTES: usize, Ip: From<[u8; BYTES]> + Into<IpAddr>>(bytes: &[u8]) -> Result<Addresses, Malformed> {
+fn tcp<const BYTES: usize, Ip: From<[u8; BYTES]> + Into<IpAddr>>(bytes: &[u8]) -> Result<AddressPair, Malformed> {
     let (source, bytes) = bytes.split_first_chunk::<BYTES>().ok_or(Malformed)?;
     let (destination, bytes) = bytes.split_first_chunk::<BYTES>().ok_or(Malformed)?;
     let [one, two, three, four] = *bytes.first_chunk().ok_or(Malformed)?;
     let address = |ip, port| SocketAddr::new(Ip::from(ip).into().to_canonical(), u16::from_be_bytes(port));
-    Ok(Addresses {
+    Ok(AddressPair {
         source: address(*source, [one, two]),
         destination: address(*destination, [three, four]),
     })
@@ -84,4 +84,4 @@ const TCP6: u8 = 0x21;
 const TCP4_BYTES: u8 = 12;
 const TCP6_BYTES: u8 = 36;
 /// The longest header, extensions included, in bytes: the same as nginx. Certificate names are the longest extension.
-const LONGEST: usize = 4096;
+const MAX_BYTES: usize = 4096;

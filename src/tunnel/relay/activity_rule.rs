@@ -17,22 +17,22 @@
 /// What a tunnel has moved since it began: messages and bytes of the upload and of the download. A message is what one
 /// write has passed on, which for a keystroke is one record of SSH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct Traffic {
     /// Messages, by direction.
     pub messages: [u32; 2],
     /// Bytes, by direction.
     pub bytes: [u64; 2],
 }
 
-impl Moved {
+impl Traffic {
     /// What was moved between `before` and this.
-    fn since(self, before: Self) -> Minute {
+    fn since(self, before: Self) -> MinuteTraffic {
         let both = |direction: fn([u64; 2]) -> u64, own: fn([u32; 2]) -> u32| Direction {
             // The counter of messages begins again at 2^32.
             messages: saturated(own(self.messages).wrapping_sub(own(before.messages)).into()),
             units: saturated((direction(self.bytes) - direction(before.bytes)).div_ceil(UNIT)),
         };
-        Minute([
+        MinuteTraffic([
             both(|[up, _]| up, |[up, _]| up),
             both(|[_, down]| down, |[_, down]| down),
         ])
@@ -42,18 +42,18 @@ impl Moved {
 /// The traffic of the last minutes of a tunnel. 112 bytes.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    minutes: [Minute; REMEMBERED as usize],
+    minutes: [MinuteTraffic; REMEMBERED as usize],
     known: u8,
     next: u8,
     /// The end of the last minute.
-    end: Moved,
+    end: Traffic,
 }
 
 impl History {
     /// Ends a minute, in which a tunnel has come to `moved`. Whether it was active.
-    pub fn end_minute(&mut self, moved: Moved) -> bool {
+    pub fn end_minute(&mut self, moved: Traffic) -> bool {
         let minute = moved.since(self.end);
-        let is_active = self.is_active(minute, Minute::is_like);
+        let is_active = self.is_active(minute, MinuteTraffic::is_like);
         if let Some(oldest) = self.minutes.get_mut(usize::from(self.next)) {
             *oldest = minute;
         }
@@ -64,11 +64,11 @@ impl History {
     }
 
     /// Whether the minute that is not over is active already: the rest of it can only add to that.
-    pub fn is_active_already(&self, moved: Moved) -> bool {
-        self.is_active(moved.since(self.end), Minute::may_become_like)
+    pub fn is_already_active(&self, moved: Traffic) -> bool {
+        self.is_active(moved.since(self.end), MinuteTraffic::could_still_match)
     }
 
-    fn is_active(&self, minute: Minute, is_like: impl Fn(Minute, Minute) -> bool) -> bool {
+    fn is_active(&self, minute: MinuteTraffic, is_like: impl Fn(MinuteTraffic, MinuteTraffic) -> bool) -> bool {
         let known = usize::from(self.known);
         let before = self.minutes.iter().take(known);
         let alike = before.filter(|other| is_like(minute, **other)).count();
@@ -78,7 +78,7 @@ impl History {
 
 /// What a minute has moved each way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Minute([Direction; 2]);
+struct MinuteTraffic([Direction; 2]);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Direction {
@@ -87,7 +87,7 @@ struct Direction {
     units: u16,
 }
 
-impl Minute {
+impl MinuteTraffic {
     fn is_silent(self) -> bool {
         self == Self::default()
     }
@@ -100,11 +100,11 @@ impl Minute {
     }
 
     fn is_like(self, other: Self) -> bool {
-        self.may_become_like(other) && other.may_become_like(self)
+        self.could_still_match(other) && other.could_still_match(self)
     }
 
     /// Whether it has not moved more than a minute that is like the other.
-    fn may_become_like(self, Self(other): Self) -> bool {
+    fn could_still_match(self, Self(other): Self) -> bool {
         let Self(own) = self;
         own.into_iter()
             .zip(other)

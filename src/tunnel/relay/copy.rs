@@ -5,17 +5,17 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use super::failure::Failure;
-use super::first_bytes::Beginning;
+use super::prefix::Prefix;
 use crate::net::transport::{Reader, Writer};
 use crate::tunnel::direction::Direction;
 
 /// The most that an ordinary copy moves, in bytes.
-pub(super) const MOST: usize = 64 * 1024;
+pub(super) const MAX_BYTES: usize = 64 * 1024;
 /// The most that a copy moves that has a slot among the large pieces, in bytes.
-pub(super) const MOST_LARGE: usize = 512 * 1024;
+pub(super) const MAX_LARGE_BYTES: usize = 512 * 1024;
 
 /// The most that is read into lent memory at once, in bytes. A writer may lend less.
-pub(super) const MOST_LENT: usize = 256 * 1024;
+pub(super) const MAX_LENT: usize = 256 * 1024;
 
 /// What one copy did.
 #[derive(Debug)]
@@ -23,19 +23,19 @@ pub(super) struct Copied {
     /// Bytes read; 0 at the end of stream.
     pub(super) read: usize,
     /// Those of them that are not written.
-    pub(super) residue: Option<Residue>,
+    pub(super) residue: Option<Unwritten>,
 }
 
 /// Bytes that the writer has not taken yet.
 #[derive(Debug)]
-pub(super) struct Residue {
+pub(super) struct Unwritten {
     bytes: Vec<u8>,
     written: usize,
 }
 
-impl Residue {
+impl Unwritten {
     /// `None` for no bytes.
-    pub(super) fn of(bytes: Vec<u8>) -> Option<Self> {
+    pub(super) fn new(bytes: Vec<u8>) -> Option<Self> {
         (!bytes.is_empty()).then_some(Self { bytes, written: 0 })
     }
 
@@ -62,27 +62,27 @@ impl Residue {
 
 /// The read half of one transport and the write half of the other: what one direction passes through.
 #[derive(Debug)]
-pub(super) struct Halves<'a, R, W> {
+pub(super) struct Flow<'a, R, W> {
     pub(super) direction: Direction,
     pub(super) reader: R,
     pub(super) writer: W,
     /// Looked at. Boxed: most directions have none, and no other has it for long.
-    pub(super) beginning: Option<Box<Beginning<'a>>>,
+    pub(super) beginning: Option<Box<Prefix<'a>>>,
 }
 
-impl<R: Reader, W: Writer> Halves<'_, R, W> {
+impl<R: Reader, W: Writer> Flow<'_, R, W> {
     /// Looks at bytes that were read in another way, if they belong to the beginning.
     pub(super) fn inspect(&mut self, bytes: &[u8]) {
         inspect(&mut self.beginning, bytes);
     }
 
-    /// Reads at most `most` bytes and writes them at once, as far as the writer takes them.
+    /// Reads at most `max` bytes and writes them at once, as far as the writer takes them.
     ///
     /// `moved` is called with the length of each write.
     pub(super) fn poll_copy(
         &mut self,
         context: &mut Context<'_>,
-        most: usize,
+        max: usize,
         moved: impl Fn(usize),
     ) -> Poll<Result<Copied, Failure>> {
         let Self {
@@ -93,10 +93,10 @@ impl<R: Reader, W: Writer> Halves<'_, R, W> {
         } = self;
         let failure = |side| move |error| Failure::new(side, &error);
         SCRATCH.with_borrow_mut(|scratch| {
-            if scratch.len() < most {
-                scratch.resize(most, 0);
+            if scratch.len() < max {
+                scratch.resize(max, 0);
             }
-            let buffer = scratch.get_mut(..most).unwrap_or_default();
+            let buffer = scratch.get_mut(..max).unwrap_or_default();
             let bytes = ready!(reader.poll_read(context, buffer)).map_err(failure(direction.sender()))?;
             inspect(beginning, bytes);
             let mut rest = bytes;
@@ -109,22 +109,22 @@ impl<R: Reader, W: Writer> Halves<'_, R, W> {
             }
             Poll::Ready(Ok(Copied {
                 read: bytes.len(),
-                residue: Residue::of(rest.to_vec()),
+                residue: Unwritten::new(rest.to_vec()),
             }))
         })
     }
 
-    /// Reads at most `most` bytes into memory that the writer lends, and has them sent from there.
+    /// Reads at most `max` bytes into memory that the writer lends, and has them sent from there.
     ///
     /// If the writer has no memory to lend after all, it is an ordinary copy.
     pub(super) fn poll_lent(
         &mut self,
         context: &mut Context<'_>,
-        most: usize,
+        max: usize,
         moved: impl Fn(usize),
     ) -> Poll<Result<Copied, Failure>> {
-        let Some(memory) = self.writer.lender().and_then(|lender| lender.lend(most)) else {
-            return self.poll_copy(context, most.min(MOST), moved);
+        let Some(memory) = self.writer.lender().and_then(|lender| lender.lend(max)) else {
+            return self.poll_copy(context, max.min(MAX_BYTES), moved);
         };
         let start = memory.as_ptr();
         let read = self.reader.poll_read(context, memory).map_ok(|bytes| {
@@ -144,7 +144,7 @@ impl<R: Reader, W: Writer> Halves<'_, R, W> {
         moved(written);
         Poll::Ready(Ok(Copied {
             read,
-            residue: elsewhere.and_then(Residue::of),
+            residue: elsewhere.and_then(Unwritten::new),
         }))
     }
 
@@ -154,7 +154,7 @@ impl<R: Reader, W: Writer> Halves<'_, R, W> {
     }
 }
 
-fn inspect(beginning: &mut Option<Box<Beginning<'_>>>, bytes: &[u8]) {
+fn inspect(beginning: &mut Option<Box<Prefix<'_>>>, bytes: &[u8]) {
     if let Some(inspected) = beginning
         && inspected.inspect(bytes).is_break()
     {

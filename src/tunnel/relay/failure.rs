@@ -2,15 +2,15 @@
 
 use std::io;
 
-use crate::net::transport::Cancelled;
-use crate::tunnel::outcome::{Close, Reason, Side};
+use crate::net::transport::StreamCancelled;
+use crate::tunnel::outcome::{Close, CloseReason, Side};
 
 /// Which side of a tunnel failed, and how.
 #[derive(Debug)]
 pub struct Failure {
     /// The side whose transport failed.
     pub(super) by: Side,
-    pub(super) reason: Reason,
+    pub(super) reason: CloseReason,
     /// True if its peer needs no more of the stream.
     pub(super) is_cancelled: bool,
 }
@@ -24,16 +24,16 @@ impl Failure {
     pub fn new(by: Side, error: &io::Error) -> Self {
         let reason = match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
-                Reason::Reset
+                CloseReason::Reset
             }
-            io::ErrorKind::UnexpectedEof => Reason::Truncated,
-            io::ErrorKind::InvalidData => Reason::Corrupted,
-            _ => Reason::Io,
+            io::ErrorKind::UnexpectedEof => CloseReason::Truncated,
+            io::ErrorKind::InvalidData => CloseReason::Corrupted,
+            _ => CloseReason::Io,
         };
         Self {
             by,
             reason,
-            is_cancelled: Cancelled::is(error),
+            is_cancelled: StreamCancelled::is(error),
         }
     }
 }

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::config::RelayConfig;
 use super::failure::Failure;
 use super::meter::Meter;
-use super::terms::Terms;
-use crate::base::cold::cold;
+use crate::base::boxed::boxed;
 use crate::net::transport::Reader;
-use crate::tunnel::outcome::{Close, Reason, Side};
+use crate::tunnel::outcome::{Close, CloseReason, Side};
 
 /// Completes when the sender is to be given up although bytes of it wait for their receiver: its connection has failed or, in a
-/// resumable tunnel, it has ended and no byte has moved for [`LONGEST_SILENCE`]. Nothing else would notice.
-pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>, by: Side) -> Failure {
+/// resumable tunnel, it has ended and no byte has moved for [`SILENCE_TIMEOUT`]. Nothing else would notice.
+pub(super) async fn abandoned(reader: &mut impl Reader, terms: &RelayConfig<'_>, by: Side) -> Failure {
     if !terms.is_resumable() {
         return Failure::new(by, &reader.failed().await);
     }
@@ -26,32 +26,32 @@ pub(super) async fn given_up(reader: &mut impl Reader, terms: &Terms<'_>, by: Si
         biased;
         error = reader.failed() => Failure::new(by, &error),
         // It has ended in order, but the other side did not take its last bytes in time.
-        _ = silence(terms.meter, Some(LONGEST_SILENCE), Instant::now()) => Failure {
+        _ = silence(terms.meter, Some(SILENCE_TIMEOUT), Instant::now()) => Failure {
             by,
-            reason: Reason::Eof,
+            reason: CloseReason::Eof,
             is_cancelled: false,
         },
     }
 }
 
-/// Completes when no byte was written either way for `longest`, counted from `since` at the earliest.
+/// Completes when no byte was written either way for `timeout`, counted from `since` at the earliest.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
 )]
-pub(super) fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) -> impl Future<Output = Close> {
+pub(super) fn silence(meter: &Meter, timeout: Option<Duration>, since: Instant) -> impl Future<Output = Close> {
     async move {
-        let Some(longest) = longest else {
+        let Some(timeout) = timeout else {
             return pending().await;
         };
-        while let deadline = meter.last_moved().max(since) + longest
+        while let deadline = meter.last_moved().max(since) + timeout
             && deadline > Instant::now()
         {
-            cold(sleep_until(deadline)).await;
+            boxed(sleep_until(deadline)).await;
         }
         Close {
             by: Side::Proxy,
-            reason: Reason::Idle,
+            reason: CloseReason::Idle,
         }
     }
 }
@@ -59,4 +59,4 @@ pub(super) fn silence(meter: &Meter, longest: Option<Duration>, since: Instant) 
 /// The longest silence of a tunnel of which one side has ended. A receiver on a slow link moves something more often: while it passes
 /// bytes on, an ACK follows within 100 ms (docs/resume.md). So what a side has said behind many bytes, such as the end of its
 /// session, still arrives.
-pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2);
+pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::activity_rule::Moved;
+use super::activity_rule::Traffic;
 use crate::tunnel::direction::{Both, Direction};
 
 /// Bytes and throttled time of one tunnel, passed on to the totals of its target as they happen.
@@ -34,7 +34,7 @@ impl Meter {
     }
 
     /// Counts bytes that were written to the receiving side.
-    pub fn moved(&self, direction: Direction, bytes: usize) {
+    pub fn record(&self, direction: Direction, bytes: usize) {
         self.own.add(direction, bytes as u64);
         self.target.add(direction, bytes as u64);
         self.messages[direction].fetch_add(1, Ordering::Relaxed);
@@ -54,15 +54,15 @@ impl Meter {
     }
 
     /// Messages and bytes written so far.
-    pub fn so_far(&self) -> Moved {
-        Moved {
+    pub fn totals(&self) -> Traffic {
+        Traffic {
             messages: Direction::ALL.map(|direction| self.messages[direction].load(Ordering::Relaxed)),
             bytes: Direction::ALL.map(|direction| self.bytes(direction)),
         }
     }
 
     /// The sum of the waits of a direction for its limits.
-    pub fn waited(&self, direction: Direction) -> Duration {
+    pub fn throttled_time(&self, direction: Direction) -> Duration {
         self.own.throttled(direction)
     }
 
@@ -114,9 +114,9 @@ mod tests {
         let (one, two) = (Meter::new(Arc::clone(&target)), Meter::new(Arc::clone(&target)));
         let start = one.last_moved();
         tokio::time::advance(Duration::from_millis(1500)).await;
-        one.moved(Direction::Upload, 5);
-        two.moved(Direction::Upload, 7);
-        two.moved(Direction::Download, 1);
+        one.record(Direction::Upload, 5);
+        two.record(Direction::Upload, 7);
+        two.record(Direction::Download, 1);
         two.throttled(Direction::Download, Duration::from_millis(20));
         assert_eq!((one.bytes(Direction::Upload), one.bytes(Direction::Download)), (5, 0));
         assert_eq!(

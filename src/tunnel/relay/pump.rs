@@ -7,15 +7,15 @@ use std::{io, mem};
 
 use tokio::time::Instant;
 
-use super::copy::{self, Copied, Halves, Residue};
+use super::config::{DirectionLimits, RelayConfig};
+use super::copy::{self, Copied, Flow, Unwritten};
 use super::failure::Failure;
-use super::half_close::given_up;
+use super::half_close::abandoned;
 use super::splice::Pipe;
 use super::strategy::{Step, Strategy};
-use super::terms::{Bounds, Terms};
-use crate::base::cold::cold;
+use crate::base::boxed::boxed;
 use crate::net::socket::is_refusal_of_an_end;
-use crate::net::transport::{Bulk, Reader, Writer};
+use crate::net::transport::{BulkMode, Reader, Writer};
 use crate::tunnel::limits::budget::{Budget, Share};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::limits::throttle::Throttle;
@@ -23,9 +23,9 @@ use crate::tunnel::limits::throttle::Throttle;
 /// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
 #[derive(Debug)]
 pub(super) struct Pump<'a, R, W> {
-    halves: Halves<'a, R, W>,
+    halves: Flow<'a, R, W>,
     strategy: Strategy,
-    terms: &'a Terms<'a>,
+    terms: &'a RelayConfig<'a>,
     throttle: Throttle<'a>,
     shares: [Option<Share<'a>>; 3],
     in_flight: InFlight<'a>,
@@ -40,7 +40,7 @@ pub(super) struct Pump<'a, R, W> {
 enum InFlight<'a> {
     Nothing,
     Buffered {
-        residue: Residue,
+        residue: Unwritten,
         /// Held by a residue that is larger than an ordinary copy.
         _large: Option<Slot>,
     },
@@ -49,8 +49,8 @@ enum InFlight<'a> {
 
 impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// One direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
-    pub(super) fn new(halves: Halves<'a, R, W>, bulk: Bulk, terms: &'a Terms<'a>) -> Self {
-        let Bounds { tunnel, own, shared } = terms.limits[halves.direction];
+    pub(super) fn new(halves: Flow<'a, R, W>, bulk: BulkMode, terms: &'a RelayConfig<'a>) -> Self {
+        let DirectionLimits { tunnel, own, shared } = terms.limits[halves.direction];
         Self {
             strategy: Strategy::new(halves.direction, bulk, terms.resources.hot),
             halves,
@@ -68,7 +68,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     pub(super) fn beginning_with(mut self, early: Vec<u8>) -> Self {
         self.throttle.spend(early.len());
         self.halves.inspect(&early);
-        self.in_flight = Residue::of(early).map_or(InFlight::Nothing, |residue| InFlight::Buffered {
+        self.in_flight = Unwritten::new(early).map_or(InFlight::Nothing, |residue| InFlight::Buffered {
             residue,
             _large: None,
         });
@@ -79,7 +79,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// stream has been sent.
     pub(super) async fn reader_failed(&mut self) -> Failure {
         let by = self.halves.direction.sender();
-        let Halves { reader, writer, .. } = &mut self.halves;
+        let Flow { reader, writer, .. } = &mut self.halves;
         let sent = async {
             poll_fn(|context| writer.poll_end_sent(context)).await;
             self.has_sent_end = true;
@@ -120,9 +120,9 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         self.flush().await?;
         loop {
             self.readable().await?;
-            let admitted = self.admit(self.strategy.next().most()).await;
+            let admitted = self.admit(self.strategy.next().max()).await;
             if matches!(self.strategy.next(), Step::Lend(_)) {
-                cold(self.lender_ready()).await?;
+                boxed(self.lender_ready()).await?;
             }
             let read = poll_fn(|context| Poll::Ready(self.fill(context, admitted))).await?;
             self.settle(admitted, read.unwrap_or_default());
@@ -137,7 +137,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             }
         }
         // Before the shutdown: a socket that has seen both ends of stream may be gone at once.
-        self.terms.look_at_end();
+        self.terms.before_close();
         self.has_finished = true;
         let end = poll_fn(|context| self.halves.writer.poll_shutdown(context)).await;
         // Where the receiver has reset meanwhile, the other direction will find that when it reads.
@@ -153,18 +153,18 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         ready.map_err(|error| Failure::new(by, &error))
     }
 
-    /// Waits until every limit lets bytes through, and returns how many: 1 to `most`.
-    async fn admit(&mut self, most: usize) -> usize {
+    /// Waits until every limit lets bytes through, and returns how many: 1 to `max`.
+    async fn admit(&mut self, max: usize) -> usize {
         if self.throttle.is_unlimited() && self.shares.iter().flatten().all(Share::is_unlimited) {
-            return most;
+            return max;
         }
-        cold(self.admit_by_limits(most)).await
+        boxed(self.admit_by_limits(max)).await
     }
 
-    async fn admit_by_limits(&mut self, most: usize) -> usize {
+    async fn admit_by_limits(&mut self, max: usize) -> usize {
         let (meter, direction) = (self.terms.meter, self.halves.direction);
         let waited = |wait| meter.throttled(direction, wait);
-        let mut admitted = self.throttle.admit(most, waited).await;
+        let mut admitted = self.throttle.admit(max, waited).await;
         for next in 0..self.shares.len() {
             let (before, from_here) = self.shares.split_at_mut(next);
             if let Some(Some(share)) = from_here.first_mut() {
@@ -188,7 +188,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 
     /// Waits until the writer can lend memory. Ends if the sending side is [given up](given_up) meanwhile.
     async fn lender_ready(&mut self) -> Result<(), Failure> {
-        let Halves {
+        let Flow {
             direction,
             reader,
             writer,
@@ -201,7 +201,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         tokio::select! {
             biased;
             ready = ready => ready.map_err(|error| Failure::new(direction.receiver(), &error)),
-            failure = given_up(reader, self.terms, direction.sender()) => Err(failure),
+            failure = abandoned(reader, self.terms, direction.sender()) => Err(failure),
         }
     }
 
@@ -212,7 +212,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         let slowly = match at_once {
             Poll::Ready(Ok(())) => false,
             Poll::Ready(Err(error)) => return Err(Failure::new(self.halves.direction.receiver(), &error)),
-            Poll::Pending => cold(self.wait_until_written()).await? >= SLOW,
+            Poll::Pending => boxed(self.wait_until_written()).await? >= SLOW,
         };
         self.strategy.has_written(slowly);
         Ok(())
@@ -222,14 +222,14 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     async fn wait_until_written(&mut self) -> Result<Duration, Failure> {
         let start = Instant::now();
         let (direction, moved) = (self.halves.direction, self.moved());
-        let (Halves { reader, writer, .. }, in_flight) = (&mut self.halves, &mut self.in_flight);
+        let (Flow { reader, writer, .. }, in_flight) = (&mut self.halves, &mut self.in_flight);
         tokio::select! {
             biased;
             written = poll_fn(|context| in_flight.poll_write(context, writer, &moved)) => match written {
                 Ok(()) => Ok(start.elapsed()),
                 Err(error) => Err(Failure::new(direction.receiver(), &error)),
             },
-            failure = given_up(reader, self.terms, direction.sender()) => Err(failure),
+            failure = abandoned(reader, self.terms, direction.sender()) => Err(failure),
         }
     }
 
@@ -238,18 +238,18 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         self.in_flight.poll_write(context, &mut self.halves.writer, moved)
     }
 
-    /// Reads at most `most` bytes: 0 at the end of stream, `None` if there are none after all.
-    fn fill(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
+    /// Reads at most `max` bytes: 0 at the end of stream, `None` if there are none after all.
+    fn fill(&mut self, context: &mut Context<'_>, max: usize) -> Result<Option<usize>, Failure> {
         match self.strategy.next() {
-            Step::Splice(_) => self.splice(context, most),
-            Step::LargeCopy(_) if most > copy::MOST => {
+            Step::Splice(_) => self.splice(context, max),
+            Step::LargeCopy(_) if max > copy::MAX_BYTES => {
                 let slot = self.terms.resources.large_pieces.take();
-                self.copy(context, if slot.is_some() { most } else { copy::MOST }, slot)
+                self.copy(context, if slot.is_some() { max } else { copy::MAX_BYTES }, slot)
             }
-            Step::Copy(_) | Step::LargeCopy(_) => self.copy(context, most, None),
+            Step::Copy(_) | Step::LargeCopy(_) => self.copy(context, max, None),
             Step::Lend(_) => {
                 let moved = self.moved();
-                let copied = self.halves.poll_lent(context, most, moved);
+                let copied = self.halves.poll_lent(context, max, moved);
                 self.account(copied, None)
             }
         }
@@ -259,28 +259,28 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     ///
     /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
     /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
-    fn splice(&mut self, context: &mut Context<'_>, most: usize) -> Result<Option<usize>, Failure> {
+    fn splice(&mut self, context: &mut Context<'_>, max: usize) -> Result<Option<usize>, Failure> {
         let by = self.halves.direction.sender();
         let (Some(socket), Some(mut pipe)) = (self.halves.reader.socket(), self.terms.resources.pipes.take()) else {
-            return self.copy(context, most.min(copy::MOST), None);
+            return self.copy(context, max.min(copy::MAX_BYTES), None);
         };
-        match pipe.try_fill(socket, most) {
-            Ok(0) => self.copy(context, most.min(copy::MOST), None),
+        match pipe.try_fill(socket, max) {
+            Ok(0) => self.copy(context, max.min(copy::MAX_BYTES), None),
             Ok(read) => {
                 self.in_flight = InFlight::Piped(pipe);
                 Ok(Some(read))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock || pipe.is_refused(&error) => {
-                self.copy(context, most.min(copy::MOST), None)
+                self.copy(context, max.min(copy::MAX_BYTES), None)
             }
             Err(error) => Err(Failure::new(by, &error)),
         }
     }
 
-    /// Copies at most `most` bytes. `slot` is that of a large piece.
-    fn copy(&mut self, context: &mut Context<'_>, most: usize, slot: Option<Slot>) -> Result<Option<usize>, Failure> {
+    /// Copies at most `max` bytes. `slot` is that of a large piece.
+    fn copy(&mut self, context: &mut Context<'_>, max: usize, slot: Option<Slot>) -> Result<Option<usize>, Failure> {
         let moved = self.moved();
-        let copied = self.halves.poll_copy(context, most, moved);
+        let copied = self.halves.poll_copy(context, max, moved);
         self.account(copied, slot)
     }
 
@@ -292,7 +292,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         self.in_flight = match copied.residue {
             None => InFlight::Nothing,
             Some(residue) => InFlight::Buffered {
-                _large: slot.filter(|_| residue.len() > copy::MOST),
+                _large: slot.filter(|_| residue.len() > copy::MAX_BYTES),
                 residue,
             },
         };
@@ -302,7 +302,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Counts the bytes that are written.
     fn moved(&self) -> impl Fn(usize) + 'a {
         let (meter, direction) = (self.terms.meter, self.halves.direction);
-        move |bytes| meter.moved(direction, bytes)
+        move |bytes| meter.record(direction, bytes)
     }
 
     /// Lets other tunnels run: a fast reader and writer would never have to wait.
@@ -313,7 +313,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             if self.strategy.shares_task() {
                 yield_within_task().await;
             } else {
-                cold(self.terms.resources.yielder.yield_now()).await;
+                boxed(self.terms.resources.yielder.yield_now()).await;
             }
         }
     }
@@ -331,7 +331,7 @@ impl InFlight<'_> {
             && let Some(socket) = writer.socket()
         {
             let left = ready!(pipe.poll_drain(context, socket, &moved))?;
-            *self = Residue::of(left).map_or(Self::Nothing, |residue| Self::Buffered { residue, _large: None });
+            *self = Unwritten::new(left).map_or(Self::Nothing, |residue| Self::Buffered { residue, _large: None });
         }
         if let Self::Buffered { residue, .. } = self {
             ready!(residue.poll_write(context, writer, moved))?;

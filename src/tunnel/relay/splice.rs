@@ -20,14 +20,14 @@ use crate::tunnel::limits::slots::{Slot, Slots};
 ///
 /// Bytes of a socket come in pieces of about a page, and each takes a buffer of the pipe whatever its length: four times
 /// the buffers are a quarter of the wake-ups, and a quarter of the CPU less.
-pub(super) const MOST: usize = 1024 * 1024;
+pub(super) const MAX_BYTES: usize = 1024 * 1024;
 /// The most for a slow receiver, in bytes: the bytes in the pipe delay the keystroke behind them.
-pub(super) const MOST_IF_SLOW: usize = SMALL;
+pub(super) const MAX_BYTES_IF_SLOW: usize = SMALL;
 
 /// The pipes of a process, bounded in number. Empty ones are kept for reuse.
 ///
 /// Pipe memory of an unprivileged user is capped (`fs.pipe-user-pages-soft`, pipe(7)): beyond it pipes are tiny, and
-/// beyond the hard cap there are none. So only the first [`MOST_LARGE`] are large. A direction that gets no pipe copies.
+/// beyond the hard cap there are none. So only the first [`MAX_LARGE`] are large. A direction that gets no pipe copies.
 #[derive(Debug)]
 pub(super) struct PipePool {
     /// Small pipes in front, large ones behind: the last one is taken first.
@@ -41,13 +41,13 @@ pub(super) struct PipePool {
 }
 
 impl PipePool {
-    /// A pool with at most `most` pipes in use at once, two descriptors each.
-    pub(super) fn new(most: usize) -> Self {
+    /// A pool with at most `max` pipes in use at once, two descriptors each.
+    pub(super) fn new(max: usize) -> Self {
         Self {
             spare: Mutex::default(),
-            in_use: Arc::new(Slots::exactly(u32::try_from(most).unwrap_or(u32::MAX))),
-            large: Arc::new(Slots::exactly(MOST_LARGE)),
-            is_closed: AtomicBool::new(most == 0),
+            in_use: Arc::new(Slots::exactly(u32::try_from(max).unwrap_or(u32::MAX))),
+            large: Arc::new(Slots::exactly(MAX_LARGE)),
+            is_closed: AtomicBool::new(max == 0),
         }
     }
 
@@ -123,13 +123,13 @@ pub(super) struct Pipe<'a> {
 }
 
 impl Pipe<'_> {
-    /// Moves at most `most` bytes from the socket into the pipe, which must be empty: EAGAIN then means that the
+    /// Moves at most `max` bytes from the socket into the pipe, which must be empty: EAGAIN then means that the
     /// socket has none, and not that the pipe is full.
     ///
     /// It leaves the socket's readiness alone, even at EAGAIN: that is for a read to judge.
-    pub(super) fn try_fill(&mut self, from: &TcpStream, most: usize) -> io::Result<usize> {
+    pub(super) fn try_fill(&mut self, from: &TcpStream, max: usize) -> io::Result<usize> {
         let Some(ends) = &self.ends else { return Ok(0) };
-        self.held = retried(|| splice(from, None, &ends.write, None, most, FLAGS))?;
+        self.held = retried(|| splice(from, None, &ends.write, None, max, FLAGS))?;
         Ok(self.held)
     }
 
@@ -140,7 +140,7 @@ impl Pipe<'_> {
 
     /// Writes until the pipe is empty. `moved` is called with the length of each write.
     ///
-    /// What it returns is left to be written: if splice(2) is refused, the bytes that were in the pipe, at most [`MOST`].
+    /// What it returns is left to be written: if splice(2) is refused, the bytes that were in the pipe, at most [`MAX_BYTES`].
     /// That happens to a direction once, as no pipe is filled after it.
     pub(super) fn poll_drain(
         &mut self,
@@ -209,7 +209,7 @@ impl PipeEnds {
     /// A new pipe, which is large if it has a slot for that.
     fn open(large: Option<Slot>) -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-        let size = if large.is_some() { MOST } else { SMALL };
+        let size = if large.is_some() { MAX_BYTES } else { SMALL };
         // Beyond the user's soft cap it keeps the size it has: slower, but a pipe.
         fcntl_setpipe_size(&write, size).ok();
         Ok(Self { read, write, large })
@@ -235,7 +235,7 @@ const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 /// The size of the other pipes, in bytes.
 const SMALL: usize = 256 * 1024;
 /// Directions in bulk whose receiver is not slow give their pipe back at once, so a few serve many.
-const MOST_LARGE: u32 = 32;
+const MAX_LARGE: u32 = 32;
 
 #[cfg(test)]
 mod tests {
@@ -243,12 +243,12 @@ mod tests {
 
     #[test]
     fn a_pool_hands_out_its_pipes_and_no_more_and_the_first_are_large() {
-        const PIPES: usize = MOST_LARGE as usize + 3;
+        const PIPES: usize = MAX_LARGE as usize + 3;
         let pool = PipePool::new(PIPES);
         for _ in 0..3 {
             let pipes: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
             assert_eq!((pipes.len(), pool.in_use()), (PIPES, PIPES));
-            assert_eq!(pool.large.taken(), MOST_LARGE);
+            assert_eq!(pool.large.taken(), MAX_LARGE);
             drop(pipes);
             assert_eq!((pool.in_use(), pool.spare.lock().len()), (0, PIPES));
         }

@@ -1,7 +1,7 @@
 //! Decides how one direction of a relay moves its next bytes.
 
 use super::{copy, splice};
-use crate::net::transport::Bulk;
+use crate::net::transport::BulkMode;
 use crate::tunnel::direction::Direction;
 
 /// How the next bytes are moved, and how many at most.
@@ -19,9 +19,9 @@ pub(super) enum Step {
 
 impl Step {
     /// The most bytes that it moves.
-    pub(super) fn most(self) -> usize {
+    pub(super) fn max(self) -> usize {
         match self {
-            Self::Copy(most) | Self::LargeCopy(most) | Self::Lend(most) | Self::Splice(most) => most,
+            Self::Copy(max) | Self::LargeCopy(max) | Self::Lend(max) | Self::Splice(max) => max,
         }
     }
 }
@@ -30,7 +30,7 @@ impl Step {
 #[derive(Debug)]
 pub(super) struct Strategy {
     direction: Direction,
-    bulk: Bulk,
+    bulk: BulkMode,
     /// The heat of bulk.
     hot: u8,
     /// Goes up with every large read and down with every small one.
@@ -40,7 +40,7 @@ pub(super) struct Strategy {
 
 impl Strategy {
     /// The strategy of a direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
-    pub(super) fn new(direction: Direction, bulk: Bulk, hot: u8) -> Self {
+    pub(super) fn new(direction: Direction, bulk: BulkMode, hot: u8) -> Self {
         Self {
             direction,
             bulk,
@@ -54,17 +54,19 @@ impl Strategy {
     pub(super) fn next(&self) -> Step {
         let is_hot = self.heat >= self.hot;
         match (self.bulk, self.direction) {
-            (Bulk::Splice, _) if is_hot && self.receiver_is_slow => Step::Splice(splice::MOST_IF_SLOW),
-            (Bulk::Splice, _) if is_hot => Step::Splice(splice::MOST),
-            (Bulk::Pieces, _) if is_hot && !self.receiver_is_slow => Step::LargeCopy(copy::MOST_LARGE),
-            (Bulk::Lend, Direction::Download) => Step::Lend(copy::MOST_LENT),
-            (Bulk::Splice | Bulk::Pieces, _) | (Bulk::Lend, Direction::Upload) => Step::Copy(copy::MOST),
+            (BulkMode::Splice, _) if is_hot && self.receiver_is_slow => Step::Splice(splice::MAX_BYTES_IF_SLOW),
+            (BulkMode::Splice, _) if is_hot => Step::Splice(splice::MAX_BYTES),
+            (BulkMode::Chunks, _) if is_hot && !self.receiver_is_slow => Step::LargeCopy(copy::MAX_LARGE_BYTES),
+            (BulkMode::Lend, Direction::Download) => Step::Lend(copy::MAX_LENT),
+            (BulkMode::Splice | BulkMode::Chunks, _) | (BulkMode::Lend, Direction::Upload) => {
+                Step::Copy(copy::MAX_BYTES)
+            }
         }
     }
 
     /// Whether the relay is one of many in its task, which have to be let run as well as other tasks.
     pub(super) fn shares_task(&self) -> bool {
-        matches!(self.bulk, Bulk::Lend)
+        matches!(self.bulk, BulkMode::Lend)
     }
 
     /// A read has brought so many bytes.
@@ -94,7 +96,7 @@ mod tests {
     use super::*;
 
     /// The strategy after so many large reads.
-    fn after(large_reads: usize, direction: Direction, bulk: Bulk) -> Strategy {
+    fn after(large_reads: usize, direction: Direction, bulk: BulkMode) -> Strategy {
         let mut strategy = Strategy::new(direction, bulk, HOT);
         for _ in 0..large_reads {
             strategy.has_read(LARGE_READ);
@@ -107,28 +109,28 @@ mod tests {
         use Direction::{Download, Upload};
         for (bulk, direction, cold, hot, slow) in [
             (
-                Bulk::Splice,
+                BulkMode::Splice,
                 Upload,
                 Step::Copy(64 << 10),
                 Step::Splice(1 << 20),
                 Step::Splice(256 << 10),
             ),
             (
-                Bulk::Pieces,
+                BulkMode::Chunks,
                 Download,
                 Step::Copy(64 << 10),
                 Step::LargeCopy(512 << 10),
                 Step::Copy(64 << 10),
             ),
             (
-                Bulk::Lend,
+                BulkMode::Lend,
                 Download,
                 Step::Lend(256 << 10),
                 Step::Lend(256 << 10),
                 Step::Lend(256 << 10),
             ),
             (
-                Bulk::Lend,
+                BulkMode::Lend,
                 Upload,
                 Step::Copy(64 << 10),
                 Step::Copy(64 << 10),
@@ -154,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_direction_that_was_hot_for_long_cools_after_three_small_reads() {
-        let mut strategy = after(100, Direction::Download, Bulk::Splice);
+        let mut strategy = after(100, Direction::Download, BulkMode::Splice);
         for small_reads in 0..5 {
             assert_eq!(matches!(strategy.next(), Step::Splice(_)), small_reads < 3);
             strategy.has_read(LARGE_READ - 1);
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_direction_may_be_hot_from_the_first_byte_on() {
-        let mut strategy = Strategy::new(Direction::Upload, Bulk::Splice, 0);
+        let mut strategy = Strategy::new(Direction::Upload, BulkMode::Splice, 0);
         for read in [LARGE_READ, 1, 1, 1, 1, 1] {
             assert!(matches!(strategy.next(), Step::Splice(_)));
             strategy.has_read(read);

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::net::transport::{Reader, Transport, Writer, read_more};
 use crate::protocol::resume::exchange::lines;
 use crate::tunnel::direction::Direction;
-use crate::tunnel::outcome::{Close, Reason, Side};
+use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::Meter;
 use crate::tunnel::relay::{Early, Failure, Transports};
 
@@ -58,7 +58,7 @@ pub async fn exchange<D: Transport>(
     let result = timeout(deadline, both).await;
     let result = result.unwrap_or(Err(Close {
         by: if download.passed { Side::Client } else { Side::Target },
-        reason: Reason::NotSsh,
+        reason: CloseReason::NotSsh,
     }));
     **early = Early {
         upload: upload.held,
@@ -126,7 +126,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
                 self.announced = length;
                 self.send(length, meter).await?;
             }
-            match read_within(&self.held, source, MOST_BYTES - self.announced) {
+            match read_within(&self.held, source, MAX_BYTES - self.announced) {
                 Ok(Some(line)) => {
                     identified(line);
                     break line.length;
@@ -135,7 +135,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
                 Ok(None) | Err(NotSsh) => {
                     return Err(Close {
                         by: source,
-                        reason: Reason::NotSsh,
+                        reason: CloseReason::NotSsh,
                     });
                 }
             }
@@ -143,7 +143,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
             if more.map_err(|error| Failure::new(source, &error))? == 0 {
                 return Err(Close {
                     by: source,
-                    reason: Reason::Eof,
+                    reason: CloseReason::Eof,
                 });
             }
         };
@@ -179,7 +179,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
     fn poll_send(&mut self, context: &mut Context<'_>, line: &mut &[u8], meter: &Meter) -> Poll<io::Result<()>> {
         while !line.is_empty() {
             let written = ready!(self.writer.poll_write(context, line))?;
-            meter.moved(self.direction, written);
+            meter.record(self.direction, written);
             *line = line.get(written..).unwrap_or_default();
         }
         self.writer.poll_flush(context)
@@ -209,16 +209,16 @@ pub struct NotSsh;
 /// # Errors
 /// They cannot become one any more, or are too many.
 pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
-    read_within(bytes, from, MOST_BYTES)
+    read_within(bytes, from, MAX_BYTES)
 }
 
 /// The same, where all lines have at most so many bytes.
-fn read_within(bytes: &[u8], from: Side, most: usize) -> Result<Option<Line<'_>>, NotSsh> {
+fn read_within(bytes: &[u8], from: Side, max: usize) -> Result<Option<Line<'_>>, NotSsh> {
     let mut length = 0;
     for text in bytes.split_inclusive(|&byte| byte == b'\n') {
         length += text.len();
         // The same, however many bytes a read has brought.
-        if length > most {
+        if length > max {
             return Err(NotSsh);
         }
         if from == Side::Client || begins(text, b"SSH-") {
@@ -226,7 +226,7 @@ fn read_within(bytes: &[u8], from: Side, most: usize) -> Result<Option<Line<'_>>
             return Ok(software.map(|software| Line { length, text, software }));
         }
     }
-    if bytes.len() < most { Ok(None) } else { Err(NotSsh) }
+    if bytes.len() < max { Ok(None) } else { Err(NotSsh) }
 }
 
 /// The software in a line that has to be an identification; `None` before the line is complete.
@@ -235,11 +235,15 @@ fn identification(line: &[u8]) -> Result<Option<&[u8]>, NotSsh> {
         return Err(NotSsh);
     };
     let Some(whole) = line.strip_suffix(b"\n") else {
-        return if line.len() < LONGEST { Ok(None) } else { Err(NotSsh) };
+        return if line.len() < MAX_LINE_BYTES {
+            Ok(None)
+        } else {
+            Err(NotSsh)
+        };
     };
     let whole = whole.strip_suffix(b"\r").unwrap_or(whole);
     let software = whole.strip_prefix(version).unwrap_or_default();
-    if line.len() > LONGEST || software.is_empty() || software.iter().any(|byte| matches!(byte, 0 | b'\r')) {
+    if line.len() > MAX_LINE_BYTES || software.is_empty() || software.iter().any(|byte| matches!(byte, 0 | b'\r')) {
         return Err(NotSsh);
     }
     Ok(Some(software))
@@ -252,9 +256,9 @@ fn begins(line: &[u8], with: &[u8]) -> bool {
 
 const VERSIONS: [&[u8]; 2] = [b"SSH-2.0-", b"SSH-1.99-"];
 /// The longest identification in bytes, its line end included (RFC 4253 section 4.2).
-const LONGEST: usize = 255;
+const MAX_LINE_BYTES: usize = 255;
 /// The most bytes of all lines of a server up to its identification. OpenSSH takes as many in one line.
-const MOST_BYTES: usize = 8 * 1024;
+const MAX_BYTES: usize = 8 * 1024;
 /// The size of a read: of the bytes behind the identification, which are the relay's, it brings few.
 const CHUNK: usize = 1024;
 

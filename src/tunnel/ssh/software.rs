@@ -12,7 +12,7 @@ impl Software {
     /// The software behind `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
     ///
     /// What a client of a session says behind its version and purpose is the session's id, which is not for a log.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn parse(bytes: &[u8]) -> Self {
         let shown = if bytes.starts_with(RESUMING) {
             let words = bytes.split_inclusive(|byte| *byte == b' ').take(2);
             let length = words.map(<[u8]>::len).sum();
@@ -46,7 +46,7 @@ mod tests {
             ("OpenSSH_9.2p1 Debian-2 a b", "OpenSSH_9.2p1 Debian-2 a b"),
             ("a\x1b[31m\u{ff}b\t", "a?[31m??b?"),
         ] {
-            assert_eq!(Software::of(said.as_bytes()).to_string(), shown);
+            assert_eq!(Software::parse(said.as_bytes()).to_string(), shown);
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::OnceLock;
 
-use switchboard::protocol::resume::exchange::lines::{First, first};
-use switchboard::protocol::resume::exchange::opening::{self, Opening};
-use switchboard::protocol::resume::exchange::welcome::{self, Welcome};
-use switchboard::protocol::resume::keys::OwnKey;
+use switchboard::protocol::resume::exchange::anchor_handshake::{self, AnchorHandshake};
+use switchboard::protocol::resume::exchange::client_handshake::{self, ClientHandshake};
+use switchboard::protocol::resume::exchange::lines::{FirstBytes, classify};
+use switchboard::protocol::resume::keys::AgreementKey;
 
-static KEY: OnceLock<OwnKey> = OnceLock::new();
+static KEY: OnceLock<AgreementKey> = OnceLock::new();
 
 /// Both sides come to the same end however the bytes are chopped. What is not this protocol's is passed on as it came, and a
 /// peer without keys gets no further than to a refusal.
@@ -15,25 +15,25 @@ pub(crate) fn check(bytes: &[u8]) {
     assert_eq!(to_client(bytes, bytes.len()), to_client(bytes, 1));
     assert_eq!(to_anchor(bytes, bytes.len()), to_anchor(bytes, 1));
     for cut in 0..bytes.len().min(300) {
-        let decision = first(&bytes[..cut]);
-        if decision != First::Undecided {
-            assert_eq!(first(bytes), decision, "the first {cut} bytes");
+        let decision = classify(&bytes[..cut]);
+        if decision != FirstBytes::NeedMore {
+            assert_eq!(classify(bytes), decision, "the first {cut} bytes");
             break;
         }
     }
 }
 
 fn to_client(bytes: &[u8], piece: usize) -> String {
-    let mut opening = Opening::begin();
+    let mut opening = ClientHandshake::begin();
     for (index, piece) in bytes.chunks(piece.max(1)).enumerate() {
         match opening.receive(piece) {
-            Ok(opening::Step::Undecided) => {}
-            Ok(opening::Step::Plain(held)) => {
+            Ok(client_handshake::HandshakeStep::NeedMore) => {}
+            Ok(client_handshake::HandshakeStep::Plain(held)) => {
                 assert!(bytes.starts_with(&held) && !opening.is_proved());
                 assert!(opening.take_output().is_empty(), "a target was sent something");
                 return "plain".to_owned();
             }
-            Ok(opening::Step::Attached(_)) => panic!("a proof without keys, in piece {index}"),
+            Ok(client_handshake::HandshakeStep::Attached(_)) => panic!("a proof without keys, in piece {index}"),
             Err(failure) => return format!("{failure:?}"),
         }
     }
@@ -41,20 +41,20 @@ fn to_client(bytes: &[u8], piece: usize) -> String {
 }
 
 fn to_anchor(bytes: &[u8], piece: usize) -> String {
-    let key = KEY.get_or_init(|| OwnKey::generate().expect("random bytes"));
-    let mut welcome = Welcome::new(key).expect("random bytes");
+    let key = KEY.get_or_init(|| AgreementKey::generate().expect("random bytes"));
+    let mut welcome = AnchorHandshake::new(key).expect("random bytes");
     let announcement = welcome.take_output();
     assert!(announcement.len() <= 255 && !announcement.starts_with(b"SSH-"));
     let mut decision = "undecided".to_owned();
     for piece in bytes.chunks(piece.max(1)) {
         decision = match welcome.receive(piece, key) {
-            Ok(welcome::Step::Undecided) => continue,
-            Ok(welcome::Step::Plain(held)) => {
+            Ok(anchor_handshake::Step::Undecided) => continue,
+            Ok(anchor_handshake::Step::Plain(held)) => {
                 assert!(bytes.starts_with(&held) && welcome.take_output().is_empty());
                 "plain".to_owned()
             }
-            Ok(welcome::Step::New(_)) => panic!("a proof without keys"),
-            Ok(welcome::Step::Resume(resume)) => format!("{:?}, {:?}", resume.claim.id, resume.proof),
+            Ok(anchor_handshake::Step::New(_)) => panic!("a proof without keys"),
+            Ok(anchor_handshake::Step::Resume(resume)) => format!("{:?}, {:?}", resume.claim.id, resume.proof),
             Err(end) => format!("{end:?}"),
         };
         break;

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use switchboard::policy::access::{Change, Mode};
 use switchboard::policy::allowlist::StaticTarget;
 use switchboard::tunnel::limits::{Limits, OwnerLimits};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -97,7 +97,7 @@ async fn a_service_that_goes_between_the_review_and_the_answer_is_not_dialled() 
             drop(held);
         };
         let (answer, ()) = tokio::join!(asked, changed);
-        let expected = format!("HTTP/1.1 403 {}\r\n", Refusal::NotAllowed.phrase());
+        let expected = format!("HTTP/1.1 403 {}\r\n", RefusalReason::NotAllowed.phrase());
         assert!(answer.starts_with(&expected), "{becomes:?}: {answer}");
         assert!(world.target.accept().now_or_never().is_none(), "{becomes:?}");
         // The right of the review is that of this name, and a Service that has it now has it, too.

@@ -9,20 +9,20 @@ use std::time::Duration;
 use switchboard::base::secret::Secret;
 use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::{
-    AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, Review, Reviewer, Sources, Unavailable,
+    AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, Review, ReviewError, Reviewer, Sources,
     User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Terms, Writer};
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
-use switchboard::proxy::open_tunnels::facts::Ids;
 use switchboard::proxy::open_tunnels::registry::Registry;
+use switchboard::proxy::open_tunnels::request_info::Ids;
 use switchboard::proxy::record::AccessLog;
-use switchboard::tunnel::drain::Conductor;
+use switchboard::tunnel::drain::DrainController;
 use switchboard::tunnel::limits::budget::Budgets;
 use switchboard::tunnel::limits::connect_rate::ConnectRate;
 use switchboard::tunnel::limits::owners::LimitOwners;
 use switchboard::tunnel::limits::slots::Slots;
-use switchboard::tunnel::limits::unfinished::Unfinished;
+use switchboard::tunnel::limits::unfinished::UnfinishedSet;
 use switchboard::tunnel::limits::{Limits, TargetLimits};
 use switchboard::tunnel::metrics::Metrics;
 use switchboard::tunnel::relay::Resources;
@@ -58,9 +58,9 @@ impl Cluster {
         self.allowed.lock().remove(&(user.to_owned(), service.to_owned()));
     }
 
-    fn answer<T>(&self, answer: T) -> Result<T, Unavailable> {
+    fn answer<T>(&self, answer: T) -> Result<T, ReviewError> {
         match self.is_away.load(Ordering::Relaxed) {
-            true => Err(Unavailable {
+            true => Err(ReviewError {
                 kind: "timeout",
                 message: "no answer".into(),
             }),
@@ -76,8 +76,8 @@ impl Reviewer for Cluster {
             drop(self.proofs.lock().await);
             let tokens = self.tokens.lock();
             self.answer(match tokens.get(token.expose()) {
-                Some(name) => Verdict::Proved(Arc::new(user(name))),
-                None => Verdict::Refused("the token is not valid".into()),
+                Some(name) => Verdict::Authenticated(Arc::new(user(name))),
+                None => Verdict::Rejected("the token is not valid".into()),
             })
         })
     }
@@ -119,7 +119,7 @@ pub(crate) struct World {
     pub(crate) target: TcpListener,
     pub(crate) writer: Writer,
     /// Taken by what drains.
-    pub(crate) conductor: Option<Conductor>,
+    pub(crate) conductor: Option<DrainController>,
 }
 
 impl World {
@@ -147,7 +147,7 @@ impl World {
         writer.replace(vec![service("a", address), service("b", address)], true);
         let own: StaticTarget = format!("box.local:22={address}").parse().unwrap();
         writer.publish(&[own], &limits);
-        let (conductor, drain) = Conductor::new();
+        let (conductor, drain) = DrainController::new();
         let metrics = Metrics::new().unwrap();
         let burst = limits.tunnel.burst;
         let shared = Shared {
@@ -161,7 +161,7 @@ impl World {
             clients: LimitOwners::new(limits.of_clients()),
             users: LimitOwners::new(limits.of_users()),
             connect_rate: ConnectRate::new(limits.client),
-            unfinished: Unfinished::new(None),
+            unfinished: UnfinishedSet::new(None),
             tunnels: Arc::new(Slots::new(None)),
             total: Budgets::new(limits.total.rates(), burst),
             ids: Ids::default(),

@@ -4,8 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use switchboard::protocol::resume::Options;
-use switchboard::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side};
-use switchboard::protocol::resume::exchange::opening::{Attached, Failure, Opening, Secrets, Step};
+use switchboard::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
+use switchboard::protocol::resume::exchange::client_handshake::{
+    ClientHandshake, HandshakeError, HandshakeResult, HandshakeStep, ResumptionSecrets,
+};
 use switchboard::protocol::resume::session::Session;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
 use tokio::net::TcpStream;
@@ -17,15 +19,15 @@ use crate::harness::peer::Peer;
 /// A client with a session.
 pub(crate) struct Client {
     pub(crate) driver: Driver,
-    pub(crate) secrets: Secrets,
-    pub(crate) link: Option<Link<TcpStream>>,
+    pub(crate) secrets: ResumptionSecrets,
+    pub(crate) link: Option<Attachment<TcpStream>>,
     program: DuplexStream,
 }
 
 impl Client {
     /// Begins a session. The second value is the other end of its stdin and stdout.
-    pub(crate) async fn begin(anchor: SocketAddr) -> Result<(Self, DuplexStream), Failure> {
-        let (stream, attached) = exchange(anchor, Opening::begin()).await?;
+    pub(crate) async fn begin(anchor: SocketAddr) -> Result<(Self, DuplexStream), HandshakeError> {
+        let (stream, attached) = exchange(anchor, ClientHandshake::begin()).await?;
         let (program, user) = duplex(64 * 1024);
         let mut client = Self {
             driver: Driver::new(Session::new(Options::default()), Side::Client),
@@ -38,9 +40,9 @@ impl Client {
     }
 
     /// Resumes the session on another connection. The one before, if there is one, stays open in `link`'s place.
-    pub(crate) async fn resume(&mut self, anchor: SocketAddr) -> Result<(), Failure> {
+    pub(crate) async fn resume(&mut self, anchor: SocketAddr) -> Result<(), HandshakeError> {
         self.cut();
-        let opening = Opening::resume(self.secrets.clone(), self.driver.session().received()).unwrap();
+        let opening = ClientHandshake::resume(self.secrets.clone(), self.driver.session().received()).unwrap();
         let (stream, attached) = exchange(anchor, opening).await?;
         self.attach(stream, &attached);
         Ok(())
@@ -89,8 +91,8 @@ impl Client {
         assert_eq!(&bytes, b"hello");
     }
 
-    fn attach(&mut self, stream: TcpStream, attached: &Attached) {
-        let exchanged = Exchanged {
+    fn attach(&mut self, stream: TcpStream, attached: &HandshakeResult) {
+        let exchanged = HandshakeOutput {
             answer: Vec::new(),
             received: attached.received,
             rest: &attached.rest,
@@ -100,21 +102,24 @@ impl Client {
 }
 
 /// Begins the exchange of a resume, and returns the connection with the proof that is still to be sent on it.
-pub(crate) async fn proof(anchor: SocketAddr, secrets: &Secrets) -> (TcpStream, Vec<u8>) {
-    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+pub(crate) async fn proof(anchor: SocketAddr, secrets: &ResumptionSecrets) -> (TcpStream, Vec<u8>) {
+    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
     let mut stream = TcpStream::connect(anchor).await.unwrap();
     stream.write_all(&opening.take_output()).await.unwrap();
     let mut bytes = vec![0; 4096];
     while !opening.is_proved() {
         let read = timeout(DEADLINE, stream.read(&mut bytes)).await.unwrap().unwrap();
         assert!(read > 0);
-        assert!(matches!(opening.receive(&bytes[..read]), Ok(Step::Undecided)));
+        assert!(matches!(opening.receive(&bytes[..read]), Ok(HandshakeStep::NeedMore)));
     }
     (stream, opening.take_output())
 }
 
 /// Goes through an exchange.
-pub(crate) async fn exchange(anchor: SocketAddr, mut opening: Opening) -> Result<(TcpStream, Attached), Failure> {
+pub(crate) async fn exchange(
+    anchor: SocketAddr,
+    mut opening: ClientHandshake,
+) -> Result<(TcpStream, HandshakeResult), HandshakeError> {
     let mut stream = TcpStream::connect(anchor).await.unwrap();
     let exchanged = async {
         let mut bytes = vec![0; 4096];
@@ -123,12 +128,12 @@ pub(crate) async fn exchange(anchor: SocketAddr, mut opening: Opening) -> Result
             stream.write_all(&opening.take_output()).await.ok();
             let read = stream.read(&mut bytes).await.unwrap_or_default();
             if read == 0 {
-                return Err(Failure::Fault);
+                return Err(HandshakeError::Fault);
             }
             match opening.receive(&bytes[..read])? {
-                Step::Undecided => {}
-                Step::Attached(attached) => return Ok(attached),
-                Step::Plain(bytes) => panic!("no anchor: {bytes:?}"),
+                HandshakeStep::NeedMore => {}
+                HandshakeStep::Attached(attached) => return Ok(attached),
+                HandshakeStep::Plain(bytes) => panic!("no anchor: {bytes:?}"),
             }
         }
     };

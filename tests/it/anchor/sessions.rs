@@ -3,9 +3,9 @@
 use std::io::{Write as _, pipe};
 use std::time::Duration;
 
-use switchboard::protocol::resume::driver::{Event, Unlinked};
-use switchboard::protocol::resume::exchange::opening::Failure;
-use switchboard::protocol::resume::reason::{End, Going};
+use switchboard::protocol::resume::driver::{DetachCause, Event};
+use switchboard::protocol::resume::exchange::client_handshake::HandshakeError;
+use switchboard::protocol::resume::reason::{DetachReason, EndReason};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
@@ -18,7 +18,7 @@ use crate::harness::target::{Closed, Echo, Target};
 use crate::harness::{DEADLINE, allow};
 
 /// Runs a client until its session is over.
-async fn to_the_end(client: &mut Client) -> End {
+async fn to_the_end(client: &mut Client) -> EndReason {
     let event = client.run().await;
     let Event::Over(end) = event else {
         panic!("{event:?}");
@@ -71,7 +71,7 @@ fn all_bytes_arrive_once_and_in_order_over_connections_that_are_cut() {
                     match client.resume(anchor.address()).await {
                         Ok(()) => {}
                         // The cut has met the answer to the end.
-                        Err(Failure::Ended(End::Gone)) if client.driver.session().is_complete() => break End::Done,
+                        Err(HandshakeError::Ended(EndReason::NoSuchSession)) if client.driver.session().is_complete() => break EndReason::Completed,
                         Err(error) => panic!("{error}"),
                     }
                     resumes += 1;
@@ -83,7 +83,7 @@ fn all_bytes_arrive_once_and_in_order_over_connections_that_are_cut() {
             };
             break end;
         };
-        assert_eq!(end, End::Done);
+        assert_eq!(end, EndReason::Completed);
         echoing.await.unwrap().unwrap();
         let line = anchor.access_line();
         let number = |field: &str| line[field].as_u64().unwrap();
@@ -107,7 +107,7 @@ fn a_target_whose_end_of_stream_is_refused_ends_its_session() {
         let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
         let _server = target.accept();
         user.shutdown().await.unwrap();
-        assert_eq!(to_the_end(&mut client).await, End::Reset);
+        assert_eq!(to_the_end(&mut client).await, EndReason::Reset);
     });
     assert_eq!(anchor.access_line()["reason"], "reset");
 }
@@ -120,11 +120,14 @@ fn a_newer_connection_displaces_an_older_one() {
         let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
         let mut server = target.accept();
         // Another process with the keys, or the same one that believes its connection to be dead.
-        let opening =
-            switchboard::protocol::resume::exchange::opening::Opening::resume(client.secrets.clone(), 0).unwrap();
+        let opening = switchboard::protocol::resume::exchange::client_handshake::ClientHandshake::resume(
+            client.secrets.clone(),
+            0,
+        )
+        .unwrap();
         let other = super::client::exchange(anchor.address(), opening).await.unwrap();
         let event = client.run().await;
-        let is_displaced = matches!(event, Event::Unlinked(Unlinked::Going(Going::Displaced)));
+        let is_displaced = matches!(event, Event::Detached(DetachCause::ByPeer(DetachReason::Displaced)));
         assert!(is_displaced, "{event:?}");
         drop(other);
         client.resume(anchor.address()).await.unwrap();
@@ -175,7 +178,7 @@ fn a_reset_of_the_target_comes_behind_its_bytes_and_stays_a_reset() {
             read = user.read_exact(&mut bytes) => assert_eq!(read.unwrap(), 10),
         }
         server.reset();
-        assert_eq!(to_the_end(&mut client).await, End::Reset);
+        assert_eq!(to_the_end(&mut client).await, EndReason::Reset);
     });
     assert_eq!(anchor.access_line()["reason"], "reset");
     anchor.counts("session_ends_total{reason=\"reset\"}", 1.0);
@@ -197,8 +200,8 @@ fn a_client_that_is_interrupted_resets_the_target_behind_its_bytes() {
             event = client.run() => panic!("{event:?}"),
             server = reading => server.unwrap(),
         };
-        client.driver.session_mut().end(End::Closed);
-        assert_eq!(to_the_end(&mut client).await, End::Closed);
+        client.driver.session_mut().end(EndReason::ProgramExited);
+        assert_eq!(to_the_end(&mut client).await, EndReason::ProgramExited);
         server.expect_reset();
     });
 }
@@ -208,7 +211,7 @@ fn a_target_that_cannot_be_reached_is_said_to_be() {
     let target = Closed::bind();
     let anchor = Anchor::start(target.address(), &[]);
     let failure = block_on(Client::begin(anchor.address())).err();
-    assert_eq!(failure, Some(Failure::Ended(End::Unreachable)));
+    assert_eq!(failure, Some(HandshakeError::Ended(EndReason::Unreachable)));
     anchor.counts("sessions{state=\"attached\"}", 0.0);
 }
 
@@ -220,23 +223,26 @@ fn one_session_too_many_is_refused_unless_another_is_of_no_more_use() {
         let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
         let server = client.exchanges_keys(&mut user, target.accept()).await;
         let failure = Client::begin(anchor.address()).await.err();
-        assert_eq!(failure, Some(Failure::Ended(End::Full)));
+        assert_eq!(failure, Some(HandshakeError::Ended(EndReason::TooManySessions)));
         // Its user may have logged in.
         drop(client.cut());
         anchor.counts("sessions{state=\"detached\"}", 1.0);
         assert_eq!(
             Client::begin(anchor.address()).await.err(),
-            Some(Failure::Ended(End::Full))
+            Some(HandshakeError::Ended(EndReason::TooManySessions))
         );
         // A session that has lost its connection and its target has nothing but its last bytes.
         drop(server);
         let (mut other, _user) = loop {
             match Client::begin(anchor.address()).await {
                 Ok(begun) => break begun,
-                Err(failure) => assert_eq!(failure, Failure::Ended(End::Full)),
+                Err(failure) => assert_eq!(failure, HandshakeError::Ended(EndReason::TooManySessions)),
             }
         };
-        assert_eq!(client.resume(anchor.address()).await, Err(Failure::Ended(End::Gone)));
+        assert_eq!(
+            client.resume(anchor.address()).await,
+            Err(HandshakeError::Ended(EndReason::NoSuchSession))
+        );
         // One without a login gives its place up, here and at the SSH server.
         let mut server = target.accept();
         drop(other.cut());
@@ -258,7 +264,7 @@ fn a_session_without_a_connection_expires_and_says_so() {
         anchor.counts("sessions{state=\"ended\"}", 1.0);
         server.expect_reset();
         client.resume(anchor.address()).await.unwrap();
-        assert_eq!(to_the_end(&mut client).await, End::Expired);
+        assert_eq!(to_the_end(&mut client).await, EndReason::Expired);
     });
     let line = anchor.access_line();
     assert_eq!(
@@ -279,7 +285,7 @@ fn a_stop_is_said_to_every_client() {
         drop(detached.cut());
         anchor.counts("sessions{state=\"detached\"}", 1.0);
         anchor.0.process.signal(rustix::process::Signal::TERM);
-        assert_eq!(to_the_end(&mut client).await, End::Stopping);
+        assert_eq!(to_the_end(&mut client).await, EndReason::Stopping);
         servers.iter_mut().for_each(|server| server.expect_reset());
     });
     assert_eq!(anchor.0.process.exit_status(), 0);
@@ -301,7 +307,7 @@ fn a_drain_is_the_end_of_all_sessions() {
             r#"{"phase":"serving","tunnels":1,"connections":0}"#
         );
         assert_eq!(anchor.0.ask_admin("POST", "/drain").status, 202);
-        assert_eq!(to_the_end(&mut client).await, End::Stopping);
+        assert_eq!(to_the_end(&mut client).await, EndReason::Stopping);
         server.expect_reset();
     });
     assert_eq!(anchor.0.process.exit_status(), 0);

@@ -13,11 +13,11 @@ use crate::harness::target::{Echo, Target};
 
 /// A relay to that address that passes each byte of a client on in a write of its own: so many of each connection, and no
 /// further one.
-fn dripping<const N: usize>(to: SocketAddr, most: [usize; N]) -> SocketAddr {
+fn dripping<const N: usize>(to: SocketAddr, max: [usize; N]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        for (client, most) in listener.incoming().map_while(Result::ok).zip(most) {
+        for (client, most) in listener.incoming().map_while(Result::ok).zip(max) {
             let anchor = TcpStream::connect(to).unwrap();
             anchor.set_nodelay(true).unwrap();
             let (mut from, mut back) = (anchor.try_clone().unwrap(), client.try_clone().unwrap());
@@ -29,9 +29,9 @@ fn dripping<const N: usize>(to: SocketAddr, most: [usize; N]) -> SocketAddr {
 }
 
 /// To the end of one side. The bytes beyond `most` are lost.
-fn drip(mut client: TcpStream, mut anchor: TcpStream, most: usize) -> io::Result<()> {
+fn drip(mut client: TcpStream, mut anchor: TcpStream, max: usize) -> io::Result<()> {
     let mut chunk = [0; 4096];
-    let mut left = most;
+    let mut left = max;
     loop {
         let read = client.read(&mut chunk)?;
         if read == 0 {

@@ -1,10 +1,10 @@
 //! Peers without the keys of a session, and peers that do not keep to the protocol.
 
+use switchboard::protocol::resume::exchange::client_handshake::{ClientHandshake, HandshakeError, HandshakeStep};
 use switchboard::protocol::resume::exchange::lines::{Hello, IDENTIFICATION};
-use switchboard::protocol::resume::exchange::opening::{Failure, Opening, Step};
 use switchboard::protocol::resume::frame::Frame;
 use switchboard::protocol::resume::keys::{Mac, Nonce, PublicKey, SessionId};
-use switchboard::protocol::resume::reason::End;
+use switchboard::protocol::resume::reason::EndReason;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -26,7 +26,7 @@ fn answer(anchor: &Anchor, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-fn end(end: End) -> Vec<u8> {
+fn end(end: EndReason) -> Vec<u8> {
     let mut bytes = IDENTIFICATION.as_bytes().to_vec();
     Frame::End(end).encode(&mut bytes);
     bytes
@@ -49,7 +49,7 @@ fn an_id_without_its_keys_is_like_no_id() {
         let stolen = client.secrets.id;
         for id in [stolen, SessionId([5; 16]), SessionId::NONE] {
             for received in [0, 1, u64::MAX] {
-                assert_eq!(answer(&anchor, &resume(id, received)), end(End::Gone));
+                assert_eq!(answer(&anchor, &resume(id, received)), end(EndReason::NoSuchSession));
             }
         }
         anchor.counts("exchanges_total{result=\"gone\"}", 9.0);
@@ -67,7 +67,7 @@ fn an_exchange_that_was_recorded_resumes_nothing_when_it_is_replayed() {
         let mut server = target.accept();
         drop(client.cut());
         // All that a listener hears of the client in a resume that succeeds.
-        let mut opening = Opening::resume(client.secrets.clone(), 0).unwrap();
+        let mut opening = ClientHandshake::resume(client.secrets.clone(), 0).unwrap();
         let mut recorded = opening.take_output();
         let mut stream = TcpStream::connect(anchor.address()).await.unwrap();
         stream.write_all(&recorded).await.unwrap();
@@ -78,12 +78,12 @@ fn an_exchange_that_was_recorded_resumes_nothing_when_it_is_replayed() {
             let output = opening.take_output();
             stream.write_all(&output).await.unwrap();
             recorded.extend(output);
-            if matches!(step, Step::Attached(_)) {
+            if matches!(step, HandshakeStep::Attached(_)) {
                 break;
             }
         }
         for _ in 0..3 {
-            assert_eq!(answer(&anchor, &recorded), end(End::Gone));
+            assert_eq!(answer(&anchor, &recorded), end(EndReason::NoSuchSession));
         }
         anchor.counts("exchanges_total{result=\"gone\"}", 3.0);
         // The session is untouched, and its target was dialled once.
@@ -105,7 +105,7 @@ fn hellos_with_faults_are_told_the_version_and_never_reach_the_target() {
         hello.replace("01", "zz"),
         hello.replace("\r\n", &"x".repeat(300)),
     ] {
-        assert_eq!(answer(&anchor, faulty.as_bytes()), end(End::Version), "{faulty}");
+        assert_eq!(answer(&anchor, faulty.as_bytes()), end(EndReason::Version), "{faulty}");
     }
     let framed = |bytes: &[u8]| [hello.as_bytes(), bytes].concat();
     let mut wrong = Vec::new();
@@ -124,7 +124,11 @@ fn hellos_with_faults_are_told_the_version_and_never_reach_the_target() {
         // Unknown types without end.
         &[[77, 0, 4, 0].as_slice(), &[0; 1024]].concat().repeat(9),
     ] {
-        assert_eq!(answer(&anchor, &framed(frames)), end(End::Malformed), "{frames:?}");
+        assert_eq!(
+            answer(&anchor, &framed(frames)),
+            end(EndReason::Malformed),
+            "{frames:?}"
+        );
     }
     target.expect_no_connection();
     anchor.counts("exchanges_total{result=\"version\"}", 4.0);
@@ -139,13 +143,13 @@ fn a_client_that_expects_what_was_never_sent_has_lost_its_session() {
         let (mut client, _user) = Client::begin(anchor.address()).await.unwrap();
         let mut server = target.accept();
         drop(client.cut());
-        let opening = Opening::resume(client.secrets.clone(), 1).unwrap();
+        let opening = ClientHandshake::resume(client.secrets.clone(), 1).unwrap();
         let attached = exchange(anchor.address(), opening).await;
         drop(attached);
         server.expect_reset();
         assert_eq!(
             client.resume(anchor.address()).await.err(),
-            Some(Failure::Ended(End::Gone))
+            Some(HandshakeError::Ended(EndReason::NoSuchSession))
         );
     });
     assert_eq!(anchor.access_line()["reason"], "lost");

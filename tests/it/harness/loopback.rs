@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use switchboard::tunnel::direction::{Both, Direction};
-use switchboard::tunnel::drain::Open;
+use switchboard::tunnel::drain::TunnelGuard;
 use switchboard::tunnel::limits::bucket::Limit;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::outcome::Close;
 use switchboard::tunnel::relay::meter::{Meter, Totals};
-use switchboard::tunnel::relay::{Early, Options, Resources, Terms, Transports, relay};
+use switchboard::tunnel::relay::{Early, Options, RelayConfig, Resources, Transports, relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -48,7 +48,7 @@ pub(crate) struct Rig {
     pub(crate) setup: Setup,
     pub(crate) options: Options,
     /// The tunnel, if it is resumable.
-    pub(crate) resumable: Option<Open>,
+    pub(crate) resumable: Option<TunnelGuard>,
 }
 
 impl Rig {
@@ -90,8 +90,8 @@ impl Rig {
     }
 
     /// The terms of this rig's relays.
-    pub(crate) fn terms(&self) -> Terms<'_> {
-        Terms {
+    pub(crate) fn terms(&self) -> RelayConfig<'_> {
+        RelayConfig {
             limits: Both {
                 upload: (&self.upload).into(),
                 download: (&self.download).into(),

@@ -138,13 +138,13 @@ pub(crate) fn named_by(variable: &str) -> String {
 }
 
 /// The binary with at most that many descriptors.
-pub(crate) fn switchboard_with_descriptors(most: u32, arguments: &[&str]) -> Command {
-    with_descriptors(most, &switchboard(arguments))
+pub(crate) fn switchboard_with_descriptors(max: u32, arguments: &[&str]) -> Command {
+    with_descriptors(max, &switchboard(arguments))
 }
 
 /// A program of ours with at most that many descriptors.
-pub(crate) fn with_descriptors(most: u32, command: &Command) -> Command {
-    with_limit(&format!("-n {most}"), command)
+pub(crate) fn with_descriptors(max: u32, command: &Command) -> Command {
+    with_limit(&format!("-n {max}"), command)
 }
 
 /// A program of ours under a limit, as ulimit of bash takes it, and with the default action for SIGXFSZ.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use switchboard::daemon::logging::Logs;
 use switchboard::proxy::config::{Loaded, Overrides, Purpose, Report};
 use switchboard::proxy::serve::{App, Command};
-use switchboard::tunnel::drain::Drained;
+use switchboard::tunnel::drain::DrainResult;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ pub(crate) struct Proxy {
     admin: SocketAddr,
     settings: Arc<Mutex<String>>,
     commands: mpsc::Sender<Command>,
-    running: JoinHandle<Drained>,
+    running: JoinHandle<DrainResult>,
     runtime: Runtime,
 }
 
@@ -72,7 +72,7 @@ impl Proxy {
     }
 
     /// Waits for the end of the drain.
-    pub(crate) fn drained(self) -> Drained {
+    pub(crate) fn drained(self) -> DrainResult {
         let running = async { timeout(DEADLINE, self.running).await };
         self.runtime.block_on(running).unwrap().unwrap()
     }

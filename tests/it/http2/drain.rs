@@ -1,6 +1,6 @@
 //! The ends of connections: by a drain, without a tunnel, without a request.
 
-use switchboard::tunnel::drain::Drained;
+use switchboard::tunnel::drain::DrainResult;
 
 use super::peer::{Peer, code};
 use super::raw::Raw;
@@ -28,7 +28,7 @@ fn a_drain_sends_goaway_refuses_new_tunnels_and_waits_for_the_others() {
     peer.tell("end 1");
     peer.expect_end(1);
     assert_eq!(peer.event("closed", 0)["how"], "end");
-    assert_eq!(proxy.drained(), Drained::Clean);
+    assert_eq!(proxy.drained(), DrainResult::Clean);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn past_the_deadline_of_the_drain_tunnels_are_reset_and_then_the_connection_ends
     server.expect_reset();
     peer.expect_reset(1, code::CONNECT_ERROR);
     peer.event("closed", 0);
-    assert_eq!(proxy.drained(), Drained::Cut);
+    assert_eq!(proxy.drained(), DrainResult::Cut);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn of_one_connection_a_drain_ends_the_streams_that_are_resumable_in_order() {
         service.expect_end();
         service.finish();
         peer.expect_end(3);
-        assert_eq!(proxy.drained(), Drained::Clean);
+        assert_eq!(proxy.drained(), DrainResult::Clean);
     }
 }
 

@@ -129,13 +129,13 @@ fn every_flood_ends_its_connection_and_memory_is_bounded() {
                 }
                 burst
             };
-            let sent = raw.flood(burst, MOST_TAKEN, reads);
+            let sent = raw.flood(burst, MAX_TAKEN, reads);
             println!("{}: {} KiB until it was ended", flood.name, sent / 1024);
             bystander.send("still here");
             bystander.expect("still here");
         }
         let grown = resident(&server).saturating_sub(before);
-        assert!(grown < MOST_GROWN, "{}: {grown} KiB more", flood.name);
+        assert!(grown < MAX_GROWN, "{}: {grown} KiB more", flood.name);
     }
     server.settles("connections_active", 1.0);
     server.settles(
@@ -200,12 +200,12 @@ fn fields_that_decompress_to_megabytes_are_refused_without_them() {
     drop(raw);
     server.settles("connections_active", 0.0);
     let grown = resident(&server).saturating_sub(before);
-    assert!(grown < MOST_GROWN, "{grown} KiB more");
+    assert!(grown < MAX_GROWN, "{grown} KiB more");
 }
 
 /// The caps of one client would end some of the floods before their frames do.
 const OPEN: &str = "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
 /// The sockets' buffers take bytes whatever the proxy does.
-const MOST_TAKEN: usize = 64 * 1024 * 1024;
+const MAX_TAKEN: usize = 64 * 1024 * 1024;
 /// For all floods together, in KiB.
-const MOST_GROWN: usize = 24 * 1024;
+const MAX_GROWN: usize = 24 * 1024;

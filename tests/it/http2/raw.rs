@@ -77,7 +77,7 @@ impl Raw {
     /// Sends this for as long as the proxy takes it, for at most that many bytes, reading what it answers or not.
     /// Returns how many were sent, when the proxy has ended the connection.
     #[track_caller]
-    pub(crate) fn flood(mut self, mut next: impl FnMut() -> Vec<u8>, most: usize, reads: bool) -> usize {
+    pub(crate) fn flood(mut self, mut next: impl FnMut() -> Vec<u8>, max: usize, reads: bool) -> usize {
         let mut answers = self.stream.try_clone().unwrap();
         let reading = thread::spawn(move || {
             let mut sink = [0; 65536];
@@ -92,7 +92,7 @@ impl Raw {
                 Ok(written) if written == burst.len() => sent += written,
                 Ok(_) | Err(_) => break true,
             }
-            if sent > most {
+            if sent > max {
                 break false;
             }
         };

@@ -10,7 +10,7 @@ use crate::harness::process::{Server, Settings};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::{Closed, Echo, Target};
 use crate::harness::{allow, eventually};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 #[test]
 fn a_refused_stream_has_status_phrase_and_reason_and_does_not_hurt_its_siblings() {
@@ -32,21 +32,21 @@ fn a_refused_stream_has_status_phrase_and_reason_and_does_not_hurt_its_siblings(
             connect("other:22"),
             "403",
             "http_request_denied",
-            Refusal::NotAllowed.phrase(),
+            RefusalReason::NotAllowed.phrase(),
         ),
         (
             5,
             get.to_vec(),
             "405",
             "http_request_error",
-            Refusal::MethodNotAllowed.phrase(),
+            RefusalReason::MethodNotAllowed.phrase(),
         ),
         (
             7,
             connect("gone:22"),
             "502",
             "connection_refused",
-            Refusal::TargetRefused.phrase(),
+            RefusalReason::TargetRefused.phrase(),
         ),
     ] {
         peer.ask_with(stream, &fields);

@@ -54,7 +54,7 @@ impl Uploader {
     fn upload(&mut self, stream: u32, mut bytes: usize, to: &mut Peer) {
         while bytes > 0 {
             let window = self.connection.min(self.streams[&stream]);
-            let now = bytes.min(LONGEST_FRAME).min(usize::try_from(window).unwrap_or(0));
+            let now = bytes.min(MAX_FRAME).min(usize::try_from(window).unwrap_or(0));
             if now == 0 {
                 self.receive();
                 continue;
@@ -158,4 +158,4 @@ fn a_client_that_acknowledges_settings_late_or_never_can_still_upload() {
 
 /// Of a stream and of a connection, by default (section 6.9.2).
 const WINDOW: i64 = 65_535;
-const LONGEST_FRAME: usize = 16 * 1024;
+const MAX_FRAME: usize = 16 * 1024;

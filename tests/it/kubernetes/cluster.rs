@@ -79,7 +79,7 @@ pub(crate) fn run_restarting<F: AsyncFnOnce(&Ground)>(scenario: F) {
             "--nocapture",
             "--test-threads=1",
         ],
-        longest: LONGEST,
+        timeout: TIMEOUT,
         namespaces: &lab::NAMESPACES,
     };
     lab::run_program(program, async |lab| {
@@ -292,7 +292,7 @@ impl Ground {
 /// Refusals of the fake API server after its start: one for each watch.
 const FORBIDDEN: usize = 8;
 /// The deadline of twenty restarts.
-const LONGEST: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 impl Reviewing {
     /// Creates the object, or makes it be so.

@@ -58,7 +58,7 @@ fn run_in(namespaces: &[&[&str]], function: &str, scenario: impl AsyncFnOnce(Lab
     let [slow, measured] = ["slow", "measured"].map(|below| format!("{module}::{below}::{name}"));
     let program = Program {
         arguments: &[function, &slow, &measured, "--exact", "--nocapture", "--test-threads=1"],
-        longest: LONGEST,
+        timeout: TIMEOUT,
         namespaces,
     };
     run_program(program, scenario);
@@ -67,7 +67,7 @@ fn run_in(namespaces: &[&[&str]], function: &str, scenario: impl AsyncFnOnce(Lab
 /// The same for any program that comes here again when it is run with these arguments.
 pub(crate) fn run_program(program: Program<'_>, scenario: impl AsyncFnOnce(Lab)) {
     match env::var_os(INSIDE) {
-        Some(directory) => inside(Path::new(&directory), program.longest, scenario),
+        Some(directory) => inside(Path::new(&directory), program.timeout, scenario),
         None => outside(program),
     }
 }
@@ -77,7 +77,7 @@ pub(crate) fn run_program(program: Program<'_>, scenario: impl AsyncFnOnce(Lab))
 pub(crate) struct Program<'a> {
     pub(crate) arguments: &'a [&'a str],
     /// The deadline of its scenario.
-    pub(crate) longest: Duration,
+    pub(crate) timeout: Duration,
     /// The commands that may run another in a new network namespace, of which the first that works is taken.
     pub(crate) namespaces: &'a [&'a [&'a str]],
 }
@@ -107,7 +107,7 @@ fn outside(this: Program<'_>) {
         .process_group(0)
         .spawn()
         .unwrap();
-    let status = ended(&mut running, this.longest);
+    let status = ended(&mut running, this.timeout);
     eprintln!("{}", fs::read_to_string(&log).unwrap());
     let name = this.arguments.first();
     assert!(status.success(), "{name:?} failed in its network: {status}");
@@ -116,13 +116,13 @@ fn outside(this: Program<'_>) {
 }
 
 /// The status of a process. One that is stuck is ended, with the proxy that it started.
-fn ended(running: &mut Child, longest: Duration) -> ExitStatus {
+fn ended(running: &mut Child, timeout: Duration) -> ExitStatus {
     let started = Instant::now();
     loop {
         if let Some(status) = running.try_wait().unwrap() {
             return status;
         }
-        if started.elapsed() > longest + Duration::from_secs(15) {
+        if started.elapsed() > timeout + Duration::from_secs(15) {
             kill_process_group(Pid::from_child(running), Signal::KILL).unwrap();
             return running.wait().unwrap();
         }
@@ -145,7 +145,7 @@ fn namespace<'a>(commands: &[&'a [&'a str]]) -> &'a [&'a str] {
     commands.iter().find(works).copied().unwrap_or_default()
 }
 
-fn inside(directory: &Path, longest: Duration, scenario: impl AsyncFnOnce(Lab)) {
+fn inside(directory: &Path, max: Duration, scenario: impl AsyncFnOnce(Lab)) {
     let lab = Lab::new(directory);
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -154,10 +154,7 @@ fn inside(directory: &Path, longest: Duration, scenario: impl AsyncFnOnce(Lab)) 
         .unwrap();
     runtime.block_on(async {
         let scenario = Box::pin(scenario(lab));
-        assert!(
-            timeout(longest, scenario).await.is_ok(),
-            "it took longer than {longest:?}"
-        );
+        assert!(timeout(max, scenario).await.is_ok(), "it took longer than {max:?}");
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     fs::write(directory.join(DONE), "").unwrap();
@@ -271,4 +268,4 @@ route add 169.254.169.254 via 10.8.0.1
 const INSIDE: &str = "SWITCHBOARD_TEST_LAB";
 /// The file that says that a scenario ran to its end.
 const DONE: &str = "done";
-const LONGEST: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);

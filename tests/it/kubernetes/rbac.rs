@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use switchboard::kubernetes::{Origin, Thread, watch_rbac};
+use switchboard::kubernetes::{BackgroundRuntime, WatchContext, watch_rbac};
 use switchboard::policy::access::Change;
 use switchboard::tunnel::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -19,7 +19,7 @@ struct Scene {
     api: Api,
     changes: UnboundedReceiver<Change>,
     metrics: Metrics,
-    _watch: Thread,
+    _watch: BackgroundRuntime,
 }
 
 impl Scene {
@@ -33,7 +33,7 @@ impl Scene {
         let (sender, changes) = unbounded_channel();
         let metrics = Metrics::new().unwrap();
         let told = move |change| sender.send(change).unwrap();
-        let origin = Origin {
+        let origin = WatchContext {
             kubeconfig: Some(api.kubeconfig()),
             metrics: metrics.clone(),
             watches: Arc::default(),
@@ -105,7 +105,7 @@ fn of_team_a() -> Change {
 }
 
 fn gone(name: &str) -> Change {
-    Change::UserGone(format!("u-{name}").into())
+    Change::UserDeleted(format!("u-{name}").into())
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_namespace_that_is_deleted_takes_its_bindings_and_accounts() {
         scene.watched(1).await;
         scene.api.delete(&namespace("team-a", &json!({})));
         let mut told = [scene.told().await, scene.told().await, scene.told().await];
-        told.sort_by_key(|change| matches!(change, Change::UserGone(_)));
+        told.sort_by_key(|change| matches!(change, Change::UserDeleted(_)));
         assert_eq!(told, [of_team_a(), of_team_a(), gone("ci")]);
     });
 }
@@ -191,7 +191,7 @@ fn what_changes_during_an_outage_is_told_after_it_and_nothing_is_told_if_nothing
         scene.api.compact();
         scene.api.open();
         let mut told = [scene.told().await, scene.told().await];
-        told.sort_by_key(|change| matches!(change, Change::UserGone(_)));
+        told.sort_by_key(|change| matches!(change, Change::UserDeleted(_)));
         assert_eq!(told, [Change::Everywhere, gone("ci")]);
     });
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use switchboard::policy::access::tickets::{Minted, Ticket};
+use switchboard::policy::access::tickets::{NewTicket, Ticket};
 use tokio::time::sleep;
 
 use super::cluster::{self, Ground};
@@ -136,8 +136,8 @@ impl<'a> Scene<'a> {
 }
 
 /// A ticket, and the data of the Secret with it.
-fn ticket() -> (Minted, Value) {
-    let minted = Minted::new().unwrap();
+fn ticket() -> (NewTicket, Value) {
+    let minted = NewTicket::new().unwrap();
     let ticket = Ticket {
         user: "carol".into(),
         groups: Vec::new(),
@@ -152,7 +152,7 @@ fn ticket() -> (Minted, Value) {
 fn what_is_taken_back_after_a_restart_of_the_api_server_ends_soon() {
     cluster::run_restarting(async |ground| {
         let scene = Scene::new(ground).await;
-        let (rounds, longest) = match ground.is_real() {
+        let (rounds, max) = match ground.is_real() {
             true => (20, Duration::from_secs(2)),
             false => (2, RECOVERY),
         };
@@ -170,11 +170,11 @@ fn what_is_taken_back_after_a_restart_of_the_api_server_ends_soon() {
                 "figure: restart {round}, {away:.1?} away: taken back {revoked:.2?} after the return, the tunnel of the \
                  binding ended {binding:.2?}, that of the ticket {ticket:.2?} after it, {opened} opened in between"
             );
-            if binding.max(ticket) > longest {
+            if binding.max(ticket) > max {
                 late.push(round);
             }
         }
-        assert!(late.is_empty(), "later than {longest:?} in rounds {late:?}");
+        assert!(late.is_empty(), "later than {max:?} in rounds {late:?}");
         let messages = ground.proxy.messages();
         assert!(!messages.contains("lacks the rule"), "a 403 has passed: {messages}");
     });

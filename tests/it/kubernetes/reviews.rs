@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use switchboard::base::secret::Secret;
 use switchboard::kubernetes::ApiReviewer;
-use switchboard::policy::access::{Action, Check, Decision, Kubernetes, Method, Reviewer, Unavailable, User, Verdict};
+use switchboard::policy::access::{Action, Check, Decision, Kubernetes, Method, ReviewError, Reviewer, User, Verdict};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -39,19 +39,19 @@ impl Scene {
         }
     }
 
-    async fn token(&self, text: &str) -> Result<Verdict, Unavailable> {
+    async fn token(&self, text: &str) -> Result<Verdict, ReviewError> {
         self.reviewer.review_token(&Secret::from(text)).await
     }
 
     /// The name of the token's user, or the sentence of its refusal.
     async fn bearer(&self, text: &str) -> Result<String, String> {
         match self.token(text).await.unwrap() {
-            Verdict::Proved(user) => Ok(user.name.to_string()),
-            Verdict::Refused(sentence) => Err(sentence.to_string()),
+            Verdict::Authenticated(user) => Ok(user.name.to_string()),
+            Verdict::Rejected(sentence) => Err(sentence.to_string()),
         }
     }
 
-    async fn access(&self, user: &str) -> Result<Decision, Unavailable> {
+    async fn access(&self, user: &str) -> Result<Decision, ReviewError> {
         self.reviewer.review_access(&named(user), &ssh("devbox")).await
     }
 
@@ -121,7 +121,7 @@ fn a_token_proves_its_user_and_the_user_may_what_a_binding_says() {
                 ..Token::new("", &["switchboard"])
             },
         );
-        let Verdict::Proved(bob) = scene.token("full").await.unwrap() else {
+        let Verdict::Authenticated(bob) = scene.token("full").await.unwrap() else {
             panic!("it is a good token");
         };
         let expected = User {

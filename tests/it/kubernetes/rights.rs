@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use switchboard::base::secret::Secret;
-use switchboard::kubernetes::{ApiReviewer, Origin, Thread, watch_rbac};
+use switchboard::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, watch_rbac};
 use switchboard::policy::access::{Action, Change, Check, Decision, Kubernetes, Reviewer, User, Verdict};
 use switchboard::tunnel::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -35,8 +35,8 @@ fn binding(ground: &Reviewing) -> Value {
 
 async fn verdict(reviewer: &ApiReviewer, token: &str) -> Result<User, String> {
     match reviewer.review_token(&Secret::from(token)).await.unwrap() {
-        Verdict::Proved(user) => Ok((*user).clone()),
-        Verdict::Refused(sentence) => Err(sentence.to_string()),
+        Verdict::Authenticated(user) => Ok((*user).clone()),
+        Verdict::Rejected(sentence) => Err(sentence.to_string()),
     }
 }
 
@@ -50,11 +50,11 @@ async fn decision(reviewer: &ApiReviewer, ground: &Reviewing, user: &User, name:
 }
 
 /// What is told of changes, from when all kinds are watched: other tests change the cluster as well.
-async fn followed(ground: &Reviewing) -> (Thread, UnboundedReceiver<Change>) {
+async fn followed(ground: &Reviewing) -> (BackgroundRuntime, UnboundedReceiver<Change>) {
     let (sender, mut changes) = unbounded_channel();
     // The receiver is gone when the scenario ends.
     let told = move |change| drop(sender.send(change));
-    let origin = Origin {
+    let origin = WatchContext {
         kubeconfig: Some(ground.kubeconfig.clone()),
         metrics: Metrics::new().unwrap(),
         watches: Arc::default(),
@@ -190,13 +190,13 @@ fn a_deleted_service_account_is_told_and_its_token_refused() {
             let probe = account(ground, &format!("probe-{probes}"));
             ground.apply(&probe).await;
             ground.delete(&probe).await;
-            let gone = async { while !matches!(changes.recv().await.unwrap(), Change::UserGone(_)) {} };
+            let gone = async { while !matches!(changes.recv().await.unwrap(), Change::UserDeleted(_)) {} };
             timeout(Duration::from_secs(1), gone).await.is_ok()
         })
         .await;
         let started = Instant::now();
         ground.delete(&account(ground, "ci")).await;
-        told(&mut changes, &Change::UserGone(user.uid.clone().unwrap())).await;
+        told(&mut changes, &Change::UserDeleted(user.uid.clone().unwrap())).await;
         eprintln!("figure: a deleted account is told after {:?}", started.elapsed());
         eventually("its token is refused", async || {
             verdict(&reviewer, &token).await.is_err()

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use switchboard::policy::access::tickets::{Minted, Ticket};
+use switchboard::policy::access::tickets::{NewTicket, Ticket};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -231,7 +231,7 @@ fn no_ticket_is_in_the_logs_or_the_metrics_at_any_level() {
         let mut stage = stage(lab, |_| {}).await;
         let (own, _) = made(&stage, "alice", &[]).await;
         let (other, _) = made(&stage, "alice", &["--target", "other.team-a"]).await;
-        let wrong = Minted::new().unwrap().ticket.expose().to_owned();
+        let wrong = NewTicket::new().unwrap().ticket.expose().to_owned();
         let filter = "trace,h2=trace,hyper=trace,hyper_util=trace,kube=trace,rustls=trace,tokio_util=trace,tower=trace";
         stage.restart_proxy_logging(filter).await;
         let stage = stage.ready().await;
@@ -305,7 +305,7 @@ fn secret(data: &Value) -> Value {
 }
 
 /// The data of a Secret with a ticket of a member of `ops`.
-fn entry(minted: &Minted) -> Value {
+fn entry(minted: &NewTicket) -> Value {
     let ticket = Ticket {
         user: "carol".into(),
         groups: vec!["ops".into()],
@@ -321,7 +321,7 @@ fn tickets_are_read_from_the_cluster_that_access_names_and_the_log_names_each_cl
         let directory = lab.directory().join("named");
         std::fs::create_dir(&directory).unwrap();
         let named = Api::new(&directory, SocketAddr::new(API.ip(), 6444));
-        let [ticket, of_the_allowlist] = [(); 2].map(|()| Minted::new().unwrap());
+        let [ticket, of_the_allowlist] = [(); 2].map(|()| NewTicket::new().unwrap());
         named.put(secret(&entry(&ticket)));
         named.open();
         let access = json!({
@@ -349,7 +349,7 @@ fn tickets_are_read_from_the_cluster_that_access_names_and_the_log_names_each_cl
 #[test]
 fn what_the_api_server_fails_to_say_takes_no_ticket_back_and_a_reload_neither() {
     lab::run(async |lab| {
-        let minted = Minted::new().unwrap();
+        let minted = NewTicket::new().unwrap();
         let written = secret(&entry(&minted));
         let stage = stage(lab, |api| api.put(written.clone())).await;
         let mut tunnel = logged_in(&stage.proxy, minted.ticket.expose()).await;
@@ -384,7 +384,7 @@ fn what_the_api_server_fails_to_say_takes_no_ticket_back_and_a_reload_neither() 
 #[test]
 fn while_tickets_are_not_followed_they_open_no_tunnel_and_end_none() {
     lab::run(async |lab| {
-        let minted = Minted::new().unwrap();
+        let minted = NewTicket::new().unwrap();
         let written = secret(&entry(&minted));
         let stage = stage(lab, |api| {
             api.know("alices", Token::new("alice", &["switchboard"]));
@@ -404,7 +404,7 @@ fn while_tickets_are_not_followed_they_open_no_tunnel_and_end_none() {
         })
         .await;
         // One that was never there is not known to be wrong either, and other users get in.
-        let unknown = Minted::new().unwrap();
+        let unknown = NewTicket::new().unwrap();
         let refused = login(&stage.proxy, unknown.ticket.expose()).await.unwrap_err();
         assert_eq!(refused.status, 503, "{refused:?}");
         let alice = "Proxy-Authorization: Bearer alices\r\n";

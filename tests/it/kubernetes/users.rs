@@ -5,7 +5,7 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 use super::api::{Api, Token};
 use super::lab::{self, Lab};
@@ -83,7 +83,7 @@ fn a_service_names_its_users_in_place_of_the_cluster_and_takes_them_back() {
         stage.put_with("own", "10.9.1.2", &[("allowed-users", "ann, carol")]);
         stage.answers("open.team-a:22", "bobs-token", "200").await;
         stage.answers("own.team-a:22", "anns-token", "200").await;
-        let gone = format!("403 {}", Refusal::NotAllowed.phrase());
+        let gone = format!("403 {}", RefusalReason::NotAllowed.phrase());
         for (name, token, expected) in [
             ("open.team-a:22", "anns-token", "403 ann may not ssh to open.team-a"),
             // The binding that opens the whole namespace to bob does not count.

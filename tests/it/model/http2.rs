@@ -11,7 +11,7 @@ use h2::client::{Builder, Connection, SendRequest};
 use http::{Method, Request};
 use switchboard::net::transport::Transport;
 use switchboard::proxy::http::{CredentialPolicy, Exchange, http2};
-use switchboard::tunnel::drain::Conductor;
+use switchboard::tunnel::drain::DrainController;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 
@@ -109,21 +109,21 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
             }
         };
         let relayed = Cell::new(Some(relayed));
-        let (_conductor, drain) = Conductor::new();
+        let (_conductor, drain) = DrainController::new();
         let lapsed = Notify::new();
         let serving = http2::serve(
             http2::Connection::new(ours, Vec::new()),
             |_| pending(),
             http2::GoAway {
                 drain: &drain,
-                number: 7,
+                connection_id: 7,
                 lapsed: &lapsed,
             },
             |mut exchange| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {
                     exchange.read_head(CredentialPolicy::Ignored).await.unwrap();
-                    let (stream, early) = exchange.confirm().await.unwrap();
+                    let (stream, early) = exchange.accept().await.unwrap();
                     relayed(stream, early).await;
                 }
             },

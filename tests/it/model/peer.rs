@@ -157,8 +157,8 @@ fn noise(seed: u64) -> Vec<u8> {
         state ^= state << 17;
         state.to_le_bytes()
     };
-    (0..LONGEST / 8).flat_map(next).collect()
+    (0..MAX_BYTES / 8).flat_map(next).collect()
 }
 
 /// More than any schedule sends.
-const LONGEST: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use switchboard::tunnel::outcome::{Close, Reason, Side};
+use switchboard::tunnel::outcome::{Close, CloseReason, Side};
 
 use super::schedule::{Role, Step};
 
@@ -189,8 +189,8 @@ impl Reference {
             let quiet = [state.quiet + seconds, seconds, 0];
             for quiet in quiet.into_iter().take(if is_exact { 1 } else { 3 }) {
                 let state = State { quiet, ..*state };
-                let longest = if state.first.is_some() { HALF_CLOSED } else { IDLE };
-                if state.over.is_none() && Duration::from_secs(quiet.into()) >= longest {
+                let timeout = if state.first.is_some() { HALF_CLOSED } else { IDLE };
+                if state.over.is_none() && Duration::from_secs(quiet.into()) >= timeout {
                     after.extend(self.given_up(state));
                 } else {
                     after.push(state);
@@ -214,7 +214,7 @@ impl Reference {
         state.over = Some(Over {
             close: Close {
                 by: Side::Proxy,
-                reason: Reason::Idle,
+                reason: CloseReason::Idle,
             },
             owed,
             lingers: true,
@@ -293,7 +293,7 @@ impl Reference {
             state.over = Some(Over {
                 close: Close {
                     by: first.side(),
-                    reason: Reason::Eof,
+                    reason: CloseReason::Eof,
                 },
                 owed: self.sides.map(|side| side.sent),
                 lingers: false,
@@ -314,7 +314,7 @@ impl Reference {
         state.over = Some(Over {
             close: Close {
                 by: who.side(),
-                reason: Reason::Reset,
+                reason: CloseReason::Reset,
             },
             owed,
             lingers: had_finished,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use switchboard::net::transport::Transport;
 use switchboard::tunnel::direction::Direction;
-use switchboard::tunnel::outcome::{Close, Reason};
-use switchboard::tunnel::relay::{Early, Options, Terms, Transports, relay};
+use switchboard::tunnel::outcome::{Close, CloseReason};
+use switchboard::tunnel::relay::{Early, Options, RelayConfig, Transports, relay};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, yield_now};
@@ -74,7 +74,7 @@ pub(crate) async fn perform<D: Downstream>(
         idle: Some(IDLE),
         half_closed: HALF_CLOSED,
     };
-    let terms = Terms {
+    let terms = RelayConfig {
         options: &options,
         ..rig.terms()
     };
@@ -211,7 +211,7 @@ impl Scene<'_> {
             close,
             ..
         } = self.seen();
-        let is_whole = close.is_some_and(|close| close.reason == Reason::Eof);
+        let is_whole = close.is_some_and(|close| close.reason == CloseReason::Eof);
         let each = Role::BOTH.into_iter().all(|who| {
             let sent = self.peers[who.index()].orders.borrow().send;
             let (counted, received) = (counted[who.index()], received[who.other().index()]);

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use switchboard::net::tls::{CertificatePaths, Session, Settings, Tls};
+use switchboard::net::tls::{CertificatePaths, Settings, Tls, TlsStream};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tokio_rustls::client::TlsStream as ClientTlsStream;
 
 use super::peer::Wire;
 
-impl Wire for TlsStream<TcpStream> {
+impl Wire for ClientTlsStream<TcpStream> {
     fn reset(self) {
         self.into_inner().0.reset();
     }
@@ -30,7 +30,7 @@ pub(crate) enum Protocol {
 pub(crate) async fn over(
     (client, ours): (TcpStream, TcpStream),
     protocol: Protocol,
-) -> (TlsStream<TcpStream>, Session) {
+) -> (ClientTlsStream<TcpStream>, TlsStream) {
     static ENDS: LazyLock<(TlsConnector, Tls)> = LazyLock::new(ends);
     let (connector, tls) = &*ENDS;
     let name = ServerName::try_from(NAME).unwrap();

@@ -12,7 +12,7 @@ use super::login::{self, CLOSED, GUARDED, HOST, Login, noise};
 use super::process::Process;
 use super::{SOON, socks};
 use crate::harness::target::Closed;
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 pub(super) fn runs_a_command(client: &Client, login: &Login) {
     let mut ssh = login.command("ssh");
@@ -168,7 +168,7 @@ pub(super) fn shows_refusals(client: &Client) {
         (
             "unknown.ns.svc.cluster.local",
             403,
-            &*Refusal::NotAllowed.phrase().to_string(),
+            &*RefusalReason::NotAllowed.phrase().to_string(),
             "not_allowed",
         ),
         (
@@ -180,7 +180,7 @@ pub(super) fn shows_refusals(client: &Client) {
         (
             CLOSED,
             502,
-            &*Refusal::TargetRefused.phrase().to_string(),
+            &*RefusalReason::TargetRefused.phrase().to_string(),
             "target_refused",
         ),
         (

@@ -42,7 +42,7 @@ fn what_is_wrong_with_a_query_a_path_or_a_body_is_named() {
     ] {
         let answer = server.tell_admin(method, path, body);
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-        let fault: api::Fault = serde_json::from_str(&answer.body).unwrap();
+        let fault: api::ErrorBody = serde_json::from_str(&answer.body).unwrap();
         assert!(fault.error.contains(names), "{method} {path}: {}", fault.error);
     }
     assert_eq!(tunnels(&server, "").total, 1);
@@ -64,7 +64,7 @@ fn a_body_that_is_no_object_is_refused_with_the_form_that_is_wanted() {
         for body in ["[]", r#" ["1MiB/s"]"#, "null", r#""1MiB/s""#] {
             let answer = server.tell_admin(method, path, body);
             assert_eq!(answer.status, 400, "{method} {path} {body}: {}", answer.body);
-            let fault: api::Fault = serde_json::from_str(&answer.body).unwrap();
+            let fault: api::ErrorBody = serde_json::from_str(&answer.body).unwrap();
             assert_eq!(fault.error, format!("body: expected {form}"));
         }
     }

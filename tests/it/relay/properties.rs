@@ -5,7 +5,7 @@ use std::future::pending;
 
 use proptest::prelude::*;
 use switchboard::tunnel::direction::Direction;
-use switchboard::tunnel::outcome::{Reason, Side};
+use switchboard::tunnel::outcome::{CloseReason, Side};
 
 use super::{block_on, reset_by};
 use crate::harness::loopback::{Part, Rig, SETUPS, Splices, Wires, play, play_and_reset};
@@ -76,7 +76,7 @@ fn follows(course: &Course, rig: &Rig) -> Result<(), TestCaseError> {
     prop_assert_eq!(rig.meter.bytes(Direction::Upload), upload.len() as u64);
     prop_assert_eq!(rig.meter.bytes(Direction::Download), course.target.bytes as u64);
     prop_assert_eq!(rig.resources.pipes_in_use(), 0);
-    prop_assert_eq!(close.reason, Reason::Eof);
+    prop_assert_eq!(close.reason, CloseReason::Eof);
     match (course.client.finishes_last, course.target.finishes_last) {
         (true, _) => prop_assert_eq!(close.by, Side::Target),
         (_, true) => prop_assert_eq!(close.by, Side::Client),

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use switchboard::tunnel::direction::Direction;
-use switchboard::tunnel::drain::Conductor;
+use switchboard::tunnel::drain::DrainController;
 use switchboard::tunnel::outcome::Side;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,7 +16,7 @@ use crate::harness::loopback::{Rig, Wires};
 
 /// A rig whose tunnels are resumable, and would have as long as the test for what is left of a half-closed one.
 fn resumable(mut rig: Rig) -> Rig {
-    let (_conductor, drain) = Conductor::new();
+    let (_conductor, drain) = DrainController::new();
     let open = drain.opened();
     open.set_resumable();
     rig.resumable = Some(open);

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use switchboard::tunnel::direction::Direction;
-use switchboard::tunnel::outcome::{Close, Reason, Side};
+use switchboard::tunnel::outcome::{Close, CloseReason, Side};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -29,7 +29,7 @@ async fn an_idle_tunnel_ends_at_its_timeout() {
                 expect_reset(&mut target).await;
             })
             .await;
-        assert_eq!((close.by, close.reason), (Side::Proxy, Reason::Idle));
+        assert_eq!((close.by, close.reason), (Side::Proxy, CloseReason::Idle));
         assert!(start.elapsed() >= IDLE);
     })
     .await;
@@ -58,7 +58,7 @@ async fn a_half_closed_tunnel_has_its_own_timeout() {
                     expect_reset(&mut finishes).await;
                 })
                 .await;
-            assert_eq!((close.by, close.reason), (Side::Proxy, Reason::Idle));
+            assert_eq!((close.by, close.reason), (Side::Proxy, CloseReason::Idle));
             assert!(start.elapsed() >= rig.options.half_closed);
         }
     })
@@ -69,7 +69,7 @@ async fn a_half_closed_tunnel_has_its_own_timeout() {
 async fn when_the_proxy_ends_a_tunnel_all_that_was_read_is_written() {
     let drained = Close {
         by: Side::Proxy,
-        reason: Reason::Drained,
+        reason: CloseReason::Drained,
     };
     for_each_setup(async |rig| {
         let (end, told) = oneshot::channel();

@@ -87,7 +87,7 @@ impl Faults {
     }
 
     /// Within which time all of them are over, even on a busy machine: few cost more than a second.
-    pub(crate) fn longest(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         Duration::from_secs(2) * u32::try_from(self.next.len()).unwrap()
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use switchboard::tunnel::outcome::Refusal;
+use switchboard::tunnel::outcome::RefusalReason;
 
 use super::{Way, by_accept, is_zombie};
 use crate::openssh::login::{HOST, PATIENCE, PORT};
@@ -24,7 +24,7 @@ fn a_session_ends_when_its_target_leaves_the_allowlist() {
     let pid = shell.stdout.wait(PATIENCE, pid).unwrap();
     let name = |first: &str| format!("name: \"{first}{HOST}:{PORT}\"");
     way.proxy.replace(&name(""), &name("another."));
-    let told = format!(": the proxy answered 403: {}", Refusal::NotAllowed.phrase());
+    let told = format!(": the proxy answered 403: {}", RefusalReason::NotAllowed.phrase());
     let is_told = |lines: &[String]| lines.iter().any(|line| line.ends_with(&told)).then_some(());
     let said = shell.stderr.wait(PATIENCE, is_told);
     said.unwrap_or_else(|said| panic!("{said}\n{}", way.log()));

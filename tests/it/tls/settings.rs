@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use switchboard::proxy::config::{Config, Finding, Report};
+use switchboard::proxy::config::{Config, Diagnostic, Report};
 
 use crate::harness::authority::Authority;
 
@@ -19,7 +19,7 @@ fn faults(cert: &Path, key: &Path, more: &str) -> String {
 
 /// The findings, each with its line.
 fn by_line(report: &Report) -> String {
-    let line = |finding: &Finding| {
+    let line = |finding: &Diagnostic| {
         let line = finding.position.unwrap().line;
         format!("line {line}: {}: {}", finding.key, finding.message)
     };

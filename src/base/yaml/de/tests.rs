@@ -79,7 +79,7 @@ enum Listen {
 }
 
 fn read_text(text: &str) -> Result<File, String> {
-    let findings = Findings::default();
+    let findings = Diagnostics::default();
     let mut root = tree::read(text, &findings).unwrap();
     let file = read(&mut root, &findings);
     let finished = findings.finish(None, file);
@@ -169,7 +169,7 @@ fn a_missing_key_is_a_fault_even_where_the_struct_does_not_name_it() {
         a: bool,
         b: bool,
     }
-    let findings = Findings::default();
+    let findings = Diagnostics::default();
     let mut root = tree::read("pair: {b: 1}", &findings).unwrap();
     assert!(read::<All>(&mut root, &findings).pair.is_none());
     assert_eq!(
@@ -186,11 +186,11 @@ fn a_file_of_a_mebibyte_with_many_faults_is_read() {
         let fault = if number % 10 == 0 { ", mod: x" } else { "" };
         text += &format!("- {{name: n{number}, addresses: [10.0.0.1:22]{fault}}}\n");
     }
-    let findings = Findings::default();
+    let findings = Diagnostics::default();
     let mut root = tree::read(&text, &findings).unwrap();
     read::<File>(&mut root, &findings);
     let report = findings.finish(None, ()).unwrap_err();
-    assert_eq!(report.iter().count(), MOST_FAULTS + 1);
+    assert_eq!(report.iter().count(), MAX_ERRORS + 1);
     let last = report.iter().last().unwrap().to_string();
     assert_eq!(last, "10002:44: error: too many faults: the others are not told");
 }

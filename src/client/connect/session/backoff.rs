@@ -35,7 +35,7 @@ impl Backoff {
             None if is_steady => STEADY,
             None => {
                 self.grown += 1;
-                GROWING.get(self.grown - 1).copied().unwrap_or(LONGEST)
+                GROWING.get(self.grown - 1).copied().unwrap_or(MAX_BACKOFF)
             }
         };
         self.attempts += 1;
@@ -52,22 +52,22 @@ impl Backoff {
     /// before the kernel would wait for longer. A path with a round trip that is longer still has every fourth attempt.
     pub(super) fn timeout(&self) -> Duration {
         match self.attempts % 4 {
-            0 => 2 * SHORTEST_ATTEMPT,
-            _ => SHORTEST_ATTEMPT,
+            0 => 2 * MIN_ATTEMPT_TIMEOUT,
+            _ => MIN_ATTEMPT_TIMEOUT,
         }
     }
 
     /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request. A pause counts from the end
     /// of one that has `reached` the proxy, which costs it TLS and a decision.
     pub(super) fn heed(&mut self, error: &ClientError, reached: bool) {
-        self.is_answered = error.retry() != Retry::Soon;
+        self.is_answered = error.retry() != Retry::Immediately;
         if self.is_answered || reached {
             self.last = Some(Instant::now());
         }
         if let ClientError::Refused(refusal) = error
             && let Some(after) = refusal.retry_after
         {
-            self.least = after.min(LONGEST_ASKED);
+            self.least = after.min(MAX_RETRY_AFTER);
         }
     }
 
@@ -77,7 +77,7 @@ impl Backoff {
     }
 
     fn is_young(&mut self) -> bool {
-        self.began.get_or_insert_with(Instant::now).elapsed() < LONGEST_STEADY
+        self.began.get_or_insert_with(Instant::now).elapsed() < MAX_STEADY
     }
 }
 
@@ -94,19 +94,19 @@ const FIRST: [Duration; 3] = [Duration::ZERO, Duration::from_millis(200), Durati
 /// At most 0.88 s.
 const STEADY: Duration = Duration::from_millis(700);
 /// The time for a connection.
-const SHORTEST_ATTEMPT: Duration = Duration::from_secs(2);
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// After so much time without a path it may be away for longer.
-const LONGEST_STEADY: Duration = Duration::from_secs(5 * 60);
+const MAX_STEADY: Duration = Duration::from_secs(5 * 60);
 const GROWING: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
     Duration::from_secs(8),
 ];
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The longest pause that a proxy can ask for. What refuses a resume is most often a cap that its own tunnel before still
 /// counts in, which the proxy ends as soon as the anchor has given it up.
-const LONGEST_ASKED: Duration = Duration::from_secs(4);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(4);
 
 #[cfg(test)]
 mod tests {
@@ -148,7 +148,7 @@ mod tests {
             expect(pause(&mut backoff).await, expected);
             backoff.heed(&ClientError::Soon(anyhow!("no answer")), false);
         }
-        while began.elapsed() < LONGEST_STEADY {
+        while began.elapsed() < MAX_STEADY {
             let pause = pause(&mut backoff).await;
             expect(pause, 700);
             assert!(pause < Duration::from_secs(1));
@@ -165,7 +165,7 @@ mod tests {
         let mut backoff = Backoff::default();
         let mut attempts = Vec::new();
         let begun = Instant::now();
-        while begun.elapsed() < LONGEST_STEADY {
+        while begun.elapsed() < MAX_STEADY {
             pause(&mut backoff).await;
             // The first SYN, and those that the kernel repeats after 1 and 3 s.
             for syn in [0, 1, 3].map(Duration::from_secs) {
@@ -174,12 +174,12 @@ mod tests {
             tokio::time::advance(backoff.timeout()).await;
             backoff.heed(&ClientError::Soon(anyhow!("no answer")), false);
         }
-        let longest = attempts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        let max = attempts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         let rare = attempts
             .windows(2)
             .filter(|pair| pair[1] - pair[0] > Duration::from_millis(1_001))
             .count();
-        assert_eq!(longest, Duration::from_secs(2));
+        assert_eq!(max, Duration::from_secs(2));
         assert!(rare * 8 <= attempts.len(), "{rare} of {}", attempts.len());
     }
 

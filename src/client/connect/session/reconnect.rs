@@ -3,18 +3,18 @@
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep_until;
 
-use super::{Left, Session};
+use super::{ClientSession, SessionExit};
 use crate::client::connect::attempt;
-use crate::client::connect::login::Login;
+use crate::client::connect::credential_cache::CachedLogin;
 use crate::client::error::ClientError;
 
-impl<R, W> Session<'_, R, W>
+impl<R, W> ClientSession<'_, R, W>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     /// One attempt to go on over another tunnel.
-    pub(super) async fn reconnect(&mut self, login: &mut Login) -> Result<Left, ClientError> {
+    pub(super) async fn reconnect(&mut self, login: &mut CachedLogin) -> Result<SessionExit, ClientError> {
         if let Err(left) = self.pause().await {
             return left;
         }
@@ -28,12 +28,12 @@ where
             Ok(opened) => opened?,
             Err(left) => return left,
         };
-        login.has_opened();
+        login.succeeded();
         Box::pin(self.resume(stream, early)).await
     }
 
     /// Waits for the next attempt, unless it is due at once: the host has slept or is in another network, or ssh leaves.
-    async fn pause(&mut self) -> Result<(), Result<Left, ClientError>> {
+    async fn pause(&mut self) -> Result<(), Result<SessionExit, ClientError>> {
         let until = self.backoff.next();
         let was_leaving = self.is_leaving;
         while self.is_leaving == was_leaving {
@@ -57,7 +57,10 @@ where
     ///
     /// # Errors
     /// The session ended first.
-    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Result<Left, ClientError>> {
+    pub(super) async fn beside<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Result<SessionExit, ClientError>> {
         tokio::pin!(work);
         loop {
             let step = tokio::select! {

@@ -6,11 +6,11 @@ use tokio::time::Instant;
 
 use crate::base::text::{chain, printable};
 use crate::client::error::ClientError;
-use crate::client::stderr::{LONGEST_LINE, Remarks};
+use crate::client::stderr::{MAX_LINE, Remarks};
 
 /// The time since the connection was lost, and what was said of it.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct OutageReporter {
     remarks: Remarks,
     proxy: String,
     outage: Option<Outage>,
@@ -18,12 +18,12 @@ pub(super) struct Report {
 
 #[derive(Debug)]
 struct Outage {
-    since: Instant,
+    started: Instant,
     reason: String,
-    is_told: bool,
+    is_reported: bool,
 }
 
-impl Report {
+impl OutageReporter {
     /// For connections through a proxy of that name.
     pub(super) fn new(remarks: Remarks, proxy: &str) -> Self {
         Self {
@@ -40,9 +40,9 @@ impl Report {
             Some(outage) => outage.reason = reason,
             None => {
                 self.outage = Some(Outage {
-                    since: Instant::now(),
+                    started: Instant::now(),
                     reason,
-                    is_told: false,
+                    is_reported: false,
                 });
             }
         }
@@ -51,29 +51,29 @@ impl Report {
     /// The time without a connection, and its last reason.
     pub(super) fn outage(&self) -> Option<(Duration, &str)> {
         let outage = self.outage.as_ref()?;
-        Some((outage.since.elapsed(), &outage.reason))
+        Some((outage.started.elapsed(), &outage.reason))
     }
 
     /// Tells of an outage that lasts. To be called now and then.
-    pub(super) fn look(&mut self) {
+    pub(super) fn tick(&mut self) {
         if let Some(outage) = &mut self.outage
-            && !outage.is_told
-            && outage.since.elapsed() >= SHORTEST_TOLD
+            && !outage.is_reported
+            && outage.started.elapsed() >= MIN_REPORTED_OUTAGE
         {
-            outage.is_told = true;
+            outage.is_reported = true;
             let line = format!("reconnecting to {}: {}", self.proxy, outage.reason);
-            (self.remarks.0)(&printable(&line, LONGEST_LINE));
+            (self.remarks.0)(&printable(&line, MAX_LINE));
         }
     }
 
     /// There is a connection.
     pub(super) fn connected(&mut self) {
-        if let Some(outage) = self.outage.take().filter(|outage| outage.is_told) {
-            let line = format!("reconnected after {} s", outage.since.elapsed().as_secs());
+        if let Some(outage) = self.outage.take().filter(|outage| outage.is_reported) {
+            let line = format!("reconnected after {} s", outage.started.elapsed().as_secs());
             (self.remarks.0)(&line);
         }
     }
 }
 
 /// An outage that a user hardly notices is not told of.
-const SHORTEST_TOLD: Duration = Duration::from_secs(3);
+const MIN_REPORTED_OUTAGE: Duration = Duration::from_secs(3);

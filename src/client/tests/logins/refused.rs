@@ -115,7 +115,7 @@ async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_betw
     let home = Home::new();
     let token = home.write("token", "first");
     let options = home.options(home.kubeconfig(&json!({"tokenFile": token})));
-    let mut login = connect::login::Login::default();
+    let mut login = connect::credential_cache::CachedLogin::default();
     let first = login.credentials(&options).await.unwrap();
     assert_eq!(field(&first), "Bearer first");
     home.write("token", "second");
@@ -127,7 +127,7 @@ async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_betw
         assert_eq!(field(&fresh), "Bearer second");
         assert_eq!(begun.elapsed().as_secs(), seconds);
     }
-    login.has_opened();
+    login.succeeded();
     let asked = Instant::now();
     login.fresh(&options).await.unwrap();
     assert_eq!(asked.elapsed().as_secs(), 60);

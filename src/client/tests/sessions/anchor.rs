@@ -2,25 +2,25 @@
 
 use super::*;
 
-use crate::protocol::resume::driver::{Driver, Event, Exchanged, Link, Side};
-use crate::protocol::resume::exchange::welcome::{self, Step, Welcome};
+use crate::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
+use crate::protocol::resume::exchange::anchor_handshake::{self, AnchorHandshake, Step};
 use crate::protocol::resume::frame::Frame;
-use crate::protocol::resume::keys::{Claim, Keys, Nonces, OwnKey, SessionId};
-use crate::protocol::resume::reason::{End, Going};
+use crate::protocol::resume::keys::{AgreementKey, Keys, Nonces, ResumeClaim, SessionId};
+use crate::protocol::resume::reason::{DetachReason, EndReason};
 use crate::protocol::resume::registry::Registry;
 use crate::protocol::resume::session;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-pub(in crate::client::tests) type Wire = Box<dyn dial::transport::Transport>;
+pub(in crate::client::tests) type Wire = Box<dyn dial::io::Io>;
 
 /// What the task of a session is told.
 pub(in crate::client::tests) enum Order {
     /// A connection that has proved the session carries it next.
     Carry(Box<Carried>),
     /// The connection is left.
-    Leave(Going),
+    Leave(DetachReason),
     /// The session is over.
-    End(End),
+    End(EndReason),
 }
 
 pub(in crate::client::tests) struct Carried {
@@ -36,11 +36,11 @@ pub(in crate::client::tests) struct Carried {
 pub(in crate::client::tests) struct Beside {
     pub(in crate::client::tests) sshd: DuplexStream,
     pub(in crate::client::tests) orders: UnboundedSender<Order>,
-    pub(in crate::client::tests) ended: JoinHandle<Option<End>>,
+    pub(in crate::client::tests) ended: JoinHandle<Option<EndReason>>,
 }
 
 pub(in crate::client::tests) struct Anchor {
-    key: OwnKey,
+    key: AgreementKey,
     sessions: Mutex<Registry<UnboundedSender<Order>>>,
     begun: UnboundedSender<Beside>,
 }
@@ -50,7 +50,7 @@ impl Anchor {
     pub(in crate::client::tests) fn new() -> (Arc<Self>, UnboundedReceiver<Beside>) {
         let (begun, receiver) = mpsc::unbounded_channel();
         let anchor = Self {
-            key: OwnKey::generate().unwrap(),
+            key: AgreementKey::generate().unwrap(),
             sessions: Mutex::new(Registry::new(2).unwrap()),
             begun,
         };
@@ -64,7 +64,7 @@ impl Anchor {
 
     /// Answers one connection.
     pub(in crate::client::tests) async fn serve(&self, mut stream: Wire) {
-        let mut welcome = Welcome::new(&self.key).unwrap();
+        let mut welcome = AnchorHandshake::new(&self.key).unwrap();
         let mut buffer = Vec::new();
         loop {
             let output = welcome.take_output();
@@ -143,19 +143,19 @@ struct Carrying {
 
 impl Carrying {
     /// Returns the end that both sides have agreed on. `None`: the session was forgotten.
-    async fn run(mut self) -> Option<End> {
+    async fn run(mut self) -> Option<EndReason> {
         let options = crate::protocol::resume::Options::default();
         let mut driver = Driver::new(session::Session::new(options), Side::Anchor);
-        let mut link: Option<Link<Wire>> = None;
+        let mut link: Option<Attachment<Wire>> = None;
         let mut left = Vec::new();
         loop {
             let order = tokio::select! {
                 event = driver.run(link.as_mut(), &mut self.program) => {
                     match event {
                         Event::Over(end) => return Some(end),
-                        Event::Unlinked(_) => link = None,
+                        Event::Detached(_) => link = None,
                         Event::Confirmed(_) => {}
-                        Event::SourceFailed(_) | Event::SinkFailed(_) => driver.session_mut().end(End::Reset),
+                        Event::SourceFailed(_) | Event::SinkFailed(_) => driver.session_mut().end(EndReason::Reset),
                     }
                     continue;
                 }
@@ -180,15 +180,15 @@ impl Carrying {
                         received,
                         rest,
                     } = *carried;
-                    let claim = Claim {
+                    let claim = ResumeClaim {
                         nonces,
                         id: self.id,
                         received: driver.session().received(),
                     };
-                    welcome::attached(&self.keys, &claim).encode(&mut answer);
+                    anchor_handshake::attached(&self.keys, &claim).encode(&mut answer);
                     link = Some(driver.attach(
                         stream,
-                        Exchanged {
+                        HandshakeOutput {
                             answer,
                             received,
                             rest: &rest,

@@ -30,7 +30,7 @@ async fn a_path_that_is_to_be_closed_is_left_at_once() {
     let mut session = rig.start();
     let (path, mut beside) = rig.begun(&mut session).await;
     let mut paths = vec![path];
-    for going in [Going::Other(0), Going::Other(77)] {
+    for going in [DetachReason::Other(0), DetachReason::Other(77)] {
         beside.orders.send(Order::Leave(going)).unwrap();
         paths.push(rig.path().await);
         talk(&mut session, &mut beside, b"hello").await;
@@ -150,7 +150,9 @@ async fn a_session_that_was_never_confirmed_begins_anew_with_the_same_bytes() {
     // It announces itself, and is gone.
     let line = format!(
         "switchboard-resume-1 {} {}\r\n",
-        crate::protocol::resume::keys::OwnKey::generate().unwrap().public(),
+        crate::protocol::resume::keys::AgreementKey::generate()
+            .unwrap()
+            .public(),
         "b".repeat(32)
     );
     let mut stream = rig.proxy.answer(ACCEPT).await;

@@ -6,23 +6,23 @@ use super::*;
 async fn each_end_of_the_anchor_has_a_sentence_and_bytes_come_first() {
     for (end, expected) in [
         (
-            End::Reset,
+            EndReason::Reset,
             "the SSH server has reset its connection to the anchor: bytes may be missing",
         ),
         (
-            End::Stopping,
+            EndReason::Stopping,
             "the session is lost: the anchor beside the SSH server was stopped",
         ),
         (
-            End::Memory,
+            EndReason::Memory,
             "the session is lost: the anchor needed its memory for others",
         ),
         (
-            End::Expired,
+            EndReason::Expired,
             "the session is lost: it was without a connection for longer than the anchor keeps it",
         ),
-        (End::Lost, "the session is lost: bytes would be missing"),
-        (End::Unknown(200), "the anchor has ended the session (code 200)"),
+        (EndReason::OutOfSync, "the session is lost: bytes would be missing"),
+        (EndReason::Unknown(200), "the anchor has ended the session (code 200)"),
     ] {
         let mut rig = Rig::new().await;
         let mut session = rig.start();
@@ -45,7 +45,7 @@ async fn what_came_before_an_end_is_passed_on_to_an_ssh_that_is_slow() {
     let sent = pattern(3, 600_000);
     beside.sshd.write_all(&sent).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    beside.orders.send(Order::End(End::Reset)).unwrap();
+    beside.orders.send(Order::End(EndReason::Reset)).unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     let mut received = vec![0; sent.len()];
     within(session.stdout.read_exact(&mut received)).await.unwrap();
@@ -98,7 +98,7 @@ async fn a_session_that_another_process_carries_is_lost() {
     let mut rig = Rig::new().await;
     let mut session = rig.start();
     let (_path, beside) = rig.begun(&mut session).await;
-    beside.orders.send(Order::Leave(Going::Displaced)).unwrap();
+    beside.orders.send(Order::Leave(DetachReason::Displaced)).unwrap();
     let line = session.failure().await;
     assert_eq!(
         line,
@@ -115,7 +115,7 @@ async fn a_reader_of_stdout_that_has_left_ends_the_session_at_the_anchor() {
     drop(stdout);
     beside.sshd.write_all(b"unread").await.unwrap();
     within(ended).await.unwrap().unwrap();
-    assert_eq!(within(beside.ended).await.unwrap(), Some(End::Closed));
+    assert_eq!(within(beside.ended).await.unwrap(), Some(EndReason::ProgramExited));
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_reader_of_stdout_that_leaves_while_there_is_no_connection_ends_the_cl
     let options = rig.options(rig.proxy.http());
     let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
     let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
-    let mut local = Local {
+    let mut local = Stdio {
         stdin: theirs_in,
         stdout: theirs_out,
         interactive: false,
@@ -143,7 +143,7 @@ async fn a_reader_of_stdout_that_leaves_while_there_is_no_connection_ends_the_cl
     // It is told at once, and not behind the pause.
     let _path = rig.path().await;
     session.end().await.unwrap();
-    assert_eq!(within(beside.ended).await.unwrap(), Some(End::Closed));
+    assert_eq!(within(beside.ended).await.unwrap(), Some(EndReason::ProgramExited));
 }
 
 #[tokio::test]
@@ -171,29 +171,29 @@ async fn the_end_of_stdin_without_a_connection_is_passed_on_by_the_next() {
 fn signalled(
     options: Options,
     is_abandoned: Option<fn(&DuplexStream) -> bool>,
-) -> (Session, tokio::sync::watch::Sender<Leaving>) {
+) -> (Session, tokio::sync::watch::Sender<ExitRequest>) {
     let (stdin, theirs_in) = tokio::io::duplex(64 * 1024);
     let (stdout, theirs_out) = tokio::io::duplex(64 * 1024);
-    let mut local = Local {
+    let mut local = Stdio {
         stdin: theirs_in,
         stdout: theirs_out,
         interactive: false,
         is_abandoned,
     };
-    let (ask, exit) = tokio::sync::watch::channel(Leaving::No);
-    let ended = tokio::spawn(async move { Box::pin(connect::carry::tunnel(&options, &mut local, Exit(exit))).await });
+    let (ask, exit) = tokio::sync::watch::channel(ExitRequest::No);
+    let ended = tokio::spawn(async move { Box::pin(connect::run::run(&options, &mut local, ExitSignals(exit))).await });
     (Session { stdin, stdout, ended }, ask)
 }
 
 #[tokio::test]
 async fn a_signal_ends_the_session_at_the_anchor() {
-    for leaving in [Leaving::Soon, Leaving::Now] {
+    for leaving in [ExitRequest::Graceful, ExitRequest::Immediate] {
         let mut rig = Rig::new().await;
         let (mut session, ask) = signalled(rig.options(rig.proxy.http()), None);
         let (_path, beside) = rig.begun(&mut session).await;
         ask.send_replace(leaving);
         session.end().await.unwrap();
-        assert_eq!(within(beside.ended).await.unwrap(), Some(End::Closed));
+        assert_eq!(within(beside.ended).await.unwrap(), Some(EndReason::ProgramExited));
         assert_eq!(*rig.remarks.lock(), [""; 0], "{leaving:?}");
     }
 }
@@ -204,7 +204,7 @@ async fn ssh_that_leaves_during_an_outage_ends_the_session_without_a_further_lin
     fn is_gone(_: &DuplexStream) -> bool {
         IS_GONE.load(Ordering::Relaxed) > 0
     }
-    for leaving in [Some(Leaving::Soon), Some(Leaving::Now), None] {
+    for leaving in [Some(ExitRequest::Graceful), Some(ExitRequest::Immediate), None] {
         let mut rig = Rig::new().await;
         let options = rig.options(rig.proxy.http());
         let is_abandoned: Option<fn(&DuplexStream) -> bool> = match leaving {

@@ -9,7 +9,9 @@ async fn announced(rig: &Rig) -> (Session, TcpStream) {
 
 async fn announced_to(session: Session, rig: &Rig) -> (Session, TcpStream) {
     let mut stream = rig.proxy.answer(ACCEPT).await;
-    let key = crate::protocol::resume::keys::OwnKey::generate().unwrap().public();
+    let key = crate::protocol::resume::keys::AgreementKey::generate()
+        .unwrap()
+        .public();
     let line = format!("switchboard-resume-1 {key} {}\r\n", "b".repeat(32));
     stream.write_all(line.as_bytes()).await.unwrap();
     read_exactly::<40>(&mut stream).await;

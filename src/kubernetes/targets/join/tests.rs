@@ -8,12 +8,12 @@ use crate::kubernetes::options::Options;
 use crate::kubernetes::targets::guards::Guards;
 use crate::tunnel::limits::Limits;
 
-fn rules() -> Rules {
+fn rules() -> TargetPolicy {
     rules_of(Options::default())
 }
 
-fn rules_of(options: Options) -> Rules {
-    Rules {
+fn rules_of(options: Options) -> TargetPolicy {
+    TargetPolicy {
         options,
         guards: Guards::default(),
         limits: Limits::default(),
@@ -61,7 +61,7 @@ fn put_slice(join: &mut Join, namespace: &str, name: &str, slice: Slice) {
 }
 
 /// The only change, which sets a target.
-fn set(settled: &Settled) -> &ServiceTarget {
+fn set(settled: &TargetUpdates) -> &ServiceTarget {
     match settled.changes.as_slice() {
         [Change::Set(target)] => target,
         other => panic!("{other:?}"),
@@ -85,21 +85,21 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     let mut join = Join::new(rules());
     let endpoints = slice("a", 22, &[("10.0.0.1", State::Ready), ("10.0.0.2", State::NotReady)]);
     put_slice(&mut join, "n", "a-1", endpoints);
-    assert_eq!(join.settle(), Settled::default());
+    assert_eq!(join.recompute(), TargetUpdates::default());
     put_service(&mut join, "n", "a", service(2200));
-    let settled = join.settle();
+    let settled = join.recompute();
     let target = set(&settled);
     assert_eq!((&*target.id.short_name(), target.ports), ("a.n", [2200, 22]));
     assert_eq!(addresses(target), ["10.0.0.1:22"]);
     assert_eq!((target.endpoints.ready, target.endpoints.total), (1, 2));
-    assert_eq!(settled.remarks, [Remark::Added(key("n", "a"), 2200)]);
+    assert_eq!(settled.remarks, [ServiceNotice::Added(key("n", "a"), 2200)]);
     // The same object again is no change.
     put_service(&mut join, "n", "a", service(2200));
-    assert_eq!(join.settle(), Settled::default());
+    assert_eq!(join.recompute(), TargetUpdates::default());
     join.remove(Kind::Service, &key("n", "a"));
-    assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
+    assert_eq!(join.recompute().changes, [Change::Remove(target_id(&key("n", "a")))]);
     join.remove(Kind::Slice, &key("n", "a-1"));
-    join.settle();
+    join.recompute();
     assert!(join.services.is_empty() && join.strays.is_empty());
 }
 
@@ -117,10 +117,10 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
         put_service(&mut join, "n", "a-b", service(23));
         put_slice(&mut join, "n", name, slice("a-b", 22, &[("10.0.0.1", State::Ready)]));
         assert_eq!(join.strays.len(), usize::from(is_stray), "{name}");
-        join.settle();
+        join.recompute();
         // It passes to another Service, and is deleted there.
         put_slice(&mut join, "n", name, slice("a", 22, &[("10.0.0.1", State::Ready)]));
-        let changed = |settled: &Settled| -> Vec<_> {
+        let changed = |settled: &TargetUpdates| -> Vec<_> {
             let set = settled.changes.iter().map(|change| match change {
                 Change::Set(target) => (target.id.service.to_string(), target.endpoints.total),
                 Change::Remove(id) => panic!("{id}"),
@@ -128,12 +128,12 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
             set.collect()
         };
         assert_eq!(
-            changed(&join.settle()),
+            changed(&join.recompute()),
             [("a".to_owned(), 1), ("a-b".to_owned(), 0)],
             "{name}"
         );
         join.remove(Kind::Slice, &key("n", name));
-        assert_eq!(changed(&join.settle()), [("a".to_owned(), 0)], "{name}");
+        assert_eq!(changed(&join.recompute()), [("a".to_owned(), 0)], "{name}");
         assert!(
             join.strays.is_empty() && join.keys(Kind::Slice, None).is_empty(),
             "{name}"
@@ -152,7 +152,7 @@ fn an_event_parses_no_slice_that_it_does_not_concern_and_none_that_has_not_chang
     for name in names {
         put(&mut join, name, 22);
     }
-    join.settle();
+    join.recompute();
     let owner = key("n", "a-b");
     join.services.get_mut(&owner).unwrap().slices.spoil("a-b-1");
     for name in &names[1..] {
@@ -177,12 +177,11 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
     let names: crate::policy::allowlist::ClientNames = [Box::from("alice")].into();
     service.annotations.allowed_clients = Some(names.clone());
     put_service(&mut join, "n", "a", service);
-    let is_remarked = |settled: &Settled| {
-        let is_fault =
-            |remark: &Remark| matches!(remark, Remark::Annotation(_, fault) if *fault.key == *"allowed-clients");
+    let is_remarked = |settled: &TargetUpdates| {
+        let is_fault = |remark: &ServiceNotice| matches!(remark, ServiceNotice::Annotation(_, fault) if *fault.key == *"allowed-clients");
         settled.remarks.iter().any(is_fault)
     };
-    let settled = join.settle();
+    let settled = join.recompute();
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
     assert_eq!(set(&settled).terms.allowed_clients.as_ref(), Some(&names));
     for (knows_clients, again) in [(true, false), (false, true)] {
@@ -190,7 +189,7 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
             knows_clients,
             ..Options::default()
         }));
-        assert_eq!(is_remarked(&join.settle()), again);
+        assert_eq!(is_remarked(&join.recompute()), again);
     }
 }
 
@@ -204,12 +203,11 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
     let mut service = service(22);
     service.annotations.user_lists = Some(Box::new(lists.clone()));
     put_service(&mut join, "n", "a", service.clone());
-    let is_remarked = |settled: &Settled| {
-        let is_fault =
-            |remark: &Remark| matches!(remark, Remark::Annotation(_, fault) if *fault.key == *"allowed-users");
+    let is_remarked = |settled: &TargetUpdates| {
+        let is_fault = |remark: &ServiceNotice| matches!(remark, ServiceNotice::Annotation(_, fault) if *fault.key == *"allowed-users");
         settled.remarks.iter().any(is_fault)
     };
-    let settled = join.settle();
+    let settled = join.recompute();
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
     assert_eq!(set(&settled).terms.user_lists.as_deref(), Some(&lists));
     for (knows_users, again) in [(true, false), (false, true)] {
@@ -217,11 +215,11 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
             knows_users,
             ..Options::default()
         }));
-        assert_eq!(is_remarked(&join.settle()), again);
+        assert_eq!(is_remarked(&join.recompute()), again);
     }
     service.annotations.user_lists = None;
     put_service(&mut join, "n", "a", service);
-    assert_eq!(set(&join.settle()).terms.user_lists, None);
+    assert_eq!(set(&join.recompute()).terms.user_lists, None);
 }
 
 #[test]
@@ -230,7 +228,7 @@ fn ready_endpoints_are_chosen_before_terminating_ones() {
     put_service(&mut join, "n", "a", service(22));
     let mut endpoints_of = |states: &[(&str, State)]| {
         put_slice(&mut join, "n", "s", slice("a", 22, states));
-        addresses(set(&join.settle()))
+        addresses(set(&join.recompute()))
     };
     let (terminating, not_ready) = (("10.0.0.2", State::Terminating), ("10.0.0.3", State::NotReady));
     assert_eq!(
@@ -242,7 +240,7 @@ fn ready_endpoints_are_chosen_before_terminating_ones() {
     let mut publishing = service(22);
     publishing.publishes_not_ready = true;
     put_service(&mut join, "n", "a", publishing);
-    assert_eq!(addresses(set(&join.settle())), ["10.0.0.3:22"]);
+    assert_eq!(addresses(set(&join.recompute())), ["10.0.0.3:22"]);
 }
 
 #[test]
@@ -255,7 +253,7 @@ fn each_slice_has_its_own_port_and_address_family() {
     let mut other = slice("a", 80, &[("10.0.0.4", State::Ready)]);
     other.ports[0].name = "http".into();
     put_slice(&mut join, "n", "other", other);
-    let settled = join.settle();
+    let settled = join.recompute();
     let target = set(&settled);
     assert_eq!(addresses(target), ["10.0.0.1:2022", "10.0.0.2:2023", "[fd00::1]:2022"]);
     assert_eq!((target.endpoints.ready, target.endpoints.total), (2, 2));
@@ -274,7 +272,7 @@ fn a_headless_service_without_ports_is_dialled_at_22() {
     let mut portless = slice("a", 1, &[("10.0.0.1", State::Ready)]);
     portless.ports = Box::default();
     put_slice(&mut join, "n", "s", portless);
-    assert_eq!(addresses(set(&join.settle())), ["10.0.0.1:22"]);
+    assert_eq!(addresses(set(&join.recompute())), ["10.0.0.1:22"]);
 }
 
 #[test]
@@ -293,13 +291,13 @@ fn a_slice_that_cannot_work_is_noted_once() {
             ..slice("a", 22, &[])
         };
         put_slice(&mut join, "n", "a-1", faulty);
-        assert_eq!(join.settle().remarks, [], "no Service asks for it");
+        assert_eq!(join.recompute().remarks, [], "no Service asks for it");
         put_service(&mut join, "n", "a", service(22));
-        let remarks = join.settle().remarks;
-        let expected = is_noted.then(|| Remark::SliceUnusable(key("n", "a"), "a-1".into()));
+        let remarks = join.recompute().remarks;
+        let expected = is_noted.then(|| ServiceNotice::SliceUnusable(key("n", "a"), "a-1".into()));
         assert_eq!(remarks.get(1), expected.as_ref());
         put_service(&mut join, "n", "a", service(23));
-        assert_eq!(join.settle().remarks, [], "it was made before");
+        assert_eq!(join.recompute().remarks, [], "it was made before");
     }
 }
 
@@ -317,16 +315,16 @@ fn refused_endpoints_are_not_dialled_and_noted_once() {
         ],
     );
     put_slice(&mut join, "n", "s", endpoints);
-    let settled = join.settle();
+    let settled = join.recompute();
     assert_eq!(addresses(set(&settled)), ["10.0.0.1:22"]);
     assert_eq!(set(&settled).endpoints.total, 1);
     let refused = settled
         .remarks
         .iter()
-        .filter(|remark| matches!(remark, Remark::EndpointForbidden(..)));
+        .filter(|remark| matches!(remark, ServiceNotice::EndpointForbidden(..)));
     assert_eq!(refused.count(), 2);
     join.configure(rules());
-    assert_eq!(join.settle().remarks, []);
+    assert_eq!(join.recompute().remarks, []);
 }
 
 #[test]
@@ -338,11 +336,11 @@ fn a_selected_namespace_admits_its_services() {
     let mut join = Join::new(rules_of(selecting));
     put_service(&mut join, "n", "a", service(22));
     put_service(&mut join, "m", "b", service(22));
-    assert_eq!(join.settle(), Settled::default());
+    assert_eq!(join.recompute(), TargetUpdates::default());
     join.put(Key::new("", "n"), Object::Namespace);
-    assert_eq!(set(&join.settle()).id, target_id(&key("n", "a")));
+    assert_eq!(set(&join.recompute()).id, target_id(&key("n", "a")));
     join.remove(Kind::Namespace, &Key::new("", "n"));
-    assert_eq!(join.settle().changes, [Change::Remove(target_id(&key("n", "a")))]);
+    assert_eq!(join.recompute().changes, [Change::Remove(target_id(&key("n", "a")))]);
 }
 
 /// An event of a small cluster.

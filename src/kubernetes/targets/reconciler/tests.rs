@@ -6,13 +6,13 @@ use tokio::time::advance;
 
 use super::*;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::objects::annotations::AnnotationFault;
+use crate::kubernetes::objects::annotations::AnnotationError;
 use crate::kubernetes::objects::model::{Kind, Object, Service, ServicePort, Slice};
 use crate::kubernetes::options::Options;
 use crate::kubernetes::targets::source::sources;
 use crate::policy::allowlist::Allowlist;
 use crate::tunnel::limits::Limits;
-use crate::tunnel::outcome::Refusal;
+use crate::tunnel::outcome::RefusalReason;
 
 struct Stage {
     reconciler: Reconciler,
@@ -27,15 +27,15 @@ fn stage(snapshot: Option<PathBuf>) -> Stage {
 /// The same for other options.
 fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
     let (writer, allowlist) = Writer::new();
-    writer.await_services();
+    writer.expect_services();
     let metrics = Metrics::new().unwrap();
     let outputs = Outputs {
         writer,
         metrics: metrics.clone(),
         recorder: None,
     };
-    let rules = Rules::new(options, &Limits::default());
-    let feeds = sources(options).into_iter().map(Feed::new).collect();
+    let rules = TargetPolicy::new(options, &Limits::default());
+    let feeds = sources(options).into_iter().map(SourceHandle::new).collect();
     let reconciler = Reconciler::new(rules, feeds, snapshot, outputs);
     Stage {
         reconciler,
@@ -46,11 +46,11 @@ fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
 
 impl Stage {
     fn take(&mut self, source: usize, event: Event<Item>) {
-        self.reconciler.take(SourceEvent { source, event });
+        self.reconciler.apply(SourceEvent { source, event });
         self.reconciler.settle();
     }
 
-    fn authorize(&self, name: &str) -> Result<(), Refusal> {
+    fn authorize(&self, name: &str) -> Result<(), RefusalReason> {
         self.allowlist.authorize(&name.parse().unwrap()).map(drop)
     }
 
@@ -86,17 +86,17 @@ fn services(count: usize) -> Event<Item> {
 fn a_name_is_forbidden_only_once_every_source_has_been_listed() {
     let mut stage = stage(None);
     stage.take(0, services(1));
-    assert_eq!(stage.authorize("s0.n:22"), Err(Refusal::AllowlistUnknown));
+    assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistUnknown));
     assert_eq!(stage.metrics.allowlist_last_sync_timestamp.get(), 0.0);
     stage.take(1, Event::Listed(Vec::new()));
     assert_eq!(stage.authorize("s0.n:22"), Ok(()));
-    assert_eq!(stage.authorize("s1.n:22"), Err(Refusal::NotAllowed));
+    assert_eq!(stage.authorize("s1.n:22"), Err(RefusalReason::NotAllowed));
     assert!(stage.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
     let (key, object) = service("s1");
     stage.take(0, Event::Applied((key.clone(), object)));
     assert_eq!(stage.authorize("s1.n:22"), Ok(()));
     stage.take(0, Event::Deleted((key, None)));
-    assert_eq!(stage.authorize("s1.n:22"), Err(Refusal::NotAllowed));
+    assert_eq!(stage.authorize("s1.n:22"), Err(RefusalReason::NotAllowed));
 }
 
 #[test]
@@ -127,7 +127,7 @@ async fn a_list_that_lost_most_objects_is_held_and_listed_again_soon() {
     stage.take(0, services(1));
     assert!(stage.shows("switchboard_allowlist_shrink_held 0"));
     assert!(!wants_list(&stage));
-    assert_eq!(stage.authorize("s29.n:22"), Err(Refusal::NotAllowed));
+    assert_eq!(stage.authorize("s29.n:22"), Err(RefusalReason::NotAllowed));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_faulty_annotation_is_counted_once() {
     let (key, mut object) = service("s0");
     if let Some(Object::Service(service)) = &mut object {
         let reason = "expected a rate".to_owned();
-        service.faults.push(AnnotationFault::new("upload", reason));
+        service.faults.push(AnnotationError::new("upload", reason));
     }
     for _ in 0..2 {
         stage.take(0, Event::Listed(vec![(key.clone(), object.clone())]));
@@ -166,12 +166,12 @@ async fn a_snapshot_is_served_until_every_source_has_been_listed() {
     let mut second = stage(Some(file));
     assert_eq!(second.authorize("s1.n:22"), Ok(()));
     // Unknown, since the cluster may have it by now.
-    assert_eq!(second.authorize("s2.n:22"), Err(Refusal::AllowlistUnknown));
+    assert_eq!(second.authorize("s2.n:22"), Err(RefusalReason::AllowlistUnknown));
     assert_eq!(second.reconciler.join.keys(Kind::Slice, None), [key("s0-1")]);
     second.take(0, services(1));
-    assert_eq!(second.authorize("s1.n:22"), Err(Refusal::AllowlistUnknown));
+    assert_eq!(second.authorize("s1.n:22"), Err(RefusalReason::AllowlistUnknown));
     second.take(1, Event::Listed(Vec::new()));
-    assert_eq!(second.authorize("s1.n:22"), Err(Refusal::NotAllowed));
+    assert_eq!(second.authorize("s1.n:22"), Err(RefusalReason::NotAllowed));
 }
 
 /// The Services (0) and slices (1) of the namespace `n`, those (2, 3) of the namespace `m`.
@@ -202,7 +202,7 @@ fn a_namespace_that_is_forbidden_from_the_start_counts_as_empty() {
     stage.forbid(60, true);
     assert_eq!(
         stage.authorize("s0.n:22"),
-        Err(Refusal::AllowlistUnknown),
+        Err(RefusalReason::AllowlistUnknown),
         "as long as no other namespace can be read, rights are missing and not a namespace"
     );
     stage.take(0, services(1));
@@ -212,11 +212,11 @@ fn a_namespace_that_is_forbidden_from_the_start_counts_as_empty() {
         Ok(()),
         "nothing more is needed from the other one"
     );
-    assert_eq!(stage.authorize("s0.m:22"), Err(Refusal::NotAllowed));
+    assert_eq!(stage.authorize("s0.m:22"), Err(RefusalReason::NotAllowed));
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 1"));
     assert!(stage.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
     // From now on the gauge shows it, and no failure more is counted, which would fire an alert for ever.
-    let is_given_up = |stage: &Stage, source: usize| stage.reconciler.sources[source].is_given_up;
+    let is_given_up = |stage: &Stage, source: usize| stage.reconciler.sources[source].is_treated_as_empty;
     assert_eq!(
         [0, 1, 2, 3].map(|source| is_given_up(&stage, source)),
         [false, false, true, true]
@@ -237,7 +237,7 @@ fn a_refusal_that_passes_makes_no_namespace_empty() {
     stage.take(0, services(1));
     stage.take(1, Event::Listed(Vec::new()));
     stage.forbid(9, false);
-    assert_eq!(stage.authorize("s0.m:22"), Err(Refusal::AllowlistUnknown));
+    assert_eq!(stage.authorize("s0.m:22"), Err(RefusalReason::AllowlistUnknown));
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
 }
 
@@ -250,7 +250,7 @@ fn a_refusal_before_another_failure_makes_no_namespace_empty_later() {
     }
     stage.take(0, services(1));
     stage.take(1, Event::Listed(Vec::new()));
-    assert_eq!(stage.authorize("s0.m:22"), Err(Refusal::AllowlistUnknown));
+    assert_eq!(stage.authorize("s0.m:22"), Err(RefusalReason::AllowlistUnknown));
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
 }
 

@@ -27,7 +27,7 @@ pub(super) fn decision(status: &Status) -> Decision {
         // Both at once contradict each other: then it is a no.
         allowed: status.allowed && !status.denied,
         complete: status.evaluation_error.is_empty(),
-        reason: excerpt(reason, LONGEST_REASON).into(),
+        reason: excerpt(reason, MAX_REASON).into(),
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Status {
 }
 
 /// Characters of a reason: it names a binding, a role and a subject.
-const LONGEST_REASON: usize = 512;
+const MAX_REASON: usize = 512;
 
 #[cfg(test)]
 mod tests {
@@ -128,7 +128,7 @@ mod tests {
             assert_eq!(&*decided.reason, reason);
         }
         let long = decision(&answer(&json!({"allowed": true, "reason": "x".repeat(9999)}))).unwrap();
-        assert_eq!(long.reason.chars().count(), LONGEST_REASON + 1);
+        assert_eq!(long.reason.chars().count(), MAX_REASON + 1);
     }
 
     #[test]

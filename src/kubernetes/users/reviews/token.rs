@@ -62,17 +62,17 @@ pub(super) fn verdict(
         let error = unquoted(&status.error).to_ascii_lowercase();
         if says(&error, &PASSING) {
             // Of an authenticator behind the server: a webhook, or an issuer whose keys it has not got yet.
-            return Err(ApiError::new(Failure::Server, excerpt(&status.error, LONGEST_ERROR)));
+            return Err(ApiError::new(Failure::Server, excerpt(&status.error, MAX_ERROR)));
         }
-        return Ok(Verdict::Refused(sentence(&error).into()));
+        return Ok(Verdict::Rejected(sentence(&error).into()));
     }
     // A server that knows no audiences answers without any, and has not compared them.
     if !audiences.is_empty() && !status.audiences.iter().any(|name| audiences.contains(name)) {
-        return Ok(Verdict::Refused(OTHER_AUDIENCE.into()));
+        return Ok(Verdict::Rejected(OTHER_AUDIENCE.into()));
     }
     Ok(match user(status.user.0, expires) {
-        Ok(user) => Verdict::Proved(Arc::new(user)),
-        Err(sentence) => Verdict::Refused(sentence.into()),
+        Ok(user) => Verdict::Authenticated(Arc::new(user)),
+        Err(sentence) => Verdict::Rejected(sentence.into()),
     })
 }
 
@@ -87,7 +87,7 @@ fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'stati
     if !told.groups.iter().any(|group| **group == *AUTHENTICATED) {
         told.groups.push(AUTHENTICATED.into());
     }
-    if told.size() > LARGEST_USER || told.groups.len() > MOST_GROUPS {
+    if told.size() > MAX_USER_BYTES || told.groups.len() > MAX_GROUPS {
         // Not without some of them: a group may also be what an authorizer denies.
         return Err(TOO_LARGE);
     }
@@ -183,11 +183,11 @@ const TOO_LARGE: &str = "the token's user has too many groups, or too much else 
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Users are cached, and sent with each question.
-const LARGEST_USER: usize = 32 << 10;
-const MOST_GROUPS: usize = 1024;
+const MAX_USER_BYTES: usize = 32 << 10;
+const MAX_GROUPS: usize = 1024;
 const PIECE: usize = 16;
 /// Characters of the server's reason in a message.
-const LONGEST_ERROR: usize = 300;
+const MAX_ERROR: usize = 300;
 /// What the reason of a review says when an authenticator failed, and not the token. In lower case.
 const PASSING: [&str; 13] = [
     ": eof",
@@ -221,7 +221,7 @@ mod tests {
     const KIND: &str = "TokenReview";
 
     fn verdict(body: &[u8], audiences: &[Box<str>], token: &Secret) -> Result<Verdict, ApiError> {
-        let expires = Jwt::of(token.expose()).and_then(|jwt| jwt.expires());
+        let expires = Jwt::parse(token.expose()).and_then(|jwt| jwt.expires());
         super::verdict(reviews::status(body, Kind::Token)?, audiences, expires)
     }
 
@@ -267,7 +267,7 @@ mod tests {
             ),
         ] {
             let audiences = Audiences::new(audiences);
-            let asked = audiences.questions(Jwt::of(token.expose()).as_ref());
+            let asked = audiences.questions(Jwt::parse(token.expose()).as_ref());
             let asked: Vec<_> = asked.into_iter().flatten().collect();
             assert_eq!(asked, expected);
         }
@@ -295,7 +295,7 @@ mod tests {
             },
         });
         let names = named(&["switchboard"]);
-        let Verdict::Proved(user) = verdict(&answer(&status), &names[..], &token).unwrap() else {
+        let Verdict::Authenticated(user) = verdict(&answer(&status), &names[..], &token).unwrap() else {
             panic!("it is a yes");
         };
         let expected = User {
@@ -368,7 +368,7 @@ mod tests {
                 TOO_LARGE,
             ),
         ] {
-            assert_eq!(judged(&status), Verdict::Refused(expected.into()), "{status}");
+            assert_eq!(judged(&status), Verdict::Rejected(expected.into()), "{status}");
         }
     }
 
@@ -389,7 +389,7 @@ mod tests {
         ] {
             assert_eq!(
                 judged(&json!({"error": error})),
-                Verdict::Refused(sentence.into()),
+                Verdict::Rejected(sentence.into()),
                 "{error}"
             );
         }

@@ -15,16 +15,16 @@ fn a_read_of_other_settings_that_ends_after_a_change_of_them_changes_nothing() {
     let tls = Tls::new(before.clone(), HANDSHAKE).unwrap();
     // It is read by the settings before, and ends after those that come then have been applied.
     let read = || {
-        let contents = Contents::read(&before);
+        let contents = FileContents::read(&before);
         let next = others.with_pair(&second.pem, &second.key);
         tls.configure(next);
-        assert!(matches!(tls.reload(), Reloaded::Loaded | Reloaded::Unchanged));
+        assert!(matches!(tls.reload(), ReloadResult::Loaded | ReloadResult::Unchanged));
         contents
     };
     let applied = |_| panic!("it counts no more");
     assert_eq!(
-        follow::reload::<_, FileFault>(&tls.readings, Duration::ZERO, read, applied),
-        Reloaded::Unchanged
+        follow::reload::<_, FileError>(&tls.readings, Duration::ZERO, read, applied),
+        ReloadResult::Unchanged
     );
 }
 
@@ -59,8 +59,8 @@ fn a_pair_that_is_swapped_between_the_reads_of_its_files_is_no_faulty_one() {
     let read = move || {
         while is_over.strong_count() > 0 {
             match tls.reload() {
-                Reloaded::Unchanged => {}
-                result @ (Reloaded::Loaded | Reloaded::Faulty(_) | Reloaded::Postponed(_)) => {
+                ReloadResult::Unchanged => {}
+                result @ (ReloadResult::Loaded | ReloadResult::Invalid(_) | ReloadResult::Deferred(_)) => {
                     sender.send(result).unwrap_or_default();
                 }
             }
@@ -72,7 +72,11 @@ fn a_pair_that_is_swapped_between_the_reads_of_its_files_is_no_faulty_one() {
         for (number, name) in ["other", "one"].into_iter().cycle().take(SWAPS).enumerate() {
             swap(name);
             // One at a time: the one before has been read.
-            assert_eq!(results.recv_timeout(DEADLINE), Ok(Reloaded::Loaded), "swap {number}");
+            assert_eq!(
+                results.recv_timeout(DEADLINE),
+                Ok(ReloadResult::Loaded),
+                "swap {number}"
+            );
         }
     });
 }

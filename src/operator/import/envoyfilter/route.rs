@@ -4,9 +4,9 @@
 
 use crate::base::authority::Authority;
 use crate::base::values::{self, shown};
+use crate::operator::import::diagnostics::{ImportDiagnostics, Location, Untranslatable};
 use crate::operator::import::document::{At, Pair};
 use crate::operator::import::entry::{Settings, exact_name};
-use crate::operator::import::remarks::{Place, Remarks, Unsuited};
 use crate::tunnel::proxy_header::Version;
 
 /// A name and the cluster that it leads to.
@@ -15,14 +15,14 @@ pub(super) struct Route {
     pub(super) name: Authority,
     pub(super) cluster: String,
     pub(super) settings: Settings,
-    pub(super) place: Place,
+    pub(super) place: Location,
 }
 
 /// Where routes and remarks go.
 #[derive(Debug)]
 pub(super) struct Context<'a> {
     pub(super) routes: &'a mut Vec<Route>,
-    pub(super) remarks: &'a mut Remarks,
+    pub(super) remarks: &'a mut ImportDiagnostics,
 }
 
 impl Context<'_> {
@@ -71,7 +71,7 @@ impl Context<'_> {
                 }
                 Ok(read) => taken = Some(read),
                 // Another route behind it would take what this one restricts.
-                Err(Unsuited(place, reason)) => {
+                Err(Untranslatable(place, reason)) => {
                     self.remarks
                         .error(place, format!("the virtual host {name}: {reason}: not printed"));
                     return;
@@ -102,7 +102,7 @@ impl Context<'_> {
 }
 
 /// The cluster of a route that ends a CONNECT, and its settings.
-fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Unsuited> {
+fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Untranslatable> {
     has_only(item, &["name", "match", "route", "decorator"])?;
     let matched = item.get("match").unwrap_or(item);
     if matched.get("connect_matcher").is_none() {
@@ -134,7 +134,7 @@ fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Unsuited> {
 }
 
 /// The PROXY header that a route for CONNECT begins a tunnel with.
-fn upgrade(route: At<'_>) -> Result<Option<Version>, Unsuited> {
+fn upgrade(route: At<'_>) -> Result<Option<Version>, Untranslatable> {
     let is_connect = |at: &At<'_>| {
         at.text_of("upgrade_type")
             .is_some_and(|kind| kind.eq_ignore_ascii_case("CONNECT"))
@@ -159,12 +159,12 @@ fn upgrade(route: At<'_>) -> Result<Option<Version>, Unsuited> {
 }
 
 /// Refuses a map with a key that is none of these.
-fn has_only(at: At<'_>, known: &[&str]) -> Result<(), Unsuited> {
+fn has_only(at: At<'_>, known: &[&str]) -> Result<(), Untranslatable> {
     at.unknown(known).map_or(Ok(()), |pair| Err(refused(&pair)))
 }
 
-fn refused(pair: &Pair<'_>) -> Unsuited {
-    Unsuited(pair.place, format!("its route has the option {}", shown(&pair.key)))
+fn refused(pair: &Pair<'_>) -> Untranslatable {
+    Untranslatable(pair.place, format!("its route has the option {}", shown(&pair.key)))
 }
 
 /// The options of a connection manager that are read, or are of its own port and protocols.

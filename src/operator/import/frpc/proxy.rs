@@ -6,25 +6,25 @@ use crate::base::authority::Authority;
 use crate::base::values::{self, shown};
 use crate::base::yaml::tree::Value;
 use crate::operator::import::cluster_names::ClusterNames;
+use crate::operator::import::diagnostics::{ImportDiagnostics, Location, Untranslatable};
 use crate::operator::import::document::At;
 use crate::operator::import::entry::{Entry, Service, Settings, Target, exact_name};
 use crate::operator::import::options::{Format, Frp};
-use crate::operator::import::remarks::{Place, Remarks, Unsuited};
 use crate::tunnel::limits::Rate;
 
 /// A proxy of a file.
 #[derive(Debug)]
 pub(super) struct Proxy<'a> {
     pub(super) name: &'a str,
-    pub(super) place: Place,
+    pub(super) place: Location,
     /// Its options by their paths, such as `transport.bandwidthLimit`.
     options: Vec<(String, At<'a>)>,
 }
 
 /// What the options of a proxy say.
 #[derive(Debug, Default)]
-struct Wanted<'a> {
-    hosts: Vec<(String, Place)>,
+struct ProxySettings<'a> {
+    hosts: Vec<(String, Location)>,
     ip: Option<&'a str>,
     port: Option<u16>,
     settings: Settings,
@@ -51,13 +51,13 @@ impl<'a> Proxy<'a> {
     }
 
     /// Its names, each at the ports that clients ask for; none if it is not translated, which `remarks` then say.
-    pub(super) fn entries(&self, context: Context<'_>, remarks: &mut Remarks) -> Vec<Entry> {
+    pub(super) fn entries(&self, context: Context<'_>, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
         let name = shown(self.name);
         let wanted = self
             .wanted(context.frp, remarks)
-            .unwrap_or_else(|Unsuited(place, reason)| {
+            .unwrap_or_else(|Untranslatable(place, reason)| {
                 remarks.error(place, format!("the proxy {name}: {reason}"));
-                Wanted::default()
+                ProxySettings::default()
             });
         let ports = match context.frp.ports.as_slice() {
             [] => &[22],
@@ -86,8 +86,8 @@ impl<'a> Proxy<'a> {
         at.text()
     }
 
-    fn wanted(&self, frp: &Frp, remarks: &mut Remarks) -> Result<Wanted<'a>, Unsuited> {
-        let unsuited = |reason: String| Err(Unsuited(self.place, reason));
+    fn wanted(&self, frp: &Frp, remarks: &mut ImportDiagnostics) -> Result<ProxySettings<'a>, Untranslatable> {
+        let unsuited = |reason: String| Err(Untranslatable(self.place, reason));
         match (self.text("type"), self.text("multiplexer")) {
             (Some("tcpmux"), Some("httpconnect")) => {}
             (Some("tcpmux"), _) => return unsuited("only the multiplexer httpconnect is known".to_owned()),
@@ -104,9 +104,9 @@ impl<'a> Proxy<'a> {
                 shown(self.name)
             );
             remarks.note(self.place, reason);
-            return Ok(Wanted::default());
+            return Ok(ProxySettings::default());
         }
-        let mut wanted = Wanted::default();
+        let mut wanted = ProxySettings::default();
         for (key, at) in &self.options {
             if key == "subdomain"
                 && let Some(name) = at.text().filter(|name| !name.is_empty())
@@ -119,9 +119,9 @@ impl<'a> Proxy<'a> {
                 let remark = read.map_err(|reason| at.unsuited(format!("{}: {reason}", shown(key))))?;
                 let about = |reason| format!("the proxy {}: {} {reason}", shown(self.name), shown(key));
                 match remark {
-                    Read::Translated => {}
-                    Read::LeftOut(reason) => remarks.warning(at.place(), about(reason)),
-                    Read::NotNeeded => remarks.note(at.place(), about("is not needed any more")),
+                    OptionOutcome::Translated => {}
+                    OptionOutcome::LeftOut(reason) => remarks.warning(at.place(), about(reason)),
+                    OptionOutcome::NotNeeded => remarks.note(at.place(), about("is not needed any more")),
                 }
             }
         }
@@ -133,7 +133,7 @@ impl<'a> Proxy<'a> {
 }
 
 /// What became of an option.
-enum Read {
+enum OptionOutcome {
     Translated,
     /// Not, or not as it was, for this reason.
     LeftOut(&'static str),
@@ -141,9 +141,9 @@ enum Read {
     NotNeeded,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> ProxySettings<'a> {
     /// Reads one option. An error: it may restrict, and has no counterpart.
-    fn read(&mut self, key: &str, at: At<'a>) -> Result<Read, &'static str> {
+    fn read(&mut self, key: &str, at: At<'a>) -> Result<OptionOutcome, &'static str> {
         let text = at.text().unwrap_or_default();
         match key {
             "name" | "type" | "multiplexer" | "enabled" => {}
@@ -162,26 +162,31 @@ impl<'a> Wanted<'a> {
             "transport.bandwidthLimit" => {
                 self.settings.rate = Some(bandwidth(text).ok_or("expected a number with KB or MB")?);
                 let reason = "becomes the limit of each tunnel and direction; frp shares it among all of the proxy";
-                return Ok(Read::LeftOut(reason));
+                return Ok(OptionOutcome::LeftOut(reason));
             }
             "transport.proxyProtocolVersion" => {
                 self.settings.proxy_header = Some(text.parse().map_err(|_| "expected v1 or v2")?);
             }
             "loadBalancer.group" => self.group = Some(text.to_owned()),
-            _ if is_of_frps(key) => return Ok(Read::NotNeeded),
+            _ if is_of_frps(key) => return Ok(OptionOutcome::NotNeeded),
             _ if key.starts_with("healthCheck.") => {
-                return Ok(Read::LeftOut(
+                return Ok(OptionOutcome::LeftOut(
                     "is left out: switchboard opens no connection to sshd but for a client",
                 ));
             }
             _ => return Err("not translated, and it may restrict"),
         }
-        Ok(Read::Translated)
+        Ok(OptionOutcome::Translated)
     }
 }
 
 /// A name at one port, and where it leads.
-fn named(host: &str, port: u16, wanted: &Wanted<'_>, context: Context<'_>) -> Result<(Authority, Target), String> {
+fn named(
+    host: &str,
+    port: u16,
+    wanted: &ProxySettings<'_>,
+    context: Context<'_>,
+) -> Result<(Authority, Target), String> {
     let name = exact_name(&format!("{host}:{port}"))?;
     let target = match context.format {
         Format::Static => address(wanted, context.frp),
@@ -191,7 +196,7 @@ fn named(host: &str, port: u16, wanted: &Wanted<'_>, context: Context<'_>) -> Re
 }
 
 /// The address of a static target.
-fn address(wanted: &Wanted<'_>, frp: &Frp) -> Result<Target, String> {
+fn address(wanted: &ProxySettings<'_>, frp: &Frp) -> Result<Target, String> {
     let local = wanted.ip.unwrap_or(LOCAL);
     let port = wanted.port.ok_or("no localPort")?;
     let ip = match local.parse::<IpAddr>() {
@@ -211,7 +216,7 @@ fn address(wanted: &Wanted<'_>, frp: &Frp) -> Result<Target, String> {
 }
 
 /// The Service of a proxy: the one that localIP names, or the one that the name itself names.
-fn service(name: &Authority, wanted: &Wanted<'_>, context: Context<'_>) -> Result<Target, String> {
+fn service(name: &Authority, wanted: &ProxySettings<'_>, context: Context<'_>) -> Result<Target, String> {
     let Context { frp, names, .. } = context;
     let local = wanted.ip.unwrap_or(LOCAL);
     if let Some(service) = names.service(local) {

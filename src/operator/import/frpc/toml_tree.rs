@@ -6,13 +6,13 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::base::text::escaped;
-use crate::base::yaml::finding::{Findings, Position};
+use crate::base::yaml::diagnostic::{Diagnostics, Position};
 use crate::base::yaml::tree::{Entry, Node, Scalar, Value};
 
 /// The tree of a text; `None` after a fault. The parser bounds the depth, and the file's size the number of values: TOML
 /// has no aliases.
-pub(super) fn read(text: &str, findings: &Findings) -> Option<Node> {
-    let lines = Lines::of(text);
+pub(super) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
+    let lines = Lines::new(text);
     match DeTable::parse(text) {
         Ok(table) => Some(Node {
             position: Position::START,
@@ -69,7 +69,7 @@ struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    fn of(text: &'a str) -> Self {
+    fn new(text: &'a str) -> Self {
         let starts = text.match_indices('\n').map(|(end, _)| end + 1);
         Self {
             text,

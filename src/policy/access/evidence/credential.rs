@@ -22,7 +22,7 @@ pub enum Credential {
 
 /// Why the field is no credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CredentialFault {
+pub enum CredentialError {
     /// The request has the field twice.
     #[error("Proxy-Authorization is there twice")]
     Repeated,
@@ -42,21 +42,21 @@ impl Credential {
     ///
     /// # Errors
     /// The fault of the value, which does not contain any part of it.
-    pub fn parse(value: &[u8]) -> Result<Self, CredentialFault> {
-        let value = std::str::from_utf8(value).map_err(|_| CredentialFault::Scheme)?;
+    pub fn parse(value: &[u8]) -> Result<Self, CredentialError> {
+        let value = std::str::from_utf8(value).map_err(|_| CredentialError::Scheme)?;
         let (scheme, rest) = value.split_once(' ').unwrap_or((value, ""));
         if scheme.eq_ignore_ascii_case("basic") {
-            return basic(rest).ok_or(CredentialFault::Basic);
+            return basic(rest).ok_or(CredentialError::Basic);
         }
         if !scheme.eq_ignore_ascii_case("bearer") {
-            return Err(CredentialFault::Scheme);
+            return Err(CredentialError::Scheme);
         }
         // A space in front of a token is not skipped: the API server takes such a token for no token at all, and its
         // bearer for `system:anonymous`, who is authenticated.
         let is_token = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic());
         is_token
             .then(|| Self::Bearer(rest.into()))
-            .ok_or(CredentialFault::Bearer)
+            .ok_or(CredentialError::Bearer)
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn parsed(value: &str) -> Result<(Option<String>, String), CredentialFault> {
+    fn parsed(value: &str) -> Result<(Option<String>, String), CredentialError> {
         Credential::parse(value.as_bytes()).map(|credential| match credential {
             Credential::Basic { user, password } => (Some(user.into()), password.expose().to_owned()),
             Credential::Bearer(token) => (None, token.expose().to_owned()),
@@ -91,16 +91,16 @@ mod tests {
             ("basic  Ong=", user("", "x")),
             ("Bearer a.b.c", Ok((None, "a.b.c".to_owned()))),
             ("BEARER x", Ok((None, "x".to_owned()))),
-            ("Bearer  x", Err(CredentialFault::Bearer)),
-            ("Bearer x y", Err(CredentialFault::Bearer)),
-            ("Bearer", Err(CredentialFault::Bearer)),
-            ("Bearer ", Err(CredentialFault::Bearer)),
-            ("Basic", Err(CredentialFault::Basic)),
-            ("Basic YWxpY2U=", Err(CredentialFault::Basic)),
-            ("Basic YWxpY2U6cGFzc3dvcmQ", Err(CredentialFault::Basic)),
-            ("Basic YToAYg==", Err(CredentialFault::Basic)),
-            ("Negotiate abc", Err(CredentialFault::Scheme)),
-            ("", Err(CredentialFault::Scheme)),
+            ("Bearer  x", Err(CredentialError::Bearer)),
+            ("Bearer x y", Err(CredentialError::Bearer)),
+            ("Bearer", Err(CredentialError::Bearer)),
+            ("Bearer ", Err(CredentialError::Bearer)),
+            ("Basic", Err(CredentialError::Basic)),
+            ("Basic YWxpY2U=", Err(CredentialError::Basic)),
+            ("Basic YWxpY2U6cGFzc3dvcmQ", Err(CredentialError::Basic)),
+            ("Basic YToAYg==", Err(CredentialError::Basic)),
+            ("Negotiate abc", Err(CredentialError::Scheme)),
+            ("", Err(CredentialError::Scheme)),
         ] {
             assert_eq!(parsed(value), expected, "{value:?}");
         }

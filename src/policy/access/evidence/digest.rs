@@ -11,7 +11,7 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::rand;
 use serde::Serialize;
 
-use crate::net::tls::Peer;
+use crate::net::tls::ClientTls;
 use crate::policy::access::evidence::credential::Credential;
 use crate::policy::access::reviewer::Action;
 use crate::policy::access::user::User;
@@ -58,7 +58,7 @@ impl Key {
         &self,
         user: &User,
         credential: Option<&Credential>,
-        certificate: Option<&Peer>,
+        certificate: Option<&ClientTls>,
     ) -> Digest {
         // Wherever it comes from.
         let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()).0);

@@ -38,7 +38,7 @@ impl Turns {
     /// Creates the state in which all turns are free.
     pub(super) fn new() -> Self {
         Self {
-            turns: Semaphore::new(MOST_CHECKED),
+            turns: Semaphore::new(MAX_CHECKED),
             lines: Mutex::default(),
             due: Mutex::new(Instant::now()),
         }
@@ -84,7 +84,7 @@ impl Turns {
 }
 
 /// Rechecks at a time.
-const MOST_CHECKED: usize = 4;
+const MAX_CHECKED: usize = 4;
 /// Rechecks at once, as many as there are grants on a busy day.
 const BURST: u32 = 4096;
 /// The interval in the long run, if changes never end.

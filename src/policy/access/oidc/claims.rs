@@ -50,7 +50,7 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
     if is_reserved(name) {
         return Err("the user's name begins with system:");
     }
-    if !is_name(name, LONGEST_NAME) {
+    if !is_name(name, MAX_NAME) {
         return Err("the user's name is empty, too long or not printable");
     }
     Ok(User {
@@ -66,7 +66,7 @@ fn groups(claims: &Object, issuer: &Issuer) -> Result<Vec<Box<str>>, &'static st
     let mut groups: Vec<Box<str>> = Vec::new();
     for value in values.unwrap_or_default() {
         let group = value.as_str().ok_or("the token's groups are no list of texts")?;
-        if is_name(group, LONGEST_NAME) && !is_reserved(group) && !groups.iter().any(|known| **known == *group) {
+        if is_name(group, MAX_NAME) && !is_reserved(group) && !groups.iter().any(|known| **known == *group) {
             groups.push(group.into());
         }
     }
@@ -74,4 +74,4 @@ fn groups(claims: &Object, issuer: &Issuer) -> Result<Vec<Box<str>>, &'static st
 }
 
 /// In bytes.
-const LONGEST_NAME: usize = 512;
+const MAX_NAME: usize = 512;

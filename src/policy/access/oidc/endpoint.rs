@@ -15,13 +15,13 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::key_set::LARGEST;
+use super::key_set::MAX_BYTES;
 use crate::base::file;
 use crate::base::follow::Reads;
 use crate::base::text::chain;
 use crate::net::exchange;
 use crate::net::x509::pem::items;
-use crate::net::x509::{LARGEST as LARGEST_PEM, PemFault};
+use crate::net::x509::{MAX_PEM_BYTES as LARGEST_PEM, PemError};
 
 /// The URL of a key set.
 #[derive(Debug)]
@@ -51,11 +51,11 @@ impl Endpoint {
     /// Gets the key set.
     ///
     /// # Errors
-    /// The reason, for the operator. No answer within [`LONGEST`] is one, too.
+    /// The reason, for the operator. No answer within [`REQUEST_TIMEOUT`] is one, too.
     pub(super) async fn get(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
-        match timeout(LONGEST, self.request(reads)).await {
+        match timeout(REQUEST_TIMEOUT, self.request(reads)).await {
             Ok(answer) => answer,
-            Err(_) => Err(format!("no whole answer within {}s", LONGEST.as_secs()).into()),
+            Err(_) => Err(format!("no whole answer within {}s", REQUEST_TIMEOUT.as_secs()).into()),
         }
     }
 
@@ -79,7 +79,7 @@ impl Endpoint {
         let addresses = addresses.map_err(|error| format!("cannot look up {}: {error}", self.host))?;
         let mut last = format!("{} has no address", self.host);
         for address in addresses.filter(|address| self.is_tls || address.ip().is_loopback()) {
-            let connected = timeout(LONGEST_TRY, TcpStream::connect(address)).await;
+            let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
             match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = format!("cannot connect to {address}: {error}"),
@@ -95,9 +95,9 @@ impl Endpoint {
         let path = self.url.path_and_query().map_or("/", |path| path.as_str());
         let host = self.url.authority().map_or("", |authority| authority.as_str());
         let request = exchange::request(path, host, "application/jwk-set+json, application/json");
-        let (response, _running) = exchange::begin(stream, request, Bytes::new()).await?;
+        let (response, _running) = exchange::send_request(stream, request, Bytes::new()).await?;
         match response.status() {
-            StatusCode::OK => Ok(exchange::body(response.into_body(), LARGEST).await?.into()),
+            StatusCode::OK => Ok(exchange::body(response.into_body(), MAX_BYTES).await?.into()),
             status => {
                 let advice = match status.is_redirection() {
                     true => ": redirects are not followed, give the final URL",
@@ -135,7 +135,7 @@ fn tls(ca: Option<&Path>) -> Result<ClientConfig, Box<str>> {
 
 pub(super) fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
     let fault = |reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
-    let bytes = file::read(path, LARGEST_PEM).map_err(|error| fault(&PemFault::unreadable(&error)))?;
+    let bytes = file::read(path, LARGEST_PEM).map_err(|error| fault(&PemError::unreadable(&error)))?;
     let certificates = items::<CertificateDer<'static>>(&bytes).map_err(|error| fault(&error))?;
     let mut roots = RootCertStore::empty();
     for (line, certificate) in certificates {
@@ -146,6 +146,6 @@ pub(super) fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
 }
 
 /// From the look-up of the host to the end of the body.
-const LONGEST: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// For one address: there is time for another one.
-const LONGEST_TRY: Duration = Duration::from_millis(1500);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);

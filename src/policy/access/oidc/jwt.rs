@@ -22,7 +22,7 @@ impl<'a> SignedJwt<'a> {
     ///
     /// # Errors
     /// The fault, for the client.
-    pub(super) fn of(jwt: &'a Jwt<'_>) -> Result<Self, &'static str> {
+    pub(super) fn from_jwt(jwt: &'a Jwt<'_>) -> Result<Self, &'static str> {
         // An extension that must be understood, and is not (RFC 7515 section 4.1.11).
         if jwt.header.has("crit") {
             return Err("the token has extensions that are not known");

@@ -41,8 +41,8 @@ impl KeySet {
             keys: Vec<Value>,
         }
         let Set { keys } = serde_json::from_slice(bytes).map_err(|_| "it is no JSON Web Key Set")?;
-        if keys.len() > MOST {
-            return Err(format!("it has more than {MOST} keys").into());
+        if keys.len() > MAX_KEYS {
+            return Err(format!("it has more than {MAX_KEYS} keys").into());
         }
         let mut usable = Vec::new();
         let mut left_out = Vec::new();
@@ -60,7 +60,7 @@ impl KeySet {
     }
 
     /// Judges a token's signature by the keys of its key id; without one, by the only key for its algorithm.
-    pub(super) fn judge(&self, jwt: &SignedJwt<'_>) -> Signature {
+    pub(super) fn check(&self, jwt: &SignedJwt<'_>) -> Signature {
         let id = jwt.key_id;
         let has_id = |key: &&Key| id.is_none() || key.id.as_deref() == id;
         let named: Vec<&Key> = self.0.iter().filter(has_id).collect();
@@ -68,7 +68,7 @@ impl KeySet {
             return Signature::Open("the token's key is none of its issuer's");
         }
         let fit = named.into_iter().filter(|key| key.algorithms.contains(&jwt.algorithm));
-        let fit: Vec<&Key> = fit.take(MOST_TRIED).collect();
+        let fit: Vec<&Key> = fit.take(MAX_KEYS_TRIED).collect();
         let reason = match (id, fit.len()) {
             (_, 0) => "the token's algorithm is not that of its key",
             (None, 2..) => return Signature::Wrong("the token does not name its key (kid)"),
@@ -96,7 +96,7 @@ impl fmt::Debug for KeySet {
 
 /// The members of a JSON Web Key that matter here. A private key has more.
 #[derive(Deserialize)]
-struct Members {
+struct Jwk {
     kty: String,
     kid: Option<Box<str>>,
     alg: Option<String>,
@@ -118,7 +118,7 @@ impl Key {
     }
 
     fn from_json(value: Value) -> Result<Self, &'static str> {
-        let members: Members = serde_json::from_value(value).map_err(|_| "is no JSON Web Key")?;
+        let members: Jwk = serde_json::from_value(value).map_err(|_| "is no JSON Web Key")?;
         if members.usage.as_ref().is_some_and(|usage| usage != "sig") {
             return Err("is not for signatures (use)");
         }
@@ -152,7 +152,7 @@ impl Key {
 }
 
 /// The keys themselves. A set whose keys can verify nothing must not replace one that can, and a weak key none that is strong.
-impl Members {
+impl Jwk {
     fn rsa(&self) -> Option<DecodingKey> {
         let number = |text: &Option<String>| {
             // Some libraries put a zero before it (RFC 7518 section 6.3.1.1).
@@ -200,8 +200,8 @@ const SMALL_ORDER: [&str; 7] = [
     "7v_______________________________________38",
 ];
 /// The largest set, in bytes.
-pub(super) const LARGEST: usize = 1 << 20;
+pub(super) const MAX_BYTES: usize = 1 << 20;
 /// The keys of the largest set. Issuers publish two or three.
-const MOST: usize = 100;
+const MAX_KEYS: usize = 100;
 /// The keys of one id that are tried: only a set that breaks RFC 7517 section 4.5 has more than one for an algorithm.
-const MOST_TRIED: usize = 4;
+const MAX_KEYS_TRIED: usize = 4;

@@ -12,11 +12,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use super::endpoint::Endpoint;
-use super::key_set::{KeySet, LARGEST};
+use super::key_set::{KeySet, MAX_BYTES};
 use crate::base::file;
 use crate::base::follow::{Reads, fingerprint};
-use crate::policy::access::queue::{Bounds, Queue};
-use crate::policy::access::reviewer::{Unavailable, busy};
+use crate::policy::access::queue::{Queue, QueueLimits};
+use crate::policy::access::reviewer::{ReviewError, busy};
 
 /// Where the keys are.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ pub(super) enum Source {
 
 impl Source {
     /// How often the keys are read.
-    pub(super) fn pace(&self) -> Pace {
+    pub(super) fn pace(&self) -> RefreshSchedule {
         let seconds: [u64; 3] = match self {
             Self::File(_) => [10, 10, 1],
             Self::Endpoint(_) => [600, 30, 30],
         };
         let [good, bad, least] = seconds.map(Duration::from_secs);
-        Pace { good, bad, least }
+        RefreshSchedule { good, bad, least }
     }
 
     async fn read(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
@@ -41,7 +41,7 @@ impl Source {
             Self::Endpoint(endpoint) => endpoint.get(reads).await,
             Self::File(path) => {
                 let path = path.clone();
-                let read = reads.run(move || file::read(&path, LARGEST as u64)).await;
+                let read = reads.run(move || file::read(&path, MAX_BYTES as u64)).await;
                 let read = read.map_err(|error| format!("its file was {error}"))?;
                 read.map_err(|error| file::unreadable(&error).into())
             }
@@ -51,7 +51,7 @@ impl Source {
 
 /// How often the keys are read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct RefreshSchedule {
     /// The pause after a success.
     pub(super) good: Duration,
     /// The pause after a failure.
@@ -77,9 +77,9 @@ pub(super) struct State {
 
 impl State {
     /// The answer for a token that cannot be judged by these keys, since the last attempt failed.
-    pub(super) fn unavailable(&self) -> Unavailable {
+    pub(super) fn unavailable(&self) -> ReviewError {
         let reason = self.failure.as_deref().unwrap_or("they have not been read yet");
-        Unavailable::new("oidc_keys", format!("the issuer's keys cannot be had: {reason}"))
+        ReviewError::new("oidc_keys", format!("the issuer's keys cannot be had: {reason}"))
     }
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Keys {
 struct Refresher {
     issuer: Box<str>,
     source: Source,
-    pace: Pace,
+    pace: RefreshSchedule,
     state: watch::Sender<State>,
     /// Asks for an attempt.
     wanted: Notify,
@@ -105,7 +105,7 @@ struct Refresher {
 
 impl Keys {
     /// Begins to follow them. Outside a runtime of tokio there is no following, and no keys are ever known.
-    pub(super) fn follow(issuer: &str, source: Source, pace: Pace) -> Self {
+    pub(super) fn follow(issuer: &str, source: Source, pace: RefreshSchedule) -> Self {
         let refresher = Arc::new(Refresher {
             issuer: issuer.into(),
             source,
@@ -117,7 +117,7 @@ impl Keys {
         let following = runtime.map(|runtime| runtime.spawn(Arc::clone(&refresher).follow()));
         Self {
             refresher,
-            waiting: Queue::new(MOST_WAITING),
+            waiting: Queue::new(MAX_WAITING),
             _following: following.map(AbortOnDropHandle::new),
         }
     }
@@ -132,7 +132,7 @@ impl Keys {
     ///
     /// # Errors
     /// The attempt does not end in time, or too many tokens wait for it, of all clients or of this one's network.
-    pub(super) async fn renewed(&self, seen: State, client: IpAddr) -> Result<State, Unavailable> {
+    pub(super) async fn renewed(&self, seen: State, client: IpAddr) -> Result<State, ReviewError> {
         if seen
             .attempted
             .is_some_and(|at| at.elapsed() < self.refresher.pace.least)
@@ -146,7 +146,7 @@ impl Keys {
         }
         let mut state = self.refresher.state.subscribe();
         let next = state.wait_for(|state| state.attempts > seen.attempts);
-        match timeout(LONGEST_WAIT, next).await {
+        match timeout(REFRESH_TIMEOUT, next).await {
             Ok(Ok(state)) => Ok(state.clone()),
             Ok(Err(_)) | Err(_) => Err(seen.unavailable()),
         }
@@ -207,12 +207,12 @@ impl State {
 const FIRST: Duration = Duration::from_secs(5);
 /// The tokens that may wait for one attempt, all of them and those of one network: an office that logs in while the keys
 /// are changed. There is no wait for that wait.
-const MOST_WAITING: Bounds = Bounds {
-    asking: 1024,
-    asking_of_one: 64,
+const MAX_WAITING: QueueLimits = QueueLimits {
+    in_flight: 1024,
+    in_flight_per_network: 64,
     waiting: 0,
-    waiting_of_one: 0,
-    longest: Duration::ZERO,
+    waiting_per_network: 0,
+    timeout: Duration::ZERO,
 };
 /// The attempt, and what is under way before it.
-const LONGEST_WAIT: Duration = Duration::from_secs(6);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(6);

@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::keys::Pace;
+use super::keys::RefreshSchedule;
 use super::*;
 use crate::base::secret::Secret;
 use crate::policy::access::user::{AUTHENTICATED, Method, User};
@@ -157,7 +157,7 @@ impl Bench {
     async fn new(issuer: Issuer, keys: &[Value]) -> Self {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), json!({ "keys": keys }).to_string()).unwrap();
-        let pace = Pace {
+        let pace = RefreshSchedule {
             good: Duration::from_hours(1),
             bad: Duration::from_hours(1),
             least: Duration::ZERO,
@@ -174,9 +174,9 @@ impl Bench {
             Ok(jwt) => jwt.unwrap(),
             Err(reason) => return Err(reason.into()),
         };
-        match self.verifier.judge(&jwt, now, CLIENT).await {
-            Ok(Verdict::Proved(user)) => Ok(user),
-            Ok(Verdict::Refused(reason)) => {
+        match self.verifier.check_settings(&jwt, now, CLIENT).await {
+            Ok(Verdict::Authenticated(user)) => Ok(user),
+            Ok(Verdict::Rejected(reason)) => {
                 assert!(reason.is_ascii() && !token.expose().contains(&*reason));
                 Err(reason.into())
             }
@@ -258,9 +258,12 @@ async fn a_token_is_judged_by_the_issuer_that_it_names_and_by_no_other() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let good = claims(&json!({"exp": now + 600, "nbf": now, "iat": now}));
     let token = signer.token(&header, &good);
-    let jwt = Jwt::of(token.expose()).unwrap();
-    let judged = issuers.verifier(&jwt).unwrap().judge(&jwt, SystemTime::now(), CLIENT);
-    let Ok(Verdict::Proved(user)) = judged.await else {
+    let jwt = Jwt::parse(token.expose()).unwrap();
+    let judged = issuers
+        .verifier(&jwt)
+        .unwrap()
+        .check_settings(&jwt, SystemTime::now(), CLIENT);
+    let Ok(Verdict::Authenticated(user)) = judged.await else {
         panic!("refused");
     };
     assert_eq!(&*user.name, "alice@example.com");
@@ -270,7 +273,7 @@ async fn a_token_is_judged_by_the_issuer_that_it_names_and_by_no_other() {
         json!({"iss": 7}),
     ] {
         let token = signer.token(&header, &claims(&other));
-        let jwt = Jwt::of(token.expose()).unwrap();
+        let jwt = Jwt::parse(token.expose()).unwrap();
         assert!(issuers.verifier(&jwt).is_none(), "{other}");
     }
 }
@@ -279,9 +282,9 @@ proptest::proptest! {
     #[test]
     fn any_parts_are_a_token_or_none(header in "\\PC{0,80}|\\{\"alg\":\"ES256\",\\PC{0,40}\\}", claims in "\\PC{0,80}|\\{\"\\PC{0,20}\":\\PC{0,20}\\}", rest in "[a-zA-Z0-9._-]{0,40}") {
         for token in [format!("{}.{}.{rest}", encoded(&header), encoded(&claims)), rest] {
-            if let Some(jwt) = Jwt::of(&token) {
+            if let Some(jwt) = Jwt::parse(&token) {
                 let now = UNIX_EPOCH + Duration::from_secs(NOW);
-                SignedJwt::of(&jwt).ok();
+                SignedJwt::from_jwt(&jwt).ok();
                 claims::check(&jwt, &issuer(), now).ok();
                 claims::user(&jwt.claims, &issuer(), now).ok();
             }

@@ -24,7 +24,7 @@ impl Entry {
         let (name, rest) = line
             .split_once(':')
             .ok_or("there is no colon: a line is name:hash or name:hash:groups")?;
-        if !is_name(name, LONGEST_NAME) {
+        if !is_name(name, MAX_NAME) {
             return Err("the name is empty, too long, not printable, or has a space at an end".to_owned());
         }
         let (hash, groups) = rest.split_once(':').unwrap_or((rest, ""));
@@ -39,7 +39,7 @@ impl Entry {
             "" => Vec::new(),
             groups => groups.split(',').collect(),
         };
-        if groups.len() > MOST_GROUPS || !groups.iter().all(|group| is_name(group, LONGEST_NAME)) {
+        if groups.len() > MAX_GROUPS || !groups.iter().all(|group| is_name(group, MAX_NAME)) {
             return Err("a group is empty, too long, not printable, or has a space at an end".to_owned());
         }
         let groups = groups.into_iter().map(Into::into).collect();
@@ -69,5 +69,5 @@ impl fmt::Debug for Entry {
 }
 
 /// In bytes.
-const LONGEST_NAME: usize = 256;
-const MOST_GROUPS: usize = 256;
+const MAX_NAME: usize = 256;
+const MAX_GROUPS: usize = 256;

@@ -48,7 +48,7 @@ impl Hash {
     /// There is no memory for it.
     pub(super) fn is_password(&self, password: &str) -> Result<bool, &'static str> {
         let bytes = password.as_bytes();
-        if bytes.len() > LONGEST_PASSWORD {
+        if bytes.len() > MAX_PASSWORD {
             return Ok(false);
         }
         let verified = match self.kind {
@@ -73,13 +73,13 @@ fn judge_argon2(text: &str) -> Result<(), String> {
         return Err(malformed());
     }
     let (memory, passes) = (u64::from(params.m_cost()), u64::from(params.t_cost()));
-    if memory > MOST_MEMORY {
+    if memory > MAX_MEMORY {
         return Err("the argon2id hash needs more than 128 MiB of memory (m=131072)".to_owned());
     }
-    if memory * passes > MOST_WORK {
+    if memory * passes > MAX_WORK {
         return Err("the argon2id hash takes too long: m times t is at most 1 GiB (1048576)".to_owned());
     }
-    if params.p_cost() > MOST_LANES {
+    if params.p_cost() > MAX_LANES {
         return Err("the argon2id hash has more than 64 lanes (p)".to_owned());
     }
     Ok(())
@@ -104,12 +104,12 @@ fn refused(text: &str) -> &'static str {
 
 const ACCEPTED: &str = "argon2id and bcrypt ($2y$) are";
 /// In bytes.
-const LONGEST_PASSWORD: usize = 128;
+const MAX_PASSWORD: usize = 128;
 /// In KiB: RFC 9106 section 4 recommends 64 MiB where memory is bounded, and two passwords are hashed at a time.
-const MOST_MEMORY: u64 = 128 << 10;
+const MAX_MEMORY: u64 = 128 << 10;
 /// In KiB, for all passes: about a second (measured: 64 MiB in 3 passes takes 0.2 to 0.5 s).
-const MOST_WORK: u64 = 1 << 20;
-const MOST_LANES: u32 = 64;
+const MAX_WORK: u64 = 1 << 20;
+const MAX_LANES: u32 = 64;
 /// Of bcrypt: each step doubles the time, and 14 takes 1 to 3 s (measured).
 const COSTS: std::ops::RangeInclusive<u32> = 4..=14;
 /// Of bcrypt, as OWASP recommends; `htpasswd -B` makes 5, which is guessed 32 times as fast.

@@ -39,23 +39,23 @@ impl File {
         fs::write(self.0.path(), text).unwrap();
     }
 
-    fn open(&self) -> Users {
-        Users::open(self.0.path()).unwrap()
+    fn open(&self) -> PasswordFile {
+        PasswordFile::open(self.0.path()).unwrap()
     }
 }
 
 fn faults(text: &str) -> Vec<String> {
-    let faults = Users::open(File::new(text).0.path()).unwrap_err();
+    let faults = PasswordFile::open(File::new(text).0.path()).unwrap_err();
     faults.iter().map(ToString::to_string).collect()
 }
 
-async fn is_right(users: &Users, user: &str, password: &str) -> bool {
+async fn is_right(users: &PasswordFile, user: &str, password: &str) -> bool {
     match users.verify(user, &password.into()).await.unwrap() {
-        Verdict::Proved(proved) => {
+        Verdict::Authenticated(proved) => {
             assert_eq!((&*proved.name, proved.method), (user, Method::Password));
             true
         }
-        Verdict::Refused(reason) => {
+        Verdict::Rejected(reason) => {
             assert_eq!(&*reason, "the user or the password is wrong");
             false
         }
@@ -88,7 +88,7 @@ async fn a_user_has_groups_and_a_name_that_is_compared_byte_by_byte() {
         ("Bob@example.com", vec![]),
         ("\u{e9}ve", vec![]),
     ] {
-        let Ok(Verdict::Proved(user)) = users.verify(name, &"correct".into()).await else {
+        let Ok(Verdict::Authenticated(user)) = users.verify(name, &"correct".into()).await else {
             panic!("{name} is refused");
         };
         let mut expected: Vec<Box<str>> = groups.into_iter().map(Into::into).collect();
@@ -98,7 +98,7 @@ async fn a_user_has_groups_and_a_name_that_is_compared_byte_by_byte() {
     }
     for unknown in ["Alice", "alice ", "", "bob@example.com", "# a comment", "e\u{301}ve"] {
         assert!(!users.contains(unknown));
-        let Ok(Verdict::Refused(reason)) = users.verify(unknown, &"correct".into()).await else {
+        let Ok(Verdict::Rejected(reason)) = users.verify(unknown, &"correct".into()).await else {
             panic!("it is the password of a user, but not of {unknown}");
         };
         assert_eq!(&*reason, "the user or the password is wrong");
@@ -225,7 +225,7 @@ fn every_fault_is_named_with_its_line_and_without_the_hash() {
         ),
     ];
     // A few at a time, behind the first line: no more than 20 are reported.
-    for some in (1..lines.len()).collect::<Vec<_>>().chunks(MOST_FAULTS) {
+    for some in (1..lines.len()).collect::<Vec<_>>().chunks(MAX_ERRORS) {
         let (first, last) = (some[0], some[some.len() - 1]);
         let shown = || std::iter::once(&lines[0]).chain(&lines[first..=last]);
         let text: String = shown().map(|(line, _)| format!("{line}\n")).collect();
@@ -250,7 +250,7 @@ fn of_many_faults_the_first_ones_are_reported_and_the_number_of_the_others() {
 }
 
 /// Waits until so many passwords wait to be hashed, while both permits are held.
-async fn waits(users: &Users, passwords: usize) {
+async fn waits(users: &PasswordFile, passwords: usize) {
     while Arc::strong_count(&users.hashing) < 2 + passwords {
         tokio::task::yield_now().await;
     }
@@ -289,10 +289,10 @@ async fn a_line_that_is_removed_or_changed_while_its_password_is_checked_counts_
         let checking = tokio::spawn(async move { checked.verify("alice", &"correct".into()).await });
         waits(&users, 1).await;
         file.write(&changed);
-        assert!(matches!(users.reload(), Reloaded::Loaded));
+        assert!(matches!(users.reload(), ReloadResult::Loaded));
         drop(hashing);
         let verdict = checking.await.unwrap();
-        assert_eq!(matches!(verdict, Ok(Verdict::Proved(_))), expected);
+        assert_eq!(matches!(verdict, Ok(Verdict::Authenticated(_))), expected);
     }
 }
 
@@ -325,7 +325,7 @@ proptest! {
         if let Err(faults) = check(text.as_bytes()) {
             prop_assert!(!faults.is_empty());
             let lines = text.split('\n').count();
-            for fault in faults.into_iter().take(MOST_FAULTS) {
+            for fault in faults.into_iter().take(MAX_ERRORS) {
                 prop_assert!(fault.line.is_some_and(|line| (1..=lines).contains(&line)));
             }
         }

@@ -15,7 +15,7 @@ fn world() -> World {
     let hash = "$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu";
     std::fs::write(file.path(), format!("alice:{hash}\nbob:{hash}\n")).unwrap();
     let sources = Sources {
-        users: Some(Arc::new(passwords::Users::open(file.path()).unwrap())),
+        users: Some(Arc::new(passwords::PasswordFile::open(file.path()).unwrap())),
         ..Sources::clone(&world.access.judge.rules.load().sources)
     };
     let options = Options::clone(&world.access.judge.rules.load().options);
@@ -23,8 +23,8 @@ fn world() -> World {
     world
 }
 
-fn login(user: &str, password: &str, client: u32) -> Evidence<'static> {
-    Evidence {
+fn login(user: &str, password: &str, client: u32) -> RequestCredentials<'static> {
+    RequestCredentials {
         credential: Some(Ok(Credential::Basic {
             user: user.into(),
             password: password.into(),
@@ -33,7 +33,7 @@ fn login(user: &str, password: &str, client: u32) -> Evidence<'static> {
     }
 }
 
-async fn refusal(world: &World, user: &str, password: &str, client: u32) -> Option<Refusal> {
+async fn refusal(world: &World, user: &str, password: &str, client: u32) -> Option<RefusalReason> {
     let identified = world.access.authenticate(login(user, password, client)).await;
     identified.err().map(|denial| denial.refusal)
 }
@@ -41,7 +41,7 @@ async fn refusal(world: &World, user: &str, password: &str, client: u32) -> Opti
 async fn guess(world: &World, user: &str, client: u32, guesses: std::ops::Range<u32>) {
     for number in guesses {
         let refused = refusal(world, user, &format!("wrong{number}"), client).await;
-        assert_eq!(refused, Some(Refusal::CredentialsRefused), "{number}");
+        assert_eq!(refused, Some(RefusalReason::CredentialsRefused), "{number}");
     }
 }
 
@@ -61,7 +61,7 @@ async fn a_guess_beyond_the_bound_is_neither_hashed_nor_judged() {
         let answer = world.access.authenticate(login(user, password, 1)).now_or_never();
         assert_eq!(
             answer.unwrap().unwrap_err(),
-            Refusal::GuessRate.into(),
+            RefusalReason::GuessRate.into(),
             "{user} {password}"
         );
     }
@@ -81,13 +81,16 @@ async fn a_user_at_whom_others_guess_gets_in_from_a_network_without_wrong_guesse
     for (network, first) in [(1, 0), (2, 50)] {
         guess(&world, "alice", network, first..first + 50).await;
     }
-    assert_eq!(refusal(&world, "alice", "x", 2).await, Some(Refusal::GuessRate));
+    assert_eq!(refusal(&world, "alice", "x", 2).await, Some(RefusalReason::GuessRate));
     // Another user of that network, too.
     assert_eq!(refusal(&world, "bob", "correct", 2).await, None);
     assert_eq!(refusal(&world, "alice", "correct", 3).await, None);
     // One guess of each network, until it is forgotten.
     guess(&world, "alice", 4, 100..101).await;
-    assert_eq!(refusal(&world, "alice", "correct", 4).await, Some(Refusal::GuessRate));
+    assert_eq!(
+        refusal(&world, "alice", "correct", 4).await,
+        Some(RefusalReason::GuessRate)
+    );
     sleep(EACH).await;
     assert_eq!(refusal(&world, "alice", "correct", 4).await, None);
 }
@@ -99,14 +102,14 @@ async fn an_old_password_that_is_repeated_locks_no_one_out() {
     for _ in 0..2 * BURST {
         assert_eq!(
             refusal(&world, "alice", "old", 1).await,
-            Some(Refusal::CredentialsRefused)
+            Some(RefusalReason::CredentialsRefused)
         );
         sleep(seconds(11)).await;
     }
     for _ in 0..2 * BURST {
         assert_eq!(
             refusal(&world, "bob", "old", 1).await,
-            Some(Refusal::CredentialsRefused)
+            Some(RefusalReason::CredentialsRefused)
         );
     }
     assert_eq!(refusal(&world, "alice", "correct", 1).await, None);
@@ -141,7 +144,11 @@ async fn right_and_wrong_passwords_have_the_same_answer_where_none_is_checked() 
         }
         for password in ["wrong", "correct"] {
             let refused = refusal(&world, "alice", password, 1).await;
-            assert_eq!(refused, Some(Refusal::AccessUnknown), "{password} after {age} s");
+            assert_eq!(
+                refused,
+                Some(RefusalReason::AuthorizationUnavailable),
+                "{password} after {age} s"
+            );
         }
         drop((permits, waiting));
     }
@@ -163,8 +170,11 @@ async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotte
     for network in 3..10_000 {
         for number in [10, 11] {
             let wrong = world.identify(&format!("{number:026}"), network).await.unwrap_err();
-            assert_eq!(wrong.refusal, Refusal::CredentialsRefused);
+            assert_eq!(wrong.refusal, RefusalReason::CredentialsRefused);
         }
     }
-    assert_eq!(refusal(&world, "alice", "correct", 2).await, Some(Refusal::GuessRate));
+    assert_eq!(
+        refusal(&world, "alice", "correct", 2).await,
+        Some(RefusalReason::GuessRate)
+    );
 }

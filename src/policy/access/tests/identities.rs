@@ -10,33 +10,38 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
             "system:anonymous",
             vec![],
             Method::TokenReview,
-            Some(Refusal::CredentialsRefused),
+            Some(RefusalReason::CredentialsRefused),
         ),
         (
             "x",
             vec!["system:unauthenticated"],
             Method::TokenReview,
-            Some(Refusal::CredentialsRefused),
+            Some(RefusalReason::CredentialsRefused),
         ),
-        ("", vec![], Method::TokenReview, Some(Refusal::CredentialsRefused)),
+        ("", vec![], Method::TokenReview, Some(RefusalReason::CredentialsRefused)),
         (
             "system:serviceaccount:a:b",
             vec!["system:serviceaccounts"],
             Method::TokenReview,
             None,
         ),
-        ("system:admin", vec![], Method::Oidc, Some(Refusal::IdentityRefused)),
+        (
+            "system:admin",
+            vec![],
+            Method::Oidc,
+            Some(RefusalReason::IdentityRefused),
+        ),
         (
             "alice",
             vec!["system:masters"],
             Method::Oidc,
-            Some(Refusal::IdentityRefused),
+            Some(RefusalReason::IdentityRefused),
         ),
         (
             "alice",
             vec!["system:masters"],
             Method::Password,
-            Some(Refusal::IdentityRefused),
+            Some(RefusalReason::IdentityRefused),
         ),
         ("alice", vec!["system:authenticated", "ops"], Method::Oidc, None),
     ] {
@@ -44,7 +49,7 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
             let mut user = user(name);
             user.groups = groups.iter().map(|group| Box::from(*group)).collect();
             user.method = method;
-            Ok(Verdict::Proved(Arc::new(user)))
+            Ok(Verdict::Authenticated(Arc::new(user)))
         });
         let token =
             format!("{name}{method:?}{refusal:?}").replace(|character: char| !character.is_ascii_alphanumeric(), "x");
@@ -59,22 +64,22 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
     let asked = world.script.asked();
     for token in [" alice", "al ice", "", "a\u{e9}"] {
         let denial = world.identify(token, 1).await.unwrap_err();
-        assert_eq!(denial.refusal, Refusal::CredentialsRefused, "{token:?}");
+        assert_eq!(denial.refusal, RefusalReason::CredentialsRefused, "{token:?}");
     }
     assert_eq!(world.script.asked(), asked);
 }
 
 /// The TLS session of a client whose certificate has this subject.
-fn peer(subject: &[(rcgen::DnType, &str)]) -> Arc<Peer> {
+fn peer(subject: &[(rcgen::DnType, &str)]) -> Arc<ClientTls> {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     for (kind, value) in subject {
         params.distinguished_name.push(kind.clone(), *value);
     }
     let own = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
-    Arc::new(Peer {
+    Arc::new(ClientTls {
         version: "1.3",
-        identity: Identity::of(own.der()),
+        identity: Identity::from_certificate(own.der()),
         certificates: vec![own.der().clone()],
     })
 }
@@ -84,7 +89,7 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
     let world = World::new(|_| {});
     let identify = async |subject: &[(rcgen::DnType, &str)]| {
         let peer = peer(subject);
-        let evidence = Evidence {
+        let evidence = RequestCredentials {
             credential: None,
             peer: Some(&peer),
             client: IpAddr::from([192, 0, 2, 1]),
@@ -96,9 +101,9 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
             .map_err(|denial| (denial.refusal, denial.phrase().to_owned()))
     };
     let (name, group) = (rcgen::DnType::CommonName, rcgen::DnType::OrganizationName);
-    let refused = |phrase: &str| Err((Refusal::IdentityRefused, phrase.to_owned()));
-    let (most, more) = ("a".repeat(512), "a".repeat(513));
-    assert_eq!(identify(&[(name.clone(), &most), (group.clone(), &most)]).await, Ok(2));
+    let refused = |phrase: &str| Err((RefusalReason::IdentityRefused, phrase.to_owned()));
+    let (max, more) = ("a".repeat(512), "a".repeat(513));
+    assert_eq!(identify(&[(name.clone(), &max), (group.clone(), &max)]).await, Ok(2));
     for text in [
         &*more,
         "al\0ice",
@@ -145,8 +150,8 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
     let bob = peer(&[(name, "bob")]);
     let nameless = peer(&[]);
     let client = IpAddr::from([192, 0, 2, 1]);
-    let identify = async |peer: &Arc<Peer>, token: Option<&str>| {
-        let evidence = Evidence {
+    let identify = async |peer: &Arc<ClientTls>, token: Option<&str>| {
+        let evidence = RequestCredentials {
             credential: token.map(|token| Ok(Credential::Bearer(token.into()))),
             peer: Some(peer),
             client,
@@ -184,7 +189,7 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
     assert!(identify(&node, None).await.unwrap_err().contains("system:node:a"));
     assert_eq!(
         identify(&nameless, None).await,
-        refused(&Refusal::CredentialsRequired.phrase().to_string())
+        refused(&RefusalReason::CredentialsRequired.phrase().to_string())
     );
     assert_eq!(
         identify(&nameless, Some("alice")).await,

@@ -17,7 +17,7 @@ async fn a_right_that_is_taken_back_ends_within_a_second() {
     assert!(!has_ended(&alices));
     world.access.changed(&Change::Namespace("team".into()));
     let again = Instant::now();
-    assert_eq!(alices.ended().await, Reason::Unauthorized);
+    assert_eq!(alices.revoked_or_expired().await, CloseReason::Unauthorized);
     assert!(
         again.elapsed() < seconds(1),
         "{:?} {:?}",
@@ -27,7 +27,7 @@ async fn a_right_that_is_taken_back_ends_within_a_second() {
     assert!(!has_ended(&bobs));
     assert_eq!(
         world.grant("alice", "a").await.unwrap_err().refusal,
-        Refusal::NotAuthorized
+        RefusalReason::NotAuthorized
     );
     // It is given back: another pair begins.
     world.script.set_access(|_, _| Ok(decision(true)));
@@ -62,7 +62,7 @@ async fn a_right_ends_by_two_complete_denials_in_a_row_and_by_nothing_less() {
     }
     world.script.set_access(|_, _| Ok(decision(false)));
     world.access.changed(&Change::Everywhere);
-    assert_eq!(grant.ended().await, Reason::Unauthorized);
+    assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
 }
 
 #[derive(Clone, Default)]
@@ -86,7 +86,7 @@ async fn without_a_watch_a_right_ends_within_the_interval() {
     // The token, too: its user was deleted.
     world
         .script
-        .set_token(|_| Ok(Verdict::Refused("the token is not valid".into())));
+        .set_token(|_| Ok(Verdict::Rejected("the token is not valid".into())));
     sleep(seconds(2 * 301)).await;
     assert!(grants.iter().all(has_ended));
 }
@@ -108,14 +108,14 @@ async fn rights_that_are_taken_back_during_an_outage_end_within_two_seconds_of_i
             world.script.set_access(|_, _| Ok(decision(true)));
             world
                 .script
-                .set_token(|token| Ok(Verdict::Proved(Arc::new(user(token)))));
+                .set_token(|token| Ok(Verdict::Authenticated(Arc::new(user(token)))));
             sleep(seconds(60)).await;
             assert!(!grants.iter().any(has_ended));
         }
     }
     world
         .script
-        .set_token(|token| Ok(Verdict::Proved(Arc::new(user(token)))));
+        .set_token(|token| Ok(Verdict::Authenticated(Arc::new(user(token)))));
     // As long as it has just begun to answer, a no is incomplete.
     let start = Instant::now();
     world.script.set_access(move |_, _| {
@@ -125,7 +125,7 @@ async fn rights_that_are_taken_back_during_an_outage_end_within_two_seconds_of_i
         })
     });
     for grant in &grants {
-        assert_eq!(grant.ended().await, Reason::Unauthorized);
+        assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
     }
     assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
 }
@@ -154,7 +154,7 @@ async fn changes_without_end_in_one_namespace_delay_no_other_one() {
     world.script.set_access(|user, _| Ok(decision(&*user.name != "alice")));
     world.access.changed(&Change::Namespace("other".into()));
     let start = Instant::now();
-    assert_eq!(alices.ended().await, Reason::Unauthorized);
+    assert_eq!(alices.revoked_or_expired().await, CloseReason::Unauthorized);
     assert!(start.elapsed() < seconds(1), "{:?}", start.elapsed());
 }
 
@@ -190,12 +190,12 @@ async fn a_deleted_user_and_a_changed_list_end_their_tunnels_at_once() {
         world.grant("alice", "a").await.unwrap(),
         world.grant("bob", "a").await.unwrap(),
     );
-    world.access.changed(&Change::UserGone("uid-alice".into()));
+    world.access.changed(&Change::UserDeleted("uid-alice".into()));
     assert!(has_ended(&alices) && !has_ended(&bobs));
     // The API server still proves it.
     assert_eq!(
         world.grant("alice", "a").await.unwrap_err().refusal,
-        Refusal::CredentialsRefused
+        RefusalReason::CredentialsRefused
     );
     let lists = |users: &[&str]| UserLists {
         users: users.iter().map(|user| Box::from(*user)).collect(),
@@ -222,11 +222,11 @@ async fn a_deleted_user_and_a_changed_list_end_their_tunnels_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_user_proves_nothing_while_the_api_server_still_proves_it() {
     let world = World::new(|_| {});
-    world.access.changed(&Change::UserGone("uid-alice".into()));
+    world.access.changed(&Change::UserDeleted("uid-alice".into()));
     let mut waited = 0;
     for (wait, refused) in [
-        (0, Some(Refusal::CredentialsRefused)),
-        (59, Some(Refusal::CredentialsRefused)),
+        (0, Some(RefusalReason::CredentialsRefused)),
+        (59, Some(RefusalReason::CredentialsRefused)),
         (12, None),
     ] {
         sleep(seconds(wait)).await;
@@ -286,7 +286,7 @@ async fn a_right_that_was_given_just_after_it_was_taken_back_ends_two_seconds_la
     world.script.set_access(|_, _| Ok(decision(false)));
     let start = Instant::now();
     for grant in [before, after] {
-        assert_eq!(grant.ended().await, Reason::Unauthorized);
+        assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
     }
     assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
 }
@@ -297,18 +297,18 @@ async fn a_right_that_ends_before_the_tunnel_begins_refuses_it() {
     world.publish(["a".to_owned()], None);
     let grant = world.grant("alice", "a").await.unwrap();
     let work = grant.while_valid(async {
-        world.access.changed(&Change::UserGone("uid-alice".into()));
+        world.access.changed(&Change::UserDeleted("uid-alice".into()));
         sleep(seconds(1)).await;
         Ok(())
     });
-    assert_eq!(work.await.unwrap_err().refusal, Refusal::NotAuthorized);
+    assert_eq!(work.await.unwrap_err().refusal, RefusalReason::NotAuthorized);
     // Also where it is taken back while the decision is still awaited.
     world.script.delay.store(500, Ordering::Relaxed);
     let subject = world.identify("bob", 1).await.unwrap();
     let target = world.target("a");
     let deciding = async {
         sleep(Duration::from_millis(100)).await;
-        world.access.changed(&Change::UserGone("uid-bob".into()));
+        world.access.changed(&Change::UserDeleted("uid-bob".into()));
     };
     let (grant, ()) = tokio::join!(world.access.authorize(&subject, &target), deciding);
     assert!(has_ended(&grant.unwrap()));
@@ -322,7 +322,7 @@ async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
         world.script.set_token(|token| {
             let mut user = user(token);
             user.expires = Some(SystemTime::now() + seconds(60));
-            Ok(Verdict::Proved(Arc::new(user)))
+            Ok(Verdict::Authenticated(Arc::new(user)))
         });
         let grant = world.grant("alice", "a").await.unwrap();
         sleep(seconds(50)).await;
@@ -330,17 +330,17 @@ async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
         sleep(seconds(20)).await;
         assert_eq!(has_ended(&grant), ends);
         if ends {
-            assert_eq!(grant.ended().await, Reason::Expired);
+            assert_eq!(grant.revoked_or_expired().await, CloseReason::Expired);
         } else {
             // What the API server says of an expired token takes nothing back.
             world
                 .script
-                .set_token(|_| Ok(Verdict::Refused("the token has expired".into())));
+                .set_token(|_| Ok(Verdict::Rejected("the token has expired".into())));
             sleep(seconds(1200)).await;
             assert!(!has_ended(&grant));
             // A reload of the rules applies to tunnels that run.
             world.reload(|options| options.at_expiry = AtExpiry::Close);
-            assert_eq!(grant.ended().await, Reason::Expired);
+            assert_eq!(grant.revoked_or_expired().await, CloseReason::Expired);
         }
     }
 }

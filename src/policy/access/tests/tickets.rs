@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::policy::access::tickets::{Minted, Ticket, TicketTarget, Tickets};
+use crate::policy::access::tickets::{NewTicket, Ticket, TicketTarget, Tickets};
 
 const TTL: Duration = Duration::from_hours(12);
 
@@ -29,7 +29,7 @@ fn with(world: &World, tickets: &Arc<Tickets>) {
 }
 
 /// Makes a ticket of the Secret the only one.
-fn write(tickets: &Tickets, minted: &Minted, ticket: &Ticket) {
+fn write(tickets: &Tickets, minted: &NewTicket, ticket: &Ticket) {
     let data = BTreeMap::from([(minted.key.to_string(), ticket.encode().unwrap())]);
     assert_eq!(tickets.replace(&data), []);
 }
@@ -43,7 +43,7 @@ fn ticket(lives: Duration) -> Ticket {
     }
 }
 
-fn password(user: &str, password: &str) -> Evidence<'static> {
+fn password(user: &str, password: &str) -> RequestCredentials<'static> {
     let mut evidence = evidence("", 1);
     evidence.credential = Some(Ok(Credential::Basic {
         user: user.into(),
@@ -55,7 +55,7 @@ fn password(user: &str, password: &str) -> Evidence<'static> {
 #[tokio::test(start_paused = true)]
 async fn a_ticket_is_a_token_or_the_password_of_any_user_in_any_case_and_asks_no_review() {
     let (world, tickets) = world(|_| {});
-    let minted = Minted::new().unwrap();
+    let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
     let text = minted.ticket.expose();
     let hyphened = format!("{}-{}", &text[..13], text[13..].to_uppercase());
@@ -73,7 +73,7 @@ async fn a_ticket_is_a_token_or_the_password_of_any_user_in_any_case_and_asks_no
     world.access.changed(&Change::Everywhere);
     assert_eq!(
         world.grant(text, "b").await.unwrap_err().refusal,
-        Refusal::NotAuthorized
+        RefusalReason::NotAuthorized
     );
     let page = world.metrics.encode().unwrap();
     let line = "switchboard_access_requests_total{method=\"ticket\",result=\"allowed\"} 3";
@@ -95,12 +95,12 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
     )
     .unwrap();
     let sources = Sources {
-        users: Some(Arc::new(passwords::Users::open(file).unwrap())),
+        users: Some(Arc::new(passwords::PasswordFile::open(file).unwrap())),
         ..Sources::clone(&world.access.judge.rules.load().sources)
     };
     let options = Options::clone(&world.access.judge.rules.load().options);
     world.access.apply(options, sources);
-    let minted = Minted::new().unwrap();
+    let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
     for (evidence, name, method) in [
         (password("carol", minted.ticket.expose()), "alice", Method::Ticket),
@@ -111,7 +111,7 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
         assert_eq!((&*user.name, user.method), (name, method));
     }
     // One that is not known is no password, and is sent to no API server.
-    let wrong = Minted::new().unwrap();
+    let wrong = NewTicket::new().unwrap();
     let reviews = world.script.tokens.load(Ordering::Relaxed);
     let denial = world
         .access
@@ -125,18 +125,18 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
 #[tokio::test(start_paused = true)]
 async fn wrong_tickets_are_bounded_for_their_network_and_another_one_gets_in() {
     let (world, tickets) = world(|_| {});
-    let minted = Minted::new().unwrap();
+    let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
     let mut bounded = 0;
     for _ in 0..10_000 {
-        let wrong = Minted::new().unwrap();
+        let wrong = NewTicket::new().unwrap();
         let denial = world.identify(wrong.ticket.expose(), 7).await.unwrap_err();
-        bounded += usize::from(denial.refusal == Refusal::GuessRate);
+        bounded += usize::from(denial.refusal == RefusalReason::GuessRate);
     }
     assert_eq!(bounded, 9900);
     // No guess is judged, not even a right one.
     let right = world.identify(minted.ticket.expose(), 7).await.unwrap_err();
-    assert_eq!(right, Refusal::GuessRate.into());
+    assert_eq!(right, RefusalReason::GuessRate.into());
     world.identify(minted.ticket.expose(), 1000).await.unwrap();
     assert_eq!(world.script.tokens.load(Ordering::Relaxed), 0);
     sleep(seconds(11)).await;
@@ -146,7 +146,7 @@ async fn wrong_tickets_are_bounded_for_their_network_and_another_one_gets_in() {
 #[tokio::test(start_paused = true)]
 async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() {
     let (world, tickets) = world(|_| {});
-    let minted = Minted::new().unwrap();
+    let minted = NewTicket::new().unwrap();
     let target: TicketTarget = "a.team".parse().unwrap();
     let narrow = Ticket {
         target: Some(target),
@@ -157,7 +157,7 @@ async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() 
     let denial = world.grant(minted.ticket.expose(), "b").await.unwrap_err();
     assert_eq!(
         (denial.refusal, denial.phrase()),
-        (Refusal::NotAuthorized, "alice may not ssh to b.team")
+        (RefusalReason::NotAuthorized, "alice may not ssh to b.team")
     );
     // Made narrower while a tunnel runs.
     let other = Ticket {
@@ -166,7 +166,7 @@ async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() 
     };
     write(&tickets, &minted, &other);
     world.access.tickets_changed();
-    assert_eq!(grant.ended().await, Reason::Unauthorized);
+    assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
     world.script.set_access(|_, _| Ok(decision(false)));
     world.access.changed(&Change::Everywhere);
     assert!(world.grant(minted.ticket.expose(), "b").await.is_err());
@@ -175,7 +175,7 @@ async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() 
 #[tokio::test(start_paused = true)]
 async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     let (world, tickets) = world(|_| {});
-    let minted = Minted::new().unwrap();
+    let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
     let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
     let others = world.grant("alice", "a").await.unwrap();
@@ -185,7 +185,7 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     assert!(has_ended(&own) && !has_ended(&others));
     // Between the two steps of a request, too.
     let denial = world.access.authorize(&subject, &world.target("a")).await.unwrap_err();
-    assert_eq!(denial.refusal, Refusal::CredentialsRefused);
+    assert_eq!(denial.refusal, RefusalReason::CredentialsRefused);
     assert_eq!(
         world.grant(minted.ticket.expose(), "a").await.unwrap_err().phrase(),
         "the ticket is not known, or was taken back"
@@ -199,7 +199,7 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     sleep(seconds(30)).await;
     assert!(!has_ended(&own));
     let denial = world.grant(minted.ticket.expose(), "a").await.unwrap_err();
-    assert_eq!(denial.refusal, Refusal::AccessUnknown);
+    assert_eq!(denial.refusal, RefusalReason::AuthorizationUnavailable);
     // Tickets are accepted no more.
     world.access.apply(
         Options::clone(&world.access.judge.rules.load().options),
@@ -208,16 +208,16 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
             ..Sources::default()
         },
     );
-    assert_eq!(own.ended().await, Reason::Unauthorized);
+    assert_eq!(own.revoked_or_expired().await, CloseReason::Unauthorized);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluster_and_ends_none() {
     let (world, tickets) = world(|_| {});
-    let (minted, expired) = (Minted::new().unwrap(), Minted::new().unwrap());
+    let (minted, expired) = (NewTicket::new().unwrap(), NewTicket::new().unwrap());
     write(&tickets, &minted, &ticket(TTL / 2));
     let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
-    let refusal = async |ticket: &Minted| {
+    let refusal = async |ticket: &NewTicket| {
         let denied = world.grant(ticket.ticket.expose(), "a").await.err();
         denied.map(|denial| denial.refusal)
     };
@@ -229,10 +229,10 @@ async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluste
     watch.note(false);
     assert_eq!(refusal(&minted).await, None);
     sleep(seconds(1)).await;
-    assert_eq!(refusal(&minted).await, Some(Refusal::AccessUnknown));
+    assert_eq!(refusal(&minted).await, Some(RefusalReason::AuthorizationUnavailable));
     // It may have been made since.
-    let unknown = Minted::new().unwrap();
-    assert_eq!(refusal(&unknown).await, Some(Refusal::AccessUnknown));
+    let unknown = NewTicket::new().unwrap();
+    assert_eq!(refusal(&unknown).await, Some(RefusalReason::AuthorizationUnavailable));
     world.access.tickets_changed();
     world.access.changed(&Change::Everywhere);
     sleep(seconds(5)).await;
@@ -240,7 +240,7 @@ async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluste
     world.grant("alice", "a").await.unwrap();
     watch.note(true);
     assert_eq!(refusal(&minted).await, None);
-    assert_eq!(refusal(&unknown).await, Some(Refusal::CredentialsRefused));
+    assert_eq!(refusal(&unknown).await, Some(RefusalReason::CredentialsRefused));
     // One that ends with its settings keeps nothing back.
     watch.note(false);
     sleep(seconds(5)).await;
@@ -258,19 +258,19 @@ async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluste
 #[tokio::test(start_paused = true)]
 async fn a_right_that_is_taken_back_ends_the_tunnels_of_a_ticket() {
     let (world, tickets) = world(|_| {});
-    let minted = Minted::new().unwrap();
+    let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
     let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
     world.script.set_access(|_, _| Ok(decision(false)));
     world.access.changed(&Change::Namespace("team".into()));
-    assert_eq!(grant.ended().await, Reason::Unauthorized);
+    assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ticket_that_expires_is_left_to_at_expiry() {
     for (at_expiry, ends) in [(AtExpiry::Keep, false), (AtExpiry::Close, true)] {
         let (world, tickets) = world(|options| options.at_expiry = at_expiry);
-        let minted = Minted::new().unwrap();
+        let minted = NewTicket::new().unwrap();
         write(&tickets, &minted, &ticket(Duration::from_hours(1)));
         let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
         sleep(Duration::from_mins(59)).await;
@@ -281,7 +281,7 @@ async fn a_ticket_that_expires_is_left_to_at_expiry() {
         world.access.tickets_changed();
         assert_eq!(has_ended(&grant), ends, "{at_expiry:?}");
         if ends {
-            assert_eq!(grant.ended().await, Reason::Expired);
+            assert_eq!(grant.revoked_or_expired().await, CloseReason::Expired);
         }
     }
 }

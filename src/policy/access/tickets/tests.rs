@@ -27,7 +27,7 @@ fn ticket(expires: SystemTime) -> Ticket {
     }
 }
 
-fn data(entries: &[(&Minted, Ticket)]) -> BTreeMap<String, Vec<u8>> {
+fn data(entries: &[(&NewTicket, Ticket)]) -> BTreeMap<String, Vec<u8>> {
     entries
         .iter()
         .map(|(minted, ticket)| (minted.key.to_string(), ticket.encode().unwrap()))
@@ -36,12 +36,12 @@ fn data(entries: &[(&Minted, Ticket)]) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn a_ticket_proves_its_user_until_it_expires_or_is_taken_back() {
-    let (one, two) = (Minted::new().unwrap(), Minted::new().unwrap());
+    let (one, two) = (NewTicket::new().unwrap(), NewTicket::new().unwrap());
     let tickets = Tickets::new(HOUR);
     let mut changed = tickets.changed();
-    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unlisted);
+    assert_eq!(tickets.lookup(one.key, at(0)), TicketLookup::Unlisted);
     tickets.replace(&BTreeMap::new());
-    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unknown);
+    assert_eq!(tickets.lookup(one.key, at(0)), TicketLookup::Unknown);
     changed.mark_unchanged();
     let target: TicketTarget = "devbox.team-a".parse().unwrap();
     let narrow = Ticket {
@@ -58,23 +58,23 @@ fn a_ticket_proves_its_user_until_it_expires_or_is_taken_back() {
     );
     assert_eq!(proof.user.groups, ["ops".into(), AUTHENTICATED.into()]);
     assert_eq!(proof.target, Some(target));
-    assert_eq!(tickets.judge(one.key, at(60)), Judged::Expired);
+    assert_eq!(tickets.lookup(one.key, at(60)), TicketLookup::Expired);
     assert_eq!(proved(&tickets, two.key, at(0)).target, None);
     // Of a clock that is behind, or made by other rules.
     assert_eq!(
-        tickets.judge(two.key, at(0) - SKEW - Duration::from_secs(1)),
-        Judged::TooLong
+        tickets.lookup(two.key, at(0) - SKEW - Duration::from_secs(1)),
+        TicketLookup::TooLong
     );
     assert_eq!(proved(&tickets, two.key, at(0) - SKEW).target, None);
     assert_eq!(tickets.replace(&data(&[(&one, ticket(at(60)))])), []);
     assert!(changed.has_changed().unwrap());
-    assert_eq!(tickets.judge(two.key, at(0)), Judged::Unknown);
+    assert_eq!(tickets.lookup(two.key, at(0)), TicketLookup::Unknown);
     tickets.replace(&BTreeMap::new());
-    assert_eq!(tickets.judge(one.key, at(0)), Judged::Unknown);
+    assert_eq!(tickets.lookup(one.key, at(0)), TicketLookup::Unknown);
 }
 
-fn proved(tickets: &Tickets, key: Key, now: SystemTime) -> Proof {
-    let Judged::Proved(proof) = tickets.judge(key, now) else {
+fn proved(tickets: &Tickets, key: Key, now: SystemTime) -> TicketIdentity {
+    let TicketLookup::Proved(proof) = tickets.lookup(key, now) else {
         panic!("it is in force");
     };
     proof
@@ -102,11 +102,11 @@ fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
     ] {
         let target: TicketTarget = text.parse().unwrap();
         assert_eq!(target.to_string(), text);
-        let proof = Proof {
+        let proof = TicketIdentity {
             user: Arc::new(User::claimed(Method::Ticket, "alice", Vec::new(), None)),
             target: Some(target),
         };
-        assert!(proof.opens(&opens) && !proof.opens(&others), "{text}");
+        assert!(proof.allows(&opens) && !proof.allows(&others), "{text}");
     }
     for bad in [
         "",
@@ -127,7 +127,7 @@ fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
 
 #[test]
 fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
-    let good = Minted::new().unwrap();
+    let good = NewTicket::new().unwrap();
     let no_json = "it is no ticket's JSON: user, groups, expires, target";
     let user = "its user is empty, too long, not printable or one of the cluster's own";
     let group = "a group is empty, too long, not printable or one of the cluster's own";
@@ -163,7 +163,7 @@ fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
             "it is longer than 4 KiB",
         ),
     ] {
-        let bad = Minted::new().unwrap();
+        let bad = NewTicket::new().unwrap();
         let mut data = data(&[(&good, ticket(at(60)))]);
         data.insert(bad.key.to_string(), value.clone().into_bytes());
         let tickets = Tickets::new(HOUR);
@@ -171,13 +171,13 @@ fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
         assert_eq!(tickets.counts(), (1, 1));
         assert_eq!(
             faults,
-            [TicketFault {
+            [TicketEntryError {
                 key: format!("{}…", &bad.key.to_string()[..8]).into(),
                 reason: expected
             }],
             "{value}"
         );
-        assert_eq!(tickets.judge(bad.key, at(0)), Judged::Unknown);
+        assert_eq!(tickets.lookup(bad.key, at(0)), TicketLookup::Unknown);
         proved(&tickets, good.key, at(0));
     }
     let tickets = Tickets::new(HOUR);
@@ -215,7 +215,7 @@ fn what_would_not_be_accepted_is_not_encoded() {
 
 #[test]
 fn the_data_of_a_secret_is_read() {
-    let minted = Minted::new().unwrap();
+    let minted = NewTicket::new().unwrap();
     let value = ticket(at(60)).encode().unwrap();
     let secret = format!(
         r#"{{"kind":"Secret","type":"switchboard.dev/tickets","metadata":{{"name":"x"}},"data":{{"{}":"{}","x":"*"}}}}"#,
@@ -247,24 +247,24 @@ fn the_data_of_a_secret_is_read() {
 #[test]
 fn a_table_is_bounded() {
     let value = ticket(at(60)).encode().unwrap();
-    let data: BTreeMap<String, Vec<u8>> = (0..MOST + 2)
+    let data: BTreeMap<String, Vec<u8>> = (0..MAX_TICKETS + 2)
         .map(|number| (format!("{number:064x}"), value.clone()))
         .collect();
     let tickets = Tickets::new(HOUR);
     assert_eq!(tickets.replace(&data).len(), 2);
-    assert_eq!(tickets.counts(), (MOST, 2));
+    assert_eq!(tickets.counts(), (MAX_TICKETS, 2));
 }
 
 #[test]
 fn a_ticket_is_not_printed() {
-    let minted = Minted::new().unwrap();
+    let minted = NewTicket::new().unwrap();
     assert!(!format!("{minted:?}").contains(minted.ticket.expose()));
 }
 
 proptest! {
     #[test]
     fn any_text_is_a_ticket_or_none(text in "\\PC{0,60}|[0-9a-zA-Z-]{20,30}") {
-        if Key::of(&text.as_str().into()).is_some() {
+        if Key::from_ticket(&text.as_str().into()).is_some() {
             prop_assert_eq!(text.chars().filter(|letter| *letter != '-').count(), 26);
         }
     }

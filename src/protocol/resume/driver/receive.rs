@@ -8,16 +8,16 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::{Driver, Event, Link, Sink, Unlinked};
-use crate::protocol::resume::exchange::opening::{self, Failure};
-use crate::protocol::resume::session::Attachment;
+use super::{Attachment, DetachCause, Driver, Event, Sink};
+use crate::protocol::resume::exchange::client_handshake::{self, HandshakeError};
+use crate::protocol::resume::session::AttachmentId;
 
 impl Driver {
     /// From the connection into the session, and what the program takes at once to the program.
     pub(super) fn poll_receive<S, W>(
         &mut self,
         context: &mut Context<'_>,
-        link: &mut Link<S>,
+        link: &mut Attachment<S>,
         sink: &mut W,
     ) -> Poll<Result<(), Event>>
     where
@@ -28,20 +28,20 @@ impl Driver {
         if self.session.ended().is_some() || self.session.violation().is_some() {
             return Poll::Pending;
         }
-        let mut scratch = [MaybeUninit::uninit(); MOST_RECEIVED];
+        let mut scratch = [MaybeUninit::uninit(); MAX_RECEIVED];
         let mut read = ReadBuf::uninit(&mut scratch);
         let result = ready!(Pin::new(&mut link.stream).poll_read(context, &mut read));
         let unlinked = match result {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Unlinked::Closed,
-            Err(error) => Unlinked::Failed(error),
-            Ok(()) if read.filled().is_empty() => Unlinked::Closed,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => DetachCause::Closed,
+            Err(error) => DetachCause::Failed(error),
+            Ok(()) if read.filled().is_empty() => DetachCause::Closed,
             Ok(()) if self.opening.is_some() => {
                 return Poll::Ready(self.received(link.attachment, read.filled()));
             }
             Ok(()) => return Poll::Ready(self.pass_through(context, (link.attachment, read.filled()), sink)),
         };
         self.detach();
-        Poll::Ready(Err(Event::Unlinked(unlinked)))
+        Poll::Ready(Err(Event::Detached(unlinked)))
     }
 
     /// Takes bytes of the connection, and gives those of the stream to the program as they come. What it does not take, and
@@ -52,7 +52,7 @@ impl Driver {
     fn pass_through<W>(
         &mut self,
         context: &mut Context<'_>,
-        received: (Attachment, &[u8]),
+        received: (AttachmentId, &[u8]),
         sink: &mut W,
     ) -> Result<(), Event>
     where
@@ -83,31 +83,31 @@ impl Driver {
     }
 
     /// Takes bytes of the connection, at first those of the exchange.
-    fn received(&mut self, attachment: Attachment, bytes: &[u8]) -> Result<(), Event> {
+    fn received(&mut self, attachment: AttachmentId, bytes: &[u8]) -> Result<(), Event> {
         let now = Instant::now().into_std();
         let Some(opening) = &mut self.opening else {
             self.session.receive(attachment, bytes, now);
             return Ok(());
         };
         match opening.receive(bytes) {
-            Ok(opening::Step::Undecided) => Ok(()),
-            Ok(opening::Step::Attached(attached)) => {
+            Ok(client_handshake::HandshakeStep::NeedMore) => Ok(()),
+            Ok(client_handshake::HandshakeStep::Attached(attached)) => {
                 self.opening = None;
                 self.session.receive(attachment, &attached.rest, now);
                 Err(Event::Confirmed(attached.secrets))
             }
             // Behind the proof there is no plain target any more.
-            Ok(opening::Step::Plain(_)) => Err(self.refused(Failure::Fault)),
+            Ok(client_handshake::HandshakeStep::Plain(_)) => Err(self.refused(HandshakeError::Fault)),
             Err(failure) => Err(self.refused(failure)),
         }
     }
 
-    fn refused(&mut self, failure: Failure) -> Event {
+    fn refused(&mut self, failure: HandshakeError) -> Event {
         self.detach();
-        Event::Unlinked(Unlinked::Refused(failure))
+        Event::Detached(DetachCause::Refused(failure))
     }
 }
 
 /// Bytes of one read of the connection: more than a frame with its head, or else each frame takes two reads, and two writes
 /// to the program.
-const MOST_RECEIVED: usize = 128 * 1024;
+const MAX_RECEIVED: usize = 128 * 1024;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::protocol::resume::Options;
-use crate::protocol::resume::reason::Going;
+use crate::protocol::resume::reason::DetachReason;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split};
 use tokio::time::timeout;
@@ -26,15 +26,19 @@ fn half(side: Side) -> Half {
 }
 
 /// Carries both sides over connections that are cut after so many polls each, until both say how the session ended.
-async fn carry(client: &mut (Driver, DuplexStream), anchor: &mut (Driver, DuplexStream), cuts: &[usize]) -> (End, End) {
+async fn carry(
+    client: &mut (Driver, DuplexStream),
+    anchor: &mut (Driver, DuplexStream),
+    cuts: &[usize],
+) -> (EndReason, EndReason) {
     let mut ends = (None, None);
     for cut in cuts.iter().copied().chain([usize::MAX]) {
         let (near, far) = duplex(3_000);
         // What each expects is read before either is attached, as in an exchange.
         let (at_client, at_anchor) = (client.0.session().received(), anchor.0.session().received());
-        let exchanged = |received| Exchanged {
+        let exchanged = |received| HandshakeOutput {
             received,
-            ..Exchanged::default()
+            ..HandshakeOutput::default()
         };
         let mut links = (
             client.0.attach(near, exchanged(at_anchor)),
@@ -97,7 +101,7 @@ async fn both_streams_arrive_whole_over_connections_that_are_cut_anywhere() {
         let mut near = (client.driver, client.program);
         let mut far = (anchor.driver, anchor.program);
         let ends = timeout(Duration::from_secs(600), carry(&mut near, &mut far, &cuts)).await;
-        assert_eq!(ends.unwrap(), (End::Done, End::Done), "{cuts:?}");
+        assert_eq!(ends.unwrap(), (EndReason::Completed, EndReason::Completed), "{cuts:?}");
         assert!(ssh.await.unwrap() == down && sshd.await.unwrap() == up, "{cuts:?}");
     }
 }
@@ -107,21 +111,21 @@ async fn a_reset_of_the_program_is_told_behind_all_of_its_bytes() {
     let (mut client, mut anchor) = (half(Side::Client), half(Side::Anchor));
     anchor.user.write_all(b"last words").await.unwrap();
     let (near, far) = duplex(3_000);
-    let mut near = client.driver.attach(near, Exchanged::default());
-    let mut far = anchor.driver.attach(far, Exchanged::default());
+    let mut near = client.driver.attach(near, HandshakeOutput::default());
+    let mut far = anchor.driver.attach(far, HandshakeOutput::default());
     let mut read = [0; 10];
     tokio::select! {
         event = anchor.driver.run(Some(&mut far), &mut anchor.program) => panic!("{event:?}"),
         event = client.driver.run(Some(&mut near), &mut client.program) => panic!("{event:?}"),
         result = client.user.read_exact(&mut read) => assert_eq!(result.unwrap(), 10),
     }
-    anchor.driver.session_mut().end(End::Reset);
+    anchor.driver.session_mut().end(EndReason::Reset);
     let ends = tokio::join!(
         anchor.driver.run(Some(&mut far), &mut anchor.program),
         client.driver.run(Some(&mut near), &mut client.program),
     );
     assert!(
-        matches!(ends, (Event::Over(End::Reset), Event::Over(End::Reset))),
+        matches!(ends, (Event::Over(EndReason::Reset), Event::Over(EndReason::Reset))),
         "{ends:?}"
     );
     assert_eq!(&read, b"last words");
@@ -131,14 +135,16 @@ async fn a_reset_of_the_program_is_told_behind_all_of_its_bytes() {
 async fn a_connection_that_falls_silent_is_given_up_and_the_program_is_read_on() {
     let mut client = half(Side::Client);
     let (near, far) = duplex(1_000_000);
-    let mut link = client.driver.attach(near, Exchanged::default());
+    let mut link = client.driver.attach(near, HandshakeOutput::default());
     client.user.write_all(b"x").await.unwrap();
     let start = Instant::now();
     let event = client.driver.run(Some(&mut link), &mut client.program).await;
-    assert!(matches!(event, Event::Unlinked(Unlinked::Silent)), "{event:?}");
+    assert!(matches!(event, Event::Detached(DetachCause::Silent)), "{event:?}");
     assert_eq!(start.elapsed().as_secs(), 4);
     drop(far);
-    let detached = client.driver.run(None::<&mut Link<DuplexStream>>, &mut client.program);
+    let detached = client
+        .driver
+        .run(None::<&mut Attachment<DuplexStream>>, &mut client.program);
     let writing = client.user.write_all(&[1; 50_000]);
     tokio::select! {
         event = detached => panic!("{event:?}"),
@@ -151,7 +157,7 @@ async fn a_connection_that_falls_silent_is_given_up_and_the_program_is_read_on()
 async fn a_peer_that_reads_nothing_does_not_hold_a_session_that_is_over() {
     let mut anchor = half(Side::Anchor);
     let (far, mut near) = duplex(4);
-    let mut link = anchor.driver.attach(far, Exchanged::default());
+    let mut link = anchor.driver.attach(far, HandshakeOutput::default());
     let end = [9, 0, 0, 1, 1];
     let event = async {
         tokio::join!(
@@ -160,20 +166,20 @@ async fn a_peer_that_reads_nothing_does_not_hold_a_session_that_is_over() {
         )
     };
     let (event, _) = timeout(Duration::from_secs(60), event).await.unwrap();
-    assert!(matches!(event, Event::Over(End::Closed)), "{event:?}");
+    assert!(matches!(event, Event::Over(EndReason::ProgramExited)), "{event:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_dropped_behind_its_going_says_why() {
     let mut client = half(Side::Client);
     let (near, mut far) = duplex(100);
-    let mut link = client.driver.attach(near, Exchanged::default());
+    let mut link = client.driver.attach(near, HandshakeOutput::default());
     client.user.write_all(b"x").await.unwrap();
     far.write_all(&[8, 0, 0, 1, 1]).await.unwrap();
     drop(far);
     let event = client.driver.run(Some(&mut link), &mut client.program).await;
     assert!(
-        matches!(event, Event::Unlinked(Unlinked::Going(Going::Displaced))),
+        matches!(event, Event::Detached(DetachCause::ByPeer(DetachReason::Displaced))),
         "{event:?}"
     );
 }

@@ -7,13 +7,13 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
-use crate::protocol::resume::session::outbox::{MOST_PIECES, Outbox};
-use crate::protocol::resume::session::{Attachment, Session};
+use crate::protocol::resume::session::send_queue::{MAX_PIECES, SendQueue};
+use crate::protocol::resume::session::{AttachmentId, Session};
 
 /// The frames that are being written.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
-    outbox: Outbox,
+    outbox: SendQueue,
     is_unflushed: bool,
 }
 
@@ -30,7 +30,7 @@ impl Writer {
         self.outbox.is_empty() && !self.is_unflushed
     }
 
-    /// What is left to be written; see [`Outbox::rest`].
+    /// What is left to be written; see [`SendQueue::rest`].
     pub(super) fn rest(self, session: &Session) -> Option<Vec<u8>> {
         self.outbox.rest(|offset, count| session.kept(offset, count))
     }
@@ -45,7 +45,7 @@ impl Writer {
     pub(super) fn poll<S>(
         &mut self,
         context: &mut Context<'_>,
-        (stream, attachment): (&mut S, Attachment),
+        (stream, attachment): (&mut S, AttachmentId),
         session: &mut Session,
     ) -> Poll<io::Result<()>>
     where
@@ -56,9 +56,9 @@ impl Writer {
             let now = Instant::now().into_std();
             self.outbox.clear();
             if stream.is_write_vectored() {
-                session.transmit(attachment, &mut self.outbox, MOST_UNWRITTEN, now);
+                session.transmit(attachment, &mut self.outbox, MAX_UNWRITTEN, now);
             } else {
-                session.transmit(attachment, self.outbox.copies(), MOST_UNWRITTEN, now);
+                session.transmit(attachment, self.outbox.copies(), MAX_UNWRITTEN, now);
             }
         }
         if self.outbox.is_empty() {
@@ -70,7 +70,7 @@ impl Writer {
             return Poll::Ready(Ok(()));
         }
         let written = {
-            let mut slices = [IoSlice::new(&[]); MOST_PIECES];
+            let mut slices = [IoSlice::new(&[]); MAX_PIECES];
             let kept = |offset, count| session.kept(offset, count);
             let count = self.outbox.pieces(kept, &mut slices);
             match count.and_then(|count| slices.get(..count)) {
@@ -83,7 +83,7 @@ impl Writer {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
         if let Some(offset) = self.outbox.advance(written) {
-            session.carry(offset);
+            session.mark_sent(offset);
         }
         self.is_unflushed = true;
         Poll::Ready(Ok(()))
@@ -92,4 +92,4 @@ impl Writer {
 
 /// Bytes of frames that are written at once, streams' up to there: what is read of the program before, with heads, and answers
 /// in front of them.
-const MOST_UNWRITTEN: usize = 512 * 1024 + 256;
+const MAX_UNWRITTEN: usize = 512 * 1024 + 256;

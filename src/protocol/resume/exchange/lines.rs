@@ -2,7 +2,7 @@
 //!
 //! Both identifications are ones of SSH (RFC 4253 section 4.2), so that whatever lets only SSH pass lets them pass.
 
-use crate::protocol::resume::MOST_LINE_BYTES;
+use crate::protocol::resume::MAX_LINE_BYTES;
 use crate::protocol::resume::keys::{Nonce, PublicKey, SessionId};
 
 /// The anchor's first line. SSH clients skip it: it does not begin with `SSH-`.
@@ -79,40 +79,48 @@ impl Hello {
 
 /// What a client's first bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub enum FirstBytes {
     /// They may become a hello: more are needed.
-    Undecided,
+    NeedMore,
     /// They are no hello, whatever follows: a plain SSH client, whose bytes are for the target.
     Plain,
     /// A hello, and the number of its bytes with the line end.
     Hello(Hello, usize),
     /// A hello of another version, or with a fault. It is not for the target.
-    Faulty,
+    Malformed,
 }
 
 /// The length of the announcement at the beginning of what an anchor sends, with its line end. `None`: there is another
 /// line, or none that is complete.
 pub fn announcement(bytes: &[u8]) -> Option<usize> {
-    let start = bytes.get(..LONGEST_LINE).unwrap_or(bytes);
+    let start = bytes.get(..MAX_LINE).unwrap_or(bytes);
     let length = start.iter().position(|&byte| byte == b'\n')? + 1;
     Announcement::read(without_end(start.get(..length)?)).map(|_| length)
 }
 
 /// Looks for a hello at the beginning of what a client sends.
-pub fn first(bytes: &[u8]) -> First {
+pub fn classify(bytes: &[u8]) -> FirstBytes {
     let Some(line) = bytes.strip_prefix(HELLO.as_bytes()) else {
         let may_become_one = HELLO.as_bytes().starts_with(bytes);
-        return if may_become_one { First::Undecided } else { First::Plain };
+        return if may_become_one {
+            FirstBytes::NeedMore
+        } else {
+            FirstBytes::Plain
+        };
     };
     let Some(end) = line.iter().position(|&byte| byte == b'\n') else {
-        let is_short = bytes.len() < LONGEST_LINE;
-        return if is_short { First::Undecided } else { First::Faulty };
+        let is_short = bytes.len() < MAX_LINE;
+        return if is_short {
+            FirstBytes::NeedMore
+        } else {
+            FirstBytes::Malformed
+        };
     };
     let length = HELLO.len() + end + 1;
-    let line = bytes.get(..length).filter(|line| line.len() <= LONGEST_LINE);
+    let line = bytes.get(..length).filter(|line| line.len() <= MAX_LINE);
     match line.and_then(|line| Hello::read(without_end(line))) {
-        Some(hello) => First::Hello(hello, length),
-        None => First::Faulty,
+        Some(hello) => FirstBytes::Hello(hello, length),
+        None => FirstBytes::Malformed,
     }
 }
 
@@ -149,15 +157,15 @@ impl Lines {
         let end = rest.iter().position(|&byte| byte == b'\n')?;
         let line = rest
             .get(..=end)
-            .filter(|line| self.read + line.len() <= MOST_LINE_BYTES)?;
+            .filter(|line| self.read + line.len() <= MAX_LINE_BYTES)?;
         self.read += line.len();
         Some(without_end(line))
     }
 
     /// Whether there are more bytes than a side may send in lines. To be asked when there is no next line: what stands
     /// behind the last line are frames.
-    pub(in crate::protocol::resume) fn are_too_many(&self) -> bool {
-        self.held.len() > MOST_LINE_BYTES
+    pub(in crate::protocol::resume) fn exceeds_limit(&self) -> bool {
+        self.held.len() > MAX_LINE_BYTES
     }
 
     /// All bytes, also those of lines that were read.
@@ -177,7 +185,7 @@ impl Lines {
 /// The fields behind a prefix. Those of later versions of the line come last, and are skipped.
 fn fields<'a>(line: &'a [u8], prefix: &str) -> Option<impl Iterator<Item = &'a str>> {
     let rest = line.strip_prefix(prefix.as_bytes())?;
-    let is_text = line.len() + 2 <= LONGEST_LINE && rest.iter().all(|byte| matches!(byte, b' '..=b'~'));
+    let is_text = line.len() + 2 <= MAX_LINE && rest.iter().all(|byte| matches!(byte, b' '..=b'~'));
     is_text.then_some(str::from_utf8(rest).ok()?.split(' '))
 }
 
@@ -190,7 +198,7 @@ const ANNOUNCEMENT: &str = "switchboard-resume-1 ";
 const HELLO: &str = "SSH-2.0-switchboard_resume_";
 const VERSION: &str = "1";
 /// The longest line in bytes, its end included: that of an SSH identification (RFC 4253 section 4.2).
-pub const LONGEST_LINE: usize = 255;
+pub const MAX_LINE: usize = 255;
 
 #[cfg(test)]
 mod tests {
@@ -205,12 +213,12 @@ mod tests {
         assert!(!is_ssh(line.as_bytes()) && line.len() == 120);
         for hello in [Hello::New { key, nonce }, Hello::Resume { id, nonce }] {
             let line = hello.line();
-            assert_eq!(first(line.as_bytes()), First::Hello(hello, line.len()));
+            assert_eq!(classify(line.as_bytes()), FirstBytes::Hello(hello, line.len()));
             for cut in 0..line.len() {
-                assert_eq!(first(&line.as_bytes()[..cut]), First::Undecided, "{cut}");
+                assert_eq!(classify(&line.as_bytes()[..cut]), FirstBytes::NeedMore, "{cut}");
             }
             let bare = line.replace('\r', "") + "behind it";
-            assert_eq!(first(bare.as_bytes()), First::Hello(hello, line.len() - 1));
+            assert_eq!(classify(bare.as_bytes()), FirstBytes::Hello(hello, line.len() - 1));
             use crate::tunnel::outcome::Side;
             let read = crate::tunnel::ssh::identification::read(line.as_bytes(), Side::Client);
             assert_eq!(read.unwrap().unwrap().length, line.len());
@@ -231,9 +239,9 @@ mod tests {
             "\r\n",
             "SSH-2.0-switchboard_resumes",
         ] {
-            assert_eq!(first(plain.as_bytes()), First::Plain, "{plain:?}");
+            assert_eq!(classify(plain.as_bytes()), FirstBytes::Plain, "{plain:?}");
         }
-        assert_eq!(first(b""), First::Undecided);
+        assert_eq!(classify(b""), FirstBytes::NeedMore);
     }
 
     #[test]
@@ -255,18 +263,18 @@ mod tests {
             ("new 01", "new \u{e9}"),
         ] {
             assert_eq!(
-                first(good.replacen(from, to, 1).as_bytes()),
-                First::Faulty,
+                classify(good.replacen(from, to, 1).as_bytes()),
+                FirstBytes::Malformed,
                 "{from} {to}"
             );
         }
         let later = good.replace("\r\n", " later=1\r\n");
-        assert!(matches!(first(later.as_bytes()), First::Hello(..)));
+        assert!(matches!(classify(later.as_bytes()), FirstBytes::Hello(..)));
         let padded = |length: usize| good.replace("\r\n", &format!(" {}\r\n", "x".repeat(length - good.len() - 1)));
         assert_eq!(padded(255).len(), 255);
-        assert!(matches!(first(padded(255).as_bytes()), First::Hello(..)));
-        assert_eq!(first(padded(256).as_bytes()), First::Faulty);
-        assert_eq!(first(&padded(256).as_bytes()[..255]), First::Faulty);
+        assert!(matches!(classify(padded(255).as_bytes()), FirstBytes::Hello(..)));
+        assert_eq!(classify(padded(256).as_bytes()), FirstBytes::Malformed);
+        assert_eq!(classify(&padded(256).as_bytes()[..255]), FirstBytes::Malformed);
     }
 
     #[test]

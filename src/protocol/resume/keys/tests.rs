@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn own(byte: u8) -> OwnKey {
-    OwnKey::new(PrivateKey::from_private_key(&X25519, &[byte; 32]).unwrap()).unwrap()
+fn own(byte: u8) -> AgreementKey {
+    AgreementKey::new(PrivateKey::from_private_key(&X25519, &[byte; 32]).unwrap()).unwrap()
 }
 
 fn nonces() -> Nonces {
@@ -13,8 +13,8 @@ fn nonces() -> Nonces {
     }
 }
 
-fn claim() -> Claim {
-    Claim {
+fn claim() -> ResumeClaim {
+    ResumeClaim {
         nonces: nonces(),
         id: SessionId([0x1d; 16]),
         received: 0x0102_0304_0506_0708,
@@ -54,7 +54,7 @@ fn a_proof_is_of_one_claim_and_of_one_session() {
     assert!(!other.is_client(&claim(), &proof));
     let other = own(3).agree_as_client(anchor.public(), nonces()).unwrap();
     assert!(!other.is_client(&claim(), &proof));
-    assert!(!Keys::decoy().unwrap().is_client(&claim(), &proof));
+    assert!(!Keys::dummy().unwrap().is_client(&claim(), &proof));
 }
 
 #[test]

@@ -23,14 +23,14 @@ impl Buffer {
         self.length == 0
     }
 
-    /// Appends bytes. `most` is how many it is to hold at the most; memory is not taken ahead for more.
-    pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8], most: usize) {
+    /// Appends bytes. `max` is how many it is to hold at the most; memory is not taken ahead for more.
+    pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8], max: usize) {
         let needed = self.length + bytes.len();
         let held = self.memory.capacity();
         if needed > held {
             // Doubled, as a vector's is, or else each push would move all: but hardly more than will be used. More than
-            // `most` comes only behind a window that has become less.
-            let ahead = held.saturating_mul(2).min(most.max(held + held / 4));
+            // `max` comes only behind a window that has become less.
+            let ahead = held.saturating_mul(2).min(max.max(held + held / 4));
             self.grow(needed.max(ahead));
         }
         let (end, room) = self.end();
@@ -40,14 +40,14 @@ impl Buffer {
         self.length = needed;
     }
 
-    /// Memory behind the last byte, for at most `most` bytes and at least half of them. `None` if there is not so much in
+    /// Memory behind the last byte, for at most `max` bytes and at least half of them. `None` if there is not so much in
     /// one piece, and for an empty queue, which is to take no memory before there are bytes.
-    pub(in crate::protocol::resume) fn spare(&mut self, most: usize) -> Option<&mut [u8]> {
+    pub(in crate::protocol::resume) fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         let (end, room) = self.end();
-        if self.length == 0 || room < most.div_ceil(2) {
+        if self.length == 0 || room < max.div_ceil(2) {
             return None;
         }
-        let to = end + room.min(most);
+        let to = end + room.min(max);
         if self.memory.len() < to {
             self.memory.resize(to, 0);
         }
@@ -235,7 +235,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             4 => (0..900_usize).prop_map(Step::Push),
-            4 => (0..900_usize, 0..900_usize).prop_map(|(most, count)| Step::Fill(most, count)),
+            4 => (0..900_usize, 0..900_usize).prop_map(|(max, count)| Step::Fill(max, count)),
             6 => (0..900_usize).prop_map(Step::Release),
             1 => (0..2_000_usize).prop_map(Step::Truncate),
             1 => Just(Step::Shrink),
@@ -254,9 +254,9 @@ mod tests {
                         buffer.push(&bytes, 4_000);
                         queue.extend(bytes);
                     }
-                    Step::Fill(most, count) => {
-                        let Some(spare) = buffer.spare(most) else { continue };
-                        prop_assert!(spare.len() <= most && spare.len() * 2 >= most);
+                    Step::Fill(max, count) => {
+                        let Some(spare) = buffer.spare(max) else { continue };
+                        prop_assert!(spare.len() <= max && spare.len() * 2 >= max);
                         let count = count.min(spare.len());
                         for byte in &mut spare[..count] {
                             *byte = next.next().unwrap();

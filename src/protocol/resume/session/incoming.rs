@@ -4,8 +4,8 @@ use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
-use crate::protocol::resume::frame::Violation;
-use crate::protocol::resume::{INITIAL_WINDOW, SMALLEST_WINDOW};
+use crate::protocol::resume::frame::ProtocolError;
+use crate::protocol::resume::{INITIAL_WINDOW, MIN_WINDOW};
 
 /// Passes bytes of the stream on, at once, and returns how many of them.
 pub(in crate::protocol::resume) type Pass<'a> = &'a mut dyn FnMut(&[IoSlice<'_>]) -> usize;
@@ -58,13 +58,13 @@ impl Incoming {
     }
 
     /// Expects bytes, which are [taken](Self::take) next. Returns whether they are to be: otherwise they are dropped.
-    fn expect(&mut self, offset: u64, bytes: usize) -> Result<bool, Violation> {
+    fn expect(&mut self, offset: u64, bytes: usize) -> Result<bool, ProtocolError> {
         if self.is_finished || offset != self.expected {
-            return Err(Violation::Offset);
+            return Err(ProtocolError::Offset);
         }
-        let end = offset.checked_add(bytes as u64).ok_or(Violation::Offset)?;
+        let end = offset.checked_add(bytes as u64).ok_or(ProtocolError::Offset)?;
         if end > self.limit {
-            return Err(Violation::Window);
+            return Err(ProtocolError::Window);
         }
         self.expected = end;
         Ok(!self.is_closed)
@@ -88,11 +88,11 @@ impl Incoming {
 
     /// # Errors
     /// The end does not follow on the bytes before, or came before.
-    pub(in crate::protocol::resume) fn finish(&mut self, offset: u64) -> Result<(), Violation> {
+    pub(in crate::protocol::resume) fn finish(&mut self, offset: u64) -> Result<(), ProtocolError> {
         if self.is_finished || offset != self.expected {
-            return Err(Violation::Offset);
+            return Err(ProtocolError::Offset);
         }
-        self.expected = offset.checked_add(1).ok_or(Violation::Offset)?;
+        self.expected = offset.checked_add(1).ok_or(ProtocolError::Offset)?;
         self.is_finished = true;
         Ok(())
     }
@@ -154,9 +154,9 @@ impl Incoming {
     }
 
     /// The other side does not have the session, and has asked for nothing.
-    pub(in crate::protocol::resume) fn restart(&mut self) -> Result<(), Violation> {
+    pub(in crate::protocol::resume) fn restart(&mut self) -> Result<(), ProtocolError> {
         if self.expected > 0 {
-            Err(Violation::Claim)
+            Err(ProtocolError::Claim)
         } else {
             Ok(())
         }
@@ -174,11 +174,11 @@ impl Incoming {
         let delay = if is_urgent {
             Duration::ZERO
         } else if passed >= step / 2 && self.kept.is_some() {
-            LONGEST_DELAY_OF_HALF_A_STEP
-        } else if passed >= SMALLEST_WINDOW.into() {
-            LONGEST_DELAY_OF_MUCH
+            MAX_ACK_DELAY_HALF_STEP
+        } else if passed >= MIN_WINDOW.into() {
+            MAX_ACK_DELAY_LARGE
         } else {
-            LONGEST_DELAY
+            MAX_ACK_DELAY
         };
         Some(since + delay)
     }
@@ -227,7 +227,7 @@ pub(in crate::protocol::resume) struct Taking<'a> {
     now: Instant,
     pass: Pass<'a>,
     /// Expected, and not taken yet: the first `count` of them.
-    pieces: [IoSlice<'a>; MOST_PIECES],
+    pieces: [IoSlice<'a>; MAX_PIECES],
     count: usize,
 }
 
@@ -236,7 +236,7 @@ impl<'a> Taking<'a> {
         Self {
             now,
             pass,
-            pieces: [IoSlice::new(&[]); MOST_PIECES],
+            pieces: [IoSlice::new(&[]); MAX_PIECES],
             count: 0,
         }
     }
@@ -250,7 +250,7 @@ impl<'a> Taking<'a> {
         incoming: &mut Incoming,
         offset: u64,
         bytes: &'a [u8],
-    ) -> Result<(), Violation> {
+    ) -> Result<(), ProtocolError> {
         if !incoming.expect(offset, bytes.len())? {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl<'a> Taking<'a> {
             *piece = IoSlice::new(bytes);
             self.count += 1;
         }
-        if self.count == MOST_PIECES {
+        if self.count == MAX_PIECES {
             self.take(incoming);
         }
         Ok(())
@@ -277,12 +277,12 @@ impl<'a> Taking<'a> {
 
 /// How long an acknowledgement waits for more to say, or for bytes that go the same way. A link that is so slow that a
 /// quarter of a window takes seconds still carries a sign of life in each of them.
-const LONGEST_DELAY: Duration = Duration::from_millis(100);
+const MAX_ACK_DELAY: Duration = Duration::from_millis(100);
 /// The same for a smallest window of bytes or more: the other side may keep much less than is asked for here, as its memory
 /// is short, and waits.
-const LONGEST_DELAY_OF_MUCH: Duration = Duration::from_millis(10);
+const MAX_ACK_DELAY_LARGE: Duration = Duration::from_millis(10);
 /// The same for half of what makes one urgent: on a long path the other side has sent all it may, and the rest of it does not
 /// wait for long.
-const LONGEST_DELAY_OF_HALF_A_STEP: Duration = Duration::from_millis(2);
+const MAX_ACK_DELAY_HALF_STEP: Duration = Duration::from_millis(2);
 /// The most pieces of one [`Pass`]: one of bulk brings three, as a read has two frames and ends within one.
-const MOST_PIECES: usize = 8;
+const MAX_PIECES: usize = 8;

@@ -1,8 +1,8 @@
 //! The stream that a side sends: what was not acknowledged is kept, and sent again on the next connection.
 
 use super::buffer::Buffer;
-use crate::protocol::resume::frame::{DATA_HEAD, Frame, LONGEST_DATA, Output, Violation};
-use crate::protocol::resume::{INITIAL_WINDOW, SMALLEST_WINDOW};
+use crate::protocol::resume::frame::{DATA_HEAD, Frame, MAX_DATA, Output, ProtocolError};
+use crate::protocol::resume::{INITIAL_WINDOW, MIN_WINDOW};
 
 /// The bytes of one stream from the first that was not acknowledged.
 ///
@@ -80,10 +80,10 @@ impl Outgoing {
     }
 
     /// Memory for the next bytes, as many as is free but at most that many. `None`: they are to be [pushed](Self::push).
-    pub(in crate::protocol::resume) fn spare(&mut self, most: usize) -> Option<&mut [u8]> {
-        match self.free().min(most) {
+    pub(in crate::protocol::resume) fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
+        match self.free().min(max) {
             0 => None,
-            most => self.kept.spare(most),
+            max => self.kept.spare(max),
         }
     }
 
@@ -102,11 +102,11 @@ impl Outgoing {
         self.window = window;
     }
 
-    /// Appends frames with what may be sent, and with the window if the other side does not know it, up to `most` bytes of `out` in all. Returns whether there was something.
-    pub(in crate::protocol::resume) fn send<O: Output>(&mut self, out: &mut O, most: usize) -> bool {
+    /// Appends frames with what may be sent, and with the window if the other side does not know it, up to `max` bytes of `out` in all. Returns whether there was something.
+    pub(in crate::protocol::resume) fn send<O: Output>(&mut self, out: &mut O, max: usize) -> bool {
         let before = self.cursor;
-        while out.length() + DATA_HEAD < most && !out.is_full() {
-            let piece = LONGEST_DATA.min(most - out.length() - DATA_HEAD);
+        while out.length() + DATA_HEAD < max && !out.is_full() {
+            let piece = MAX_DATA.min(max - out.length() - DATA_HEAD);
             let sent = match self.next(piece) {
                 Some(Next::Data(offset, bytes)) => {
                     out.data(offset, bytes);
@@ -122,7 +122,7 @@ impl Outgoing {
         }
         // It is of no use to the other side as long as hardly anything waits for its acknowledgement.
         let is_told = self.told_window == Some(self.window);
-        if !is_told && !self.is_abandoned && self.cursor.saturating_sub(self.acknowledged) >= SMALLEST_WINDOW.into() {
+        if !is_told && !self.is_abandoned && self.cursor.saturating_sub(self.acknowledged) >= MIN_WINDOW.into() {
             self.told_window = Some(self.window);
             let window = u32::try_from(self.window).unwrap_or(u32::MAX);
             out.frame(Frame::Keeps { window });
@@ -134,7 +134,7 @@ impl Outgoing {
     }
 
     /// The next of what may be sent, at most that many bytes of it.
-    pub(in crate::protocol::resume) fn next(&self, most: usize) -> Option<Next<'_>> {
+    pub(in crate::protocol::resume) fn next(&self, max: usize) -> Option<Next<'_>> {
         if self.is_abandoned {
             return None;
         }
@@ -143,7 +143,7 @@ impl Outgoing {
             return is_due.then_some(Next::Fin(self.length));
         }
         let allowed = self.limit.min(self.length).saturating_sub(self.cursor);
-        let count = usize::try_from(allowed).unwrap_or(usize::MAX).min(most);
+        let count = usize::try_from(allowed).unwrap_or(usize::MAX).min(max);
         let bytes = self.kept(self.cursor, count)?;
         (count > 0).then_some(Next::Data(self.cursor, bytes))
     }
@@ -155,14 +155,14 @@ impl Outgoing {
     }
 
     /// What [`next`](Self::next) has returned goes into frames, so many offsets of it. It is kept until it is
-    /// [carried](Self::carry), whatever comes.
+    /// [carried](Self::mark_sent), whatever comes.
     fn advance(&mut self, offsets: usize) {
         self.cursor += offsets as u64;
         self.sent = self.sent.max(self.cursor);
     }
 
     /// This connection was given all in front of `offset`.
-    pub(in crate::protocol::resume) fn carry(&mut self, offset: u64) {
+    pub(in crate::protocol::resume) fn mark_sent(&mut self, offset: u64) {
         self.carried = self.carried.max(offset.min(self.cursor));
         if self.is_abandoned {
             self.keep_what_is_under_way();
@@ -171,14 +171,14 @@ impl Outgoing {
 
     /// Nothing is being written any more: the connection is gone, or what is sent was copied.
     pub(in crate::protocol::resume) fn carry_all(&mut self) {
-        self.carry(self.cursor);
+        self.mark_sent(self.cursor);
     }
 
     /// # Errors
     /// This connection was not given so much, or an earlier acknowledgement said more.
-    pub(in crate::protocol::resume) fn acknowledge(&mut self, offset: u64, window: u32) -> Result<(), Violation> {
+    pub(in crate::protocol::resume) fn acknowledge(&mut self, offset: u64, window: u32) -> Result<(), ProtocolError> {
         if offset < self.acknowledged || offset > self.carried {
-            return Err(Violation::Acknowledgement);
+            return Err(ProtocolError::Acknowledgement);
         }
         self.release_up_to(offset);
         self.acknowledged = offset;
@@ -190,9 +190,9 @@ impl Outgoing {
     ///
     /// # Errors
     /// The bytes from there on are not kept any more, or no connection has sent those in front of it.
-    pub(in crate::protocol::resume) fn resume(&mut self, received: u64) -> Result<(), Violation> {
+    pub(in crate::protocol::resume) fn resume(&mut self, received: u64) -> Result<(), ProtocolError> {
         if received < self.acknowledged || received > self.sent {
-            return Err(Violation::Claim);
+            return Err(ProtocolError::Claim);
         }
         (self.carried, self.cursor) = (received, received);
         self.told_window = None;
@@ -203,9 +203,9 @@ impl Outgoing {
     ///
     /// # Errors
     /// Bytes were acknowledged: they are not kept any more.
-    pub(in crate::protocol::resume) fn restart(&mut self) -> Result<(), Violation> {
+    pub(in crate::protocol::resume) fn restart(&mut self) -> Result<(), ProtocolError> {
         if self.acknowledged > 0 {
-            return Err(Violation::Claim);
+            return Err(ProtocolError::Claim);
         }
         (self.carried, self.cursor, self.sent) = (0, 0, 0);
         self.limit = INITIAL_WINDOW.into();

@@ -6,32 +6,37 @@ use crate::protocol::resume::keys::{Nonce, Nonces, PublicKey, SessionId};
 
 /// Both sides of one connection, and what each has sent.
 struct Pair {
-    opening: Opening,
-    welcome: Welcome,
+    opening: ClientHandshake,
+    welcome: AnchorHandshake,
     sent: Vec<u8>,
 }
 
 impl Pair {
-    fn new(opening: Opening, key: &OwnKey) -> Self {
+    fn new(opening: ClientHandshake, key: &AgreementKey) -> Self {
         Self {
             opening,
-            welcome: Welcome::new(key).unwrap(),
+            welcome: AnchorHandshake::new(key).unwrap(),
             sent: Vec::new(),
         }
     }
 
     /// Lets both talk, `piece` bytes at a time, until the anchor has found something.
-    fn talk(&mut self, key: &OwnKey, piece: usize) -> Result<welcome::Step, End> {
+    fn talk(&mut self, key: &AgreementKey, piece: usize) -> Result<anchor_handshake::Step, EndReason> {
         for _ in 0..1000 {
             for bytes in self.welcome.take_output().chunks(piece) {
-                assert!(matches!(self.opening.receive(bytes), Ok(opening::Step::Undecided)));
+                assert!(matches!(
+                    self.opening.receive(bytes),
+                    Ok(client_handshake::HandshakeStep::NeedMore)
+                ));
             }
             let output = self.opening.take_output();
             self.sent.extend(&output);
             for bytes in output.chunks(piece) {
                 match self.welcome.receive(bytes, key)? {
-                    welcome::Step::Undecided => {}
-                    step @ (welcome::Step::Plain(_) | welcome::Step::New(_) | welcome::Step::Resume(_)) => {
+                    anchor_handshake::Step::Undecided => {}
+                    step @ (anchor_handshake::Step::Plain(_)
+                    | anchor_handshake::Step::New(_)
+                    | anchor_handshake::Step::Resume(_)) => {
                         return Ok(step);
                     }
                 }
@@ -41,66 +46,68 @@ impl Pair {
     }
 
     /// Lets the client read the rest, and an answer behind it.
-    fn answer(&mut self, frame: Option<Frame>) -> Result<opening::Step, Failure> {
+    fn answer(&mut self, frame: Option<Frame>) -> Result<client_handshake::HandshakeStep, HandshakeError> {
         let mut bytes = self.welcome.take_output();
         bytes.extend(encoded(&Vec::from_iter(frame)));
         self.opening.receive(&bytes)
     }
 }
 
-fn secrets_of(step: opening::Step) -> opening::Attached {
+fn secrets_of(step: client_handshake::HandshakeStep) -> client_handshake::HandshakeResult {
     match step {
-        opening::Step::Attached(attached) => attached,
-        step @ (opening::Step::Undecided | opening::Step::Plain(_)) => panic!("{step:?}"),
+        client_handshake::HandshakeStep::Attached(attached) => attached,
+        step @ (client_handshake::HandshakeStep::NeedMore | client_handshake::HandshakeStep::Plain(_)) => {
+            panic!("{step:?}")
+        }
     }
 }
 
 /// A session that was begun, as both sides have it.
-pub(super) fn begun(key: &OwnKey, registry: &mut Registry<()>) -> opening::Secrets {
-    let mut pair = Pair::new(Opening::begin(), key);
-    let Ok(welcome::Step::New(new)) = pair.talk(key, 1000) else {
+pub(super) fn begun(key: &AgreementKey, registry: &mut Registry<()>) -> client_handshake::ResumptionSecrets {
+    let mut pair = Pair::new(ClientHandshake::begin(), key);
+    let Ok(anchor_handshake::Step::New(new)) = pair.talk(key, 1000) else {
         panic!("no session");
     };
     let id = registry.open(new.keys.clone(), ()).unwrap();
-    let claim = Claim {
+    let claim = ResumeClaim {
         nonces: new.nonces,
         id,
         received: 0,
     };
-    let frame = welcome::attached(&new.keys, &claim);
+    let frame = anchor_handshake::attached(&new.keys, &claim);
     secrets_of(pair.answer(Some(frame)).unwrap()).secrets
 }
 
 #[test]
 fn a_session_begins_and_is_resumed_in_whatever_pieces() {
-    let key = OwnKey::generate().unwrap();
+    let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
     for piece in [1, 2, 7, 1000] {
-        let mut pair = Pair::new(Opening::begin(), &key);
-        let Ok(welcome::Step::New(new)) = pair.talk(&key, piece) else {
+        let mut pair = Pair::new(ClientHandshake::begin(), &key);
+        let Ok(anchor_handshake::Step::New(new)) = pair.talk(&key, piece) else {
             panic!("no session");
         };
         assert!(pair.opening.is_proved());
         let id = registry.open(new.keys.clone(), ()).unwrap();
-        let claim = Claim {
+        let claim = ResumeClaim {
             nonces: new.nonces,
             id,
             received: 0,
         };
-        let frame = welcome::attached(&new.keys, &claim);
+        let frame = anchor_handshake::attached(&new.keys, &claim);
         let secrets = secrets_of(pair.answer(Some(frame)).unwrap()).secrets;
 
-        let mut pair = Pair::new(Opening::resume(secrets, 77).unwrap(), &key);
-        let Ok(welcome::Step::Resume(resume)) = pair.talk(&key, piece) else {
+        let mut pair = Pair::new(ClientHandshake::resume(secrets, 77).unwrap(), &key);
+        let Ok(anchor_handshake::Step::Resume(resume)) = pair.talk(&key, piece) else {
             panic!("no claim");
         };
         assert_eq!(resume.claim.received, 77);
         let (keys, ()) = registry.prove(&resume.claim, &resume.proof).unwrap();
-        let claim = Claim {
+        let claim = ResumeClaim {
             received: 5,
             ..resume.claim
         };
-        let frame = welcome::attached(keys, &claim);
+        let frame = anchor_handshake::attached(keys, &claim);
         let mut bytes = pair.welcome.take_output();
         frame.encode(&mut bytes);
         bytes.extend(b"behind");
@@ -112,17 +119,17 @@ fn a_session_begins_and_is_resumed_in_whatever_pieces() {
 
 #[test]
 fn a_hello_for_a_resume_goes_out_first_and_everything_else_behind_the_announcement() {
-    let key = OwnKey::generate().unwrap();
+    let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
     let secrets = begun(&key, &mut registry);
-    let mut opening = Opening::resume(secrets, 0).unwrap();
+    let mut opening = ClientHandshake::resume(secrets, 0).unwrap();
     assert!(
         opening
             .take_output()
             .starts_with(b"SSH-2.0-switchboard_resume_1 resume ")
     );
     assert!(!opening.is_proved() && opening.take_output().is_empty());
-    let mut opening = Opening::begin();
+    let mut opening = ClientHandshake::begin();
     assert!(opening.take_output().is_empty());
     let announcement = Announcement {
         key: key.public(),
@@ -140,49 +147,61 @@ fn a_plain_target_and_a_plain_client_are_left_alone() {
         "banner\r\nSSH-2.0-x\r\n",
         &"x".repeat(9000),
     ] {
-        let mut opening = Opening::begin();
+        let mut opening = ClientHandshake::begin();
         let step = opening.receive(target.as_bytes()).unwrap();
-        assert!(matches!(step, opening::Step::Plain(bytes) if bytes == target.as_bytes()));
+        assert!(matches!(step, client_handshake::HandshakeStep::Plain(bytes) if bytes == target.as_bytes()));
         assert!(opening.take_output().is_empty());
     }
-    let mut opening = Opening::begin();
-    assert!(matches!(opening.receive(b"SSH-"), Ok(opening::Step::Undecided)));
-    assert_eq!(opening.into_plain(), b"SSH-");
+    let mut opening = ClientHandshake::begin();
+    assert!(matches!(
+        opening.receive(b"SSH-"),
+        Ok(client_handshake::HandshakeStep::NeedMore)
+    ));
+    assert_eq!(opening.into_plain_bytes(), b"SSH-");
 
-    let key = OwnKey::generate().unwrap();
-    let mut welcome = Welcome::new(&key).unwrap();
+    let key = AgreementKey::generate().unwrap();
+    let mut welcome = AnchorHandshake::new(&key).unwrap();
     assert!(matches!(
         welcome.receive(b"SSH-2.0-", &key),
-        Ok(welcome::Step::Undecided)
+        Ok(anchor_handshake::Step::Undecided)
     ));
     let step = welcome.receive(b"OpenSSH_9.9\r\n\0\0", &key).unwrap();
-    assert!(matches!(step, welcome::Step::Plain(bytes) if bytes == b"SSH-2.0-OpenSSH_9.9\r\n\0\0"));
+    assert!(matches!(step, anchor_handshake::Step::Plain(bytes) if bytes == b"SSH-2.0-OpenSSH_9.9\r\n\0\0"));
 }
 
 /// As behind a middlebox that holds the announcement back until the target has sent an identification.
 #[test]
 fn a_client_that_was_sent_the_target_first_bytes_begins_a_session_all_the_same() {
     for raw in ["SSH-2.0-OpenSSH_9.9\r\n", "SSH-2.0-cut", ""] {
-        let key = OwnKey::generate().unwrap();
-        let mut welcome = Welcome::new(&key).unwrap();
-        let mut opening = Opening::begin();
+        let key = AgreementKey::generate().unwrap();
+        let mut welcome = AnchorHandshake::new(&key).unwrap();
+        let mut opening = ClientHandshake::begin();
         let announcement = welcome.take_output();
         welcome.sent_raw(raw.as_bytes());
-        assert!(matches!(opening.receive(&announcement), Ok(opening::Step::Undecided)));
-        assert!(matches!(opening.receive(raw.as_bytes()), Ok(opening::Step::Undecided)));
+        assert!(matches!(
+            opening.receive(&announcement),
+            Ok(client_handshake::HandshakeStep::NeedMore)
+        ));
+        assert!(matches!(
+            opening.receive(raw.as_bytes()),
+            Ok(client_handshake::HandshakeStep::NeedMore)
+        ));
         let step = welcome.receive(&opening.take_output(), &key).unwrap();
-        let welcome::Step::New(new) = step else {
+        let anchor_handshake::Step::New(new) = step else {
             panic!("{step:?}")
         };
-        let claim = Claim {
+        let claim = ResumeClaim {
             nonces: new.nonces,
             id: SessionId([3; 16]),
             received: 0,
         };
         let mut bytes = welcome.take_output();
-        welcome::attached(&new.keys, &claim).encode(&mut bytes);
+        anchor_handshake::attached(&new.keys, &claim).encode(&mut bytes);
         assert!(
-            matches!(opening.receive(&bytes), Ok(opening::Step::Attached(_))),
+            matches!(
+                opening.receive(&bytes),
+                Ok(client_handshake::HandshakeStep::Attached(_))
+            ),
             "{raw:?}"
         );
     }
@@ -190,51 +209,60 @@ fn a_client_that_was_sent_the_target_first_bytes_begins_a_session_all_the_same()
 
 #[test]
 fn an_unknown_session_and_a_stolen_id_get_the_same_answer() {
-    let key = OwnKey::generate().unwrap();
+    let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
     let (own, other) = (begun(&key, &mut registry), begun(&key, &mut registry));
-    let stolen = opening::Secrets { id: own.id, ..other };
-    let unknown = opening::Secrets {
+    let stolen = client_handshake::ResumptionSecrets { id: own.id, ..other };
+    let unknown = client_handshake::ResumptionSecrets {
         id: SessionId([9; 16]),
         ..own
     };
     for secrets in [stolen, unknown] {
-        let mut pair = Pair::new(Opening::resume(secrets, 0).unwrap(), &key);
-        let Ok(welcome::Step::Resume(resume)) = pair.talk(&key, 1000) else {
+        let mut pair = Pair::new(ClientHandshake::resume(secrets, 0).unwrap(), &key);
+        let Ok(anchor_handshake::Step::Resume(resume)) = pair.talk(&key, 1000) else {
             panic!("no claim");
         };
-        assert_eq!(registry.prove(&resume.claim, &resume.proof).unwrap_err(), End::Gone);
-        let ended = pair.answer(Some(Frame::End(End::Gone))).unwrap_err();
-        assert_eq!(ended, Failure::Ended(End::Gone));
+        assert_eq!(
+            registry.prove(&resume.claim, &resume.proof).unwrap_err(),
+            EndReason::NoSuchSession
+        );
+        let ended = pair.answer(Some(Frame::End(EndReason::NoSuchSession))).unwrap_err();
+        assert_eq!(ended, HandshakeError::Ended(EndReason::NoSuchSession));
     }
     assert_eq!(registry.len(), 2);
 }
 
 #[test]
 fn a_replayed_exchange_proves_nothing() {
-    let key = OwnKey::generate().unwrap();
+    let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
-    let mut pair = Pair::new(Opening::begin(), &key);
-    assert!(matches!(pair.talk(&key, 1000), Ok(welcome::Step::New(_))));
-    let replayed = Welcome::new(&key).unwrap().receive(&pair.sent, &key).unwrap_err();
-    assert_eq!(replayed, End::Malformed);
+    let mut pair = Pair::new(ClientHandshake::begin(), &key);
+    assert!(matches!(pair.talk(&key, 1000), Ok(anchor_handshake::Step::New(_))));
+    let replayed = AnchorHandshake::new(&key)
+        .unwrap()
+        .receive(&pair.sent, &key)
+        .unwrap_err();
+    assert_eq!(replayed, EndReason::Malformed);
 
-    let mut pair = Pair::new(Opening::resume(begun(&key, &mut registry), 0).unwrap(), &key);
-    let Ok(welcome::Step::Resume(resume)) = pair.talk(&key, 1000) else {
+    let mut pair = Pair::new(ClientHandshake::resume(begun(&key, &mut registry), 0).unwrap(), &key);
+    let Ok(anchor_handshake::Step::Resume(resume)) = pair.talk(&key, 1000) else {
         panic!("no claim");
     };
     assert!(registry.prove(&resume.claim, &resume.proof).is_ok());
-    let step = Welcome::new(&key).unwrap().receive(&pair.sent, &key).unwrap();
-    let welcome::Step::Resume(replayed) = step else {
+    let step = AnchorHandshake::new(&key).unwrap().receive(&pair.sent, &key).unwrap();
+    let anchor_handshake::Step::Resume(replayed) = step else {
         panic!("{step:?}")
     };
     assert_eq!(replayed.proof, resume.proof);
-    assert_eq!(registry.prove(&replayed.claim, &replayed.proof).unwrap_err(), End::Gone);
+    assert_eq!(
+        registry.prove(&replayed.claim, &replayed.proof).unwrap_err(),
+        EndReason::NoSuchSession
+    );
 }
 
 #[test]
 fn an_anchor_that_does_not_prove_the_session_does_not_get_it() {
-    let key = OwnKey::generate().unwrap();
+    let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
     let secrets = begun(&key, &mut registry);
     let nonce = Nonce([1; 16]);
@@ -250,70 +278,73 @@ fn an_anchor_that_does_not_prove_the_session_does_not_get_it() {
         bytes
     };
 
-    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
     opening.receive(announcement(key.public()).as_bytes()).unwrap();
     assert_eq!(
         opening.receive(&answer(0, Mac([0; 32]))).unwrap_err(),
-        Failure::Unproved
+        HandshakeError::Unproved
     );
 
     // A right proof, with another offset: the bytes in between would be missing.
-    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
     let hello = String::from_utf8(opening.take_output()).unwrap();
     let client = Nonce::parse(hello.trim_end().rsplit(' ').next().unwrap()).unwrap();
     opening.receive(announcement(key.public()).as_bytes()).unwrap();
     let nonces = Nonces { anchor: nonce, client };
-    let claim = Claim {
+    let claim = ResumeClaim {
         nonces,
         id: secrets.id,
         received: 7,
     };
     let mac = secrets.keys.prove_anchor(&claim);
-    assert_eq!(opening.receive(&answer(8, mac)).unwrap_err(), Failure::Unproved);
+    assert_eq!(opening.receive(&answer(8, mac)).unwrap_err(), HandshakeError::Unproved);
 
-    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
-    let other = announcement(OwnKey::generate().unwrap().public());
-    assert_eq!(opening.receive(other.as_bytes()).unwrap_err(), Failure::OtherAnchor);
-    let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
+    let other = announcement(AgreementKey::generate().unwrap().public());
+    assert_eq!(
+        opening.receive(other.as_bytes()).unwrap_err(),
+        HandshakeError::OtherAnchor
+    );
+    let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
     assert_eq!(
         opening.receive(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap_err(),
-        Failure::NoAnchor
+        HandshakeError::NoAnchor
     );
     for phrase in ["x".repeat(9000), "x\n".repeat(9000)] {
-        let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
-        assert_eq!(opening.receive(phrase.as_bytes()).unwrap_err(), Failure::Fault);
-        let mut opening = Opening::resume(secrets.clone(), 0).unwrap();
+        let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
+        assert_eq!(opening.receive(phrase.as_bytes()).unwrap_err(), HandshakeError::Fault);
+        let mut opening = ClientHandshake::resume(secrets.clone(), 0).unwrap();
         opening.receive(announcement(key.public()).as_bytes()).unwrap();
-        assert_eq!(opening.receive(phrase.as_bytes()).unwrap_err(), Failure::Fault);
+        assert_eq!(opening.receive(phrase.as_bytes()).unwrap_err(), HandshakeError::Fault);
     }
 }
 
 #[test]
 fn a_new_session_begins_at_its_first_byte_and_has_an_id() {
-    let key = OwnKey::generate().unwrap();
+    let key = AgreementKey::generate().unwrap();
     let answers = [
         (SessionId([1; 16]), 0, true),
         (SessionId([1; 16]), 1, false),
         (SessionId::NONE, 0, false),
     ];
     for (id, received, is_right) in answers {
-        let mut pair = Pair::new(Opening::begin(), &key);
-        let Ok(welcome::Step::New(new)) = pair.talk(&key, 1000) else {
+        let mut pair = Pair::new(ClientHandshake::begin(), &key);
+        let Ok(anchor_handshake::Step::New(new)) = pair.talk(&key, 1000) else {
             panic!("no session");
         };
-        let claim = Claim {
+        let claim = ResumeClaim {
             nonces: new.nonces,
             id,
             received,
         };
-        let answer = pair.answer(Some(welcome::attached(&new.keys, &claim)));
+        let answer = pair.answer(Some(anchor_handshake::attached(&new.keys, &claim)));
         assert_eq!(answer.is_ok(), is_right, "{id}, {received}");
     }
 }
 
 #[test]
 fn a_client_that_breaks_the_exchange_gets_a_reason_and_nothing_else() {
-    let key = OwnKey::generate().unwrap();
+    let key = AgreementKey::generate().unwrap();
     let hello = Hello::New {
         key: key.public(),
         nonce: Nonce([1; 16]),
@@ -332,15 +363,18 @@ fn a_client_that_breaks_the_exchange_gets_a_reason_and_nothing_else() {
     encode_data(&mut data, 0, (b"x", b""));
     let unknown: Vec<u8> = [&[99, 0, 4, 0], [0; 1024].as_slice()].concat();
     let cases = [
-        (vec![hello.as_bytes(), &proof], End::Malformed),
-        (vec![weak.as_bytes(), &proof], End::Malformed),
-        (vec![hello.as_bytes(), &data], End::Malformed),
-        (vec![hello.as_bytes(), b"GET / HTTP/1.1\r\n\r\n"], End::Malformed),
-        ([vec![hello.as_bytes()], vec![&unknown; 9]].concat(), End::Malformed),
-        (vec![b"SSH-2.0-switchboard_resume_2 new\r\n"], End::Version),
+        (vec![hello.as_bytes(), &proof], EndReason::Malformed),
+        (vec![weak.as_bytes(), &proof], EndReason::Malformed),
+        (vec![hello.as_bytes(), &data], EndReason::Malformed),
+        (vec![hello.as_bytes(), b"GET / HTTP/1.1\r\n\r\n"], EndReason::Malformed),
+        (
+            [vec![hello.as_bytes()], vec![&unknown; 9]].concat(),
+            EndReason::Malformed,
+        ),
+        (vec![b"SSH-2.0-switchboard_resume_2 new\r\n"], EndReason::Version),
     ];
     for (sent, end) in cases {
-        let mut welcome = Welcome::new(&key).unwrap();
+        let mut welcome = AnchorHandshake::new(&key).unwrap();
         welcome.take_output();
         let result = sent.iter().try_for_each(|bytes| welcome.receive(bytes, &key).map(drop));
         assert_eq!(result.unwrap_err(), end, "{}", String::from_utf8_lossy(sent[0]));
@@ -352,10 +386,10 @@ fn a_client_that_breaks_the_exchange_gets_a_reason_and_nothing_else() {
 
 #[test]
 fn a_registry_takes_no_more_than_it_may() {
-    let key = OwnKey::generate().unwrap();
+    let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(1).unwrap();
     let secrets = begun(&key, &mut registry);
-    assert_eq!(registry.open(secrets.keys.clone(), ()), Err(End::Full));
+    assert_eq!(registry.open(secrets.keys.clone(), ()), Err(EndReason::TooManySessions));
     assert!(registry.iter().any(|(id, ())| id == secrets.id));
     assert_eq!((registry.remove(secrets.id), registry.is_empty()), (Some(()), true));
     assert!(registry.open(secrets.keys, ()).is_ok());

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::protocol::resume::frame::{LONGEST_DATA, LONGEST_UNKNOWN, Violation};
+use crate::protocol::resume::frame::{MAX_DATA, MAX_UNKNOWN, ProtocolError};
 use crate::protocol::resume::keys::SessionId;
 
 fn frame() -> impl Strategy<Value = Frame> {
@@ -19,8 +19,8 @@ fn frame() -> impl Strategy<Value = Frame> {
         (any::<u64>(), any::<u32>()).prop_map(|(offset, window)| Frame::Ack { offset, window }),
         any::<u64>().prop_map(Frame::Ping),
         any::<u64>().prop_map(Frame::Pong),
-        any::<u8>().prop_map(|code| Frame::Going(Going::from(code))),
-        any::<u8>().prop_map(|code| Frame::End(End::from(code))),
+        any::<u8>().prop_map(|code| Frame::Going(DetachReason::from(code))),
+        any::<u8>().prop_map(|code| Frame::End(EndReason::from(code))),
         any::<u32>().prop_map(|window| Frame::Keeps { window }),
     ]
 }
@@ -36,7 +36,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     prop_oneof![
         frame().prop_map(Sent::Frame),
         (0..u64::MAX / 2, proptest::collection::vec(any::<u8>(), 1..300)).prop_map(|(at, bytes)| Sent::Data(at, bytes)),
-        (11..=255_u8, proptest::collection::vec(any::<u8>(), 0..LONGEST_UNKNOWN))
+        (11..=255_u8, proptest::collection::vec(any::<u8>(), 0..MAX_UNKNOWN))
             .prop_map(|(kind, bytes)| Sent::Unknown(kind, bytes)),
     ]
 }
@@ -111,7 +111,7 @@ fn a_length_that_a_type_cannot_have_is_a_violation_at_once() {
             let mut bytes = raw(kind, wrong);
             bytes.extend([0; 80]);
             let found = Decoder::default().next(&mut bytes.as_slice());
-            assert_eq!(found, Err(Violation::Length), "{kind}, {wrong}");
+            assert_eq!(found, Err(ProtocolError::Length), "{kind}, {wrong}");
         }
         let mut bytes = raw(kind, length);
         bytes.extend(vec![0; length]);
@@ -123,15 +123,15 @@ fn a_length_that_a_type_cannot_have_is_a_violation_at_once() {
     for (kind, length) in [
         (3, 0),
         (3, 8),
-        (3, 9 + LONGEST_DATA),
-        (0, LONGEST_UNKNOWN + 1),
+        (3, 9 + MAX_DATA),
+        (0, MAX_UNKNOWN + 1),
         (200, 0xff_ffff),
     ] {
         let bytes = raw(kind, length);
         let found = Decoder::default().next(&mut bytes.as_slice());
-        assert_eq!(found, Err(Violation::Length), "{kind}, {length}");
+        assert_eq!(found, Err(ProtocolError::Length), "{kind}, {length}");
     }
-    for (kind, length) in [(3, 9), (3, 8 + LONGEST_DATA), (0, LONGEST_UNKNOWN), (200, 0)] {
+    for (kind, length) in [(3, 9), (3, 8 + MAX_DATA), (0, MAX_UNKNOWN), (200, 0)] {
         let bytes = raw(kind, length);
         assert_eq!(
             Decoder::default().next(&mut bytes.as_slice()),
@@ -145,7 +145,10 @@ fn a_length_that_a_type_cannot_have_is_a_violation_at_once() {
 fn bytes_beyond_the_last_offset_are_a_violation() {
     let mut bytes = Vec::new();
     encode_data(&mut bytes, u64::MAX - 1, (b"ab", b""));
-    assert_eq!(Decoder::default().next(&mut bytes.as_slice()), Err(Violation::Offset));
+    assert_eq!(
+        Decoder::default().next(&mut bytes.as_slice()),
+        Err(ProtocolError::Offset)
+    );
 }
 
 #[test]
@@ -155,11 +158,11 @@ fn a_frame_is_in_the_document_as_it_is_sent() {
         window: 65_536,
     };
     assert_eq!(encoded(&[frame]), [5, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 5, 0, 1, 0, 0]);
-    assert_eq!(encoded(&[Frame::End(End::Version)]), [9, 0, 0, 1, 11]);
-    assert_eq!(encoded(&[Frame::Going(Going::Displaced)]), [8, 0, 0, 1, 1]);
+    assert_eq!(encoded(&[Frame::End(EndReason::Version)]), [9, 0, 0, 1, 11]);
+    assert_eq!(encoded(&[Frame::Going(DetachReason::Displaced)]), [8, 0, 0, 1, 1]);
     assert_eq!(encoded(&[Frame::Keeps { window: 65_536 }]), [10, 0, 0, 4, 0, 1, 0, 0]);
     for code in 0..=255 {
-        assert_eq!(encoded(&[Frame::End(End::from(code))])[4], code);
-        assert_eq!(encoded(&[Frame::Going(Going::from(code))])[4], code);
+        assert_eq!(encoded(&[Frame::End(EndReason::from(code))])[4], code);
+        assert_eq!(encoded(&[Frame::Going(DetachReason::from(code))])[4], code);
     }
 }

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::protocol::resume::frame::Violation;
+use crate::protocol::resume::frame::ProtocolError;
 
-fn side() -> (Session, session::Attachment, Instant) {
+fn side() -> (Session, session::AttachmentId, Instant) {
     let now = Instant::now();
     let mut session = Session::new(Options {
         window: 32 * 1024,
@@ -27,29 +27,29 @@ fn each_lie_ends_the_session_with_a_reason() {
     let fin = |offset| encoded(&[Frame::Fin { offset }]);
     let ack = |offset| encoded(&[Frame::Ack { offset, window: 1 }]);
     let cases = [
-        (data(1, 5), Violation::Offset),
-        (data(u64::MAX - 5, 5), Violation::Offset),
-        ([data(0, 5), data(0, 5)].concat(), Violation::Offset),
-        ([data(0, 5), data(4, 5)].concat(), Violation::Offset),
-        (data(0, 32_769), Violation::Window),
-        ([data(0, 20_000), data(20_000, 20_000)].concat(), Violation::Window),
-        (fin(1), Violation::Offset),
-        ([fin(0), fin(0)].concat(), Violation::Offset),
-        ([fin(0), fin(1)].concat(), Violation::Offset),
-        ([fin(0), data(1, 5)].concat(), Violation::Offset),
-        (ack(16_385), Violation::Acknowledgement),
-        (ack(u64::MAX), Violation::Acknowledgement),
-        ([ack(10), ack(9)].concat(), Violation::Acknowledgement),
-        (vec![3, 0xff, 0xff, 0xff], Violation::Length),
-        (vec![200, 0, 4, 1], Violation::Length),
+        (data(1, 5), ProtocolError::Offset),
+        (data(u64::MAX - 5, 5), ProtocolError::Offset),
+        ([data(0, 5), data(0, 5)].concat(), ProtocolError::Offset),
+        ([data(0, 5), data(4, 5)].concat(), ProtocolError::Offset),
+        (data(0, 32_769), ProtocolError::Window),
+        ([data(0, 20_000), data(20_000, 20_000)].concat(), ProtocolError::Window),
+        (fin(1), ProtocolError::Offset),
+        ([fin(0), fin(0)].concat(), ProtocolError::Offset),
+        ([fin(0), fin(1)].concat(), ProtocolError::Offset),
+        ([fin(0), data(1, 5)].concat(), ProtocolError::Offset),
+        (ack(16_385), ProtocolError::Acknowledgement),
+        (ack(u64::MAX), ProtocolError::Acknowledgement),
+        ([ack(10), ack(9)].concat(), ProtocolError::Acknowledgement),
+        (vec![3, 0xff, 0xff, 0xff], ProtocolError::Length),
+        (vec![200, 0, 4, 1], ProtocolError::Length),
         (
             encoded(&[Frame::Proof {
                 received: 0,
                 mac: Mac([0; 32]),
             }]),
-            Violation::Order,
+            ProtocolError::Order,
         ),
-        (encoded(&[Frame::End(End::Done)]), Violation::NotDone),
+        (encoded(&[Frame::End(EndReason::Completed)]), ProtocolError::NotDone),
     ];
     for (bytes, violation) in cases {
         let (mut session, attachment, now) = side();
@@ -69,13 +69,16 @@ fn each_lie_ends_the_session_with_a_reason() {
 fn what_a_later_version_adds_is_skipped() {
     let (mut session, attachment, now) = side();
     let mut bytes = vec![77, 0, 0, 3, 1, 2, 3, 0, 0, 0, 0];
-    bytes.extend(encoded(&[Frame::Going(Going::Other(9))]));
+    bytes.extend(encoded(&[Frame::Going(DetachReason::Other(9))]));
     session.receive(attachment, &bytes, now);
     assert_eq!(session.violation(), None);
-    assert_eq!(session.link_state(attachment, now), LinkState::Going(Going::Other(9)));
+    assert_eq!(
+        session.link_state(attachment, now),
+        AttachmentState::Going(DetachReason::Other(9))
+    );
     let (mut session, attachment, now) = side();
-    session.receive(attachment, &encoded(&[Frame::End(End::Unknown(99))]), now);
-    assert_eq!(session.ended(), Some(End::Unknown(99)));
+    session.receive(attachment, &encoded(&[Frame::End(EndReason::Unknown(99))]), now);
+    assert_eq!(session.ended(), Some(EndReason::Unknown(99)));
 }
 
 /// Frames as a liar would choose them: near what is right.
@@ -92,8 +95,8 @@ fn lie() -> impl Strategy<Value = Vec<u8>> {
         5..=6 => encoded(&[Frame::Ack { offset, window }]),
         7 => encoded(&[Frame::Ping(offset)]),
         8 => encoded(&[Frame::Pong(offset)]),
-        9 => encoded(&[Frame::Going(Going::Other(0))]),
-        10 => encoded(&[Frame::End(End::Reset)]),
+        9 => encoded(&[Frame::Going(DetachReason::Other(0))]),
+        10 => encoded(&[Frame::End(EndReason::Reset)]),
         11 => encoded(&[Frame::Keeps { window }]),
         _ => vec![kind; length % 40],
     })
@@ -113,8 +116,8 @@ proptest! {
                 attachment = session.attach(received, now);
             }
             session.receive(attachment, lie, now);
-            session.pass(index * 7, now);
-            session.pass_fin(now);
+            session.consume(index * 7, now);
+            session.consume_fin(now);
             now += Duration::from_millis(40);
             let mut out = Vec::new();
             session.transmit(attachment, &mut out, 70_000, now);

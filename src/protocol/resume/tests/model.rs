@@ -14,9 +14,9 @@ mod side;
 struct World {
     client: Side,
     anchor: Side,
-    key: OwnKey,
+    key: AgreementKey,
     registry: Registry<()>,
-    secrets: opening::Secrets,
+    secrets: client_handshake::ResumptionSecrets,
     connections: u64,
     now: Instant,
 }
@@ -24,7 +24,7 @@ struct World {
 impl World {
     /// A session that has just begun: both sides have a connection.
     fn new(windows: (u32, u32)) -> Self {
-        let key = OwnKey::generate().unwrap();
+        let key = AgreementKey::generate().unwrap();
         let mut registry = Registry::new(1).unwrap();
         let secrets = exchange::begun(&key, &mut registry);
         let mut world = Self {
@@ -60,11 +60,11 @@ impl World {
                 assert_eq!(taken, free.min(bytes));
                 side.written += taken as u64;
             }
-            Event::Fill(role, most) => {
+            Event::Fill(role, max) => {
                 let (side, _) = self.sides(role);
                 let free = side.session.free();
-                let Some(spare) = side.session.spare(most) else { return };
-                assert!(spare.len() <= most.min(free));
+                let Some(spare) = side.session.spare(max) else { return };
+                assert!(spare.len() <= max.min(free));
                 let count = spare.len().div_ceil(2);
                 spare.fill(0);
                 for (at, memory) in (side.written..).zip(&mut spare[..count]) {
@@ -81,7 +81,7 @@ impl World {
             }
             Event::Pass(role, bytes) => self.pass(role, bytes),
             Event::Transmit(role, bytes) => self.transmit(role, bytes),
-            Event::TransmitKept(role, bytes, most) => self.transmit_kept(role, bytes, most),
+            Event::TransmitKept(role, bytes, max) => self.transmit_kept(role, bytes, max),
             Event::Deliver(role, bytes, at_once) => self.deliver(role, bytes, at_once),
             Event::Cut {
                 tells_client,
@@ -100,7 +100,7 @@ impl World {
                     }
                 }
             }
-            Event::Resume(most) => self.connect(most),
+            Event::Resume(max) => self.connect(max),
             Event::Wait(milliseconds) => self.now += Duration::from_millis(milliseconds),
             Event::SetWindow(role, window) => {
                 let (side, _) = self.sides(role);
@@ -132,20 +132,20 @@ impl World {
         side.session.receive_and_pass((attachment, &bytes), now, &mut pass);
     }
 
-    fn pass(&mut self, role: Role, mut most: usize) {
+    fn pass(&mut self, role: Role, mut max: usize) {
         let now = self.now;
         let from = role.other();
         let (side, other) = self.sides(role);
-        while most > 0 && !side.session.readable().is_empty() {
+        while max > 0 && !side.session.readable().is_empty() {
             let bytes = side.session.readable();
-            let bytes = &bytes[..bytes.len().min(most)];
+            let bytes = &bytes[..bytes.len().min(max)];
             for (offset, &found) in (side.passed..).zip(bytes) {
                 assert_eq!(found, byte(from, offset), "{from:?} at {offset}");
             }
             let count = bytes.len();
-            side.session.pass(count, now);
+            side.session.consume(count, now);
             side.passed += count as u64;
-            most -= count;
+            max -= count;
         }
         assert!(side.passed <= other.written);
         if side.session.is_at_fin() {
@@ -153,20 +153,20 @@ impl World {
                 other.finished && side.passed == other.written && !side.passed_fin,
                 "an end too early"
             );
-            side.session.pass_fin(now);
+            side.session.consume_fin(now);
             side.passed_fin = true;
         }
     }
 
-    fn transmit(&mut self, role: Role, most: usize) {
+    fn transmit(&mut self, role: Role, max: usize) {
         // A frame that was begun comes first.
         self.transmit_kept(role, usize::MAX, 0);
         let now = self.now;
         let (side, other) = self.sides(role);
         let Some(attachment) = side.attachment else { return };
         let mut out = Vec::new();
-        side.session.transmit(attachment, &mut out, most, now);
-        assert!(out.len() <= most + 64, "control frames are few");
+        side.session.transmit(attachment, &mut out, max, now);
+        assert!(out.len() <= max + 64, "control frames are few");
         // What is sent into a connection that the other side does not have is lost.
         if side.connection != 0 && side.connection == other.connection {
             other.inbound.extend_from_slice(&out);
@@ -174,67 +174,67 @@ impl World {
     }
 
     /// Writes so many bytes of the frames that were begun. When there are none any more, others are begun.
-    fn transmit_kept(&mut self, role: Role, bytes: usize, most: usize) {
+    fn transmit_kept(&mut self, role: Role, bytes: usize, max: usize) {
         let now = self.now;
         let (side, other) = self.sides(role);
         let Some(attachment) = side.attachment else { return };
         let session = &mut side.session;
-        if side.outbox.is_empty() && most > 0 {
+        if side.outbox.is_empty() && max > 0 {
             side.outbox.clear();
-            session.transmit(attachment, &mut side.outbox, most, now);
+            session.transmit(attachment, &mut side.outbox, max, now);
         }
         let rest = side.outbox.rest(|offset, count| session.kept(offset, count)).unwrap();
         let written = &rest[..bytes.min(rest.len())];
         if let Some(offset) = side.outbox.advance(written.len()) {
-            session.carry(offset);
+            session.mark_sent(offset);
         }
         if side.connection != 0 && side.connection == other.connection {
             other.inbound.extend_from_slice(written);
         }
     }
 
-    /// Opens a connection with the real exchange, which is cut behind `most` bytes of both directions together. An anchor
+    /// Opens a connection with the real exchange, which is cut behind `max` bytes of both directions together. An anchor
     /// that does not know of a cut has an older connection displaced.
-    fn connect(&mut self, mut most: usize) {
+    fn connect(&mut self, mut max: usize) {
         if let Some(attachment) = self.client.attachment.take() {
             self.client.session.detach(attachment);
         }
         self.connections += 1;
         (self.client.connection, self.client.inbound) = (0, Vec::new());
         self.client.outbox.clear();
-        let mut opening = Opening::resume(self.secrets.clone(), self.client.session.received()).unwrap();
-        let mut welcome = Welcome::new(&self.key).unwrap();
+        let mut opening = ClientHandshake::resume(self.secrets.clone(), self.client.session.received()).unwrap();
+        let mut welcome = AnchorHandshake::new(&self.key).unwrap();
         let mut down = Vec::new();
         for _ in 0..10 {
             down.extend(welcome.take_output());
-            match opening.receive(&cut(std::mem::take(&mut down), &mut most)).unwrap() {
-                opening::Step::Attached(attached) => {
+            match opening.receive(&cut(std::mem::take(&mut down), &mut max)).unwrap() {
+                client_handshake::HandshakeStep::Attached(attached) => {
                     let side = &mut self.client;
                     let attachment = side.session.attach(attached.received, self.now);
                     side.session.receive(attachment, &attached.rest, self.now);
                     (side.attachment, side.connection) = (Some(attachment), self.connections);
                     return;
                 }
-                opening::Step::Undecided => {}
-                opening::Step::Plain(_) => panic!("no anchor"),
+                client_handshake::HandshakeStep::NeedMore => {}
+                client_handshake::HandshakeStep::Plain(_) => panic!("no anchor"),
             }
-            let up = cut(opening.take_output(), &mut most);
+            let up = cut(opening.take_output(), &mut max);
             match welcome.receive(&up, &self.key).unwrap() {
-                welcome::Step::Resume(resume) => {
+                anchor_handshake::Step::Resume(resume) => {
                     down.extend(welcome.take_output());
                     self.attach_anchor(&resume, &mut down);
                 }
-                welcome::Step::Undecided => {}
-                welcome::Step::Plain(_) | welcome::Step::New(_) => panic!("no claim"),
+                anchor_handshake::Step::Undecided => {}
+                anchor_handshake::Step::Plain(_) | anchor_handshake::Step::New(_) => panic!("no claim"),
             }
-            if most == 0 {
+            if max == 0 {
                 return;
             }
         }
         panic!("the exchange does not end");
     }
 
-    fn attach_anchor(&mut self, resume: &welcome::Resume, down: &mut Vec<u8>) {
+    fn attach_anchor(&mut self, resume: &anchor_handshake::ResumeRequest, down: &mut Vec<u8>) {
         let side = &mut self.anchor;
         let received = side.session.received();
         let attachment = side.session.attach(resume.claim.received, self.now);
@@ -243,19 +243,19 @@ impl World {
         side.inbound.clear();
         side.outbox.clear();
         let (keys, ()) = self.registry.prove(&resume.claim, &resume.proof).unwrap();
-        let claim = Claim {
+        let claim = ResumeClaim {
             received,
             ..resume.claim
         };
-        welcome::attached(keys, &claim).encode(down);
+        anchor_handshake::attached(keys, &claim).encode(down);
     }
 
     fn check(&self) {
         for side in [&self.client, &self.anchor] {
             assert_eq!(side.session.violation(), None);
             // A quarter more while that comes which was asked for before the window became less.
-            let most = 2 * (side.widest + side.widest / 4 + 1024);
-            assert!(side.session.memory() <= most, "{} > {most}", side.session.memory());
+            let max = 2 * (side.widest + side.widest / 4 + 1024);
+            assert!(side.session.memory() <= max, "{} > {max}", side.session.memory());
         }
     }
 
@@ -279,9 +279,9 @@ impl World {
     }
 }
 
-fn cut(mut bytes: Vec<u8>, most: &mut usize) -> Vec<u8> {
-    bytes.truncate(*most);
-    *most -= bytes.len();
+fn cut(mut bytes: Vec<u8>, max: &mut usize) -> Vec<u8> {
+    bytes.truncate(*max);
+    *max -= bytes.len();
     bytes
 }
 
@@ -301,11 +301,11 @@ proptest! {
         prop_assert_eq!(world.client.passed, world.anchor.written);
         prop_assert_eq!(world.anchor.passed, world.client.written);
         prop_assert!(world.client.passed_fin && world.anchor.passed_fin);
-        world.client.session.end(End::Done);
+        world.client.session.end(EndReason::Completed);
         world.apply(&Event::Cut { tells_client: true, tells_anchor: false });
         world.settle(|world| world.client.session.is_over() && world.anchor.session.is_over());
         prop_assert!(world.anchor.session.is_complete());
-        prop_assert_eq!(world.anchor.session.ended(), Some(End::Done));
+        prop_assert_eq!(world.anchor.session.ended(), Some(EndReason::Completed));
         prop_assert!(world.anchor.session.memory() + world.client.session.memory() <= 2 * 1024);
     }
 
@@ -343,11 +343,11 @@ proptest! {
         let mut world = World::new(windows);
         let is_fin_of = |event: &Event| matches!(event, Event::Finish(role) if *role == by);
         before.iter().filter(|event| !is_fin_of(event)).for_each(|event| world.apply(event));
-        world.sides(by).0.session.end(End::Reset);
+        world.sides(by).0.session.end(EndReason::Reset);
         behind.iter().for_each(|event| world.apply(event));
         world.settle(|world| world.client.session.is_over() && world.anchor.session.is_over());
         let (side, other) = world.sides(by);
-        prop_assert_eq!(other.session.ended(), Some(End::Reset));
+        prop_assert_eq!(other.session.ended(), Some(EndReason::Reset));
         prop_assert_eq!(other.passed, side.written);
         prop_assert!(!other.passed_fin && !other.session.is_complete());
     }

@@ -1,15 +1,15 @@
 //! What one session does at one event: windows, acknowledgements, ends, displacement, and the watch on the path.
 
 use super::*;
-use crate::protocol::resume::frame::Violation;
-use crate::protocol::resume::session::Attachment;
+use crate::protocol::resume::frame::ProtocolError;
+use crate::protocol::resume::session::AttachmentId;
 
 mod connections;
 
 /// A session on a connection, at a time that the test moves.
 struct Side {
     session: Session,
-    attachment: Attachment,
+    attachment: AttachmentId,
     now: Instant,
 }
 
@@ -43,7 +43,7 @@ impl Side {
     }
 
     fn pass(&mut self, bytes: usize) {
-        self.session.pass(bytes, self.now);
+        self.session.consume(bytes, self.now);
     }
 
     /// What it sends now.
@@ -53,12 +53,12 @@ impl Side {
         frames(&out)
     }
 
-    fn attach(&mut self, received: u64) -> Result<(), Violation> {
+    fn attach(&mut self, received: u64) -> Result<(), ProtocolError> {
         self.attachment = self.session.attach(received, self.now);
         self.session.violation().map_or(Ok(()), Err)
     }
 
-    fn link_state(&self) -> LinkState {
+    fn link_state(&self) -> AttachmentState {
         self.session.link_state(self.attachment, self.now)
     }
 }
@@ -131,11 +131,11 @@ fn a_claim_of_bytes_that_are_not_kept_or_were_not_sent_loses_the_session_loudly(
             window: 9000,
         }]);
         side.session.write(&[1; 500]);
-        assert_eq!(side.attach(received), Err(Violation::Claim));
+        assert_eq!(side.attach(received), Err(ProtocolError::Claim));
         side.attachment = side.session.attachment().unwrap();
         assert_eq!(side.sends(), ["End(Lost)"]);
         assert!(side.session.is_over() && side.sends().is_empty());
-        assert_eq!(side.session.violation(), Some(Violation::Claim));
+        assert_eq!(side.session.violation(), Some(ProtocolError::Claim));
     }
 }
 
@@ -229,7 +229,7 @@ fn what_is_kept_is_said_once_a_connection_while_much_is_unacknowledged_and_when_
     assert_eq!(side.sends(), ["Keeps { window: 8192 }"]);
     side.attach(0).unwrap();
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+4097)", "Keeps { window: 8192 }"]);
-    side.session.abort(End::Closed);
+    side.session.abort(EndReason::ProgramExited);
     assert_eq!(side.sends(), ["End(Closed)"]);
 }
 
@@ -252,7 +252,7 @@ fn an_end_of_stream_takes_an_offset_and_leaves_the_other_direction_open() {
     assert!(!side.session.is_at_fin());
     side.pass(2);
     assert!(side.session.is_at_fin() && !side.session.is_complete());
-    side.session.pass_fin(side.now);
+    side.session.consume_fin(side.now);
     assert!(!side.session.is_at_fin() && side.session.is_complete());
     assert_eq!(side.sends(), ["Ack { offset: 3, window: 32768 }"]);
     assert_eq!(side.session.received(), 3);
@@ -262,7 +262,7 @@ fn an_end_of_stream_takes_an_offset_and_leaves_the_other_direction_open() {
 fn an_end_comes_behind_what_was_written_before_and_is_answered() {
     let mut side = Side::new();
     side.session.write(&[1; 20_000]);
-    side.session.end(End::Reset);
+    side.session.end(EndReason::Reset);
     assert_eq!((side.session.free(), side.session.write(b"x")), (0, 0));
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+16384)", KEEPS]);
     side.receive(&[Frame::Ack {
@@ -274,14 +274,14 @@ fn an_end_comes_behind_what_was_written_before_and_is_answered() {
     side.attach(16_384).unwrap();
     assert_eq!(side.sends(), [FIRST_ACK, "Data(16384+3616)", KEEPS, "End(Reset)"]);
     assert!(!side.session.is_over());
-    side.receive(&[Frame::End(End::Reset)]);
+    side.receive(&[Frame::End(EndReason::Reset)]);
     assert!(side.session.is_over() && side.sends().is_empty());
 
     let mut other = Side::new();
     other.session.write(b"unsent");
     other.receive_data(0, b"tail");
-    other.receive(&[Frame::End(End::Reset)]);
-    assert_eq!(other.session.ended(), Some(End::Reset));
+    other.receive(&[Frame::End(EndReason::Reset)]);
+    assert_eq!(other.session.ended(), Some(EndReason::Reset));
     assert_eq!(
         (other.sends(), other.session.readable()),
         (vec!["End(Reset)".to_owned()], b"tail".as_slice())
@@ -297,12 +297,12 @@ fn an_abort_drops_what_was_written() {
     let mut side = Side::new();
     side.session.write(&[1; 20_000]);
     side.receive_data(0, b"unread");
-    side.session.abort(End::Stopping);
+    side.session.abort(EndReason::Stopping);
     assert_eq!(side.sends(), ["End(Stopping)"]);
     assert_eq!((side.session.memory(), side.session.readable()), (0, b"".as_slice()));
     // What is under way meanwhile is no fault.
     side.receive_data(6, b"more");
-    side.receive(&[Frame::Ack { offset: 0, window: 9 }, Frame::End(End::Stopping)]);
+    side.receive(&[Frame::Ack { offset: 0, window: 9 }, Frame::End(EndReason::Stopping)]);
     assert_eq!((side.session.violation(), side.session.is_over()), (None, true));
 }
 
@@ -314,16 +314,16 @@ fn done_is_believed_only_when_it_is_true() {
         side.receive_data(0, b"a");
         side.receive(&[Frame::Fin { offset: 1 }]);
         side.pass(1);
-        side.session.pass_fin(side.now);
+        side.session.consume_fin(side.now);
         side.receive(&[Frame::Ack { offset: 1, window: 9 }]);
         assert!(side.session.is_complete());
     };
     let mut side = Side::new();
     complete(&mut side);
-    side.receive(&[Frame::End(End::Done)]);
+    side.receive(&[Frame::End(EndReason::Completed)]);
     assert_eq!(
         (side.session.ended(), side.session.violation()),
-        (Some(End::Done), None)
+        (Some(EndReason::Completed), None)
     );
     assert!(side.session.is_complete());
 
@@ -333,11 +333,11 @@ fn done_is_believed_only_when_it_is_true() {
         |side| side.receive_data(0, b"a"),
         |side| {
             side.receive(&[Frame::Fin { offset: 0 }]);
-            side.session.pass_fin(side.now);
+            side.session.consume_fin(side.now);
         },
         |side| {
             side.receive(&[Frame::Fin { offset: 0 }]);
-            side.session.pass_fin(side.now);
+            side.session.consume_fin(side.now);
             side.session.write(b"not acknowledged");
             side.session.finish();
             side.sends();
@@ -346,10 +346,10 @@ fn done_is_believed_only_when_it_is_true() {
     for prepare in prepare {
         let mut side = Side::new();
         prepare(&mut side);
-        side.receive(&[Frame::End(End::Done)]);
+        side.receive(&[Frame::End(EndReason::Completed)]);
         assert_eq!(
             (side.session.ended(), side.session.violation()),
-            (None, Some(Violation::NotDone))
+            (None, Some(ProtocolError::NotDone))
         );
         assert_eq!(side.sends(), ["End(Malformed)"]);
         assert!(side.session.is_over());
@@ -370,10 +370,7 @@ fn windows_follow_the_memory() {
     side.session.set_window(64 * 1024, side.now);
     assert_eq!(side.sends(), ["Ack { offset: 32768, window: 65536 }"]);
     side.session.set_window(u32::MAX, side.now);
-    assert_eq!(
-        side.sends(),
-        [format!("Ack {{ offset: 32768, window: {LARGEST_WINDOW} }}")]
-    );
+    assert_eq!(side.sends(), [format!("Ack {{ offset: 32768, window: {MAX_WINDOW} }}")]);
     side.session.set_window(0, side.now);
     assert_eq!(side.session.free(), 4096);
 }

@@ -94,7 +94,7 @@ fn cleartext(config: &Config, top: &Field<'_>, refused: &str) {
 /// The first names, and the number of the others; `None` without any.
 fn some(names: impl Iterator<Item = impl ToString>) -> Option<String> {
     let names: Vec<_> = names.map(|name| name.to_string()).collect();
-    let (first, others) = names.split_at(names.len().min(MOST_NAMED));
+    let (first, others) = names.split_at(names.len().min(MAX_NAMED));
     match (first, others.len()) {
         ([], _) => None,
         (first, 0) => Some(first.join(", ")),
@@ -103,4 +103,4 @@ fn some(names: impl Iterator<Item = impl ToString>) -> Option<String> {
 }
 
 /// In a line that fits a terminal.
-const MOST_NAMED: usize = 3;
+const MAX_NAMED: usize = 3;

@@ -8,12 +8,12 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::frames::{Credit, FrameBudget};
+use super::frame_budget::{Credit, FrameBudget};
 use super::outgoing::Outgoing;
 use super::read_buffer::ReadBuffer;
 use super::write_queue::WriteQueue;
 use crate::net::transport::{Reader, Transport, Writer};
-use crate::tunnel::outcome::Refusal;
+use crate::tunnel::outcome::RefusalReason;
 
 /// A connection as h2 reads and writes it. The clones are one connection: h2 has one, the task that drives h2 another.
 ///
@@ -76,11 +76,11 @@ impl<D: Transport> Connection<D> {
 
     /// Ends a connection that h2 has given up for this reason. After a broken TLS record the close sends the alert; the
     /// records behind it cannot be read any more, as [`poll_shutdown`](AsyncWrite::poll_shutdown) would.
-    pub(super) async fn end(self, refusal: Refusal) {
-        if refusal == Refusal::TlsRecord
+    pub(super) async fn end(self, refusal: RefusalReason) {
+        if refusal == RefusalReason::TlsRecord
             && let Some(state) = Arc::into_inner(self.0)
         {
-            state.into_inner().transport.close_gently().await;
+            state.into_inner().transport.shutdown_gracefully().await;
         }
     }
 }
@@ -101,7 +101,7 @@ impl<D: Transport> State<D> {
     }
 
     fn poll_queue(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.queue.len() >= MOST_QUEUED {
+        if self.queue.len() >= MAX_QUEUED {
             ready!(self.poll_flush(context))?;
         }
         for piece in pieces {
@@ -194,7 +194,7 @@ impl<D: Transport> AsyncWrite for Connection<D> {
 }
 
 /// The bytes that are queued before they are sent: enough for one system call, or TLS records, to be used well.
-const MOST_QUEUED: usize = 256 * 1024;
+const MAX_QUEUED: usize = 256 * 1024;
 /// What a client may send behind its last request and still read the end of the connection.
 const LINGER_BYTES: usize = 64 * 1024;
 /// A SETTINGS frame with the flag ACK (RFC 9113 section 6.5). h2 writes a frame's head in one piece.

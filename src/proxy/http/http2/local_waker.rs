@@ -45,7 +45,7 @@ impl LocalWaker {
         state.task.register(context.waker());
         state.polling.store(true, Ordering::SeqCst);
         let mut polled = Poll::Pending;
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             state.woken.store(false, Ordering::SeqCst);
             polled = once(&mut Context::from_waker(waker));
             if polled.is_ready() || !state.woken.load(Ordering::SeqCst) || !has_budget_remaining() {
@@ -75,7 +75,7 @@ impl Wake for State {
 }
 
 /// The polls in a row. In bulk each moves at most the permits of a connection's send buffers, 512 KiB.
-const MOST_ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -113,7 +113,7 @@ mod tests {
     fn a_task_that_wakes_itself_is_polled_again_at_once_until_its_rounds_are_used_up() {
         assert_eq!(poll(0), (1, 0));
         assert_eq!(poll(3), (4, 0));
-        assert_eq!(poll(usize::MAX), (MOST_ROUNDS, 1));
+        assert_eq!(poll(usize::MAX), (MAX_ROUNDS, 1));
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio_util::sync::PollSemaphore;
 
-use super::frames::Credit;
+use super::frame_budget::Credit;
 use super::send_buffer::{BufferPermits, Class};
 use super::zero_copy::ZeroCopy;
 
@@ -33,7 +33,7 @@ impl Outgoing {
     pub(super) fn new(credit: Credit) -> Self {
         Self(Arc::new(Shared {
             permits: Mutex::new(BufferPermits::new()),
-            renewals: AtomicU32::new(MOST_RENEWALS),
+            renewals: AtomicU32::new(MAX_RENEWALS),
             zero_copy: ZeroCopy::default(),
             credit,
             unflushed: Mutex::new(Some(Vec::new())),
@@ -93,4 +93,4 @@ impl Outgoing {
 
 /// How often a client may take windows back without harm to its own streams. A connection's unsent downloads hold at most
 /// 640 KiB more each time: 5 MiB.
-const MOST_RENEWALS: u32 = 8;
+const MAX_RENEWALS: u32 = 8;

@@ -32,7 +32,7 @@ impl ReadBuffer {
         }
         ready!(reader.poll_readable(context))?;
         self.memory = SPARE.take();
-        self.memory.resize(LONGEST_READ, 0);
+        self.memory.resize(MAX_READ, 0);
         (self.start, self.end) = (0, 0);
         let start = self.memory.as_ptr();
         let read = reader.poll_read(context, &mut self.memory).map_ok(|bytes| {
@@ -55,10 +55,10 @@ impl ReadBuffer {
         }
     }
 
-    /// The next bytes, at most `longest`.
-    pub(super) fn peek(&self, longest: usize) -> &[u8] {
+    /// The next bytes, at most `max`.
+    pub(super) fn peek(&self, max: usize) -> &[u8] {
         self.memory
-            .get(self.start..self.end.min(self.start + longest))
+            .get(self.start..self.end.min(self.start + max))
             .unwrap_or_default()
     }
 
@@ -76,7 +76,7 @@ thread_local! {
 }
 
 /// Almost four frames of 16 KiB, the longest that clients may send.
-const LONGEST_READ: usize = 64 * 1024;
+const MAX_READ: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -11,8 +11,8 @@ use super::payload::Payload;
 use super::stream::{Stream, stream_error};
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
-use crate::proxy::http::exchange::{Asked, CredentialPolicy, Exchange, body, credential, fields, refusal_of};
-use crate::tunnel::outcome::{Denial, Malformed, Refusal};
+use crate::proxy::http::exchange::{ConnectRequest, CredentialPolicy, Exchange, body, credential, fields, refusal_of};
+use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason};
 
 /// A request that has not been answered.
 #[derive(Debug)]
@@ -48,19 +48,19 @@ impl Exchange for Request {
 
     /// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors,
     /// field names in upper case an error of the connection.
-    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<Asked, Refusal> {
+    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
         if self.head.method != Method::CONNECT {
-            return Err(Refusal::MethodNotAllowed);
+            return Err(RefusalReason::MethodNotAllowed);
         }
         let authority = self.head.uri.authority().ok_or(Malformed::NoAuthority);
         let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
-        let target: Authority = target.map_err(Refusal::Malformed)?;
-        if self.head.headers.len() > MOST_FIELDS {
-            return Err(Refusal::HeadTooLarge);
+        let target: Authority = target.map_err(RefusalReason::Malformed)?;
+        if self.head.headers.len() > MAX_FIELDS {
+            return Err(RefusalReason::HeadTooLarge);
         }
         let lengths = self.head.headers.get_all(header::CONTENT_LENGTH);
         if lengths.iter().any(|length| length != "0") {
-            return Err(Refusal::Malformed(Malformed::Content));
+            return Err(RefusalReason::Malformed(Malformed::Content));
         }
         let credential = match credentials {
             CredentialPolicy::Ignored => None,
@@ -69,7 +69,7 @@ impl Exchange for Request {
                 credential(values.iter().map(HeaderValue::as_bytes))
             }
         };
-        Ok(Asked {
+        Ok(ConnectRequest {
             authority: target,
             credential,
             end_marker: self.end_marker(),
@@ -77,15 +77,15 @@ impl Exchange for Request {
     }
 
     /// Completes at a reset only. END_STREAM is a half-close: unlike a FIN, no close(2) can be behind it.
-    async fn client_left(&mut self) -> Refusal {
+    async fn client_gone(&mut self) -> RefusalReason {
         match poll_fn(|context| self.respond.poll_reset(context)).await {
-            Ok(_) => Refusal::ClientLeft,
+            Ok(_) => RefusalReason::ClientLeft,
             // The connection has ended.
-            Err(error) => refusal_of(&stream_error(error), Refusal::ClientLeft),
+            Err(error) => refusal_of(&stream_error(error), RefusalReason::ClientLeft),
         }
     }
 
-    async fn confirm(mut self) -> Result<(Stream, Vec<u8>), Refusal> {
+    async fn accept(mut self) -> Result<(Stream, Vec<u8>), RefusalReason> {
         // Without fields of a length (RFC 9110 section 9.3.6). Early data is in the stream.
         let mut answer = Response::new(());
         if let Some(marker) = self.end_marker()
@@ -94,12 +94,12 @@ impl Exchange for Request {
             answer.headers_mut().insert(end_notice::FIELD, marker);
         }
         let send = self.respond.send_response(answer, false);
-        let send = send.map_err(|_| Refusal::ClientLeft)?;
+        let send = send.map_err(|_| RefusalReason::ClientLeft)?;
         Ok((Stream::new(self.receive, send, self.outgoing), Vec::new()))
     }
 
-    async fn refuse(mut self, denial: &Denial) -> Option<Stream> {
-        if denial.refusal == Refusal::Malformed(Malformed::NoAuthority) {
+    async fn refuse(mut self, denial: &Refusal) -> Option<Stream> {
+        if denial.refusal == RefusalReason::Malformed(Malformed::NoAuthority) {
             // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
             self.respond.send_reset(Reason::PROTOCOL_ERROR);
         } else if denial.refusal.is_answered()
@@ -113,13 +113,13 @@ impl Exchange for Request {
     }
 
     /// Not over HTTP/2, whose clients read a status.
-    async fn disconnect(self, _message: &[u8]) -> Option<Stream> {
+    async fn refuse_in_band(self, _message: &[u8]) -> Option<Stream> {
         None
     }
 }
 
 /// The head of a refusal. The phrase is in `Proxy-Status` (RFC 9209), too.
-fn answer(denial: &Denial) -> Response<()> {
+fn answer(denial: &Refusal) -> Response<()> {
     let mut answer = Response::new(());
     *answer.status_mut() = StatusCode::from_u16(denial.refusal.status()).unwrap_or_default();
     let details = match denial.details() {
@@ -135,7 +135,7 @@ fn answer(denial: &Denial) -> Response<()> {
 }
 
 /// The same as over HTTP/1.
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_refusal_has_the_fields_of_one_over_http_1() {
-        let answer = answer(&Refusal::MethodNotAllowed.into());
+        let answer = answer(&RefusalReason::MethodNotAllowed.into());
         assert_eq!(answer.status(), 405);
         let fields: Vec<_> = answer
             .headers()
@@ -162,7 +162,7 @@ mod tests {
                 ("allow", "CONNECT"),
             ]
         );
-        let told = Denial::with_phrase(Refusal::NoEndpoint, "none for \"a\\b\"");
+        let told = Refusal::with_phrase(RefusalReason::NoEndpoint, "none for \"a\\b\"");
         let answer = super::answer(&told);
         assert_eq!(answer.headers()["retry-after"], "1");
         assert_eq!(

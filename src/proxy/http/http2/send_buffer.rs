@@ -124,7 +124,7 @@ impl SendBuffer {
 impl Drop for SendBuffer {
     fn drop(&mut self) {
         SPARE.with_borrow_mut(|spare| {
-            if spare.len() < MOST_SPARE {
+            if spare.len() < MAX_SPARE {
                 spare.push(take(&mut self.memory));
             }
         });
@@ -167,7 +167,7 @@ const BULK_PERMITS: usize = 2 * BUFFER_BYTES / PERMIT_BYTES;
 /// 64 KiB, and as many for first reads.
 const INTERACTIVE_PERMITS: usize = 16;
 /// The buffers that a worker thread keeps.
-const MOST_SPARE: usize = 2;
+const MAX_SPARE: usize = 2;
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ pub(super) use self::send::stream_error;
 use self::send::{SendHalf, StreamWriter};
 use super::outgoing::Outgoing;
 use super::payload::Payload;
-use crate::net::transport::{Bulk, Transport};
+use crate::net::transport::{BulkMode, Transport};
 
 mod receive;
 mod send;
@@ -43,7 +43,7 @@ impl Stream {
 }
 
 impl Transport for Stream {
-    const BULK: Bulk = Bulk::Lend;
+    const BULK: BulkMode = BulkMode::Lend;
 
     type Reader<'a> = StreamReader<'a>;
     type Writer<'a> = StreamWriter<'a>;
@@ -61,11 +61,11 @@ impl Transport for Stream {
 
     /// Bytes that h2 and the write queue hold would be lost with the connection, and with the process.
     async fn sent(&mut self) {
-        self.send.get_mut().flushed(LONGEST_TAIL).await;
+        self.send.get_mut().flushed(FLUSH_TIMEOUT).await;
     }
 
     /// Waits until what was written has been flushed, at most [`LINGER`].
-    async fn cut_off(&mut self) {
+    async fn abort(&mut self) {
         let send = self.send.get_mut();
         send.mark();
         send.flushed(LINGER).await;
@@ -75,7 +75,7 @@ impl Transport for Stream {
 
     /// Waits until the client has taken the rest, at most [`LINGER`]. The client need not finish: the drop resets the
     /// stream.
-    async fn close_gently(&mut self) {
+    async fn shutdown_gracefully(&mut self) {
         let send = self.send.get_mut();
         send.finish(Vec::new());
         send.flushed(LINGER).await;
@@ -98,6 +98,6 @@ impl Drop for Stream {
 }
 
 /// The time for the end of a download to be flushed: as long as the kernel would try for a socket (TCP_USER_TIMEOUT).
-const LONGEST_TAIL: Duration = Duration::from_secs(120);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time for a refusal, and for the last bytes of a tunnel that the proxy ends, to be flushed.
 const LINGER: Duration = Duration::from_secs(1);

@@ -49,7 +49,7 @@ impl WriteQueue {
     /// Completes when all bytes have been written.
     pub(super) fn poll_write(&mut self, context: &mut Context<'_>, writer: &mut impl Writer) -> Poll<io::Result<()>> {
         while self.length > 0 {
-            let mut slices = [IoSlice::new(&[]); MOST_SLICES];
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let count = self.slices(&mut slices);
             let written = ready!(writer.poll_write_vectored(context, slices.get(..count).unwrap_or_default()))?;
             self.advance(written);
@@ -107,7 +107,7 @@ impl WriteQueue {
 }
 
 /// The pieces of one system call.
-const MOST_SLICES: usize = 64;
+const MAX_SLICES: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -116,10 +116,10 @@ mod tests {
     use proptest::prelude::*;
     use std::task::Waker;
 
-    /// A writer that takes at most `most` bytes at a time, and is not ready every other time.
+    /// A writer that takes at most `max` bytes at a time, and is not ready every other time.
     struct Choppy {
         taken: Vec<u8>,
-        most: usize,
+        max: usize,
         pauses: bool,
     }
 
@@ -134,7 +134,7 @@ mod tests {
                 return Poll::Pending;
             }
             let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
-            let now = all.len().min(self.most);
+            let now = all.len().min(self.max);
             self.taken.extend(&all[..now]);
             Poll::Ready(Ok(now))
         }
@@ -148,12 +148,12 @@ mod tests {
         #[test]
         fn all_bytes_are_written_in_order_whatever_the_pieces_and_the_writes(
             pieces in proptest::collection::vec((any::<bool>(), 1_usize..300), 0..200),
-            most in 1_usize..2000,
+            max in 1_usize..2000,
         ) {
             let permits = BufferPermits::new();
             let mut context = Context::from_waker(Waker::noop());
             let (mut queue, mut expected) = (WriteQueue::default(), Vec::<u8>::new());
-            let mut writer = Choppy { taken: Vec::new(), most, pauses: false };
+            let mut writer = Choppy { taken: Vec::new(), max, pauses: false };
             for (number, &(buffered, length)) in pieces.iter().enumerate() {
                 let bytes = vec![u8::try_from(number % 251).unwrap(); length];
                 expected.extend(&bytes);

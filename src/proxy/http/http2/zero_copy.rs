@@ -54,7 +54,7 @@ impl ZeroCopy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frames::Credit;
+    use super::super::frame_budget::Credit;
     use super::super::outgoing::Outgoing;
     use super::super::payload::Payload;
     use super::super::send_buffer::{BUFFER_BYTES, Class, SendBuffer};

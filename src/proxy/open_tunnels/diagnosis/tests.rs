@@ -1,10 +1,10 @@
 use super::*;
 
 /// Eleven looks, 100 ms apart, each made of the one before.
-fn looks(step: impl Fn(u32, &mut Look)) -> Vec<Look> {
-    let mut look = Look {
+fn looks(step: impl Fn(u32, &mut Sample)) -> Vec<Sample> {
+    let mut look = Sample {
         legs: [Some(leg()); 2],
-        ..Look::default()
+        ..Sample::default()
     };
     let each = |number| {
         look.at = Duration::from_millis(100) * number;
@@ -27,18 +27,18 @@ fn leg() -> TcpInfo {
     }
 }
 
-fn client(look: &mut Look) -> &mut TcpInfo {
+fn client(look: &mut Sample) -> &mut TcpInfo {
     look.legs[0].as_mut().unwrap()
 }
 
-fn target(look: &mut Look) -> &mut TcpInfo {
+fn target(look: &mut Sample) -> &mut TcpInfo {
     look.legs[1].as_mut().unwrap()
 }
 
 #[track_caller]
-fn assert_verdict(expected: Verdict, load: f64, step: impl Fn(u32, &mut Look)) {
+fn assert_verdict(expected: Verdict, load: f64, step: impl Fn(u32, &mut Sample)) {
     let looks = looks(step);
-    let (verdict, evidence) = judge(&Observed { looks: &looks, load });
+    let (verdict, evidence) = diagnose_samples(&Samples { looks: &looks, load });
     assert_eq!(verdict, expected, "{evidence:?}");
     assert!(!evidence.is_empty());
 }
@@ -55,7 +55,7 @@ fn an_idle_tunnel_typing_and_a_fast_copy_are_not_slow() {
         client(look).not_sent = 1 << 20;
         target(look).receive_queue = 1 << 20;
     });
-    assert_eq!(judge(&Observed { looks: &[], load: 0.0 }).0, Verdict::Nothing);
+    assert_eq!(diagnose_samples(&Samples { looks: &[], load: 0.0 }).0, Verdict::Nothing);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_long_way_is_named_for_keystrokes_and_a_dead_one_too() {
     });
     let looks: Vec<_> = looks.collect();
     assert_eq!(
-        judge(&Observed {
+        diagnose_samples(&Samples {
             looks: &looks,
             load: 0.0
         })

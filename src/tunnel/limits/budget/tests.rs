@@ -1,6 +1,6 @@
 //! Budgets on a paused clock: equal shares, small messages before bulk, changed rates.
 
-use super::super::bucket::LONGEST_WAIT;
+use super::super::bucket::MAX_WAIT;
 use super::*;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,12 +9,12 @@ fn budget(rate: &str, burst: &str) -> Budget {
     Budget::new(rate.parse().unwrap(), burst.parse().unwrap())
 }
 
-/// Takes as much as it is granted, in pieces of at most `most`, until dropped. Counts the bytes into `had`.
-async fn take_all(budget: &Budget, most: usize, had: &Cell<u64>) {
+/// Takes as much as it is granted, in pieces of at most `max`, until dropped. Counts the bytes into `had`.
+async fn take_all(budget: &Budget, max: usize, had: &Cell<u64>) {
     let mut share = budget.share();
     loop {
-        let granted = share.take(most, |_| ()).await;
-        assert!((1..=most).contains(&granted));
+        let granted = share.take(max, |_| ()).await;
+        assert!((1..=max).contains(&granted));
         had.set(had.get() + granted as u64);
     }
 }
@@ -36,7 +36,7 @@ async fn busy_tunnels_get_equal_shares_whatever_they_ask_for_at_a_time() {
         let all = futures_of(
             had.iter()
                 .zip(sizes.iter().cycle())
-                .map(|(had, &most)| take_all(&budget, most, had)),
+                .map(|(had, &max)| take_all(&budget, max, had)),
         );
         tokio::time::timeout(Duration::from_secs(20), all).await.unwrap_err();
         let rate = budget.rate().get();
@@ -88,8 +88,8 @@ async fn a_tunnel_of_small_messages_does_not_queue_behind_bulk() {
         }
         waits
     });
-    let longest = waits.await.into_iter().max().unwrap();
-    assert!(longest <= Duration::from_millis(6), "{longest:?}");
+    let max = waits.await.into_iter().max().unwrap();
+    assert!(max <= Duration::from_millis(6), "{max:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +124,7 @@ async fn a_changed_rate_reaches_requests_that_wait() {
     };
     tokio::join!(waiting, change);
     assert!(
-        start.elapsed() <= Duration::from_millis(500) + LONGEST_WAIT,
+        start.elapsed() <= Duration::from_millis(500) + MAX_WAIT,
         "{:?}",
         start.elapsed()
     );

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// The addresses that `ppp` reads out of a whole header; `None` if it is malformed.
-pub(super) fn oracle(header: &[u8]) -> Option<Option<Addresses>> {
-    let of = |source: IpAddr, source_port, destination: IpAddr, destination_port| Addresses {
+pub(super) fn oracle(header: &[u8]) -> Option<Option<AddressPair>> {
+    let of = |source: IpAddr, source_port, destination: IpAddr, destination_port| AddressPair {
         source: (source.to_canonical(), source_port).into(),
         destination: (destination.to_canonical(), destination_port).into(),
     };
@@ -57,12 +57,12 @@ pub(super) fn oracle(header: &[u8]) -> Option<Option<Addresses>> {
 /// The length of a header that has arrived at once, as [`read_header`] finds it.
 pub(super) fn framed(bytes: &[u8]) -> Result<usize, Malformed> {
     match extent(bytes)? {
-        Extent::Exactly(length) if length <= bytes.len() => Ok(length),
-        Extent::Exactly(_) | Extent::Longer => Err(Malformed),
+        HeaderLen::Exactly(length) if length <= bytes.len() => Ok(length),
+        HeaderLen::Exactly(_) | HeaderLen::Longer => Err(Malformed),
     }
 }
 
-pub(super) fn addresses() -> impl Strategy<Value = Addresses> {
+pub(super) fn addresses() -> impl Strategy<Value = AddressPair> {
     let address = || {
         let ip = prop_oneof![
             any::<u32>().prop_map(|bits| IpAddr::from(Ipv4Addr::from_bits(bits))),
@@ -70,7 +70,7 @@ pub(super) fn addresses() -> impl Strategy<Value = Addresses> {
         ];
         (ip, any::<u16>()).prop_map(SocketAddr::from)
     };
-    (address(), address()).prop_map(|(source, destination)| Addresses { source, destination })
+    (address(), address()).prop_map(|(source, destination)| AddressPair { source, destination })
 }
 
 proptest! {
@@ -83,7 +83,7 @@ proptest! {
             let glued = [header.clone(), behind.clone()].concat();
             prop_assert_eq!(framed(&glued), Ok(header.len()));
             for cut in 1..header.len() {
-                prop_assert!(matches!(extent(&header[..cut]), Ok(Extent::Longer | Extent::Exactly(_))));
+                prop_assert!(matches!(extent(&header[..cut]), Ok(HeaderLen::Longer | HeaderLen::Exactly(_))));
                 prop_assert_eq!(framed(&header[..cut]), Err(Malformed));
             }
         }

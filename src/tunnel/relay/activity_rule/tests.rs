@@ -38,7 +38,7 @@ const SECOND: [Trace; 23] = every_trace!("second/");
 
 /// What the rule says of each minute of a trace, which has that many.
 fn judged(trace: &str, minutes: usize) -> Vec<bool> {
-    let (mut history, mut moved, mut judged) = (History::default(), Moved::default(), Vec::new());
+    let (mut history, mut moved, mut judged) = (History::default(), Traffic::default(), Vec::new());
     for line in trace.lines().skip(1) {
         let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().unwrap()).collect();
         let [second, up, sent, down, received] = numbers[..] else {
@@ -110,12 +110,12 @@ fn measure(traces: [Trace; 23], minutes: usize) {
     assert!(right * 100 >= all * 95, "{right} of {all}");
 }
 
-fn minute(messages: [u32; 2], bytes: [u64; 2]) -> Moved {
-    Moved { messages, bytes }
+fn minute(messages: [u32; 2], bytes: [u64; 2]) -> Traffic {
+    Traffic { messages, bytes }
 }
 
-fn after(one: Moved, more: Moved) -> Moved {
-    Moved {
+fn after(one: Traffic, more: Traffic) -> Traffic {
+    Traffic {
         messages: [0, 1].map(|way| one.messages[way].wrapping_add(more.messages[way])),
         bytes: [0, 1].map(|way| one.bytes[way] + more.bytes[way]),
     }
@@ -125,7 +125,7 @@ fn after(one: Moved, more: Moved) -> Moved {
 fn a_minute_is_idle_if_it_is_silent_or_like_three_before() {
     let beat = minute([4, 4], [208, 144]);
     for (more, expected) in [
-        (Moved::default(), false),
+        (Traffic::default(), false),
         (beat, false),
         (minute([5, 5], [260, 180]), false),
         (minute([3, 3], [156, 108]), false),
@@ -144,11 +144,11 @@ fn a_minute_is_idle_if_it_is_silent_or_like_three_before() {
             first.push(history.end_minute(moved));
         }
         assert_eq!(first, [true, true, true, false]);
-        assert!(!history.is_active_already(moved), "the next has not begun");
+        assert!(!history.is_already_active(moved), "the next has not begun");
         moved = after(moved, more);
         // A minute with less than usual may still become like the others.
         let has_less = more.messages[1] < 3 && more.messages[0] <= 4;
-        assert_eq!(history.is_active_already(moved), expected && !has_less, "{more:?}");
+        assert_eq!(history.is_already_active(moved), expected && !has_less, "{more:?}");
         assert_eq!(history.end_minute(moved), expected, "{more:?}");
     }
 }

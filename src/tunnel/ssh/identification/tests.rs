@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 fn software(bytes: &[u8], from: Side) -> Result<Option<(usize, String)>, NotSsh> {
-    Ok(read(bytes, from)?.map(|line| (line.length, Software::of(line.software).to_string())))
+    Ok(read(bytes, from)?.map(|line| (line.length, Software::parse(line.software).to_string())))
 }
 
 #[test]
@@ -116,7 +116,7 @@ async fn exchanged(
     let said = Mutex::new(Vec::new());
     let meter = Meter::new(Arc::default());
     let identified = |side, line: Line<'_>| {
-        let software = Software::of(line.software).to_string();
+        let software = Software::parse(line.software).to_string();
         said.lock().unwrap().push((side, software));
     };
     let result = exchange(&mut ends, &meter, DEADLINE, identified).await;
@@ -149,7 +149,7 @@ async fn nothing_is_passed_on_from_a_side_that_does_not_speak_ssh() {
     let not_ssh = |by| {
         Err(Close {
             by,
-            reason: Reason::NotSsh,
+            reason: CloseReason::NotSsh,
         })
     };
     let (result, said, heard, _) = exchanged(b"GET / HTTP/1.0\r\n\r\n", b"").await;
@@ -170,7 +170,7 @@ async fn a_side_that_finishes_before_its_identification_ends_the_tunnel() {
     ] {
         let (result, said, heard, ends) = exchanged(client, target).await;
         let reason = result.map_err(|close| close.reason);
-        assert_eq!((reason, said), (Err(Reason::Eof), vec![]));
+        assert_eq!((reason, said), (Err(CloseReason::Eof), vec![]));
         assert!(heard.iter().all(Vec::is_empty), "{heard:?}");
         drop(ends);
     }
@@ -185,7 +185,7 @@ async fn a_silent_side_ends_the_tunnel_at_the_deadline() {
         other.write_all(b"SSH-2.0-x\r\n").await.unwrap();
         let meter = Meter::new(Arc::default());
         let result = exchange(&mut ends, &meter, deadline, |_, _| ()).await;
-        let reason = Reason::NotSsh;
+        let reason = CloseReason::NotSsh;
         assert_eq!(result, Err(Close { by, reason }));
     }
 }
@@ -207,7 +207,7 @@ async fn a_reset_ends_the_exchange_even_after_the_identification_of_its_side() {
             drop(resets);
         };
         let (result, ()) = tokio::join!(exchange(&mut ends, &meter, DEADLINE, |_, _| ()), script);
-        let reason = Reason::Reset;
+        let reason = CloseReason::Reset;
         assert_eq!(result, Err(Close { by, reason }));
     }
 }
@@ -277,7 +277,7 @@ async fn of_a_target_that_only_announces_one_line_passes_until_the_deadline() {
     ] {
         let (heard, close) = heard_by_a_silent_client(says.as_bytes()).await;
         assert_eq!(String::from_utf8(heard).unwrap(), *passes, "{says:?}");
-        let (by, reason) = (Side::Target, Reason::NotSsh);
+        let (by, reason) = (Side::Target, CloseReason::NotSsh);
         assert_eq!(close, Close { by, reason });
     }
 }
@@ -304,7 +304,7 @@ async fn what_only_looks_like_an_announcement_waits_for_the_identification() {
         "220 ready\r\n".repeat(10),
     ] {
         let (heard, close) = heard_by_a_silent_client(says.as_bytes()).await;
-        assert_eq!((heard, close.reason), (vec![], Reason::NotSsh), "{says:?}");
+        assert_eq!((heard, close.reason), (vec![], CloseReason::NotSsh), "{says:?}");
     }
 }
 
@@ -316,7 +316,7 @@ async fn an_announcement_counts_for_the_bytes_in_front_of_the_identification() {
         let filling = length - line.len() - identification.len() - 2;
         format!("{line}{}\r\n{identification}", "x".repeat(filling))
     };
-    for (length, passes) in [(MOST_BYTES, true), (MOST_BYTES + 1, false)] {
+    for (length, passes) in [(MAX_BYTES, true), (MAX_BYTES + 1, false)] {
         let (mut client, mut target, mut ends) = ends().await;
         target.write_all(filled(length).as_bytes()).await.unwrap();
         client.write_all(b"SSH-2.0-a\r\n").await.unwrap();
@@ -334,7 +334,7 @@ async fn a_client_cannot_announce() {
     client.write_all(announcement().as_bytes()).await.unwrap();
     let meter = Meter::new(Arc::default());
     let result = exchange(&mut ends, &meter, DEADLINE, |_, _| ()).await;
-    let (by, reason) = (Side::Client, Reason::NotSsh);
+    let (by, reason) = (Side::Client, CloseReason::NotSsh);
     assert_eq!(result, Err(Close { by, reason }));
     assert_eq!(meter.bytes(Direction::Upload), 0);
 }

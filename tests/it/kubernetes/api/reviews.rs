@@ -21,7 +21,7 @@ pub(crate) struct Reviews {
     pub(crate) tokens: HashMap<String, Token>,
     pub(crate) agent: String,
     under_way: usize,
-    most: usize,
+    max: usize,
 }
 
 /// A token's user, and for which audiences it is.
@@ -73,7 +73,7 @@ impl UnderWay {
         {
             let mut reviews = shared.reviews();
             reviews.under_way += 1;
-            reviews.most = reviews.most.max(reviews.under_way);
+            reviews.max = reviews.max.max(reviews.under_way);
         }
         Self(shared)
     }
@@ -87,7 +87,7 @@ impl Drop for UnderWay {
 
 impl Reviews {
     pub(crate) fn take_most(&mut self) -> usize {
-        std::mem::replace(&mut self.most, self.under_way)
+        std::mem::replace(&mut self.max, self.under_way)
     }
 }
 

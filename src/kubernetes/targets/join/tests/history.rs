@@ -45,7 +45,7 @@ fn events() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, settled: Settled) {
+fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, settled: TargetUpdates) {
     for change in settled.changes {
         match change {
             Change::Set(target) => {
@@ -72,21 +72,21 @@ proptest! {
                     objects.remove(&(kind as u8, key.clone()));
                     join.remove(kind, &key);
                 }
-                Event::Settle => follow(&mut targets, join.settle()),
+                Event::Settle => follow(&mut targets, join.recompute()),
                 Event::SelectNamespaces(selects) => join.configure(rules_of(Options {
                     namespace_selector: selects.then(|| "ssh=allowed".into()),
                     ..Options::default()
                 })),
             }
         }
-        follow(&mut targets, join.settle());
+        follow(&mut targets, join.recompute());
         let mut rebuilt = Join::new(join.rules.clone());
         let objects_put: Vec<_> = objects.keys().cloned().collect();
         for ((_, key), object) in objects {
             rebuilt.put(key, object);
         }
         let mut expected = BTreeMap::new();
-        follow(&mut expected, rebuilt.settle());
+        follow(&mut expected, rebuilt.recompute());
         prop_assert_eq!(&targets, &expected);
         for kind in [Kind::Service, Kind::Slice, Kind::Namespace] {
             let known: BTreeSet<_> = join.keys(kind, None).into_iter().collect();
@@ -98,7 +98,7 @@ proptest! {
             copy.put(key, object);
         }
         let mut copied = BTreeMap::new();
-        follow(&mut copied, copy.settle());
+        follow(&mut copied, copy.recompute());
         prop_assert_eq!(copied, targets);
     }
 }

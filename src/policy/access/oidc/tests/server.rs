@@ -92,7 +92,7 @@ impl Server {
         self.folder.path().join("ca.pem")
     }
 
-    fn verifier(&self, pace: Pace) -> Verifier {
+    fn verifier(&self, pace: RefreshSchedule) -> Verifier {
         let endpoint = endpoint(&self.url(), Some(self.ca()));
         Verifier {
             issuer: issuer(),
@@ -147,23 +147,26 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, requests: &AtomicUsize,
 }
 
 /// Attempts are made at a wish alone.
-const AT_A_WISH: Pace = Pace {
+const AT_A_WISH: RefreshSchedule = RefreshSchedule {
     good: Duration::from_hours(1),
     bad: Duration::from_hours(1),
     least: Duration::ZERO,
 };
 
 /// After the first attempt there is none for an hour.
-const ONCE: Pace = Pace {
+const ONCE: RefreshSchedule = RefreshSchedule {
     least: Duration::from_hours(1),
     ..AT_A_WISH
 };
 
 async fn judge(verifier: &Verifier, token: &Secret) -> String {
     let now = UNIX_EPOCH + Duration::from_secs(NOW);
-    match verifier.judge(&Jwt::of(token.expose()).unwrap(), now, CLIENT).await {
-        Ok(Verdict::Proved(_)) => "proved".to_owned(),
-        Ok(Verdict::Refused(reason)) => reason.into(),
+    match verifier
+        .check_settings(&Jwt::parse(token.expose()).unwrap(), now, CLIENT)
+        .await
+    {
+        Ok(Verdict::Authenticated(_)) => "proved".to_owned(),
+        Ok(Verdict::Rejected(reason)) => reason.into(),
         Err(unavailable) => unavailable.to_string(),
     }
 }
@@ -222,7 +225,7 @@ async fn a_network_has_64_tokens_that_wait_for_keys_and_others_none_the_less() {
         async move {
             let begun = Instant::now();
             let judged = verifier
-                .judge(&Jwt::of(token.expose()).unwrap(), now, client.into())
+                .check_settings(&Jwt::parse(token.expose()).unwrap(), now, client.into())
                 .await;
             (judged.unwrap_err().kind, begun.elapsed() > Duration::from_secs(4))
         }

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn a_file_that_cannot_be_read_is_a_fault() {
-    let open = |path: &Path| Users::open(path).unwrap_err()[0].to_string();
+    let open = |path: &Path| PasswordFile::open(path).unwrap_err()[0].to_string();
     let missing = tempfile::tempdir().unwrap().path().join("users");
     assert_eq!(open(&missing), "there is no such file");
     assert_eq!(open(Path::new("/dev/zero")), "it is a device, not a regular file");
@@ -25,29 +25,29 @@ fn a_file_that_cannot_be_read_is_a_fault() {
 async fn a_changed_file_counts_at_once_and_a_faulty_one_never() {
     let file = File::new(&(line("alice") + &line("bob")));
     let users = file.open();
-    assert!(matches!(users.reload(), Reloaded::Unchanged));
+    assert!(matches!(users.reload(), ReloadResult::Unchanged));
     file.write("alice:plain\nbob\n");
-    let Reloaded::Faulty(faults) = users.reload() else {
+    let ReloadResult::Invalid(faults) = users.reload() else {
         panic!("a faulty file was taken")
     };
     assert_eq!(faults.len(), 2);
     // It is reported once.
-    assert!(matches!(users.reload(), Reloaded::Unchanged));
+    assert!(matches!(users.reload(), ReloadResult::Unchanged));
     fs::remove_file(file.0.path()).unwrap();
-    assert!(matches!(users.reload(), Reloaded::Faulty(_)));
+    assert!(matches!(users.reload(), ReloadResult::Invalid(_)));
     assert!(is_right(&users, "bob", "correct").await);
     file.write(&format!("alice:{}:ops\n", HASHES[2]));
-    assert!(matches!(users.reload(), Reloaded::Loaded));
+    assert!(matches!(users.reload(), ReloadResult::Loaded));
     assert!(!users.contains("bob") && !is_right(&users, "bob", "correct").await);
-    let Ok(Verdict::Proved(alice)) = users.verify("alice", &"correct".into()).await else {
+    let Ok(Verdict::Authenticated(alice)) = users.verify("alice", &"correct".into()).await else {
         panic!("refused")
     };
     assert_eq!(&*alice.groups[0], "ops");
     // A file that becomes good again as it was is taken as well.
     file.write("x");
-    assert!(matches!(users.reload(), Reloaded::Faulty(_)));
+    assert!(matches!(users.reload(), ReloadResult::Invalid(_)));
     file.write(&format!("alice:{}:ops\n", HASHES[2]));
-    assert!(matches!(users.reload(), Reloaded::Loaded));
+    assert!(matches!(users.reload(), ReloadResult::Loaded));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_file_that_is_being_written_ends_no_user() {
     assert!(users.contains("bob"), "{reloaded:?}");
     let mut reloaded = users.reload();
     while !users.contains("carol") {
-        assert!(!matches!(reloaded, Reloaded::Faulty(_)), "{reloaded:?}");
+        assert!(!matches!(reloaded, ReloadResult::Invalid(_)), "{reloaded:?}");
         reloaded = users.reload();
     }
     assert_eq!(users.len(), 3);
@@ -78,10 +78,10 @@ fn a_file_that_is_being_written_ends_no_user() {
 fn a_file_that_comes_later_counts_from_then_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");
-    let users = Users::empty(&path);
-    assert!(users.is_empty() && matches!(users.reload(), Reloaded::Faulty(_)));
+    let users = PasswordFile::empty(&path);
+    assert!(users.is_empty() && matches!(users.reload(), ReloadResult::Invalid(_)));
     fs::write(&path, line("alice")).unwrap();
-    assert!(matches!(users.reload(), Reloaded::Loaded));
+    assert!(matches!(users.reload(), ReloadResult::Loaded));
     assert!(users.contains("alice"));
 }
 
@@ -93,9 +93,9 @@ async fn the_file_is_followed() {
     let (sender, mut reports) = tokio::sync::mpsc::unbounded_channel();
     let report = move |found| sender.send(found).unwrap();
     let following = tokio::spawn(Arc::clone(&users).follow(report));
-    assert_eq!(reports.recv().await.unwrap(), Ok(Reloaded::Unchanged));
+    assert_eq!(reports.recv().await.unwrap(), Ok(ReloadResult::Unchanged));
     file.write(&line("bob"));
-    while reports.recv().await.unwrap() != Ok(Reloaded::Loaded) {}
+    while reports.recv().await.unwrap() != Ok(ReloadResult::Loaded) {}
     assert!(users.contains("bob") && !users.contains("alice"));
     following.abort();
 }

@@ -7,10 +7,10 @@ fn a_ticket_is_26_letters_that_differ_each_time() {
     let mut seen = HashSet::new();
     let mut letters = HashSet::new();
     for _ in 0..1000 {
-        let minted = Minted::new().unwrap();
+        let minted = NewTicket::new().unwrap();
         let text = minted.ticket.expose().to_owned();
         assert_eq!(text.len(), 26);
-        assert_eq!(Key::of(&minted.ticket), Some(minted.key));
+        assert_eq!(Key::from_ticket(&minted.ticket), Some(minted.key));
         assert_eq!(Key::parse(&minted.key.to_string()), Some(minted.key));
         letters.extend(text.chars());
         assert!(seen.insert(text));
@@ -21,7 +21,7 @@ fn a_ticket_is_26_letters_that_differ_each_time() {
 
 #[test]
 fn a_ticket_is_read_as_people_write_it_and_nothing_else_is_one() {
-    let key = Key::of(&"0123456789abcdefghjkmnpqrs".into()).unwrap();
+    let key = Key::from_ticket(&"0123456789abcdefghjkmnpqrs".into()).unwrap();
     // sha256sum(1) of the 26 letters.
     assert_eq!(
         key.to_string(),
@@ -34,7 +34,7 @@ fn a_ticket_is_read_as_people_write_it_and_nothing_else_is_one() {
         "0L23456789-abcdefgh-jkmnpqrs",
         "-0123456789abcdefghjkmnpqrs-",
     ] {
-        assert_eq!(Key::of(&same.into()), Some(key), "{same}");
+        assert_eq!(Key::from_ticket(&same.into()), Some(key), "{same}");
     }
     for other in [
         "",
@@ -46,7 +46,7 @@ fn a_ticket_is_read_as_people_write_it_and_nothing_else_is_one() {
         &"-".repeat(26),
         &format!("{}0123456789abcdefghjkmnpqrs", "-".repeat(27)),
     ] {
-        assert_eq!(Key::of(&other.into()), None, "{other}");
+        assert_eq!(Key::from_ticket(&other.into()), None, "{other}");
     }
     let hash = key.to_string();
     for bad in [

@@ -2,18 +2,18 @@
 
 use super::event::Role;
 use super::*;
-use crate::protocol::resume::session::Attachment;
-use crate::protocol::resume::session::outbox::Outbox;
+use crate::protocol::resume::session::AttachmentId;
+use crate::protocol::resume::session::send_queue::SendQueue;
 
 /// One side, its programs, and what is on the way to it.
 pub(super) struct Side {
     pub(super) session: Session,
-    pub(super) attachment: Option<Attachment>,
+    pub(super) attachment: Option<AttachmentId>,
     /// Its connection: that of the other side may be another one.
     pub(super) connection: u64,
     pub(super) inbound: Vec<u8>,
     /// The frames that are being written.
-    pub(super) outbox: Outbox,
+    pub(super) outbox: SendQueue,
     /// The reference: the bytes that were written here, and those that were passed on here. A byte is known by its offset.
     pub(super) written: u64,
     pub(super) finished: bool,
@@ -34,7 +34,7 @@ impl Side {
             attachment: None,
             connection: 0,
             inbound: Vec::new(),
-            outbox: Outbox::default(),
+            outbox: SendQueue::default(),
             written: 0,
             finished: false,
             passed: 0,

@@ -16,9 +16,9 @@ fn a_newer_connection_displaces_the_older_one() {
         (side.session.received(), side.session.readable()),
         (3, b"one".as_slice())
     );
-    assert_eq!(side.session.link_state(older, side.now), LinkState::Detached);
+    assert_eq!(side.session.link_state(older, side.now), AttachmentState::Detached);
     side.session.detach(older);
-    assert_eq!(side.link_state(), LinkState::Alive);
+    assert_eq!(side.link_state(), AttachmentState::Alive);
     let mut out = Vec::new();
     side.session.transmit(older, &mut out, 1000, side.now);
     assert!(out.is_empty());
@@ -29,9 +29,9 @@ fn a_newer_connection_displaces_the_older_one() {
 #[test]
 fn a_side_that_goes_is_believed() {
     let mut side = Side::new();
-    assert_eq!(side.link_state(), LinkState::Alive);
-    side.receive(&[Frame::Going(Going::Displaced)]);
-    assert_eq!(side.link_state(), LinkState::Going(Going::Displaced));
+    assert_eq!(side.link_state(), AttachmentState::Alive);
+    side.receive(&[Frame::Going(DetachReason::Displaced)]);
+    assert_eq!(side.link_state(), AttachmentState::Going(DetachReason::Displaced));
 }
 
 #[test]
@@ -54,17 +54,17 @@ fn a_path_that_does_not_answer_is_dead_and_one_that_is_quiet_is_asked() {
     side.later(1);
     assert_eq!(side.sends(), ["Ping(1)"]);
     side.later(3_999);
-    assert_eq!((side.link_state(), side.sends().len()), (LinkState::Alive, 0));
+    assert_eq!((side.link_state(), side.sends().len()), (AttachmentState::Alive, 0));
     side.later(1);
-    assert_eq!(side.link_state(), LinkState::Dead);
+    assert_eq!(side.link_state(), AttachmentState::Dead);
     side.receive(&[Frame::Pong(1)]);
-    assert_eq!(side.link_state(), LinkState::Alive);
+    assert_eq!(side.link_state(), AttachmentState::Alive);
     // The answer to another question is a sign of life, and no answer.
     side.later(10_000);
     assert_eq!(side.sends(), ["Ping(2)"]);
     side.receive(&[Frame::Pong(1)]);
     side.later(4_000);
-    assert_eq!(side.link_state(), LinkState::Dead);
+    assert_eq!(side.link_state(), AttachmentState::Dead);
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn unacknowledged_bytes_are_a_question_too() {
     side.later(2000);
     assert_eq!(side.sends(), ["Ping(1)"]);
     side.later(1999);
-    assert_eq!(side.link_state(), LinkState::Alive);
+    assert_eq!(side.link_state(), AttachmentState::Alive);
     side.later(1);
-    assert_eq!(side.link_state(), LinkState::Dead);
+    assert_eq!(side.link_state(), AttachmentState::Dead);
 }
 
 /// As with Ctrl-S in a terminal: the bytes stay unacknowledged for minutes, and the path is well.
@@ -93,7 +93,7 @@ fn a_stalled_program_on_the_other_side_is_not_a_dead_path() {
         assert_eq!(side.sends(), [format!("Ping({number})")]);
         side.later(100);
         side.receive(&[Frame::Pong(number)]);
-        assert_eq!(side.link_state(), LinkState::Alive);
+        assert_eq!(side.link_state(), AttachmentState::Alive);
     }
 }
 
@@ -103,14 +103,14 @@ fn a_session_whose_anchor_never_answered_begins_anew() {
     side.session.write(b"SSH-2.0-x\r\n");
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+11)"]);
     side.session.restart().unwrap();
-    assert_eq!(side.link_state(), LinkState::Detached);
+    assert_eq!(side.link_state(), AttachmentState::Detached);
     side.attach(0).unwrap();
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+11)"]);
     assert!(!side.session.is_confirmed());
     side.receive(&[Frame::Ack { offset: 1, window: 0 }]);
     assert!(side.session.is_confirmed());
-    assert_eq!(side.session.restart(), Err(Violation::Claim));
+    assert_eq!(side.session.restart(), Err(ProtocolError::Claim));
     let mut side = Side::new();
     side.receive_data(0, b"a");
-    assert_eq!(side.session.restart(), Err(Violation::Claim));
+    assert_eq!(side.session.restart(), Err(ProtocolError::Claim));
 }

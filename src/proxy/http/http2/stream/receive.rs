@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 
 use super::send::{SendHalf, reset_error, stream_error};
 use crate::net::transport::Reader;
-use crate::proxy::http::http2::inbox::{Inbox, StreamFailure};
+use crate::proxy::http::http2::recv_queue::{RecvQueue, StreamFailure};
 
 /// The upload as far as it has been received.
 #[derive(Debug)]
 pub(super) struct ReceiveHalf {
-    inbox: Inbox,
+    inbox: RecvQueue,
     /// The payload that the last read returned.
     current: Bytes,
     /// How many bytes the last read returned: the next one releases their window space.
@@ -25,7 +25,7 @@ pub(super) struct ReceiveHalf {
 impl ReceiveHalf {
     pub(super) fn new(stream: RecvStream) -> Self {
         Self {
-            inbox: Inbox::new(stream),
+            inbox: RecvQueue::new(stream),
             current: Bytes::new(),
             unreleased: 0,
         }

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
-use crate::net::transport::{Cancelled, Lender, Writer};
+use crate::net::transport::{BufferLender, StreamCancelled, Writer};
 use crate::proxy::http::http2::outgoing::Outgoing;
 use crate::proxy::http::http2::payload::Payload;
 use crate::proxy::http::http2::send_buffer::{Class, SendBuffer};
@@ -38,11 +38,11 @@ impl SendHalf {
         }
     }
 
-    /// Completes when the windows of stream and connection have space for some bytes, at most `longest`. The space is
+    /// Completes when the windows of stream and connection have space for some bytes, at most `max`. The space is
     /// reserved until [`release_capacity`](Self::release_capacity).
-    fn poll_capacity(&mut self, context: &mut Context<'_>, longest: usize) -> Poll<io::Result<()>> {
+    fn poll_capacity(&mut self, context: &mut Context<'_>, max: usize) -> Poll<io::Result<()>> {
         let stream = &mut self.stream;
-        stream.reserve_capacity(longest);
+        stream.reserve_capacity(max);
         while stream.capacity() == 0 {
             match ready!(stream.poll_capacity(context)) {
                 Some(capacity) => _ = capacity.map_err(stream_error)?,
@@ -77,10 +77,10 @@ impl SendHalf {
         }
     }
 
-    /// Waits until END_STREAM, or the [mark](Self::mark), has been flushed, at most `longest`. A second call does not wait.
-    pub(super) async fn flushed(&mut self, longest: Duration) {
+    /// Waits until END_STREAM, or the [mark](Self::mark), has been flushed, at most `max`. A second call does not wait.
+    pub(super) async fn flushed(&mut self, max: Duration) {
         if let Some(flushed) = self.flushed.take() {
-            timeout(longest, flushed).await.ok();
+            timeout(max, flushed).await.ok();
         }
     }
 
@@ -133,7 +133,7 @@ impl<'a> StreamWriter<'a> {
     }
 }
 
-impl Lender for StreamWriter<'_> {
+impl BufferLender for StreamWriter<'_> {
     /// Window space first, then permits: a stream that holds permits can send. It gives each back while it waits for the
     /// other. A client may shrink windows (RFC 9113 section 6.9.2) under payloads that hold permits: these then need
     /// space in the connection's window, which no stream that waits for permits may hold.
@@ -159,16 +159,16 @@ impl Lender for StreamWriter<'_> {
         Poll::Ready(Ok(()))
     }
 
-    fn lend(&mut self, most: usize) -> Option<&mut [u8]> {
+    fn lend(&mut self, max: usize) -> Option<&mut [u8]> {
         let permits = self.permits.take()?;
-        let longest = most
+        let max = max
             .min(self.class.longest_read())
             .min(self.send.lock().stream.capacity());
         // A read into no memory returns 0, which would pass for the end of stream.
-        if longest == 0 {
+        if max == 0 {
             return None;
         }
-        self.lent.insert(SendBuffer::new(permits)).memory().get_mut(..longest)
+        self.lent.insert(SendBuffer::new(permits)).memory().get_mut(..max)
     }
 
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
@@ -218,7 +218,7 @@ impl Writer for StreamWriter<'_> {
         self.send.lock().poll_flushed(context)
     }
 
-    fn lender(&mut self) -> Option<&mut dyn Lender> {
+    fn lender(&mut self) -> Option<&mut dyn BufferLender> {
         Some(self)
     }
 }
@@ -236,7 +236,7 @@ pub(in crate::proxy::http::http2) fn stream_error(error: h2::Error) -> io::Error
 /// needed" (RFC 9113 section 7); NO_ERROR says that there is none.
 pub(super) fn reset_error(reason: Reason) -> io::Error {
     match reason {
-        Reason::CANCEL | Reason::NO_ERROR => Cancelled.into(),
+        Reason::CANCEL | Reason::NO_ERROR => StreamCancelled.into(),
         _ => io::ErrorKind::ConnectionReset.into(),
     }
 }

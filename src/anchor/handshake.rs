@@ -1,0 +1,278 @@
+//! The exchange with which a connection begins: it finds out what the client is, and leads it there.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::SendError;
+use tokio::time::{Instant, timeout_at};
+
+use super::dial::{TargetDial, silence};
+use super::final_frames;
+use super::plain::PlainConnection;
+use super::registry::{Connection, Resumption};
+use super::session::SessionTask;
+use super::shared::Shared;
+use crate::base::boxed::boxed;
+use crate::net::socket;
+use crate::protocol::resume::HANDSHAKE_TIMEOUT;
+use crate::protocol::resume::exchange::anchor_handshake::{AnchorHandshake, NewSession, ResumeRequest, Step};
+use crate::protocol::resume::frame::Frame;
+use crate::protocol::resume::reason::EndReason;
+use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard};
+
+/// Welcomes a client, and serves it as long as it is not the carrier of a session, which has a task of its own.
+pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
+    let ticket = EvictionKey {
+        standing: EvictionClass::Eligible,
+        seq: shared.next_number(),
+    };
+    let membership = UnfinishedGuard::join([Some(&shared.exchanges), None], ticket);
+    let result = tokio::select! {
+        biased;
+        () = shared.stopping.cancelled() => Err(HandshakeFailure::Stopping),
+        () = membership.evicted() => Err(HandshakeFailure::Evicted),
+        result = boxed(accept(connection, &shared)) => result,
+    };
+    drop(membership);
+    match result {
+        Ok(admitted) => {
+            shared.metrics.exchanges.count([admitted.label()]);
+            if let ClientKind::Plain(plain) = admitted {
+                boxed(plain.relay(&shared)).await;
+            }
+        }
+        // Not a line: a stranger chooses how many there are.
+        Err(fault) => shared.metrics.exchanges.count([fault.label()]),
+    }
+}
+
+/// What a client is.
+#[derive(Debug)]
+pub(super) enum ClientKind {
+    Plain(Box<PlainConnection>),
+    /// Its session has a task.
+    New,
+    Resumed,
+}
+
+/// Why an exchange has led to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HandshakeFailure {
+    /// The client has left.
+    Closed,
+    /// It took too long.
+    TimedOut,
+    /// There were too many others.
+    Evicted,
+    /// The process ends.
+    Stopping,
+    /// The anchor has said why.
+    Ended(EndReason),
+}
+
+impl ClientKind {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Plain(_) => "plain",
+            Self::New => "new",
+            Self::Resumed => "resumed",
+        }
+    }
+}
+
+impl HandshakeFailure {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::TimedOut => "timeout",
+            Self::Evicted => "evicted",
+            Self::Stopping => "stopping",
+            Self::Ended(end) => end.label(),
+        }
+    }
+}
+
+impl From<io::Error> for HandshakeFailure {
+    fn from(_: io::Error) -> Self {
+        Self::Closed
+    }
+}
+
+/// The results of an exchange that the metrics know from the beginning.
+pub(super) fn results() -> impl Iterator<Item = &'static str> {
+    let ends = [
+        EndReason::Unreachable,
+        EndReason::NoSuchSession,
+        EndReason::TooManySessions,
+        EndReason::Malformed,
+        EndReason::Version,
+    ];
+    let faults = [
+        HandshakeFailure::Closed,
+        HandshakeFailure::TimedOut,
+        HandshakeFailure::Evicted,
+        HandshakeFailure::Stopping,
+    ];
+    ["plain", "new", "resumed"]
+        .into_iter()
+        .chain(faults.into_iter().map(HandshakeFailure::label))
+        .chain(ends.into_iter().map(EndReason::label))
+}
+
+/// The exchange of one connection.
+struct Handshake<'a> {
+    connection: Connection,
+    welcome: AnchorHandshake,
+    probe: TargetDial,
+    shared: &'a Arc<Shared>,
+}
+
+async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKind, HandshakeFailure> {
+    let deadline = connection.since + HANDSHAKE_TIMEOUT;
+    // Without random bytes there is no anchor.
+    let welcome = AnchorHandshake::new(&shared.key).map_err(|_| HandshakeFailure::Closed)?;
+    let mut exchange = Handshake {
+        probe: TargetDial::new(&shared.dialler, connection.since + silence(shared.sessions.len())),
+        connection,
+        welcome,
+        shared,
+    };
+    let step = timeout_at(deadline, exchange.negotiate()).await;
+    match step.unwrap_or(Err(HandshakeFailure::TimedOut)) {
+        Ok(Step::Plain(bytes)) => exchange.pass_on(bytes).await,
+        Ok(Step::New(new)) => boxed(exchange.begin(new)).await,
+        Ok(Step::Resume(resume)) => boxed(exchange.resume(resume)).await,
+        Ok(Step::Undecided) => Err(HandshakeFailure::TimedOut),
+        Err(HandshakeFailure::Ended(end)) => Err(exchange.send(&[], end).await),
+        Err(fault) => Err(fault),
+    }
+}
+
+impl Handshake<'_> {
+    /// Reads until it is known what the client is.
+    async fn negotiate(&mut self) -> Result<Step, HandshakeFailure> {
+        let stream = &mut self.connection.stream;
+        let mut bytes = Vec::new();
+        loop {
+            // The announcement, and later the identification: what lets only SSH pass may hold the one back until the other.
+            stream.write_all(&self.welcome.take_output()).await?;
+            tokio::select! {
+                biased;
+                read = stream.read_buf(&mut bytes) => {
+                    if read? == 0 {
+                        return Err(HandshakeFailure::Closed);
+                    }
+                    self.probe.halt();
+                    let step = self.welcome.receive(&bytes, &self.shared.key).map_err(HandshakeFailure::Ended)?;
+                    bytes.clear();
+                    if !matches!(step, Step::Undecided) {
+                        return Ok(step);
+                    }
+                }
+                raw = self.probe.next() => {
+                    self.welcome.sent_raw(&raw);
+                    stream.write_all(&raw).await?;
+                }
+            }
+        }
+    }
+
+    async fn pass_on(self, bytes: Vec<u8>) -> Result<ClientKind, HandshakeFailure> {
+        let slot = self
+            .shared
+            .plain
+            .take()
+            .ok_or(HandshakeFailure::Ended(EndReason::TooManySessions))?;
+        let dialled = self.probe.into_target().await;
+        let dialled = dialled.map_err(|_| HandshakeFailure::Ended(EndReason::Unreachable))?;
+        let Connection { stream, peer, since } = self.connection;
+        if dialled.has_reset {
+            socket::reset_on_drop(&stream);
+            return Err(HandshakeFailure::Closed);
+        }
+        // What the target has said so far is sent: its next bytes follow.
+        Ok(ClientKind::Plain(Box::new(PlainConnection {
+            transports: PlainConnection::between(stream, dialled.stream, bytes),
+            peer,
+            target: dialled.address,
+            started: since,
+            slot,
+        })))
+    }
+
+    /// Begins a session. It has its place among the others before the target is reached: one that cannot be is not dialled.
+    async fn begin(mut self, new: NewSession) -> Result<ClientKind, HandshakeFailure> {
+        let before = self.welcome.take_output();
+        let opened = match self.shared.sessions.open(new.keys) {
+            Ok(opened) => opened,
+            Err(end) => return Err(self.send(&before, end).await),
+        };
+        let probe = std::mem::replace(&mut self.probe, TargetDial::new(&self.shared.dialler, Instant::now()));
+        let Ok(dialled) = probe.into_target().await else {
+            return Err(self.send(&before, EndReason::Unreachable).await);
+        };
+        let first = Resumption {
+            connection: self.connection,
+            nonces: new.nonces,
+            received: 0,
+            before,
+            rest: new.rest,
+        };
+        SessionTask::begin(opened, dialled, first, self.shared);
+        Ok(ClientKind::New)
+    }
+
+    /// Hands the connection over to the session that it claims.
+    async fn resume(mut self, resume: ResumeRequest) -> Result<ClientKind, HandshakeFailure> {
+        let before = self.welcome.take_output();
+        let session = match self.shared.sessions.authenticate(&resume.claim, &resume.proof) {
+            Ok(session) => session,
+            Err(end) => return Err(self.send(&before, end).await),
+        };
+        drop(self.probe);
+        let resumption = Resumption {
+            connection: self.connection,
+            nonces: resume.claim.nonces,
+            received: resume.claim.received,
+            before,
+            rest: resume.rest,
+        };
+        dispatch(&session, resumption).await
+    }
+
+    /// Says why there is no session, and closes the connection.
+    async fn send(mut self, before: &[u8], end: EndReason) -> HandshakeFailure {
+        // The target does not wait for the client's close.
+        drop(self.probe);
+        let mut bytes = before.to_vec();
+        let rest = self.welcome.take_output();
+        if rest.is_empty() {
+            Frame::End(end).encode(&mut bytes);
+        }
+        bytes.extend_from_slice(&rest);
+        final_frames::send_and_close(self.connection.stream, &bytes, RESPONSE_TIMEOUT).await;
+        HandshakeFailure::Ended(end)
+    }
+}
+
+/// Gives a connection to the task of the session that it has proved.
+pub(super) async fn dispatch(
+    session: &Sender<Resumption>,
+    resumption: Resumption,
+) -> Result<ClientKind, HandshakeFailure> {
+    let deadline = resumption.connection.since + HANDSHAKE_TIMEOUT;
+    match timeout_at(deadline, session.send(resumption)).await {
+        Ok(Ok(())) => Ok(ClientKind::Resumed),
+        // The session has ended just now.
+        Ok(Err(SendError(resumption))) => {
+            resumption.refuse().await;
+            Err(HandshakeFailure::Ended(EndReason::NoSuchSession))
+        }
+        Err(_) => Err(HandshakeFailure::TimedOut),
+    }
+}
+
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);

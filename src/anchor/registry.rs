@@ -1,0 +1,382 @@
+//! The sessions of the anchor: finds the task of one for a connection that resumes it, and the one that has to go.
+
+use std::cmp::Reverse;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::final_frames;
+use super::memory::MemoryPool;
+use crate::protocol::resume::frame::Frame;
+use crate::protocol::resume::keys::{CryptoError, Keys, Mac, Nonces, ResumeClaim, SessionId};
+use crate::protocol::resume::reason::EndReason;
+use crate::protocol::resume::registry::Registry;
+
+/// A connection of a client, accepted here or made to a place where clients are found.
+#[derive(Debug)]
+pub(super) struct Connection {
+    /// The connection.
+    pub(super) stream: TcpStream,
+    /// The address of the client.
+    pub(super) peer: SocketAddr,
+    /// When it was there, in front of the announcement: the exchange has to be over soon after.
+    pub(super) since: Instant,
+}
+
+/// A connection that is to carry a session, which it has begun or proved.
+#[derive(Debug)]
+pub(super) struct Resumption {
+    /// The connection.
+    pub(super) connection: Connection,
+    /// Those of the connection.
+    pub(super) nonces: Nonces,
+    /// The offset that the client expects.
+    pub(super) received: u64,
+    /// What is to be sent in front of the answer.
+    pub(super) before: Vec<u8>,
+    /// The client's bytes behind the exchange.
+    pub(super) rest: Vec<u8>,
+}
+
+impl Resumption {
+    /// Says that the session has ended while the connection was on its way to it, and closes the connection.
+    pub(super) async fn refuse(mut self) {
+        Frame::End(EndReason::NoSuchSession).encode(&mut self.before);
+        final_frames::send_and_close(self.connection.stream, &self.before, REFUSAL_TIMEOUT).await;
+    }
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub(super) struct SessionRegistry {
+    registry: Mutex<Registry<SessionEntry>>,
+    memory: Arc<MemoryPool>,
+}
+
+/// What the others know of a session.
+#[derive(Debug)]
+struct SessionEntry {
+    resumptions: mpsc::Sender<Resumption>,
+    account: Arc<SessionStatus>,
+}
+
+/// What the task of a session tells the others of it.
+#[derive(Debug)]
+pub(super) struct SessionStatus {
+    opened: Instant,
+    pub(super) state: Mutex<State>,
+    /// Notified when the memory of the session is needed.
+    pub(super) eviction: Notify,
+}
+
+/// What changes of a session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct State {
+    /// True if SSH's key exchange has ended: nobody has logged in before that.
+    pub(super) has_keys: bool,
+    /// Since when it has no connection.
+    pub(super) detached: Option<Instant>,
+    /// True if it is over, and is kept to say so.
+    pub(super) is_ended: bool,
+    /// Since when the target has ended its stream: what is left are bytes to fetch.
+    pub(super) target_gone: Option<Instant>,
+    is_evicted: bool,
+    /// The bytes that it keeps.
+    pub(super) memory: usize,
+}
+
+impl SessionStatus {
+    /// Returns how long the session, which has been detached since then, waits for its client; `None` if its user may have
+    /// logged in.
+    pub(super) fn login_timeout(&self, detached: Instant) -> Option<Duration> {
+        // A client that attaches again and again has no more time for its login than others.
+        let left = (self.opened + LOGIN_TIMEOUT).saturating_duration_since(detached);
+        (!self.state.lock().has_keys).then_some(left.min(KEY_EXCHANGE_TIMEOUT))
+    }
+
+    /// Returns the class, and since when the session waits; `None` if it is not given up for others.
+    fn class(&self, now: Instant) -> Option<(Class, Option<Instant>)> {
+        let state = *self.state.lock();
+        let class = match (state.detached, state.target_gone) {
+            _ if state.is_ended => return Some((Class::Spent, None)),
+            (Some(_), Some(_)) => Class::Spent,
+            (None, Some(since)) if now.duration_since(since) > FETCH_TIMEOUT => {
+                return Some((Class::Spent, Some(since)));
+            }
+            (Some(_), None) if !state.has_keys => Class::WithoutKeys,
+            (Some(_), None) if now.duration_since(self.opened) < LOGIN_TIMEOUT => Class::Young,
+            _ => return None,
+        };
+        Some((class, state.detached))
+    }
+}
+
+/// A new session, as its task has it. Its drop removes the session: it cannot be resumed any more.
+#[derive(Debug)]
+pub(super) struct SessionGuard {
+    /// Its name.
+    pub(super) id: SessionId,
+    /// The connections that resume it. It ends when the session is forgotten.
+    pub(super) resumptions: mpsc::Receiver<Resumption>,
+    /// What proves it.
+    pub(super) keys: Keys,
+    /// What the others know of it.
+    pub(super) account: Arc<SessionStatus>,
+    sessions: Arc<SessionRegistry>,
+}
+
+impl SessionGuard {
+    /// Removes the session, and tells the connections that are still on their way to it.
+    pub(super) fn close(mut self, tasks: &TaskTracker) {
+        self.sessions.registry.lock().remove(self.id);
+        // What is sent from now on comes back to its sender. A sender that has a slot already is waited for.
+        self.resumptions.close();
+        tasks.spawn(async move {
+            while let Some(resumption) = self.resumptions.recv().await {
+                resumption.refuse().await;
+            }
+        });
+    }
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        self.sessions.registry.lock().remove(self.id);
+    }
+}
+
+impl SessionRegistry {
+    /// For at most so many sessions, which keep at most so many bytes together.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub(super) fn new(max: u32, memory: usize) -> Result<Self, CryptoError> {
+        Ok(Self {
+            registry: Mutex::new(Registry::new(usize::try_from(max).unwrap_or(usize::MAX))?),
+            memory: Arc::new(MemoryPool::new(memory, max)),
+        })
+    }
+
+    /// Opens a session, and forgets the [least useful](least_useful) one for it if there are too many.
+    ///
+    /// # Errors
+    /// [`End::TooManySessions`].
+    pub(super) fn open(self: &Arc<Self>, keys: Keys) -> Result<SessionGuard, EndReason> {
+        let (sender, resumptions) = mpsc::channel(QUEUED_RESUMPTIONS);
+        let account = Arc::new(SessionStatus {
+            opened: Instant::now(),
+            state: Mutex::default(),
+            eviction: Notify::new(),
+        });
+        let handle = SessionEntry {
+            resumptions: sender,
+            account: Arc::clone(&account),
+        };
+        let mut registry = self.registry.lock();
+        if let Some(id) = eviction_candidate(&registry) {
+            // Its task ends when nothing can resume it any more.
+            registry.remove(id);
+        }
+        let id = registry.open(keys.clone(), handle)?;
+        drop(registry);
+        Ok(SessionGuard {
+            id,
+            resumptions,
+            keys,
+            account,
+            sessions: Arc::clone(self),
+        })
+    }
+
+    /// The way to the task of a session, for a client that has proved that it is its own.
+    ///
+    /// # Errors
+    /// [`End::NoSuchSession`].
+    pub(super) fn authenticate(&self, claim: &ResumeClaim, proof: &Mac) -> Result<mpsc::Sender<Resumption>, EndReason> {
+        let mut registry = self.registry.lock();
+        let (_, handle) = registry.prove(claim, proof)?;
+        Ok(handle.resumptions.clone())
+    }
+
+    /// The memory of all sessions.
+    pub(super) fn memory(&self) -> &Arc<MemoryPool> {
+        &self.memory
+    }
+
+    /// The number of sessions.
+    pub(super) fn len(&self) -> usize {
+        self.registry.lock().len()
+    }
+
+    /// The number of sessions by state.
+    pub(super) fn count(&self) -> [(&'static str, usize); 3] {
+        let (mut attached, mut detached, mut ended) = (0, 0, 0);
+        for (_, handle) in self.registry.lock().iter() {
+            let state = *handle.account.state.lock();
+            let counted = match state {
+                State { is_ended: true, .. } => &mut ended,
+                State { detached: Some(_), .. } => &mut detached,
+                State { detached: None, .. } => &mut attached,
+            };
+            *counted += 1;
+        }
+        [("attached", attached), ("detached", detached), ("ended", ended)]
+    }
+
+    /// Ends one session for the memory of the others: the one that has been without a connection for the longest time, or else
+    /// the one that keeps most. One at a time, as it takes a moment until its memory is free.
+    pub(super) fn evict_for_memory(&self) {
+        let registry = self.registry.lock();
+        let alive = || {
+            let all = registry
+                .iter()
+                .map(|(_, handle)| (&handle.account, *handle.account.state.lock()));
+            all.filter(|(_, state)| !state.is_ended)
+        };
+        if alive().any(|(_, state)| state.is_evicted) {
+            return;
+        }
+        let rank = |(_, state): &(_, State)| (state.detached.is_none(), state.detached, Reverse(state.memory));
+        if let Some((account, _)) = alive().min_by_key(rank) {
+            account.state.lock().is_evicted = true;
+            account.eviction.notify_one();
+        }
+    }
+}
+
+/// The sessions that may be given up for a new one, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    /// It has ended, or waits for a client that does not fetch what its target has sent before its end. A peer could keep
+    /// such sessions for ever, without a login.
+    Spent,
+    /// It is detached, and nobody has logged in.
+    WithoutKeys,
+    /// It is detached, and the SSH server would not have closed it yet if nobody has logged in.
+    Young,
+}
+
+/// Returns the session to give up for a new one, if there are too many. One without a login takes a place for logins at the SSH
+/// server, and while it is detached no cap on tunnels counts it: so few of them wait for their clients.
+fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
+    let now = Instant::now();
+    let class = |(id, handle): (SessionId, &SessionEntry)| Some((handle.account.class(now)?, id));
+    let candidates: Vec<_> = registry.iter().filter_map(class).collect();
+    let unproven = candidates.iter().filter(|((class, _), _)| *class > Class::Spent);
+    let classes = if unproven.count() >= MAX_UNPROVEN {
+        Class::WithoutKeys..=Class::Young
+    } else if registry.is_full() {
+        Class::Spent..=Class::WithoutKeys
+    } else {
+        return None;
+    };
+    let fitting = candidates.into_iter().filter(|((class, _), _)| classes.contains(class));
+    fitting.min_by_key(|(rank, _)| *rank).map(|(_, id)| id)
+}
+
+/// Detached sessions in which nobody may have logged in. With the 64 tunnels that one user has by default they are fewer than
+/// the logins that an SSH server with `MaxStartups 100:30:500` accepts from everybody.
+const MAX_UNPROVEN: usize = 32;
+/// How long a session waits for its client in the middle of the key exchange: a lost path is found within 15 s.
+const KEY_EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an SSH server waits for a login: OpenSSH's LoginGraceTime, 120 s and up to 4 s more, and the time of its start.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(150);
+/// How long a client with a connection has to fetch the last bytes before its session may be given up for a new one.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long a connection has to take the answer that its session has ended.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections that wait for the task of their session, which takes them at once.
+const QUEUED_RESUMPTIONS: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn sessions(max: u32) -> Arc<SessionRegistry> {
+        Arc::new(SessionRegistry::new(max, 0).unwrap())
+    }
+
+    fn open(sessions: &Arc<SessionRegistry>) -> SessionGuard {
+        sessions.open(Keys::dummy().unwrap()).unwrap()
+    }
+
+    /// One that is detached now, before or after its key exchange.
+    fn detached(sessions: &Arc<SessionRegistry>, has_keys: bool) -> SessionGuard {
+        let opened = open(sessions);
+        if has_keys {
+            opened.account.state.lock().has_keys = true;
+        }
+        opened.account.state.lock().detached = Some(Instant::now());
+        opened
+    }
+
+    fn is_forgotten(opened: &mut SessionGuard) -> bool {
+        opened.resumptions.try_recv().err() == Some(mpsc::error::TryRecvError::Disconnected)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_sessions_without_a_login_wait_and_the_oldest_go_first() {
+        for has_keys in [false, true] {
+            let sessions = sessions(1000);
+            let mut all = Vec::new();
+            for _ in 0..200 {
+                all.push(detached(&sessions, has_keys));
+                advance(Duration::from_millis(100)).await;
+            }
+            let forgotten = all.iter_mut().map(is_forgotten).collect::<Vec<_>>();
+            let expected = [[true].repeat(200 - MAX_UNPROVEN), [false].repeat(MAX_UNPROVEN)].concat();
+            assert_eq!(forgotten, expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_thousand_abandoned_sessions_take_nothing_from_users_who_have_logged_in() {
+        let sessions = sessions(1000);
+        let mut attached = open(&sessions);
+        let mut asleep = detached(&sessions, true);
+        advance(LOGIN_TIMEOUT).await;
+        let mut young = detached(&sessions, true);
+        // Their targets never close: each of them has a task that waits.
+        let mut abandoned = Vec::new();
+        for _ in 0..10_000 {
+            abandoned.push(detached(&sessions, false));
+            assert!(sessions.len() <= 3 + MAX_UNPROVEN, "{}", sessions.len());
+        }
+        for (name, opened) in [
+            ("attached", &mut attached),
+            ("asleep", &mut asleep),
+            ("young", &mut young),
+        ] {
+            assert!(!is_forgotten(opened), "{name}");
+        }
+        // As many whose users may have logged in: the oldest of these goes.
+        advance(Duration::from_secs(1)).await;
+        let _others: Vec<_> = (0..=MAX_UNPROVEN).map(|_| detached(&sessions, true)).collect();
+        assert_eq!(
+            [&mut attached, &mut asleep, &mut young].map(is_forgotten),
+            [false, false, true]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_anchor_gives_up_a_session_without_keys_and_none_whose_user_may_have_logged_in() {
+        let sessions = sessions(3);
+        let (_attached, mut young, mut without_keys) =
+            (open(&sessions), detached(&sessions, true), detached(&sessions, false));
+        let _new = open(&sessions);
+        assert!(is_forgotten(&mut without_keys));
+        assert_eq!(
+            sessions.open(Keys::dummy().unwrap()).err(),
+            Some(EndReason::TooManySessions)
+        );
+        assert!(!is_forgotten(&mut young));
+    }
+}

@@ -1,0 +1,399 @@
+//! The target of an anchor: its address, or its name, which is looked up when a connection to it is made.
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::net::lookup_host;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use crate::base::authority::Authority;
+use crate::tunnel::dial::{self, Upstream, dial};
+use crate::tunnel::outcome::RefusalReason;
+
+/// The SSH server, as `--to` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetAddr {
+    /// An address, with its port.
+    Address(SocketAddr),
+    /// A name and a port, as they were written: a dot at the end keeps the resolver's search domains away.
+    Name(Box<str>),
+}
+
+impl FromStr for TargetAddr {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        if let Some(address) = text.parse().ok().filter(|address: &SocketAddr| address.port() != 0) {
+            return Ok(Self::Address(address));
+        }
+        match text.parse::<Authority>() {
+            Ok(_) => Ok(Self::Name(text.into())),
+            Err(_) => Err("give HOST:PORT, such as 127.0.0.1:22, [::1]:22 or machine.example.com:22"),
+        }
+    }
+}
+
+impl fmt::Display for TargetAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Makes connections to the target.
+#[derive(Debug)]
+pub(super) struct TargetDialer {
+    to: TargetAddr,
+    /// The anchor's own address: a name that leads there would make a loop.
+    own: SocketAddr,
+    look_up: LookUp,
+    /// Those without an answer and when they began, the oldest first.
+    lookups: Mutex<Vec<(Instant, Answer)>>,
+    fault: Mutex<LoggedFailure>,
+}
+
+/// The addresses that a lookup has found, or its error; `None` while it is under way.
+type Answer = watch::Receiver<Option<Result<Vec<SocketAddr>, String>>>;
+
+/// Looks up `HOST:PORT`.
+type LookUp = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+
+/// A fault that the log is told of when it begins and when it is over, at most once in [`MIN_LOG_INTERVAL`]: strangers may bring it about
+/// by many connections.
+#[derive(Debug, Default)]
+struct LoggedFailure {
+    is_told: bool,
+    last: Option<Instant>,
+}
+
+impl LoggedFailure {
+    /// It is there. Whether the log is to be told.
+    fn failed(&mut self) -> bool {
+        let is_too_soon = self.last.is_some_and(|last| last.elapsed() < MIN_LOG_INTERVAL);
+        if self.is_told || is_too_soon {
+            return false;
+        }
+        (self.is_told, self.last) = (true, Some(Instant::now()));
+        true
+    }
+
+    /// It is not there. Whether the log is to be told, as it was told of the begin.
+    fn recovered(&mut self) -> bool {
+        mem::take(&mut self.is_told)
+    }
+}
+
+impl TargetDialer {
+    /// Of the anchor that listens at `own`.
+    pub(super) fn new(to: TargetAddr, own: SocketAddr) -> Self {
+        Self {
+            to,
+            own,
+            look_up: |name| Box::pin(async move { Ok(lookup_host(&*name).await?.collect()) }),
+            lookups: Mutex::default(),
+            fault: Mutex::default(),
+        }
+    }
+
+    /// A connection to the target, within [`DIAL_TIMEOUT`]. Several addresses have even parts of what the lookup has left of it. Where
+    /// there is none, the log says why, and says when there is one again.
+    ///
+    /// # Errors
+    /// The target cannot be reached, or its name has no address.
+    pub(super) async fn dial(&self) -> Result<Upstream, RefusalReason> {
+        let deadline = Instant::now() + DIAL_TIMEOUT;
+        let addresses = self.addresses().await?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let shares = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let options = dial::Options {
+            dial_try: left / shares.max(1),
+            dial: left,
+            unpaced_on_loopback: true,
+        };
+        let dialled = dial(&addresses, 0, &options).await;
+        match &dialled {
+            Err(refusal) => self.fails(&refusal.phrase().to_string()),
+            Ok(_) if self.fault.lock().recovered() => info!("the target {} can be reached again", self.to),
+            Ok(_) => {}
+        }
+        dialled
+    }
+
+    /// Returns the target's addresses now. Where a name has none, the log says why.
+    ///
+    /// # Errors
+    /// The name has no address but the anchor's own.
+    pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, RefusalReason> {
+        let name = match &self.to {
+            TargetAddr::Address(address) => return Ok(vec![*address]),
+            TargetAddr::Name(name) => name,
+        };
+        let fault = match self.look_up(name).await {
+            Ok(mut addresses) => {
+                addresses.retain(|&address| !is_self(address, self.own));
+                if !addresses.is_empty() {
+                    return Ok(addresses);
+                }
+                "it has no address but this anchor's own".to_owned()
+            }
+            Err(fault) => fault,
+        };
+        self.fails(&format!("its name cannot be looked up: {fault}"));
+        Err(RefusalReason::NoEndpoint)
+    }
+
+    async fn look_up(&self, name: &str) -> Result<Vec<SocketAddr>, String> {
+        let mut answer = self.join_lookup(name);
+        let answered = timeout(LOOKUP_TIMEOUT, answer.wait_for(Option::is_some)).await;
+        match answered {
+            Ok(Ok(answer)) => answer.clone().unwrap_or(Ok(Vec::new())),
+            Ok(Err(_)) => Err("the system has no thread for the lookup".to_owned()),
+            Err(_) => Err(format!("no answer within {LOOKUP_TIMEOUT:?}")),
+        }
+    }
+
+    /// Returns the lookup that is under way, or begins one. The system's resolver may leave one without an answer for good, as glibc
+    /// sets no time for an answer by TCP: another one begins when the last has had [`LOOKUP_TIMEOUT`] for each that hangs.
+    fn join_lookup(&self, name: &str) -> Answer {
+        let mut lookups = self.lookups.lock();
+        // Without a thread of the system for it, Tokio panics: such a lookup has no sender any more.
+        lookups.retain(|(_, answer)| matches!(answer.has_changed(), Ok(false)));
+        let hanging = u32::try_from(lookups.len()).unwrap_or(u32::MAX);
+        if let Some((begun, answer)) = lookups.last()
+            && (lookups.len() >= MAX_LOOKUPS || begun.elapsed() < LOOKUP_TIMEOUT * hanging)
+        {
+            return answer.clone();
+        }
+        let (sender, answer) = watch::channel(None);
+        let lookup = (self.look_up)(name.into());
+        tokio::spawn(async move { sender.send_replace(Some(lookup.await.map_err(|error| error.to_string()))) });
+        lookups.push((Instant::now(), answer.clone()));
+        answer
+    }
+
+    fn fails(&self, reason: &str) {
+        if self.fault.lock().failed() {
+            warn!("clients are turned away: {reason} ({})", self.to);
+        }
+    }
+}
+
+/// Whether a connection to `target` arrives at a port that is bound at `own`, as far as the addresses tell.
+pub(super) fn is_self(target: SocketAddr, own: SocketAddr) -> bool {
+    let (to, at) = (target.ip().to_canonical(), own.ip().to_canonical());
+    let is_local = to.is_loopback() || to.is_unspecified();
+    target.port() == own.port() && (to == at || (is_local && (at.is_unspecified() || to.is_unspecified())))
+}
+
+/// The longest that a client waits for the target: for its addresses, and for one that accepts.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest that a client waits for the addresses of a name.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Lookups that hang at a time, each with a thread. As each one makes the pause longer, they take three hours to be so many.
+const MAX_LOOKUPS: usize = 64;
+/// Between two lines about the begin of a fault.
+const MIN_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::net::TcpListener;
+    use tokio::task::JoinSet;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// The clock of the tests is one of milliseconds.
+    const TICK: Duration = Duration::from_millis(2);
+    const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
+    fn dialler(look_up: LookUp) -> TargetDialer {
+        TargetDialer {
+            look_up,
+            ..TargetDialer::new("machine.example.com:22".parse().unwrap(), OWN)
+        }
+    }
+
+    #[test]
+    fn a_destination_is_an_address_or_a_name_each_with_a_port() {
+        for text in ["127.0.0.1:22", "[::1]:22", "[fe80::1%2]:22"] {
+            assert!(matches!(text.parse(), Ok(TargetAddr::Address(_))), "{text}");
+        }
+        for text in ["localhost:22", "machine.example.com.:2222", "machine_1:22"] {
+            assert_eq!(text.parse(), Ok(TargetAddr::Name(text.into())));
+            assert_eq!(text.parse::<TargetAddr>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "machine",
+            "machine:",
+            ":22",
+            "machine:0",
+            "127.0.0.1:0",
+            "[::1]:0",
+            "machine:ssh",
+            "::1:22",
+            "user@machine:22",
+            "a b:22",
+        ] {
+            assert!(text.parse::<TargetAddr>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_target_that_is_the_anchor_itself_is_known() {
+        for (target, own, expected) in [
+            ("127.0.0.1:22", "127.0.0.1:22", true),
+            ("127.0.0.1:22", "127.0.0.1:2222", false),
+            ("127.0.0.1:22", "0.0.0.0:22", true),
+            ("[::1]:22", "[::]:22", true),
+            ("[::ffff:127.0.0.1]:22", "127.0.0.1:22", true),
+            ("0.0.0.0:22", "127.0.0.1:22", true),
+            ("10.0.0.1:22", "0.0.0.0:22", false),
+            ("127.0.0.1:22", "10.0.0.1:22", false),
+        ] {
+            let addresses = (target.parse().unwrap(), own.parse().unwrap());
+            assert_eq!(is_self(addresses.0, addresses.1), expected, "{target} {own}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_looked_up_for_each_connection_and_never_leads_to_the_anchor_itself() {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        NEXT.store(listener.local_addr().unwrap().port().into(), Ordering::Relaxed);
+        let mut dialler = dialler(|name| {
+            assert_eq!(&*name, "machine.example.com:22");
+            let port = u16::try_from(NEXT.load(Ordering::Relaxed)).unwrap();
+            Box::pin(async move { Ok(vec![OWN, SocketAddr::from(([127, 0, 0, 1], port))]) })
+        });
+        let upstream = dialler.dial().await.unwrap();
+        assert_eq!(upstream.address, listener.local_addr().unwrap());
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        NEXT.store(other.local_addr().unwrap().port().into(), Ordering::Relaxed);
+        let upstream = dialler.dial().await.unwrap();
+        assert_eq!(upstream.address, other.local_addr().unwrap());
+        dialler.own = other.local_addr().unwrap();
+        NEXT.store(dialler.own.port().into(), Ordering::Relaxed);
+        assert_eq!(dialler.addresses().await.unwrap(), [OWN]);
+        dialler.own = OWN;
+        NEXT.store(OWN.port().into(), Ordering::Relaxed);
+        assert_eq!(dialler.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fault_that_comes_and_goes_fills_no_log() {
+        let mut fault = LoggedFailure::default();
+        let (mut begins, mut ends) = (0, 0);
+        for _ in 0..1_000 {
+            begins += u32::from(fault.failed());
+            ends += u32::from(fault.recovered());
+            tokio::time::advance(Duration::from_millis(100)).await;
+        }
+        assert_eq!((begins, ends), (10, 10));
+        // One that was too soon is told of when it lasts.
+        assert!(fault.failed() && fault.recovered() && !fault.failed());
+        tokio::time::advance(MIN_LOG_INTERVAL).await;
+        assert!(fault.failed() && !fault.failed());
+    }
+
+    #[tokio::test]
+    async fn a_name_without_an_address_is_no_endpoint() {
+        let failing: LookUp = |_| Box::pin(async { Err(io::Error::other("no such name")) });
+        let panicking: LookUp = |_| Box::pin(async { panic!("no thread") });
+        for look_up in [failing, panicking] {
+            let dialler = dialler(look_up);
+            for _ in 0..2 * MAX_LOOKUPS {
+                assert_eq!(dialler.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
+            }
+            assert!(dialler.fault.lock().recovered());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_systems_resolver_is_asked() {
+        let dialler = |name: &str| TargetDialer::new(name.parse().unwrap(), "0.0.0.0:1".parse().unwrap());
+        let found = dialler("localhost:22").addresses().await.unwrap();
+        assert!(found.iter().any(|address| address.ip().is_loopback()), "{found:?}");
+        assert_eq!(dialler("localhost:1").addresses().await, Err(RefusalReason::NoEndpoint));
+    }
+
+    /// So many at a time.
+    async fn many(dialler: &Arc<TargetDialer>, count: usize) -> Vec<Result<Vec<SocketAddr>, RefusalReason>> {
+        let mut asking = JoinSet::new();
+        for _ in 0..count {
+            let dialler = Arc::clone(dialler);
+            asking.spawn(async move { dialler.addresses().await });
+        }
+        asking.join_all().await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_lookup_serves_all_that_wait_and_no_one_after_it() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let dialler = Arc::new(dialler(|_| {
+            Box::pin(async {
+                sleep(Duration::from_millis(700)).await;
+                let port = 100 + ASKED.fetch_add(1, Ordering::Relaxed);
+                Ok(vec![SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))])
+            })
+        }));
+        for port in 100..103 {
+            for found in many(&dialler, 512).await {
+                assert_eq!(found.unwrap(), [SocketAddr::from(([127, 0, 0, 1], port))]);
+            }
+        }
+        assert_eq!(ASKED.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_hangs_is_given_up_and_one_that_answers_again_is_heard() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        const HANGING: usize = 10;
+        let dialler = Arc::new(dialler(|_| match ASKED.fetch_add(1, Ordering::Relaxed) {
+            asked if asked < HANGING => Box::pin(pending()),
+            _ => Box::pin(async { Ok(vec!["127.0.0.1:2".parse().unwrap()]) }),
+        }));
+        let start = Instant::now();
+        for found in many(&dialler, 512).await {
+            assert_eq!(found, Err(RefusalReason::NoEndpoint));
+        }
+        assert!(start.elapsed() < LOOKUP_TIMEOUT + TICK);
+        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+        // Another one begins when the last has had its time for each that hangs: 5 + 10 + … + 50 s.
+        while dialler.addresses().await.is_err() {
+            assert!(start.elapsed() < LOOKUP_TIMEOUT * 60, "never heard");
+        }
+        assert_eq!(ASKED.load(Ordering::Relaxed), HANGING + 1);
+        // The next lookup need not wait.
+        assert!(dialler.addresses().await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_never_answers_takes_so_many_threads_and_no_more() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let dialler = dialler(|_| {
+            ASKED.fetch_add(1, Ordering::Relaxed);
+            Box::pin(pending())
+        });
+        for _ in 0..50 * MAX_LOOKUPS {
+            let begun = Instant::now();
+            assert_eq!(dialler.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
+            assert!(begun.elapsed() < LOOKUP_TIMEOUT + TICK);
+        }
+        assert_eq!(ASKED.load(Ordering::Relaxed), MAX_LOOKUPS);
+    }
+}

@@ -1,0 +1,93 @@
+//! What is done with an open tunnel: bytes are relayed as they are, or it carries a session with an anchor.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::sleep;
+
+use super::credential_cache::CachedLogin;
+use super::session::{ClientSession, FarEnd, detect};
+use super::signals::{ExitRequest, ExitSignals};
+use super::stdio::Stdio;
+use super::{relay, retry_after};
+use crate::base::authority::Authority;
+use crate::client::dial::dialer::ProxyDialer;
+use crate::client::error::ClientError;
+use crate::client::options::Options;
+
+/// Opens the tunnel, and carries stdin and stdout to their end.
+///
+/// After an error `local.stdout` stays open, so that the failure can be reported before ssh exits. A stdout whose reader has
+/// closed it is no error: ssh ends like that.
+pub(in crate::client) async fn run<R, W>(
+    options: &Options,
+    local: &mut Stdio<R, W>,
+    mut exit: ExitSignals,
+) -> Result<(), ClientError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    options.target.parse::<Authority>().map_err(ClientError::Target)?;
+    let (mut login, mut dialing) = (CachedLogin::default(), ProxyDialer::default());
+    let (stream, early) = tokio::select! {
+        biased;
+        opened = Box::pin(retry_after::open(options, &mut login, &mut dialing)) => opened?,
+        () = stdout_closed(local) => return Ok(()),
+        _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
+    };
+    // A person at a terminal is not ssh.
+    let Some(settings) = options.session.as_ref().filter(|_| !local.interactive) else {
+        let relayed = Box::pin(relay::relay(stream, early, local));
+        return unless_interrupted(exit, relayed).await.map(drop);
+    };
+    let found = tokio::select! {
+        found = detect(stream, early) => found?,
+        _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
+    };
+    match found {
+        FarEnd::Plain { stream, bytes } => {
+            let relayed = Box::pin(relay::relay(stream, bytes, local));
+            match unless_interrupted(exit, relayed).await? {
+                // An SSH server identifies itself, and an anchor announces itself, before anything else.
+                Some(false) => Err(ClientError::Unidentified),
+                Some(true) | None => Ok(()),
+            }
+        }
+        FarEnd::Broken { bytes, error } => {
+            local.stdout.write_all(&bytes).await.map_err(relay::unwritable)?;
+            local.stdout.flush().await.map_err(relay::unwritable)?;
+            Err(relay::lost(error))
+        }
+        FarEnd::Anchor { stream, opening } => {
+            let session = ClientSession::new(options, settings, local, exit);
+            Box::pin(session.run((stream, opening), dialing, &mut login)).await
+        }
+    }
+}
+
+/// `None`: the process is asked to go before the work is done.
+async fn unless_interrupted<T>(
+    mut exit: ExitSignals,
+    work: impl Future<Output = Result<T, ClientError>>,
+) -> Result<Option<T>, ClientError> {
+    tokio::select! {
+        biased;
+        done = work => done.map(Some),
+        _ = exit.requested(ExitRequest::Immediate) => Ok(None),
+    }
+}
+
+/// Completes when stdout has no reader any more.
+async fn stdout_closed<R, W>(local: &Stdio<R, W>) {
+    let Some(is_abandoned) = local.is_abandoned else {
+        return pending().await;
+    };
+    while !is_abandoned(&local.stdout) {
+        sleep(LOOK).await;
+    }
+}
+
+/// Between two looks at whether stdout has a reader.
+const LOOK: Duration = Duration::from_millis(250);

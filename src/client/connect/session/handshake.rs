@@ -1,0 +1,93 @@
+//! The exchange with which a connection begins, over the stream of a tunnel.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::dial::io::{BoxedIo, read_some};
+use crate::client::error::ClientError;
+use crate::protocol::resume::HANDSHAKE_TIMEOUT;
+use crate::protocol::resume::driver::DetachCause;
+use crate::protocol::resume::exchange::client_handshake::{
+    ClientHandshake, HandshakeError, HandshakeResult, HandshakeStep,
+};
+
+/// What is at the other end of a tunnel.
+pub(in crate::client) enum FarEnd {
+    /// No anchor: all bytes pass on, these first.
+    Plain { stream: BoxedIo, bytes: Vec<u8> },
+    /// The stream has failed behind these bytes.
+    Broken { bytes: Vec<u8>, error: io::Error },
+    /// An anchor, which the client has to prove itself to.
+    Anchor {
+        stream: BoxedIo,
+        opening: Box<ClientHandshake>,
+    },
+}
+
+/// Waits for the announcement of an anchor, and sends nothing: to an SSH server the first line would be the client's
+/// identification. An SSH server identifies itself at once, so that it costs no time.
+pub(in crate::client) async fn detect(mut stream: BoxedIo, early: Vec<u8>) -> Result<FarEnd, ClientError> {
+    let mut opening = ClientHandshake::begin();
+    let last = Instant::now() + HANDSHAKE_TIMEOUT;
+    let mut read = early;
+    loop {
+        match opening.receive(&read)? {
+            HandshakeStep::Plain(bytes) => return Ok(FarEnd::Plain { stream, bytes }),
+            HandshakeStep::NeedMore if opening.is_proved() => {
+                let opening = Box::new(opening);
+                return Ok(FarEnd::Anchor { stream, opening });
+            }
+            HandshakeStep::NeedMore => {}
+            // It has not seen the proof yet.
+            HandshakeStep::Attached(_) => return Err(HandshakeError::Fault.into()),
+        }
+        read.clear();
+        read.reserve(BUFFER);
+        let silence = (Instant::now() + SILENCE_TIMEOUT).min(last);
+        let read = timeout_at(silence, read_some(&mut stream, &mut read)).await;
+        match read {
+            Ok(Ok(1..)) => {}
+            Ok(Ok(0)) | Err(_) => {
+                let bytes = opening.into_plain_bytes();
+                return Ok(FarEnd::Plain { stream, bytes });
+            }
+            Ok(Err(error)) => {
+                let bytes = opening.into_plain_bytes();
+                return Ok(FarEnd::Broken { bytes, error });
+            }
+        }
+    }
+}
+
+/// Proves a session that exists, and has it proved by the anchor.
+pub(super) async fn resume(
+    mut stream: BoxedIo,
+    early: Vec<u8>,
+    mut opening: ClientHandshake,
+) -> Result<(BoxedIo, HandshakeResult), ClientError> {
+    let mut read = early;
+    loop {
+        let step = opening.receive(&read)?;
+        if let HandshakeStep::Attached(attached) = step {
+            return Ok((stream, attached));
+        }
+        let output = opening.take_output();
+        if !output.is_empty() {
+            stream.write_all(&output).await?;
+            stream.flush().await?;
+        }
+        read.clear();
+        read.reserve(BUFFER);
+        if read_some(&mut stream, &mut read).await? == 0 {
+            return Err(DetachCause::Closed.into());
+        }
+    }
+}
+
+/// The silence behind which there is no anchor.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The bytes of one read: the lines of an exchange are not many more.
+const BUFFER: usize = 4 * 1024;

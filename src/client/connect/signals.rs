@@ -1,0 +1,66 @@
+//! SIGHUP, which ssh sends its ProxyCommand when it exits, and the signals that end it at once.
+
+use std::future::pending;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::base::platform::Signals;
+use crate::client::error::ClientError;
+
+/// What a signal has asked for. Later ones are stronger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::client) enum ExitRequest {
+    /// Nothing.
+    No,
+    /// To end in order: SIGHUP.
+    Graceful,
+    /// To end now: SIGTERM and SIGINT.
+    Immediate,
+}
+
+/// The signals of the process, for what runs in it.
+#[derive(Clone, Debug)]
+pub(in crate::client) struct ExitSignals(pub(in crate::client) watch::Receiver<ExitRequest>);
+
+impl ExitSignals {
+    /// Completes once a signal has asked for that, or for more.
+    pub(in crate::client) async fn requested(&mut self, least: ExitRequest) -> ExitRequest {
+        if let Ok(leaving) = self.0.wait_for(|leaving| *leaving >= least).await {
+            return *leaving;
+        }
+        pending().await
+    }
+}
+
+/// Runs a tunnel to its end. `None` if a signal ended it before: nothing is left to report to then.
+///
+/// ssh sends SIGHUP at every logout, and right behind it closes stdin and stdout. A process that died of the signal would
+/// leave the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has a moment to
+/// end in order, by the end of stdin. Behind SIGTERM and SIGINT it has one to end its credential plugin, and a session to
+/// tell its anchor.
+pub(in crate::client) async fn run_with_signals<T, F>(
+    tunnel: impl FnOnce(ExitSignals) -> F,
+) -> Option<Result<T, ClientError>>
+where
+    F: Future<Output = Result<T, ClientError>>,
+{
+    let mut signals = Signals::listen();
+    let (ask, exit) = watch::channel(ExitRequest::No);
+    let mut tunnel = pin!(tunnel(ExitSignals(exit)));
+    let leaving = tokio::select! {
+        biased;
+        ended = &mut tunnel => return Some(ended),
+        is_hangup = signals.next_is_hangup() => if is_hangup { ExitRequest::Graceful } else { ExitRequest::Immediate },
+    };
+    ask.send_replace(leaving);
+    match timeout(CLOSE_TIMEOUT, tunnel).await {
+        Ok(Ok(done)) if leaving == ExitRequest::Graceful => Some(Ok(done)),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// The time of a tunnel to end in order once ssh has exited.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

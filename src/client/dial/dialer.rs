@@ -1,0 +1,347 @@
+//! The TCP connections to the proxy, one after the other, and the path that they take through the network.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::deadline::{Deadline, Step};
+use super::url::ProxyUrl;
+use crate::base::platform;
+use crate::client::error::ClientError;
+use crate::net::keepalive::Keepalive;
+
+/// How the proxy is reached.
+#[derive(Debug, Default)]
+pub(in crate::client) struct ProxyDialer {
+    /// The step of an attempt that was begun last.
+    pub(in crate::client) step: Step,
+    /// The time for the next connection, if it is to carry a session again. `None`: it is the first one.
+    again: Option<Duration>,
+    /// The addresses that the proxy's name had last.
+    addresses: Vec<SocketAddr>,
+    /// The lookup that has no answer yet.
+    lookup: JoinSet<io::Result<Vec<SocketAddr>>>,
+    /// The path of the last connection.
+    path: Option<Path>,
+}
+
+impl ProxyDialer {
+    /// Makes the next connection one that carries a session again, for which there is so much time.
+    pub(in crate::client) fn set_again(&mut self, timeout: Duration) {
+        self.again = Some(timeout);
+    }
+
+    /// Completes when the path to the proxy is another one than that of the last connection. It may be dropped at any time.
+    pub(in crate::client) async fn path_changed(&mut self) {
+        path_changed(&mut self.path).await;
+        // The resolver may be another one, too.
+        self.lookup = JoinSet::new();
+    }
+
+    /// Returns a connection to the proxy, and the time for what follows on it.
+    pub(in crate::client) async fn connect(
+        &mut self,
+        proxy: &ProxyUrl,
+        deadline: Deadline,
+    ) -> Result<(TcpStream, Deadline), ClientError> {
+        let is_first = self.again.is_none();
+        let stream = loop {
+            let until = self.again.map_or(deadline, Deadline::after);
+            self.step = Step::Lookup;
+            self.look_up(proxy, until).await?;
+            self.step = Step::Connect;
+            tokio::select! {
+                stream = until.bound(Step::Connect, first_of(&self.addresses)) => break stream?,
+                () = path_changed(&mut self.path), if !is_first => self.lookup = JoinSet::new(),
+            }
+        };
+        // Its answer is not one for the next connection.
+        self.lookup = JoinSet::new();
+        self.path = stream.peer_addr().ok().map(Path::new);
+        let deadline = match is_first {
+            true => deadline,
+            false => Deadline::after(deadline.timeout.min(SETUP_TIMEOUT)),
+        };
+        Ok((stream, deadline))
+    }
+
+    /// Looks the addresses of the proxy's name up. Where there are some from before, they serve until a resolver has answered
+    /// that takes longer than [`HEAD_START`], as it may without a path.
+    async fn look_up(&mut self, proxy: &ProxyUrl, deadline: Deadline) -> Result<(), ClientError> {
+        let has_some = !self.addresses.is_empty();
+        let max = if has_some { HEAD_START } else { deadline.remaining() };
+        if self.lookup.is_empty() {
+            let (host, port) = (proxy.host().to_owned(), proxy.port());
+            self.lookup
+                .spawn(async move { Ok(lookup_host((host, port)).await?.collect()) });
+        }
+        let source = match timeout(max, self.lookup.join_next()).await {
+            Ok(Some(Ok(Ok(found)))) if !found.is_empty() => {
+                self.addresses = found;
+                // The one that has answered before.
+                let last = self.path.as_ref().map(|path| path.peer);
+                self.addresses.sort_by_key(|address| Some(*address) != last);
+                return Ok(());
+            }
+            Ok(_) | Err(_) if has_some => return Ok(()),
+            Ok(Some(Ok(Err(error)))) => error,
+            Ok(_) => io::Error::other("the name has no address"),
+            Err(_) => return Err(deadline.exceeded(Step::Lookup)),
+        };
+        let text = format!("cannot look up {}", proxy.host());
+        Err(ClientError::Soon(anyhow!(source).context(text)))
+    }
+}
+
+/// Connects to the first address that answers. Each has a head start, in their order (RFC 8305 section 5). The error is
+/// that of the last one.
+async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
+    let mut connecting = JoinSet::new();
+    let mut addresses = addresses.iter().copied().take(MAX_ADDRESSES);
+    let mut error = anyhow!("the name has no address");
+    loop {
+        let next = addresses.next();
+        if let Some(address) = next {
+            connecting.spawn(async move {
+                let connected = connect_to(address).await;
+                connected.with_context(|| format!("cannot connect to the proxy at {address}"))
+            });
+        }
+        tokio::select! {
+            Some(ended) = connecting.join_next() => match ended {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(failed)) => error = failed,
+                // A task that was not run to its end.
+                Err(failed) => error = failed.into(),
+            },
+            () = sleep(HEAD_START), if next.is_some() => {}
+            else => return Err(ClientError::Soon(error)),
+        }
+    }
+}
+
+async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
+    stream.set_nodelay(true)?;
+    // After its first bytes a session without an anchor has no other clock: ssh's keepalives are off. Bytes that no peer
+    // acknowledges would keep a dead path for about 15 minutes (tcp(7), tcp_retries2).
+    Keepalive::CLIENT.turn_on(&stream)?;
+    platform::set_tcp_user_timeout(&stream, Keepalive::CLIENT.timeout())?;
+    Ok(stream)
+}
+
+/// The path to the proxy: the address of this host that a connection there would have.
+#[derive(Debug)]
+struct Path {
+    peer: SocketAddr,
+    /// `None` where there is no path.
+    source: Option<IpAddr>,
+    /// When it is looked at again.
+    next: Instant,
+}
+
+impl Path {
+    fn new(peer: SocketAddr) -> Self {
+        Self {
+            peer,
+            source: source(peer),
+            next: Instant::now() + BETWEEN_LOOKS,
+        }
+    }
+
+    /// Returns whether there is a path, and it is not the one of the last call.
+    fn has_moved(&mut self, source: Option<IpAddr>) -> bool {
+        let before = std::mem::replace(&mut self.source, source);
+        // Without any path an attempt is in vain, and the old connection may still recover.
+        source.is_some() && source != before
+    }
+}
+
+async fn path_changed(path: &mut Option<Path>) {
+    let Some(path) = path else {
+        return std::future::pending().await;
+    };
+    loop {
+        sleep_until(path.next).await;
+        path.next = Instant::now() + BETWEEN_LOOKS;
+        if path.has_moved(source(path.peer)) {
+            return;
+        }
+    }
+}
+
+/// The address of this host from which the system reaches that one. No packet is sent (connect(2) of a datagram socket).
+fn source(peer: SocketAddr) -> Option<IpAddr> {
+    let any = match peer {
+        SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(peer).ok()?;
+    socket.local_addr().ok().map(|local| local.ip())
+}
+
+/// The addresses of one attempt.
+const MAX_ADDRESSES: usize = 16;
+/// The time before the next address (RFC 8305 section 5), and that of a resolver before the addresses of the last lookup.
+const HEAD_START: Duration = Duration::from_millis(250);
+/// The time for TLS and the answer on a connection that carries a session again: the proxy has its target, or the session
+/// is over.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two looks at the path. No system but Linux has a safe call that tells of a change.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    use socket2::{Domain, SockRef, Socket, Type};
+
+    fn dialing(addresses: Vec<SocketAddr>, again: Option<Duration>) -> ProxyDialer {
+        ProxyDialer {
+            addresses,
+            again,
+            ..ProxyDialer::default()
+        }
+    }
+
+    fn patient() -> Deadline {
+        Deadline::after(Duration::from_secs(120))
+    }
+
+    fn proxy_at(address: SocketAddr) -> ProxyUrl {
+        format!("http://{address}").parse().unwrap()
+    }
+
+    /// A listener whose kernel answers no SYN until its queue is emptied.
+    fn full() -> (TcpListener, std::net::TcpStream, SocketAddr) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        // One more than this fits.
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let queued = std::net::TcpStream::connect(address).unwrap();
+        // The connection is open as soon as the client has its SYN-ACK: its own ACK may still be on the way to the queue.
+        while !is_queued(address) {
+            std::thread::yield_now();
+        }
+        (socket.into(), queued, address)
+    }
+
+    /// Whether the queue of that listener has one connection: the length is its bytes to read (state 0A of proc_pid_net(5)).
+    fn is_queued(at: SocketAddr) -> bool {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let listener = format!("0100007F:{:04X} 00000000:0000 0A 00000000:00000001 ", at.port());
+        table.contains(&listener)
+    }
+
+    /// A port that refuses: a socket has it that does not listen.
+    fn refusing() -> (Socket, SocketAddr) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        (socket, address)
+    }
+
+    #[tokio::test]
+    async fn an_attempt_to_go_on_ends_soon_though_no_syn_is_answered_and_the_next_one_is() {
+        let (listener, _queued, address) = full();
+        let mut again = dialing(vec![address], Some(Duration::from_millis(50)));
+        let error = again.connect(&proxy_at(address), patient()).await.unwrap_err();
+        assert!(
+            error.to_string().starts_with("a connection to the proxy took longer"),
+            "{error}"
+        );
+        listener.accept().unwrap();
+        again.set_again(Duration::from_secs(120));
+        let (stream, deadline) = again.connect(&proxy_at(address), patient()).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), address);
+        assert_eq!(deadline.timeout, SETUP_TIMEOUT);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_holds_no_other_up_and_one_that_refuses_even_less() {
+        let (_listener, _queued, dead) = full();
+        let (_refusing, closed) = refusing();
+        let open = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = open.local_addr().unwrap();
+        for before in [dead, closed] {
+            let stream = first_of(&[before, address]).await.unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), address);
+            assert!(stream.nodelay().unwrap());
+            let socket = SockRef::from(&stream);
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), Duration::from_secs(30));
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(60)));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_addresses_serve_where_the_name_cannot_be_looked_up() {
+        let open = TcpListener::bind("127.0.0.1:0").unwrap();
+        let again = Some(Duration::from_secs(120));
+        let mut known = dialing(vec![open.local_addr().unwrap()], again);
+        let proxy: ProxyUrl = "http://nowhere.invalid:1".parse().unwrap();
+        let (stream, _) = known.connect(&proxy, patient()).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), open.local_addr().unwrap());
+        // Nor is a resolver waited for that hangs.
+        known.lookup = JoinSet::new();
+        known.lookup.spawn(std::future::pending());
+        known.connect(&proxy, patient()).await.unwrap();
+        let error = dialing(Vec::new(), again).connect(&proxy, patient()).await.unwrap_err();
+        assert!(
+            error.to_string().starts_with("cannot look up nowhere.invalid"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_port_that_refuses_ends_the_attempt_at_once() {
+        let (_refusing, address) = refusing();
+        for again in [None, Some(Duration::from_secs(120))] {
+            let mut dialing = dialing(vec![address], again);
+            let error = dialing.connect(&proxy_at(address), patient()).await.unwrap_err();
+            assert_eq!(error.to_string(), format!("cannot connect to the proxy at {address}"));
+        }
+    }
+
+    #[test]
+    fn the_path_to_an_address_is_the_address_that_a_connection_there_has() {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 9));
+        assert_eq!(source(loopback), Some(loopback.ip()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_path_has_moved_when_it_is_another_one_or_there_is_one_again() {
+        let [here, there] = [1, 2].map(|last| Some(IpAddr::from([10, 0, 0, last])));
+        let mut path = Path::new(SocketAddr::from(([127, 0, 0, 1], 9)));
+        path.source = here;
+        for (source, expected) in [
+            (here, false),
+            (there, true),
+            (there, false),
+            (None, false),
+            (None, false),
+            (there, true),
+            (None, false),
+            (here, true),
+        ] {
+            assert_eq!(path.has_moved(source), expected, "{source:?}");
+        }
+        // The path to this host is over its loopback, which is found within two looks.
+        let begun = Instant::now();
+        let mut dialing = ProxyDialer {
+            path: Some(path),
+            ..ProxyDialer::default()
+        };
+        dialing.path_changed().await;
+        assert!(begun.elapsed() <= BETWEEN_LOOKS);
+        assert!(timeout(10 * BETWEEN_LOOKS, dialing.path_changed()).await.is_err());
+    }
+}

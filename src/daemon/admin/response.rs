@@ -1,0 +1,66 @@
+//! The forms of the answers: text for the pages of the probes, JSON for the rest.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use hyper::StatusCode;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+
+use crate::daemon::admin::api::ErrorBody;
+
+/// A request that cannot be served, said in JSON.
+#[derive(Debug)]
+pub(crate) struct HttpError {
+    status: StatusCode,
+    error: String,
+}
+
+impl HttpError {
+    /// The status says whose fault it is, the error what is wrong and with what.
+    pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        let error = error.into();
+        Self { status, error }
+    }
+
+    /// A request that is wrong.
+    pub(crate) fn bad(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error)
+    }
+
+    /// A name of nothing.
+    pub(crate) fn unknown(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, error)
+    }
+}
+
+impl IntoResponse for HttpError {
+    fn into_response(self) -> Response {
+        (self.status, Json(ErrorBody { error: self.error })).into_response()
+    }
+}
+
+/// The JSON of an answer.
+pub(crate) type Answer<T> = Result<Json<T>, HttpError>;
+
+/// A page of text.
+pub(crate) fn text(status: StatusCode, page: impl Into<String>) -> Response {
+    (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], page.into()).into_response()
+}
+
+/// Says in the page what the field Allow of a 405 says.
+pub(crate) fn name_the_methods(response: Response) -> Response {
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let allowed = response.headers().get(ALLOW).and_then(|allowed| allowed.to_str().ok());
+    let allowed = allowed.unwrap_or_default().replace(',', ", ");
+    let is_json = |kind: &HeaderValue| kind.as_bytes() == b"application/json";
+    let mut named = if response.headers().get(CONTENT_TYPE).is_some_and(is_json) {
+        HttpError::new(response.status(), format!("only {allowed}")).into_response()
+    } else {
+        text(response.status(), format!("only {allowed}\n"))
+    };
+    if let Ok(allowed) = HeaderValue::try_from(allowed) {
+        named.headers_mut().insert(ALLOW, allowed);
+    }
+    named
+}

@@ -1,0 +1,457 @@
+//! Lists and watches the objects of one kind, and tells its consumer what it learns.
+//!
+//! It drives the API itself and not through kube's watcher, which takes 7 to 10 s to find a server that is back, does not
+//! notice a half-open connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end
+//! it after [`WATCH`]; one that lasts longer has lost its server. A watch that ends in time is resumed at the last resource
+//! version. After a failure the objects are listed again: a server that was restored from a backup would send no event
+//! about a resource version that it has not reached yet.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::api_client::ApiClient;
+use super::failure::{ApiError, Failure, backoff, random};
+use super::list_watch::{Listing, WatchEvent};
+use super::outage::{Outage, Refusals};
+use super::requests::{self, BodyReader, FOLLOWER, MAX_LIST, encoded};
+use crate::base::text::excerpt;
+use crate::daemon::vital::supervise;
+use crate::policy::access::{Watch, Watches};
+use crate::tunnel::metrics::Metrics;
+
+/// The consumer of the objects of one kind.
+pub(crate) trait Objects: Send {
+    /// The part of an object that is kept.
+    type Object: Send;
+
+    /// Reads an object; `None` for one that is left out.
+    ///
+    /// # Errors
+    /// It is none of this kind: the list or watch has failed.
+    fn read(&self, json: &str) -> Result<Option<Self::Object>, serde_json::Error>;
+
+    /// Takes an event.
+    fn take(&mut self, event: Event<Self::Object>) -> impl Future<Output = ()> + Send;
+
+    /// Returns whether the next list is wanted soon, because the last one is in doubt.
+    fn wants_list(&self) -> bool {
+        false
+    }
+}
+
+/// Something learned from the API server.
+#[derive(Debug)]
+pub(crate) enum Event<T> {
+    /// A complete list: there are these objects and no others.
+    Listed(Vec<T>),
+    /// An object was created or changed.
+    Applied(T),
+    /// An object was deleted.
+    Deleted(T),
+    /// Nothing has changed up to now.
+    UpToDate,
+    /// A list or a watch has failed.
+    Failed(Failure),
+    /// The API server has answered nothing but 403 for so long that the right to list and watch is missing.
+    Refused,
+}
+
+/// The objects that are followed, and how the log speaks of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WatchSpec {
+    /// The plural name of the API, also the field `kind` of log lines.
+    pub(crate) kind: &'static str,
+    /// The API group; empty for the core group.
+    pub(crate) group: &'static str,
+    /// The namespace of the objects.
+    pub(crate) scope: Scope,
+    /// The selector as a part of a query, up to its `&`; empty for all objects.
+    pub(crate) selector: String,
+    /// The effect of a failure, for the log.
+    pub(crate) effect: &'static str,
+    /// True if the right to follow them may be missing for good: access is taken back without them, only later.
+    pub(crate) is_optional: bool,
+    /// The interval between lists, however well the watches go.
+    pub(crate) relist: Duration,
+}
+
+/// The namespaces of objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All of them, or the objects have none.
+    Cluster,
+    /// That of the kubeconfig's context, or of the pod.
+    Own,
+    /// The namespace of this name.
+    Namespace(Box<str>),
+}
+
+/// Where the API server is, and where failures are noted.
+#[derive(Clone, Debug)]
+pub struct WatchContext {
+    /// The kubeconfig; `None` is that of the pod or the user.
+    pub kubeconfig: Option<PathBuf>,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// The watches that take access back.
+    pub watches: Arc<Watches>,
+}
+
+/// Follows objects that decide about access without an end. After a panic it begins again, with a new consumer, and
+/// `restarted` is called.
+pub(crate) async fn keep_following<O: Objects + 'static>(
+    subject: WatchSpec,
+    objects: impl Fn() -> O,
+    origin: WatchContext,
+    restarted: impl Fn(),
+) {
+    for failure in Failure::ALL {
+        origin.metrics.watch_errors.zero([failure.label()]);
+    }
+    // One for all of them: a follower that panics at each list is out of step since the first one.
+    let watch = origin.watches.add();
+    let start = || {
+        let (subject, kubeconfig) = (subject.clone(), origin.kubeconfig.clone());
+        tokio::spawn(follow(subject, objects(), kubeconfig, watch.clone()))
+    };
+    let failed = || {
+        watch.note(false);
+        restarted();
+    };
+    supervise("a task that follows access rights or tickets", start, failed).await;
+}
+
+/// Follows objects without an end, and notes in `watch` whether their consumer is in step with the cluster.
+pub(crate) async fn follow<O: Objects>(subject: WatchSpec, objects: O, kubeconfig: Option<PathBuf>, watch: Watch) {
+    let mut follower = Watcher {
+        subject,
+        objects,
+        link: ApiClient::new(kubeconfig, FOLLOWER),
+        watch,
+        version: None,
+        listed: None,
+        relist_at: Instant::now(),
+        lists_whole: false,
+        failures: 0,
+        expired: 0,
+        is_logged: false,
+        outage: Outage::default(),
+        refusals: Refusals::default(),
+    };
+    loop {
+        if let Err(error) = follower.step().await {
+            follower.recover(&error).await;
+        }
+    }
+}
+
+struct Watcher<O> {
+    subject: WatchSpec,
+    objects: O,
+    link: ApiClient,
+    watch: Watch,
+    /// The resource version at which a watch resumes; `None` asks for a list.
+    version: Option<String>,
+    /// The end of the last complete list.
+    listed: Option<Instant>,
+    /// The time of the next list, however well the watches go.
+    relist_at: Instant,
+    /// True if the next list is asked for in one page.
+    lists_whole: bool,
+    /// Failures since a watch of some length.
+    failures: u32,
+    /// Versions that were too old, since a watch of some length.
+    expired: u32,
+    /// True if the log knows that the right to list and watch is missing.
+    is_logged: bool,
+    outage: Outage,
+    refusals: Refusals,
+}
+
+impl<O: Objects> Watcher<O> {
+    /// Does one list, or one watch.
+    async fn step(&mut self) -> Result<(), ApiError> {
+        let client = self.link.client(&self.link.attempt()).await?;
+        // The rest of the time until then is too short for a watch.
+        let is_due = Instant::now() + MIN_WATCH_DURATION * 2 >= self.relist_at;
+        // A list in doubt is not repeated at once: a server with an error would only send the same again.
+        let is_wanted = self.objects.wants_list() && !self.is_fresh();
+        match self.version.take().filter(|_| !is_due && !is_wanted) {
+            Some(version) => self.watch(&client, version).await,
+            None => self.list(&client).await,
+        }
+    }
+
+    async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
+        // Changes are seen only with the last page, and nothing bounds their number.
+        self.watch.note(false);
+        let path = self.subject.path(client.default_namespace());
+        let mut objects = Vec::new();
+        let mut listing = Listing::new(requests::MAX_LISTED / PAGE);
+        let version = loop {
+            let body = self.page(client, &path, listing.token()).await?;
+            let (page, version) = listing.read(&body)?;
+            for item in page {
+                objects.extend(self.objects.read(item.get())?);
+            }
+            if let Some(version) = version {
+                break version;
+            }
+        };
+        self.lists_whole = false;
+        self.listed = Some(Instant::now());
+        self.relist_at = Instant::now() + self.subject.relist.mul_f64(0.8 + 0.4 * random());
+        self.version = Some(version);
+        self.objects.take(Event::Listed(objects)).await;
+        self.recovered();
+        // The failures stay: a list says nothing of the watch behind it.
+        Ok(())
+    }
+
+    async fn page(&mut self, client: &Client, path: &str, token: &str) -> Result<Vec<u8>, ApiError> {
+        let path = match self.lists_whole {
+            true => path.to_owned(),
+            false => page_path(path, token),
+        };
+        let page = async { requests::get(client, &path).await?.read_to(MAX_LIST).await };
+        page.await.inspect_err(|error| {
+            // A server that forgets a list between two of its pages may still send it in one.
+            self.lists_whole = error.failure == Failure::Expired;
+        })
+    }
+
+    async fn watch(&mut self, client: &Client, mut version: String) -> Result<(), ApiError> {
+        let started = Instant::now();
+        let left = self.relist_at.saturating_duration_since(started);
+        let lasts = WATCH.mul_f64(0.8 + 0.4 * random()).min(left).max(MIN_WATCH_DURATION);
+        let path = self.subject.path(client.default_namespace());
+        let mut body = requests::get(client, &watch_path(&path, &version, lasts)).await?;
+        self.recovered();
+        self.refusals = Refusals::default();
+        if std::mem::take(&mut self.is_logged) {
+            info!(kind = self.subject.kind, "the right to list and watch is there again");
+        }
+        self.objects.take(Event::UpToDate).await;
+        let ended = self.take_events(&mut body, lasts + GRACE, &mut version).await;
+        self.version = Some(version);
+        if started.elapsed() >= MIN_WATCH_DURATION {
+            (self.failures, self.expired) = (0, 0);
+        } else if ended.is_ok() {
+            // A server that accepts watches only to drop them is not back.
+            return Err(ApiError::new(Failure::Cut, "the watch ended at once"));
+        }
+        ended
+    }
+
+    /// Takes the events of a watch until it ends, and keeps `version` up to date.
+    async fn take_events(
+        &mut self,
+        body: &mut BodyReader,
+        longest_silence: Duration,
+        version: &mut String,
+    ) -> Result<(), ApiError> {
+        while let Some(line) = body.read_line(longest_silence).await? {
+            let Some(WatchEvent { change, version: seen }) = WatchEvent::read(&line)? else {
+                continue;
+            };
+            let event = match change {
+                Some((object, is_deleted)) => match (self.objects.read(object.get())?, is_deleted) {
+                    (Some(object), true) => Event::Deleted(object),
+                    (Some(object), false) => Event::Applied(object),
+                    (None, _) => Event::UpToDate,
+                },
+                None => Event::UpToDate,
+            };
+            self.objects.take(event).await;
+            if let Some(seen) = seen {
+                *version = seen;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the last list is so new that a further one would hardly differ.
+    fn is_fresh(&self) -> bool {
+        self.listed.is_some_and(|listed| listed.elapsed() < RELIST_SOON)
+    }
+
+    fn recovered(&mut self) {
+        self.watch.note(true);
+        if let Some(after) = self.outage.end(Instant::now()) {
+            info!(kind = self.subject.kind, ?after, "the API server answers again");
+        }
+    }
+
+    /// Reports a failure, and waits before the next attempt.
+    async fn recover(&mut self, error: &ApiError) {
+        let now = Instant::now();
+        let failure = error.failure;
+        self.refusals.failed(failure, now);
+        let lacks_rights = self.refusals.are_lasting(now);
+        // A right that is known to be missing is so after another failure, too.
+        let is_missing = lacks_rights || self.is_logged && failure == Failure::Forbidden;
+        self.watch.note(is_missing && self.subject.is_optional);
+        self.objects.take(Event::Failed(failure)).await;
+        if failure == Failure::Expired {
+            // The next list is the remedy, once without a wait: the connection itself works. A server that has forgotten
+            // each list by the time of its watch would be asked for lists without a pause.
+            self.version = None;
+            if self.expired > 0 {
+                self.warn(error);
+                sleep(backoff(self.expired, random(), MAX_EXPIRED_BACKOFF)).await;
+            }
+            self.expired = self.expired.saturating_add(1);
+            return;
+        }
+        // A watch that is cut soon after a list is resumed, and sends the events that it missed: a connection that is
+        // cut again and again costs one list in a while and not one each time.
+        if self.is_fresh() && self.version.is_some() && failure == Failure::Cut {
+            self.relist_at = self.relist_at.min(now + RELIST_SOON);
+        } else {
+            self.version = None;
+        }
+        // The certificate, the token or the address may have changed, a pooled connection may be half-open.
+        self.link.renew();
+        if lacks_rights {
+            self.objects.take(Event::Refused).await;
+            self.warn_missing_rights(error);
+            sleep(ASK_AGAIN.mul_f64(0.8 + 0.4 * random())).await;
+            return;
+        }
+        self.warn(error);
+        // Added, so that proxies that were refused together do not come back together.
+        sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random(), MAX_BACKOFF)).await;
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    fn warn_missing_rights(&mut self, error: &ApiError) {
+        if std::mem::replace(&mut self.is_logged, true) {
+            return;
+        }
+        let WatchSpec {
+            kind, group, effect, ..
+        } = self.subject;
+        let role = match self.subject.scope {
+            Scope::Cluster => "the ClusterRole",
+            Scope::Own | Scope::Namespace(_) => "the Role",
+        };
+        warn!(
+            kind,
+            "{effect}: {role} of switchboard lacks the rule {{apiGroups: [{group:?}], resources: [{kind}], verbs: [list, \
+             watch]}}: {}",
+            excerpt(&error.reason, MAX_REASON)
+        );
+    }
+
+    /// Warns of a failure, unless it is a 403 that may pass.
+    fn warn(&mut self, error: &ApiError) {
+        let ApiError { failure, reason, .. } = error;
+        if *failure != Failure::Forbidden
+            && let Some(since) = self.outage.failed(*failure, self.failures, Instant::now())
+        {
+            let (WatchSpec { kind, effect, .. }, failure) = (&self.subject, failure.label());
+            // The words of a server, or of a parser that quotes them, have no bound of their own.
+            let reason = excerpt(reason, MAX_REASON);
+            warn!(kind, failure, ?since, "{effect}: {reason}");
+        }
+    }
+}
+
+impl WatchSpec {
+    /// The path of the API with the beginning of its query, up to `?` or `&`.
+    fn path(&self, own_namespace: &str) -> String {
+        let Self {
+            kind,
+            group,
+            scope,
+            selector,
+            ..
+        } = self;
+        let version = match *group {
+            "" => "/api/v1".to_owned(),
+            group => format!("/apis/{group}/v1"),
+        };
+        let namespace = match scope {
+            Scope::Cluster => return format!("{version}/{kind}?{selector}"),
+            Scope::Own => own_namespace,
+            Scope::Namespace(name) => name,
+        };
+        format!("{version}/namespaces/{}/{kind}?{selector}", encoded(namespace))
+    }
+}
+
+/// The path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
+fn page_path(path: &str, token: &str) -> String {
+    match token {
+        "" => format!("{path}limit={PAGE}"),
+        token => format!("{path}limit={PAGE}&continue={}", encoded(token)),
+    }
+}
+
+/// The path of a watch from that resource version, which the server ends after `lasts`.
+fn watch_path(path: &str, version: &str, lasts: Duration) -> String {
+    let (version, seconds) = (encoded(version), lasts.as_secs());
+    format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
+}
+
+/// Objects a page: an answer of a few hundred kilobytes.
+const PAGE: usize = 500;
+/// The length of a watch. It ends by itself then, so a half-open connection is found soon after.
+const WATCH: Duration = Duration::from_secs(20);
+const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
+/// The longest delay of a watch's end.
+const GRACE: Duration = Duration::from_secs(3);
+/// The longest wait after a failure: it delays the discovery of a server that is back, and three requests a second are no
+/// load.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+/// The longest wait after a version that was too old: shorter than a watch of access may be out of step.
+const MAX_EXPIRED_BACKOFF: Duration = Duration::from_secs(4);
+/// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
+const RELIST_SOON: Duration = Duration::from_secs(10);
+/// The interval between lists while the right is missing.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// Characters of a reason in the log.
+const MAX_REASON: usize = 400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(group: &'static str, scope: Scope, selector: &str) -> String {
+        let subject = WatchSpec {
+            kind: "things",
+            group,
+            scope,
+            selector: selector.to_owned(),
+            effect: "",
+            is_optional: false,
+            relist: Duration::ZERO,
+        };
+        subject.path("own")
+    }
+
+    #[test]
+    fn objects_have_the_path_of_their_group_and_namespaces() {
+        assert_eq!(path("", Scope::Cluster, ""), "/api/v1/things?");
+        assert_eq!(path("g.io", Scope::Cluster, ""), "/apis/g.io/v1/things?");
+        assert_eq!(path("", Scope::Own, "a=b&"), "/api/v1/namespaces/own/things?a=b&");
+        let named = Scope::Namespace("team-a".into());
+        assert_eq!(path("", named, ""), "/api/v1/namespaces/team-a/things?");
+    }
+
+    #[test]
+    fn pages_and_watches_have_their_paths() {
+        let path = "/api/v1/things?";
+        assert_eq!(page_path(path, ""), "/api/v1/things?limit=500");
+        assert_eq!(page_path(path, "a/b"), "/api/v1/things?limit=500&continue=a%2Fb");
+        assert_eq!(
+            watch_path(path, "7", Duration::from_secs(20)),
+            "/api/v1/things?watch=true&allowWatchBookmarks=true&resourceVersion=7&timeoutSeconds=20"
+        );
+    }
+}

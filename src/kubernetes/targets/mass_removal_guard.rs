@@ -1,0 +1,182 @@
+//! Holds the removals of a list that has lost most of its objects: an API server that has lost its data would otherwise end
+//! the tunnels of every Service.
+//!
+//! Removals are held until a later list confirms them, or for 5 minutes. No list confirms one without any object: a server
+//! that has lost its data repeats it, and so does one whose rights are back before its objects. Deletions by a watch event
+//! and the additions of a list apply at once.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::kubernetes::objects::model::Key;
+
+/// The guard of one source.
+#[derive(Debug, Default)]
+pub(crate) struct MassRemovalGuard {
+    held: Option<HeldRemovals>,
+}
+
+/// Removals that are held.
+#[derive(Debug)]
+struct HeldRemovals {
+    /// The time of the first list that missed most objects.
+    held_since: Instant,
+    /// The time of the first list without any object.
+    empty_since: Option<Instant>,
+    /// The objects that the last list missed.
+    missing: HashSet<Key>,
+    /// The time of the first list that missed exactly these objects.
+    missing_since: Instant,
+}
+
+impl MassRemovalGuard {
+    /// Takes a complete list, and returns the objects to remove: all `known` ones that it misses, or none while the
+    /// removals are held.
+    pub(crate) fn check_list(&mut self, known: Vec<Key>, listed: &HashSet<&Key>, now: Instant) -> Vec<Key> {
+        let before = known.len();
+        let missing: HashSet<Key> = known.into_iter().filter(|key| !listed.contains(key)).collect();
+        let is_empty = listed.is_empty() && before > 0;
+        let is_suspicious = is_empty || (missing.len() > FEW && missing.len() * 2 > before);
+        let last = self.held.take();
+        let held = HeldRemovals {
+            held_since: last.as_ref().map_or(now, |last| last.held_since),
+            empty_since: last
+                .as_ref()
+                .and_then(|last| last.empty_since)
+                .or(is_empty.then_some(now)),
+            missing_since: last
+                .filter(|last| last.missing == missing)
+                .map_or(now, |last| last.missing_since),
+            missing,
+        };
+        let is_confirmed = !is_empty && now >= held.missing_since + CONFIRMED_AFTER;
+        if !is_suspicious || is_confirmed || now >= held.deadline() {
+            return held.missing.into_iter().collect();
+        }
+        self.held = Some(held);
+        Vec::new()
+    }
+
+    /// Takes note of a watch event about an object, which is therefore no longer in doubt.
+    pub(crate) fn confirm(&mut self, key: &Key) {
+        if let Some(held) = &mut self.held {
+            held.missing.remove(key);
+        }
+    }
+
+    /// Whether removals are held.
+    pub(crate) fn is_active(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// The time at which held removals apply without confirmation.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.held.as_ref().map(HeldRemovals::deadline)
+    }
+
+    /// The held objects to remove, if the deadline has passed.
+    pub(crate) fn release(&mut self, now: Instant) -> Vec<Key> {
+        match self.held.take_if(|held| now >= held.deadline()) {
+            Some(held) => held.missing.into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+}
+
+impl HeldRemovals {
+    /// The time at which the removals apply without confirmation.
+    fn deadline(&self) -> Instant {
+        self.empty_since.unwrap_or(self.held_since) + MAX_HOLD
+    }
+}
+
+/// The most objects that a list may lose without being suspicious.
+const FEW: usize = 10;
+/// The time after which a list confirms an earlier one. Not at once: a server that starts without its data may be asked
+/// twice before the data is back, and drops its watches meanwhile.
+const CONFIRMED_AFTER: Duration = Duration::from_secs(15);
+const MAX_HOLD: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(range: std::ops::Range<usize>) -> Vec<Key> {
+        let key = |index| Key {
+            namespace: "n".into(),
+            name: format!("s{index}").into(),
+        };
+        range.map(key).collect()
+    }
+
+    /// The number of removals after a list.
+    fn removals(guard: &mut MassRemovalGuard, known: &[Key], list: &[Key], now: Instant) -> usize {
+        guard.check_list(known.to_vec(), &list.iter().collect(), now).len()
+    }
+
+    #[test]
+    fn a_list_that_lost_most_is_held_until_it_is_confirmed() {
+        let (known, now) = (keys(0..30), Instant::now());
+        let mut guard = MassRemovalGuard::default();
+        assert_eq!(removals(&mut guard, &known, &keys(0..16), now), 14);
+        assert_eq!(
+            removals(&mut guard, &known, &keys(0..15), now),
+            15,
+            "half is not more than half"
+        );
+        assert_eq!(removals(&mut guard, &keys(0..11), &keys(0..1), now), 10, "ten are few");
+        assert_eq!(removals(&mut guard, &known, &keys(0..1), now), 0);
+        assert_eq!(guard.deadline(), Some(now + MAX_HOLD));
+        assert_eq!(
+            removals(&mut guard, &known, &keys(0..2), now),
+            0,
+            "a different list confirms nothing"
+        );
+        assert_eq!(
+            removals(&mut guard, &known, &keys(0..2), now),
+            0,
+            "the same list at once confirms nothing"
+        );
+        let now = now + CONFIRMED_AFTER;
+        assert_eq!(removals(&mut guard, &known, &keys(0..2), now), 28);
+        assert!(!guard.is_active());
+        assert_eq!(removals(&mut guard, &known, &keys(0..2), now), 0);
+        assert_eq!(removals(&mut guard, &known, &known, now), 0, "all objects are back");
+        assert_eq!(guard.deadline(), None);
+    }
+
+    #[test]
+    fn held_objects_are_released_after_five_minutes_but_for_those_observed() {
+        let (known, now) = (keys(0..30), Instant::now());
+        let mut guard = MassRemovalGuard::default();
+        assert_eq!(removals(&mut guard, &known, &[], now), 0);
+        guard.confirm(&known[7]);
+        assert_eq!(guard.release(now + MAX_HOLD - Duration::from_secs(1)), []);
+        let released = guard.release(now + MAX_HOLD);
+        assert_eq!((released.len(), released.contains(&known[7])), (29, false));
+        assert!(!guard.is_active());
+    }
+
+    #[test]
+    fn a_list_without_any_object_is_held_for_five_minutes_however_often_it_is_repeated() {
+        for (known, first) in [(keys(0..30), 0), (keys(0..1), 0), (keys(0..30), 2)] {
+            let now = Instant::now();
+            let mut guard = MassRemovalGuard::default();
+            let earlier = now - Duration::from_secs(10);
+            assert_eq!(removals(&mut guard, &known, &known[..first], earlier), 0);
+            let since = if first == 0 { earlier } else { now };
+            for seconds in [0, 15, 60, 299] {
+                let now = since + Duration::from_secs(seconds);
+                assert_eq!(removals(&mut guard, &known, &[], now), 0, "after {seconds} s");
+            }
+            assert_eq!(guard.deadline(), Some(since + MAX_HOLD));
+            assert_eq!(removals(&mut guard, &known, &[], since + MAX_HOLD), known.len());
+            assert!(!guard.is_active());
+        }
+        let mut guard = MassRemovalGuard::default();
+        assert_eq!(removals(&mut guard, &[], &[], Instant::now()), 0);
+        assert!(!guard.is_active(), "events have deleted all objects before");
+    }
+}

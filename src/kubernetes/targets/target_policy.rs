@@ -1,0 +1,27 @@
+//! The operator's rules for all Services, which turn objects of the cluster into targets.
+
+use super::guards::Guards;
+use crate::kubernetes::options::Options;
+use crate::tunnel::limits::Limits;
+
+/// The rules. They may change while the cluster is followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TargetPolicy {
+    /// The settings of the cluster.
+    pub(crate) options: Options,
+    /// The addresses that may be dialled.
+    pub(crate) guards: Guards,
+    /// The limits of tunnels and targets.
+    pub(crate) limits: Limits,
+}
+
+impl TargetPolicy {
+    /// The rules of these settings.
+    pub(crate) fn new(options: &Options, limits: &Limits) -> Self {
+        Self {
+            options: options.clone(),
+            guards: Guards::new(&options.allowed_cidrs),
+            limits: *limits,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What an import has to say of its files: each remark has a file, a position and a severity.
+
+use crate::base::text::escaped;
+use crate::base::yaml::diagnostic::{Diagnostic, Diagnostics, Position, Severity};
+
+/// The result of an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The output on stdout.
+    pub text: String,
+    /// The lines on stderr: `FILE:LINE:COLUMN: severity: message`.
+    pub remarks: Vec<String>,
+    /// How much was translated.
+    pub extent: Extent,
+}
+
+/// How much of the files was translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Whole,
+    /// Not all: the remarks name what is left out.
+    Part,
+    /// A file could not be read, or is not of its format.
+    Unreadable,
+}
+
+/// A place in one of the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Location {
+    /// The index of the file.
+    pub(super) file: usize,
+    /// The line and column.
+    pub(super) position: Position,
+}
+
+/// Why something is not printed, and where that is said.
+pub(super) struct Untranslatable(pub(super) Location, pub(super) String);
+
+/// The remarks so far. An error is about a name that is not printed, a warning about an option that has no counterpart.
+#[derive(Debug, Default)]
+pub(super) struct ImportDiagnostics {
+    files: Vec<String>,
+    /// The first of them in the order of the files, bounded.
+    found: Vec<(usize, Diagnostic)>,
+    /// How many more there were.
+    dropped: usize,
+    /// Whether something is not translated.
+    leaves_out: bool,
+    /// Whether a file is not of its format.
+    is_unreadable: bool,
+}
+
+impl ImportDiagnostics {
+    /// No remarks yet on files of these names.
+    pub(super) fn new<'a>(files: impl Iterator<Item = &'a str>) -> Self {
+        Self {
+            files: files.map(escaped).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// A name, or all of a file's part, that is not translated.
+    pub(super) fn error(&mut self, place: Location, message: impl Into<String>) {
+        self.push(Severity::Error, place, message.into());
+    }
+
+    /// An option that is left out of what is printed.
+    pub(super) fn warning(&mut self, place: Location, message: impl Into<String>) {
+        self.push(Severity::Warning, place, message.into());
+    }
+
+    /// What needs no counterpart, or deserves a look.
+    pub(super) fn note(&mut self, place: Location, message: impl Into<String>) {
+        self.push(Severity::Note, place, message.into());
+    }
+
+    /// The faults of a file that is not of its format.
+    pub(super) fn unreadable(&mut self, file: usize, findings: Diagnostics) {
+        if let Err(report) = findings.finish(None, ()) {
+            self.is_unreadable = true;
+            report.iter().for_each(|finding| self.keep(file, finding.clone()));
+        }
+    }
+
+    fn push(&mut self, severity: Severity, place: Location, message: String) {
+        let finding = Diagnostic {
+            severity,
+            position: Some(place.position),
+            key: String::new(),
+            message,
+        };
+        self.keep(place.file, finding);
+    }
+
+    /// A file of 16 MiB may have a million faults: no more are kept than twice those that are shown.
+    fn keep(&mut self, file: usize, finding: Diagnostic) {
+        self.leaves_out |= finding.severity != Severity::Note;
+        self.found.push((file, finding));
+        if self.found.len() >= 2 * MAX_LINES {
+            self.sort();
+            self.dropped += self.found.len() - MAX_LINES;
+            self.found.truncate(MAX_LINES);
+        }
+    }
+
+    fn sort(&mut self) {
+        self.found.sort_by_key(|(file, finding)| (*file, finding.position));
+    }
+
+    /// A place as a remark on another one names it: `FILE:LINE:COLUMN`.
+    pub(super) fn shown(&self, place: Location) -> String {
+        format!("{}:{}", self.name(place.file), place.position)
+    }
+
+    /// The result with that text: the remarks as lines, in the order of the files, and no more than a person would read.
+    pub(super) fn finish(mut self, text: String) -> Imported {
+        self.sort();
+        let shown = self.found.iter().take(MAX_LINES);
+        let line = |(file, finding): &(usize, Diagnostic)| format!("{}:{finding}", self.name(*file));
+        let mut remarks: Vec<_> = shown.map(line).collect();
+        let more = self.dropped + self.found.len().saturating_sub(MAX_LINES);
+        if more > 0 {
+            remarks.push(format!("and {more} more"));
+        }
+        let extent = match (self.is_unreadable, self.leaves_out) {
+            (true, _) => Extent::Unreadable,
+            (false, true) => Extent::Part,
+            (false, false) => Extent::Whole,
+        };
+        Imported { text, remarks, extent }
+    }
+
+    fn name(&self, file: usize) -> &str {
+        self.files.get(file).map_or("", String::as_str)
+    }
+}
+
+/// As many as a person would read.
+const MAX_LINES: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_remarks_of_a_million_are_kept_and_the_others_counted() {
+        let mut remarks = ImportDiagnostics::new(["a", "b"].into_iter());
+        remarks.error(place(1, 1), "b");
+        for line in (1..=50_000).rev() {
+            remarks.note(place(0, line), "a");
+            assert!(remarks.found.len() <= 2 * MAX_LINES);
+        }
+        let Imported {
+            remarks: lines, extent, ..
+        } = remarks.finish(String::new());
+        assert_eq!(extent, Extent::Part);
+        assert_eq!(lines.len(), MAX_LINES + 1);
+        assert!(
+            lines[0].starts_with("a:1:1: ") && lines[9_999].starts_with("a:10000:1: "),
+            "{}",
+            lines[9_999]
+        );
+        assert_eq!(lines[10_000], "and 40001 more");
+    }
+
+    fn place(file: usize, line: u64) -> Location {
+        Location {
+            file,
+            position: Position { line, column: 1 },
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! The lists of all replicas as one.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::replica::Replica;
+use super::request::{AdminRequest, ReplicaError};
+use crate::daemon::admin::api::{Client, Query, Sort, Target, Tunnel};
+
+/// Items of all replicas, and which of those have answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MergedList<T> {
+    /// In the order of the query.
+    pub items: Vec<FromReplica<T>>,
+    /// How many there are on the replicas that have answered.
+    pub total: usize,
+    /// All replicas.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// An item of a replica.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FromReplica<T> {
+    /// The name of the replica.
+    pub replica: String,
+    /// The item.
+    #[serde(flatten)]
+    pub item: T,
+}
+
+/// Whether a replica has answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Its name.
+    pub replica: String,
+    /// Why it has not; `None` if it has.
+    pub error: Option<String>,
+}
+
+impl<T> MergedList<T> {
+    /// Whether all replicas have answered.
+    pub fn is_complete(&self) -> bool {
+        self.replicas.iter().all(ReplicaStatus::answers)
+    }
+}
+
+impl FromReplica<Tunnel> {
+    /// `namespace/service` of its target.
+    pub fn target(&self) -> String {
+        format!("{}/{}", self.item.target_namespace, self.item.target_service)
+    }
+}
+
+impl ReplicaStatus {
+    /// Returns whether the replica has answered.
+    pub fn answers(&self) -> bool {
+        self.error.is_none()
+    }
+}
+
+impl Replica {
+    /// Returns all of its items that a query is for.
+    pub(crate) async fn list<T: Item>(&self, query: &Query) -> Result<Vec<T>, ReplicaError> {
+        Ok(Box::pin(all(self, query)).await?.0)
+    }
+}
+
+/// What the API lists.
+pub trait Item: DeserializeOwned {
+    /// The path of the list.
+    const PATH: &'static str;
+
+    /// Returns the item's place in the order of the API: by that value, then by name.
+    fn place(&self, sort: Sort) -> (Reverse<u64>, String);
+}
+
+impl Item for Tunnel {
+    const PATH: &'static str = "/tunnels";
+
+    fn place(&self, sort: Sort) -> (Reverse<u64>, String) {
+        let key = match sort {
+            Sort::Bytes => self.bytes_sent.saturating_add(self.bytes_received),
+            Sort::Rate => self.sent_per_second.saturating_add(self.received_per_second),
+            Sort::Age => self.age_ms,
+            Sort::Idle => self.idle_ms,
+        };
+        (Reverse(key), self.tunnel_id.clone())
+    }
+}
+
+impl Item for Target {
+    const PATH: &'static str = "/targets";
+
+    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+        (Reverse(0), format!("{} {}", self.namespace, self.service))
+    }
+}
+
+impl Item for Client {
+    const PATH: &'static str = "/clients";
+
+    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+        (Reverse(self.tunnels as u64), format!("{} {}", self.address, self.user))
+    }
+}
+
+/// A part of a list.
+#[derive(Deserialize)]
+struct Part<T> {
+    #[serde(alias = "tunnels", alias = "targets", alias = "clients")]
+    items: Vec<T>,
+    /// The number of items of the whole list.
+    total: usize,
+    /// The cursor of the next part; `None` in the last one.
+    next: Option<String>,
+}
+
+/// The items of one replica, part by part, and how many there are.
+pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
+    // Each part has a deadline of its own.
+    let timeout = replica.deadline().saturating_mul(MAX_LIST);
+    all_within(timeout, query, |ask| async move { replica.ask_sized(&ask).await }).await
+}
+
+/// The same, by a function that asks for one part and returns it with its bytes.
+async fn all_within<T, F>(
+    max: Duration,
+    query: &Query,
+    ask: impl Fn(AdminRequest) -> F,
+) -> Result<(Vec<T>, usize), ReplicaError>
+where
+    T: Item,
+    F: Future<Output = Result<(Part<T>, usize), ReplicaError>>,
+{
+    let late = |_| {
+        let max = humantime::format_duration(max);
+        Err(ReplicaError::LimitExceeded(format!("its list has no end within {max}")))
+    };
+    let parts = async {
+        let wanted = query.limit.unwrap_or(usize::MAX);
+        let mut items: Vec<T> = Vec::new();
+        let mut bytes = 0;
+        let mut cursor: Option<String> = None;
+        loop {
+            let limit = (wanted - items.len()).clamp(1, MAX_PAGE_ITEMS);
+            let query = Query {
+                limit: Some(limit),
+                cursor: cursor.clone(),
+                ..query.clone()
+            };
+            let (part, length) = ask(AdminRequest::get(path_of(T::PATH, &query))).await?;
+            bytes += length;
+            if bytes > MAX_BYTES {
+                let max = MAX_BYTES >> 20;
+                let said = format!("its list is too long: more than {max} MiB");
+                return Err(ReplicaError::LimitExceeded(said));
+            }
+            let is_empty = part.items.is_empty();
+            items.extend(part.items);
+            if part.next.is_none() || items.len() >= wanted {
+                return Ok((items, part.total));
+            }
+            if is_empty || part.next == cursor {
+                return Err(ReplicaError::Unexpected("its list does not advance".to_owned()));
+            }
+            cursor = part.next;
+        }
+    };
+    timeout(max, parts).await.unwrap_or_else(late)
+}
+
+/// Returns the path with the query.
+pub(super) fn path_of(path: &str, query: &Query) -> String {
+    // A struct of texts and numbers always has one.
+    let query = serde_urlencoded::to_string(query).unwrap_or_default();
+    format!("{path}?{query}")
+}
+
+/// The answers of all replicas as one.
+pub(super) fn merge<T: Item>(
+    answers: impl IntoIterator<Item = (String, Result<(Vec<T>, usize), ReplicaError>)>,
+    query: &Query,
+) -> MergedList<T> {
+    let mut listed = MergedList {
+        items: Vec::new(),
+        total: 0,
+        replicas: Vec::new(),
+    };
+    for (replica, answer) in answers {
+        let error = answer.as_ref().err().map(ToString::to_string);
+        let (items, total) = answer.unwrap_or_default();
+        let own = items.into_iter().map(|item| FromReplica {
+            replica: replica.clone(),
+            item,
+        });
+        listed.items.extend(own);
+        listed.total = listed.total.saturating_add(total);
+        listed.replicas.push(ReplicaStatus { replica, error });
+    }
+    listed
+        .items
+        .sort_by_cached_key(|row| row.item.place(query.sort.unwrap_or_default()));
+    listed.items.truncate(query.limit.unwrap_or(usize::MAX));
+    listed
+}
+
+/// Items of one answer at most.
+pub(super) const MAX_PAGE_ITEMS: usize = 2000;
+/// Of the list of one replica in JSON. The 100,000 tunnels that a process has by default at most take less.
+const MAX_BYTES: usize = 128 << 20;
+/// A whole list, in deadlines of one part. A part takes far less than its deadline, so these are enough for the fifty parts of 100,000
+/// tunnels.
+const MAX_LIST: u32 = 12;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn client(tunnels: usize) -> Client {
+        Client {
+            address: [192, 0, 2, 1].into(),
+            user: String::new(),
+            tunnels,
+            bytes_sent: u64::MAX,
+            bytes_received: u64::MAX,
+            idle_ms: 0,
+        }
+    }
+
+    fn tunnel(number: usize) -> Tunnel {
+        let tunnel = serde_json::json!({
+            "tunnel_id": format!("89ab4567-{number:x}"), "since": "2026-01-01T00:00:00.000Z",
+            "last_active": "2026-01-01T00:00:00.000Z", "client.address": "192.0.2.7",
+            "client.software": "OpenSSH_9.6p1 Ubuntu-3ubuntu13", "user.name": "alice@example.com", "http.version": "1",
+            "tls.version": "1.3", "server.address": "devbox.team-a", "target.namespace": "team-a",
+            "target.service": "devbox", "upstream.address": "10.42.1.7:22", "upstream.node": "node-7.example.com",
+            "upstream.software": "OpenSSH_9.2p1 Debian-2+deb12u3", "download": {"rate": "unlimited"},
+            "upload": {"rate": "unlimited"},
+        });
+        serde_json::from_value(tunnel).unwrap()
+    }
+
+    #[test]
+    fn the_tunnels_of_a_process_at_its_default_cap_are_listed() {
+        let usual = serde_json::to_string(&tunnel(0xffff)).unwrap().len();
+        assert!(usual * 100_000 < MAX_BYTES, "{usual}");
+    }
+
+    /// Returns the number of requests to a replica that answers after a second, and the error. The number of the answer gives its
+    /// items and the cursor.
+    async fn goes_on(bytes: usize, part: impl Fn(usize) -> (usize, String)) -> (usize, String) {
+        let asked = Cell::new(0);
+        let ask = |_| {
+            asked.set(asked.get() + 1);
+            assert!(asked.get() < 1_000, "asked for ever");
+            let (items, next) = part(asked.get());
+            async move {
+                sleep(Duration::from_secs(1)).await;
+                let part = Part {
+                    items: vec![client(1); items],
+                    total: 0,
+                    next: Some(next),
+                };
+                Ok((part, bytes))
+            }
+        };
+        let listed = all_within::<Client, _>(Duration::from_mins(1), &Query::default(), ask).await;
+        (asked.get(), listed.unwrap_err().to_string())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_without_an_end_is_given_up() {
+        let (asked, error) = goes_on(100, |number| (1, number.to_string())).await;
+        assert!((59..=61).contains(&asked), "{asked}");
+        assert_eq!(error, "its list has no end within 1m");
+        let (asked, error) = goes_on(30 << 20, |number| (1, number.to_string())).await;
+        assert_eq!((asked, &*error), (5, "its list is too long: more than 128 MiB"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_brings_nothing_is_not_asked_for_again() {
+        let stuck = "does not answer as switchboard does: its list does not advance".to_owned();
+        assert_eq!(goes_on(100, |number| (0, number.to_string())).await, (1, stuck.clone()));
+        assert_eq!(goes_on(100, |_| (1, "x".to_owned())).await, (2, stuck));
+    }
+
+    #[tokio::test]
+    async fn a_replica_whose_list_does_not_advance_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let replica = Replica::at(listener.local_addr().unwrap(), Duration::from_mins(2));
+        let serving = tokio::spawn(async move {
+            // A second request would be refused.
+            let (mut stream, _) = listener.accept().await.unwrap();
+            drop(listener);
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            let body = r#"{"items":[],"total":0,"next":"x"}"#;
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let answer = all::<Client>(&replica, &Query::default()).await;
+        let listed = merge(vec![("one".to_owned(), answer)], &Query::default());
+        assert_eq!(listed.replicas[0].replica, "one");
+        let error = listed.replicas[0].error.as_deref().unwrap();
+        assert!(error.ends_with("its list does not advance"), "{error}");
+        serving.await.unwrap();
+    }
+
+    #[test]
+    fn values_of_a_query_are_encoded() {
+        let query = Query {
+            target: Some("static/a:22".into()),
+            client: Some("2001:db8::1".parse().unwrap()),
+            user: Some("a&b=c ü".into()),
+            node: Some("n".into()),
+            limit: Some(7),
+            sort: Some(Sort::Idle),
+            cursor: Some("a-_1".into()),
+        };
+        assert_eq!(
+            path_of("/tunnels", &query),
+            "/tunnels?target=static%2Fa%3A22&client=2001%3Adb8%3A%3A1&user=a%26b%3Dc+%C3%BC&node=n&sort=idle&limit=7&cursor=a-_1"
+        );
+    }
+
+    #[test]
+    fn sums_of_made_up_numbers_stay_at_the_largest() {
+        let answer = |replica: &str| (replica.to_owned(), Ok((vec![client(usize::MAX)], usize::MAX)));
+        let listed = merge(vec![answer("a"), answer("b")], &Query::default());
+        assert_eq!((listed.items.len(), listed.total), (2, usize::MAX));
+        assert_eq!(crate::operator::replicas::by_client(&listed), [client(usize::MAX)]);
+    }
+}

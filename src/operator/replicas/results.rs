@@ -1,0 +1,198 @@
+//! What came of a change on all replicas, and lists in which one thing of many replicas is one row.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::merge::{FromReplica, MergedList, ReplicaStatus};
+use crate::base::text::is_unprintable;
+use crate::daemon::admin::api::{Client, Closed, Target};
+
+/// What has changed, and which replicas have answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChangeResult<T> {
+    /// The things as they are now, with their replicas.
+    pub changed: Vec<FromReplica<T>>,
+    /// All replicas.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+impl<T> Default for ChangeResult<T> {
+    fn default() -> Self {
+        Self {
+            changed: Vec::new(),
+            replicas: Vec::new(),
+        }
+    }
+}
+
+impl<T> ChangeResult<T> {
+    /// Adds what came of a further change. A replica that has failed once has failed.
+    pub fn add(&mut self, further: Self) {
+        self.changed.extend(further.changed);
+        for state in further.replicas {
+            match self.replicas.iter_mut().find(|known| known.replica == state.replica) {
+                Some(known) => known.error = known.error.take().or(state.error),
+                None => self.replicas.push(state),
+            }
+        }
+    }
+}
+
+/// The tunnels that are told to end.
+pub type ClosedTunnels = ChangeResult<Id>;
+
+/// The id of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Id {
+    /// As in the access log.
+    pub tunnel_id: String,
+}
+
+impl From<ChangeResult<Closed>> for ClosedTunnels {
+    fn from(closed: ChangeResult<Closed>) -> Self {
+        let ids = closed.changed.into_iter().flat_map(|FromReplica { replica, item }| {
+            let of = move |tunnel_id| FromReplica {
+                replica: replica.clone(),
+                item: Id { tunnel_id },
+            };
+            item.closed.into_iter().map(of)
+        });
+        Self {
+            changed: ids.collect(),
+            replicas: closed.replicas,
+        }
+    }
+}
+
+/// A target of all replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TargetRow {
+    /// The namespace of its Service, or `static`.
+    #[serde(rename = "target.namespace")]
+    pub namespace: String,
+    /// Its Service, or the authority of a static target.
+    #[serde(rename = "target.service")]
+    pub service: String,
+    /// Its ready endpoints.
+    pub endpoints_ready: u32,
+    /// All of its endpoints.
+    pub endpoints: u32,
+    /// The addresses that are dialled.
+    pub addresses: Vec<SocketAddr>,
+    /// The nodes of its addresses, as the first replica sees them.
+    #[serde(skip)]
+    pub nodes: Vec<String>,
+    /// True if every replica that has it lets no new tunnel begin.
+    pub is_cordoned: bool,
+    /// The replicas that let no new tunnel begin.
+    pub cordoned_by: Vec<String>,
+    /// Its tunnels on all replicas.
+    pub tunnels: usize,
+    /// The number of replicas that have it.
+    #[serde(skip)]
+    pub replicas: usize,
+}
+
+/// The targets of all replicas, given with those, each once, in the order of their names.
+pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -> Vec<TargetRow> {
+    let mut rows: BTreeMap<_, TargetRow> = BTreeMap::new();
+    for (replica, item) in targets {
+        let row = rows.entry((&item.namespace, &item.service));
+        let row = row.or_insert_with(|| TargetRow {
+            namespace: item.namespace.clone(),
+            service: item.service.clone(),
+            nodes: item.nodes.clone(),
+            is_cordoned: true,
+            ..TargetRow::default()
+        });
+        // Replicas see the same endpoints, some of them a moment later.
+        row.endpoints_ready = row.endpoints_ready.max(item.endpoints_ready);
+        row.endpoints = row.endpoints.max(item.endpoints);
+        if item.addresses.len() > row.addresses.len() {
+            row.addresses.clone_from(&item.addresses);
+        }
+        row.is_cordoned &= item.is_cordoned;
+        row.cordoned_by.extend(item.is_cordoned.then(|| replica.to_owned()));
+        row.tunnels = row.tunnels.saturating_add(item.tunnels);
+        row.replicas += 1;
+    }
+    rows.into_values().collect()
+}
+
+/// The clients of all replicas, each address and user once, those with the most tunnels first.
+pub fn by_client(listed: &MergedList<Client>) -> Vec<Client> {
+    let mut rows: BTreeMap<(_, &str), Client> = BTreeMap::new();
+    for FromReplica { item, .. } in &listed.items {
+        let known = rows.entry((item.address, &item.user));
+        let add = |row: &mut Client| {
+            row.tunnels = row.tunnels.saturating_add(item.tunnels);
+            row.bytes_sent = row.bytes_sent.saturating_add(item.bytes_sent);
+            row.bytes_received = row.bytes_received.saturating_add(item.bytes_received);
+            row.idle_ms = row.idle_ms.min(item.idle_ms);
+        };
+        known.and_modify(add).or_insert_with(|| item.clone());
+    }
+    let mut rows: Vec<_> = rows.into_values().collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.tunnels));
+    rows
+}
+
+/// The JSON of a value of this module or of the API, on several lines. Characters that cannot be seen, or that a terminal
+/// would obey, are escaped: a program reads the same texts.
+pub fn json(value: &impl Serialize) -> String {
+    // Its keys are texts, so it has one.
+    let json = serde_json::to_string_pretty(value).unwrap_or_default();
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        // Only texts have them: the lines between are of spaces and line feeds.
+        match character {
+            '\n' => escaped.push(character),
+            _ if is_unprintable(character) => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    escaped += &format!("\\u{unit:04x}");
+                }
+            }
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_of_two_replicas_is_one_row() {
+        let target = |tunnels, is_cordoned| Target {
+            namespace: "team".into(),
+            service: "box".into(),
+            endpoints_ready: 1,
+            endpoints: 2,
+            addresses: Vec::new(),
+            is_cordoned,
+            tunnels,
+            nodes: vec!["node-7".to_owned()],
+            last_activity: None,
+        };
+        let rows = by_target([("a", &target(3, true)), ("b", &target(4, false))]);
+        let row = TargetRow {
+            namespace: "team".to_owned(),
+            service: "box".to_owned(),
+            endpoints_ready: 1,
+            endpoints: 2,
+            addresses: Vec::new(),
+            nodes: vec!["node-7".to_owned()],
+            is_cordoned: false,
+            cordoned_by: vec!["a".to_owned()],
+            tunnels: 7,
+            replicas: 2,
+        };
+        assert_eq!(rows, [row]);
+        let made_up = target(usize::MAX, true);
+        let rows = by_target([("a", &made_up), ("b", &made_up)]);
+        assert_eq!((rows[0].tunnels, rows[0].is_cordoned), (usize::MAX, true));
+    }
+}

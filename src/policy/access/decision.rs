@@ -1,0 +1,242 @@
+//! Decides which user a request has, and whether that user may reach a target: when a tunnel begins, and again while it
+//! runs.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+
+use super::evidence::credential::Credential;
+use super::evidence::{self, RequestCredentials, Subject, brief};
+use super::reviewer::{Action, Decision, Verdict};
+use super::reviews::{How, Inquiry, Reviews, instant};
+use super::sources::AccessConfig;
+use super::tickets::{EXPIRED, TicketLookup, UNKNOWN};
+use super::user::{AUTHENTICATED, Method, User};
+use crate::base::boxed::boxed;
+use crate::policy::allowlist::{Target, UserLists};
+use crate::protocol::phrase::Phrase;
+use crate::tunnel::metrics::Metrics;
+use crate::tunnel::outcome::{Refusal, RefusalReason};
+
+/// Judges requests, and tunnels that run, by the rules of now.
+#[derive(Debug)]
+pub(super) struct Judge {
+    pub(super) rules: ArcSwap<AccessConfig>,
+    pub(super) questions: Arc<Reviews>,
+    pub(super) metrics: Metrics,
+}
+
+/// Why a user may not reach a target.
+#[derive(Debug)]
+pub(super) enum NotAllowed {
+    /// The API server denies it. That ends tunnels when it comes twice: a server that has just started knows no binding yet.
+    Denied(Refusal),
+    /// It is known here, such as by the lists of the target, and counts at once.
+    Ended(Refusal),
+    /// There is no answer, or none that is complete.
+    Unknown,
+}
+
+impl Judge {
+    /// Proves the user of a request.
+    pub(super) async fn authenticate(
+        &self,
+        rules: &Arc<AccessConfig>,
+        mut evidence: RequestCredentials<'_>,
+    ) -> Result<Subject, Refusal> {
+        if let Err(refusal) = evidence.check_transport(rules.options.cleartext) {
+            if evidence.credential.is_some() {
+                self.metrics.access_burnt.inc();
+            }
+            return Err(refusal.into());
+        }
+        let knows_certificates = rules.options.kubernetes.as_ref().is_some_and(|own| own.certificates);
+        let certified = match knows_certificates {
+            true => evidence.certificate_user()?,
+            false => None,
+        };
+        let credential = evidence.take_credential()?;
+        let credential = credential.map(|credential| rules.sources.normalize(credential));
+        let user = match &credential {
+            Some(credential) => {
+                let user = self.prove(rules, credential, &evidence).await?;
+                if let Some(certified) = &certified {
+                    evidence::check_same(&user, certified)?;
+                }
+                user
+            }
+            None => Arc::new(certified.clone().ok_or(RefusalReason::CredentialsRequired)?),
+        };
+        let of_certificate = certified.as_ref().and_then(|certified| certified.expires);
+        let expires = user.expires.into_iter().chain(of_certificate).min();
+        let certificate = evidence.peer.filter(|_| certified.is_some()).cloned();
+        let key = &self.questions.key;
+        Ok(Subject {
+            expires: expires.map(instant),
+            digest: key.subject(&user, credential.as_ref(), certificate.as_deref()),
+            user,
+            credential,
+            certificate,
+            client: evidence.client,
+        })
+    }
+
+    /// Proves the user of a credential.
+    async fn prove(
+        &self,
+        rules: &Arc<AccessConfig>,
+        credential: &Credential,
+        evidence: &RequestCredentials<'_>,
+    ) -> Result<Arc<User>, Refusal> {
+        let inquiry = Inquiry {
+            rules: Arc::clone(rules),
+            client: evidence.client,
+            how: How::Login,
+        };
+        if !self.questions.allows_guess(rules, credential, inquiry.client) {
+            return Err(RefusalReason::GuessRate.into());
+        }
+        match self.questions.authenticate(&inquiry, credential).await {
+            Ok(Verdict::Authenticated(user)) => evidence::check_user(&user).map(|()| user),
+            Ok(Verdict::Rejected(phrase)) => Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase)),
+            Err(_) => Err(RefusalReason::AuthorizationUnavailable.into()),
+        }
+    }
+
+    /// Decides whether a subject may reach a target: the one that is dialled, by whatever name it was asked for. Returns why
+    /// it may.
+    pub(super) async fn check(&self, subject: &Subject, target: &Target, how: How) -> Result<Box<str>, NotAllowed> {
+        let inquiry = Inquiry {
+            rules: self.rules.load_full(),
+            client: subject.client,
+            how,
+        };
+        let mut user = user_here(&inquiry.rules, subject, target, how)?;
+        if how != How::Login {
+            user = boxed(self.reauthenticate(&inquiry, subject, user)).await?;
+        }
+        let Some(action) = action(&inquiry.rules, &user, target)? else {
+            return Ok(BY_LIST.into());
+        };
+        let denied = || denial(&user, target).with_details(&format!("needs {action}"));
+        match self.questions.authorize(&inquiry, &user, &action).await {
+            Ok(Decision {
+                allowed: true, reason, ..
+            }) => Ok(reason),
+            Ok(Decision { complete, .. }) if complete || how == How::Login => Err(NotAllowed::Denied(denied())),
+            Ok(_) | Err(_) => Err(NotAllowed::Unknown),
+        }
+    }
+
+    /// Returns the user that the credential proves now; without an answer, and without a credential that counts, the one that
+    /// it proved before.
+    async fn reauthenticate(
+        &self,
+        inquiry: &Inquiry,
+        subject: &Subject,
+        user: Arc<User>,
+    ) -> Result<Arc<User>, NotAllowed> {
+        // A credential that has expired proves nothing, and has not been taken back: that is left to `at_expiry`. A little
+        // before, too: the clock of the API server may be ahead.
+        let credential = subject.credential.as_ref().filter(|_| !subject.expires_within(SKEW));
+        let Some(credential) = credential.filter(|_| user.method != Method::Ticket) else {
+            return Ok(user);
+        };
+        match self.questions.authenticate(inquiry, credential).await {
+            Ok(Verdict::Authenticated(again)) if again.name == user.name && evidence::check_user(&again).is_ok() => {
+                Ok(again)
+            }
+            Ok(Verdict::Authenticated(_) | Verdict::Rejected(_)) => {
+                Err(NotAllowed::Denied(RefusalReason::CredentialsRefused.into()))
+            }
+            Err(_) => Ok(user),
+        }
+    }
+
+    /// Judges tunnels that run by what is known here, without a question.
+    pub(super) fn judge_here(&self, subject: &Subject, target: &Target) -> Result<(), NotAllowed> {
+        let rules = self.rules.load();
+        let user = user_here(&rules, subject, target, How::Recheck)?;
+        action(&rules, &user, target).map(drop)
+    }
+
+    /// Returns whether the ticket of tunnels that run proves the user that it proved before, with the same groups.
+    pub(super) fn has_same_ticket(&self, subject: &Subject, target: &Target) -> bool {
+        let user = user_here(&self.rules.load(), subject, target, How::Recheck);
+        user.is_ok_and(|user| user == subject.user)
+    }
+}
+
+/// Returns the user of a subject as far as it is known here: by its ticket, which may have been taken back since, or be for
+/// another target; by the file of users, which the user may have left.
+fn user_here(rules: &AccessConfig, subject: &Subject, target: &Target, how: How) -> Result<Arc<User>, NotAllowed> {
+    let user = &subject.user;
+    let refused = |phrase| {
+        Err(NotAllowed::Ended(Refusal::with_phrase(
+            RefusalReason::CredentialsRefused,
+            phrase,
+        )))
+    };
+    match (user.method, &subject.credential) {
+        // That of tunnels that run is left to `at_expiry`.
+        (Method::Ticket, _) if how != How::Login && subject.expires_within(Duration::ZERO) => Ok(Arc::clone(user)),
+        (Method::Ticket, Some(Credential::Bearer(text))) => {
+            let ticket = rules.sources.ticket(text);
+            match ticket.map(|(tickets, key)| tickets.lookup(key, SystemTime::now())) {
+                Some(TicketLookup::Proved(proof)) if proof.user.name == user.name => match &proof.target {
+                    Some(own) if !proof.allows(target.id()) => {
+                        let details = format!("the ticket is for {} alone", brief(&own.to_string()));
+                        Err(NotAllowed::Ended(denial(user, target).with_details(&details)))
+                    }
+                    Some(_) | None => Ok(proof.user),
+                },
+                Some(TicketLookup::Unlisted) if how == How::Login => Err(NotAllowed::Unknown),
+                Some(TicketLookup::Unlisted) => Ok(Arc::clone(user)),
+                Some(TicketLookup::Expired) => refused(EXPIRED),
+                Some(_) | None => refused(UNKNOWN),
+            }
+        }
+        (Method::Password, _) => match &rules.sources.users {
+            Some(users) if users.contains(&user.name) => Ok(Arc::clone(user)),
+            Some(_) | None => Err(NotAllowed::Ended(RefusalReason::CredentialsRefused.into())),
+        },
+        (Method::Ticket, _) => refused(UNKNOWN),
+        (Method::TokenReview | Method::Oidc | Method::Certificate, _) => Ok(Arc::clone(user)),
+    }
+}
+
+/// Returns the question that decides whether the user may reach the target; `None` if the target's lists allow it. They
+/// replace the question.
+fn action(rules: &AccessConfig, user: &User, target: &Target) -> Result<Option<Action>, NotAllowed> {
+    let ended = |details| Err(NotAllowed::Ended(denial(user, target).with_details(details)));
+    match target.user_lists() {
+        Some(lists) if is_listed(user, &lists) => Ok(None),
+        Some(_) => ended("neither allowed_users nor allowed_groups names the user"),
+        None => match rules.action(target.id()) {
+            None => ended("the target names no allowed_users and no allowed_groups"),
+            action => Ok(action),
+        },
+    }
+}
+
+fn is_listed(user: &User, lists: &UserLists) -> bool {
+    let is_member = |group: &str| group == AUTHENTICATED || user.groups.iter().any(|own| **own == *group);
+    lists.users.contains(&user.name) || lists.groups.iter().any(|group| is_member(group))
+}
+
+/// The refusal of a user that may not reach a target.
+fn denial(user: &User, target: &Target) -> Refusal {
+    let id = target.id();
+    let target = match id.is_static() {
+        true => brief(&id.service),
+        false => format!("{}.{}", brief(&id.service), brief(&id.namespace)),
+    };
+    let before = format!("{} may not ssh to ", brief(&user.name));
+    Refusal::new(RefusalReason::NotAuthorized, Phrase::naming(before, &target))
+}
+
+/// The reason of a decision by the lists of a target.
+const BY_LIST: &str = "named by the target";
+/// The most that two clocks differ.
+const SKEW: Duration = Duration::from_secs(60);

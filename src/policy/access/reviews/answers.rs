@@ -1,0 +1,391 @@
+//! Recent answers, and the questions that are asked at the moment: one for all that ask the same.
+//!
+//! A yes and a no are kept apart, so that invalid credentials evict only each other. A failure to answer is not kept.
+//! Each answer has the time at which it was asked for: what has changed since then is not in it.
+//!
+//! quick_cache has no times, and moka's are those of a clock of its own, which a test cannot pause; neither keeps an
+//! answer that is no longer fresh for the day on which there is no other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::policy::access::evidence::digest::Digest;
+use crate::policy::access::reviewer::{BUSY, ReviewError, busy};
+
+/// An answer, or why there is none.
+pub(in crate::policy::access) type ReviewResult<T> = Result<T, ReviewError>;
+
+/// The answers to one kind of question, by the digests of the questions.
+#[derive(Debug)]
+pub(super) struct Answers<V> {
+    state: Mutex<State<V>>,
+}
+
+#[derive(Debug)]
+struct State<V> {
+    yes: Cache<V>,
+    no: Cache<V>,
+    running: HashMap<Digest, Flight<V>>,
+}
+
+/// A question that is being asked. Its sender is dropped with its task, also by a panic.
+#[derive(Clone, Debug)]
+struct Flight<V> {
+    begun: Instant,
+    answer: watch::Receiver<Option<ReviewResult<V>>>,
+}
+
+/// Answers of one kind; the oldest one leaves first.
+#[derive(Debug)]
+struct Cache<V> {
+    entries: HashMap<Digest, (Known<V>, u64)>,
+    /// By age: the oldest one first.
+    order: BTreeMap<u64, Digest>,
+    next: u64,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+/// An answer that is remembered.
+#[derive(Debug)]
+pub(super) struct Known<V> {
+    pub(super) value: V,
+    /// When it was asked for.
+    pub(super) asked: Instant,
+    /// When it ends to count.
+    pub(super) expires: Option<Instant>,
+    /// Its bytes on the heap.
+    pub(super) size: usize,
+}
+
+impl<V: Clone + Send + Sync + 'static> Answers<V> {
+    /// Creates an empty memory for that many bytes of each kind.
+    pub(super) fn new(most_yes: usize, most_no: usize) -> Arc<Self> {
+        let state = Mutex::new(State {
+            yes: Cache::new(most_yes),
+            no: Cache::new(most_no),
+            running: HashMap::new(),
+        });
+        Arc::new(Self { state })
+    }
+
+    /// Returns the yes that was asked for within that time.
+    pub(super) fn yes(&self, question: &Digest, timeout: Duration) -> Option<V> {
+        self.state.lock().yes.get(question, timeout, None)
+    }
+
+    /// Returns the answer that was asked for within the time for a yes or that for a no, and not before `since`.
+    pub(super) fn fresh(&self, question: &Digest, timeout: [Duration; 2], since: Option<Instant>) -> Option<V> {
+        let ([yes, no], state) = (timeout, self.state.lock());
+        let allowed = state.yes.get(question, yes, since);
+        allowed.or_else(|| state.no.get(question, no, since))
+    }
+
+    /// Remembers an answer in place of any other one to that question, but for one that was asked for later.
+    pub(super) fn put(&self, question: Digest, is_yes: bool, known: Known<V>) {
+        let State { yes, no, .. } = &mut *self.state.lock();
+        let is_older = |cache: &&mut Cache<V>| {
+            let other = cache.entries.get(&question);
+            other.is_some_and(|(other, _)| other.asked > known.asked)
+        };
+        if [&yes, &no].into_iter().any(is_older) {
+            return;
+        }
+        let (own, other) = if is_yes { (yes, no) } else { (no, yes) };
+        other.remove(&question);
+        own.put(question, known);
+    }
+
+    /// Forgets each yes of which `applies` is true.
+    pub(super) fn remove_where(&self, applies: impl Fn(&V) -> bool) {
+        let yes = &mut self.state.lock().yes;
+        let all = yes.entries.iter();
+        let due: Vec<_> = all
+            .filter(|(_, (known, _))| applies(&known.value))
+            .map(|(question, _)| *question)
+            .collect();
+        due.iter().for_each(|question| yes.remove(question));
+    }
+
+    /// Forgets all answers.
+    pub(super) fn clear(&self) {
+        let State { yes, no, .. } = &mut *self.state.lock();
+        *yes = Cache::new(yes.max_bytes);
+        *no = Cache::new(no.max_bytes);
+    }
+
+    /// Returns how many answers are a yes, and how many a no.
+    pub(super) fn len(&self) -> [usize; 2] {
+        let state = self.state.lock();
+        [state.yes.entries.len(), state.no.entries.len()]
+    }
+
+    /// Asks a question, once for all that ask it. One that began before `since` is not joined. It goes on if its client
+    /// leaves: another client may wait for it, and the answer is remembered.
+    ///
+    /// A `busy` that the limits of the first client caused is not shared: the others ask again.
+    pub(super) async fn run<F>(
+        self: &Arc<Self>,
+        question: Digest,
+        since: Option<Instant>,
+        ask: impl Fn() -> F,
+    ) -> ReviewResult<V>
+    where
+        F: Future<Output = ReviewResult<V>> + Send + 'static,
+    {
+        for _ in 0..MAX_JOINED {
+            let (mut flight, is_first) = self.flight(question, since, &ask);
+            let answer = flight.answer.wait_for(Option::is_some).await.ok();
+            match answer.and_then(|answer| answer.clone()) {
+                Some(Err(unavailable)) if unavailable.kind == BUSY && !is_first => {}
+                Some(answer) => return answer,
+                None => return Err(ReviewError::new("internal", "the question was not finished")),
+            }
+        }
+        Err(busy())
+    }
+
+    /// Returns the flight of a question, and whether it begins with this call.
+    fn flight<F>(self: &Arc<Self>, question: Digest, since: Option<Instant>, ask: impl Fn() -> F) -> (Flight<V>, bool)
+    where
+        F: Future<Output = ReviewResult<V>> + Send + 'static,
+    {
+        let mut state = self.state.lock();
+        let is_current = |flight: &&Flight<V>| {
+            let has_ended = flight.answer.has_changed().is_err();
+            !has_ended && since.is_none_or(|since| flight.begun >= since)
+        };
+        if let Some(flight) = state.running.get(&question).filter(is_current) {
+            return (flight.clone(), false);
+        }
+        let (sender, answer) = watch::channel(None);
+        let flight = Flight {
+            begun: Instant::now(),
+            answer,
+        };
+        state.running.insert(question, flight.clone());
+        let (own, asked) = (Arc::clone(self), ask());
+        tokio::spawn(async move {
+            sender.send_replace(Some(asked.await));
+            let mut state = own.state.lock();
+            // There may be a later one of the same question.
+            let is_own = |flight: &Flight<V>| sender.subscribe().same_channel(&flight.answer);
+            if state.running.get(&question).is_some_and(is_own) {
+                state.running.remove(&question);
+            }
+        });
+        (flight, true)
+    }
+}
+
+impl<V: Clone> Cache<V> {
+    fn new(max_bytes: usize) -> Self {
+        Self {
+            entries: HashMap::new(),
+            order: BTreeMap::new(),
+            next: 0,
+            bytes: 0,
+            max_bytes,
+        }
+    }
+
+    fn get(&self, question: &Digest, timeout: Duration, since: Option<Instant>) -> Option<V> {
+        let (known, _) = self.entries.get(question)?;
+        let has_expired = known.expires.is_some_and(|expires| expires <= Instant::now());
+        let is_current = known.asked.elapsed() < timeout && since.is_none_or(|since| known.asked >= since);
+        (is_current && !has_expired).then(|| known.value.clone())
+    }
+
+    /// An answer that is too large is not remembered.
+    fn put(&mut self, question: Digest, known: Known<V>) {
+        self.remove(&question);
+        let bytes = known.bytes();
+        if bytes > self.max_bytes / 4 {
+            return;
+        }
+        self.bytes += bytes;
+        self.order.insert(self.next, question);
+        self.entries.insert(question, (known, self.next));
+        self.next += 1;
+        while self.bytes > self.max_bytes
+            && let Some((_, oldest)) = self.order.first_key_value()
+        {
+            let oldest = *oldest;
+            self.remove(&oldest);
+        }
+    }
+
+    fn remove(&mut self, question: &Digest) {
+        if let Some((known, number)) = self.entries.remove(question) {
+            self.order.remove(&number);
+            self.bytes -= known.bytes();
+        }
+    }
+}
+
+impl<V> Known<V> {
+    fn bytes(&self) -> usize {
+        self.size + OVERHEAD + size_of::<(Self, u64)>()
+    }
+}
+
+/// Bytes of an entry in the two maps, with the free slots of a hash map that has just grown.
+const OVERHEAD: usize = 2 * (32 + 16) + 2 * (32 + 8);
+/// How often a question that failed for the bounds of other clients is joined again.
+const MAX_JOINED: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::access::evidence::credential::Credential;
+    use crate::policy::access::evidence::digest::Key;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::Notify;
+    use tokio::task::yield_now;
+    use tokio::time::advance;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn digests(count: usize) -> Vec<Digest> {
+        let key = Key::new();
+        let digest =
+            |number: usize| key.credential(&Credential::Bearer(number.to_string().as_str().into()), [0; 4].into());
+        (0..count).map(digest).collect()
+    }
+
+    fn known(value: &'static str, size: usize) -> Known<&'static str> {
+        Known {
+            value,
+            asked: Instant::now(),
+            expires: None,
+            size,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_fresh_for_a_time_and_until_something_changes_and_a_no_takes_a_yes_back() {
+        let answers = Answers::new(10_000, 10_000);
+        let [one, two] = digests(2).try_into().unwrap();
+        answers.put(one, true, known("yes", 0));
+        let short = Known {
+            expires: Some(Instant::now() + 3 * SECOND),
+            ..known("short", 0)
+        };
+        answers.put(two, true, short);
+        let fresh = |since| answers.fresh(&one, [2 * SECOND, SECOND], since);
+        advance(SECOND).await;
+        assert_eq!(fresh(None), Some("yes"));
+        assert_eq!(fresh(Some(Instant::now())), None, "it was asked for before the change");
+        advance(SECOND).await;
+        assert_eq!((fresh(None), answers.yes(&one, 3 * SECOND)), (None, Some("yes")));
+        assert_eq!(answers.yes(&two, 60 * SECOND), Some("short"));
+        advance(SECOND).await;
+        assert_eq!(answers.yes(&two, 60 * SECOND), None, "it has expired");
+        answers.put(one, false, known("no", 0));
+        assert_eq!((fresh(None), answers.yes(&one, 60 * SECOND)), (Some("no"), None));
+        advance(SECOND).await;
+        assert_eq!(fresh(None), None);
+        answers.put(one, true, known("yes", 0));
+        assert_eq!((fresh(None), answers.len()), (Some("yes"), [2, 0]));
+        answers.remove_where(|value| *value == "yes");
+        assert_eq!((fresh(None), answers.len()), (None, [1, 0]));
+        answers.clear();
+        let state = answers.state.lock();
+        assert_eq!((state.yes.bytes, state.yes.order.len()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_answers_leave_first_and_no_yes_for_a_no() {
+        let answers = Answers::new(10_000, 10_000);
+        let all = digests(1_000);
+        for digest in &all {
+            answers.put(*digest, true, known("x", 100));
+            answers.put(all[0], true, known("y", 100));
+        }
+        let [kept, _] = answers.len();
+        let has = |number: usize| answers.yes(&all[number], SECOND).is_some();
+        assert!(kept > 20 && answers.state.lock().yes.bytes <= 10_000, "{kept}");
+        assert!(has(0) && has(999) && !has(1));
+        for digest in digests(1_000) {
+            answers.put(digest, false, known("no", 100));
+        }
+        assert_eq!(answers.len()[0], kept);
+        answers.put(all[1], true, known("too large", 9_000));
+        assert!(!has(1) && answers.len()[0] == kept);
+        let state = answers.state.lock();
+        assert_eq!(state.yes.entries.len(), state.yes.order.len());
+    }
+
+    #[tokio::test]
+    async fn a_question_is_asked_once_though_its_first_client_leaves() {
+        let (answers, release) = (Answers::new(1, 1), Arc::new(Notify::new()));
+        let (asked, one) = (Arc::new(AtomicUsize::new(0)), digests(1)[0]);
+        let join = |since| {
+            let (answers, asked, release) = (Arc::clone(&answers), Arc::clone(&asked), Arc::clone(&release));
+            tokio::spawn(async move {
+                let ask = || {
+                    let release = Arc::clone(&release);
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    async move {
+                        release.notified().await;
+                        Ok("yes")
+                    }
+                };
+                answers.run(one, since, ask).await
+            })
+        };
+        let first = join(None);
+        yield_now().await;
+        let others: Vec<_> = (0..50).map(|_| join(None)).collect();
+        yield_now().await;
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        // One that is asked before a change is not joined after it.
+        let later = join(Some(Instant::now()));
+        yield_now().await;
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        release.notify_waiters();
+        for other in others.into_iter().chain([later]) {
+            assert_eq!(other.await.unwrap(), Ok("yes"));
+        }
+        assert!(answers.state.lock().running.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_question_that_panics_is_not_answered_and_one_that_was_too_much_for_another_is_asked_again() {
+        let (answers, one) = (Answers::<u8>::new(1, 1), digests(1)[0]);
+        let lost = answers
+            .run(one, None, || async { std::panic::resume_unwind(Box::new(())) })
+            .await;
+        assert_eq!(lost.unwrap_err().kind, "internal");
+        let release = Arc::new(Notify::new());
+        let first = {
+            let (answers, release) = (Arc::clone(&answers), Arc::clone(&release));
+            tokio::spawn(async move {
+                let ask = || {
+                    let release = Arc::clone(&release);
+                    async move {
+                        release.notified().await;
+                        Err(busy())
+                    }
+                };
+                answers.run(one, None, ask).await
+            })
+        };
+        yield_now().await;
+        let second = {
+            let answers = Arc::clone(&answers);
+            tokio::spawn(async move { answers.run(one, None, || async { Ok(7) }).await })
+        };
+        yield_now().await;
+        release.notify_one();
+        assert_eq!(first.await.unwrap().unwrap_err().kind, BUSY);
+        assert_eq!(second.await.unwrap(), Ok(7));
+    }
+}

@@ -1,0 +1,190 @@
+//! The anchor's side of the exchange with which a connection begins.
+
+use super::lines::{Announcement, FirstBytes, Hello, IDENTIFICATION, classify};
+use crate::protocol::resume::MAX_LINE_BYTES;
+use crate::protocol::resume::frame::{Decoder, Frame, Piece};
+use crate::protocol::resume::keys::{AgreementKey, CryptoError, Keys, Mac, Nonce, Nonces, ResumeClaim, SessionId};
+use crate::protocol::resume::reason::EndReason;
+
+/// What the first bytes of a client have led to.
+#[derive(Debug)]
+pub enum Step {
+    /// More are needed.
+    Undecided,
+    /// A plain SSH client. These bytes are for the target.
+    Plain(Vec<u8>),
+    /// A client begins a session, and has proved that it has the keys.
+    New(NewSession),
+    /// A client claims a session: the registry knows whether it is its own.
+    Resume(ResumeRequest),
+}
+
+/// A new session.
+#[derive(Debug)]
+pub struct NewSession {
+    /// Its keys.
+    pub keys: Keys,
+    /// Those of the connection.
+    pub nonces: Nonces,
+    /// The bytes behind the exchange: frames of the session.
+    pub rest: Vec<u8>,
+}
+
+/// The claim of a session.
+#[derive(Debug)]
+pub struct ResumeRequest {
+    /// What the client says.
+    pub claim: ResumeClaim,
+    /// Whether it is true.
+    pub proof: Mac,
+    /// The bytes behind the exchange: frames of the session.
+    pub rest: Vec<u8>,
+}
+
+/// The exchange of one connection. It ends when it has returned anything but [`Step::NeedMore`].
+///
+/// It holds one line at most, or one frame.
+#[derive(Debug)]
+pub struct AnchorHandshake {
+    announcement: Announcement,
+    phase: Phase,
+    output: Vec<u8>,
+    /// Whether the target's bytes were sent, and end within a line.
+    is_within_line: bool,
+    /// The bytes of frames so far: there may be some of unknown types.
+    read: usize,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Line(Vec<u8>),
+    Frames(Hello, Decoder),
+}
+
+impl AnchorHandshake {
+    /// Its announcement is sent at once.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub fn new(key: &AgreementKey) -> Result<Self, CryptoError> {
+        let announcement = Announcement {
+            key: key.public(),
+            nonce: Nonce::random()?,
+        };
+        Ok(Self {
+            announcement,
+            phase: Phase::Line(Vec::new()),
+            output: announcement.line().into_bytes(),
+            is_within_line: false,
+            read: 0,
+        })
+    }
+
+    /// What is to be sent, once. It is so also after an error, and says why.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// The target's first bytes were sent, since the client is silent: it may be one that waits for them.
+    pub fn sent_raw(&mut self, bytes: &[u8]) {
+        self.is_within_line = bytes.last().map_or(self.is_within_line, |&last| last != b'\n');
+    }
+
+    /// Takes the next bytes of the client.
+    ///
+    /// # Errors
+    /// The connection is to be closed behind what is to be sent.
+    pub fn receive(&mut self, bytes: &[u8], key: &AgreementKey) -> Result<Step, EndReason> {
+        let step = match &mut self.phase {
+            Phase::Line(held) => {
+                held.extend_from_slice(bytes);
+                self.read_line(key)
+            }
+            Phase::Frames(..) => self.read_frames(bytes, key),
+        };
+        step.inspect_err(|end| Frame::End(*end).encode(&mut self.output))
+    }
+
+    fn read_line(&mut self, key: &AgreementKey) -> Result<Step, EndReason> {
+        let Phase::Line(held) = &mut self.phase else {
+            return Ok(Step::Undecided);
+        };
+        let (hello, length) = match classify(held) {
+            FirstBytes::NeedMore => return Ok(Step::Undecided),
+            FirstBytes::Plain => return Ok(Step::Plain(std::mem::take(held))),
+            FirstBytes::Hello(hello, length) => (hello, length),
+            FirstBytes::Malformed => {
+                self.identify();
+                return Err(EndReason::Version);
+            }
+        };
+        let rest = held.split_off(length);
+        self.phase = Phase::Frames(hello, Decoder::default());
+        self.identify();
+        self.read_frames(&rest, key)
+    }
+
+    fn identify(&mut self) {
+        if self.is_within_line {
+            self.output.extend_from_slice(b"\r\n");
+        }
+        self.output.extend_from_slice(IDENTIFICATION.as_bytes());
+    }
+
+    fn read_frames(&mut self, mut bytes: &[u8], key: &AgreementKey) -> Result<Step, EndReason> {
+        let Phase::Frames(hello, decoder) = &mut self.phase else {
+            return Ok(Step::Undecided);
+        };
+        let before = bytes.len();
+        let piece = decoder.next(&mut bytes).map_err(|_| EndReason::Malformed)?;
+        self.read += before - bytes.len();
+        if self.read > MAX_LINE_BYTES {
+            return Err(EndReason::Malformed);
+        }
+        let (received, proof) = match piece {
+            Some(Piece::Frame(Frame::Proof { received, mac })) => (received, mac),
+            Some(Piece::Data { .. } | Piece::Frame(_)) => return Err(EndReason::Malformed),
+            None => return Ok(Step::Undecided),
+        };
+        let hello = *hello;
+        let rest = bytes.to_vec();
+        match hello {
+            Hello::Resume { id, nonce } => {
+                let claim = ResumeClaim {
+                    nonces: self.nonces(nonce),
+                    id,
+                    received,
+                };
+                Ok(Step::Resume(ResumeRequest { claim, proof, rest }))
+            }
+            Hello::New { key: client, nonce } => {
+                let nonces = self.nonces(nonce);
+                let keys = key.agree_as_anchor(client, nonces).map_err(|_| EndReason::Malformed)?;
+                let claim = ResumeClaim {
+                    nonces,
+                    id: SessionId::NONE,
+                    received,
+                };
+                let is_proved = received == 0 && keys.is_client(&claim, &proof);
+                let new = Step::New(NewSession { keys, nonces, rest });
+                if is_proved { Ok(new) } else { Err(EndReason::Malformed) }
+            }
+        }
+    }
+
+    fn nonces(&self, client: Nonce) -> Nonces {
+        Nonces {
+            anchor: self.announcement.nonce,
+            client,
+        }
+    }
+}
+
+/// The answer to a client that has proved a session: the connection carries it from here on. `claim` is the anchor's.
+pub fn attached(keys: &Keys, claim: &ResumeClaim) -> Frame {
+    Frame::Attached {
+        id: claim.id,
+        received: claim.received,
+        mac: keys.prove_anchor(claim),
+    }
+}

@@ -1,0 +1,256 @@
+//! What a request says in its path, its query and its body. What is wrong with it is told in JSON, and by name.
+
+use std::cmp::Reverse;
+use std::fmt::Display;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::daemon::admin::api::{CloseRequest, Rates};
+use crate::daemon::admin::response::HttpError;
+use crate::policy::allowlist::Target;
+use crate::proxy::connection::Shared;
+use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
+
+/// The query.
+#[derive(Debug)]
+pub(super) struct QueryParams<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for QueryParams<T> {
+    type Rejection = HttpError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, HttpError> {
+        match Query::try_from_uri(&parts.uri) {
+            Ok(Query(options)) => Ok(Self(options)),
+            Err(rejection) => Err(HttpError::bad(rejection.body_text())),
+        }
+    }
+}
+
+/// The tunnel that the path names.
+#[derive(Debug)]
+pub(super) struct TunnelPath(pub(super) Arc<OpenTunnel>);
+
+impl FromRequestParts<Arc<Shared>> for TunnelPath {
+    type Rejection = HttpError;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, HttpError> {
+        let id: String = in_path(parts, shared).await?;
+        let number = id
+            .split_once('-')
+            .and_then(|(_, number)| u64::from_str_radix(number, 16).ok());
+        let open = number.and_then(|number| shared.registry.get(number));
+        open.filter(|open| open.facts.id.to_string() == id)
+            .map(Self)
+            .ok_or_else(|| HttpError::unknown("no open tunnel of this process has that id"))
+    }
+}
+
+/// The target that the path names, as namespace and Service.
+#[derive(Debug)]
+pub(super) struct TargetPath(pub(super) Arc<Target>);
+
+impl FromRequestParts<Arc<Shared>> for TargetPath {
+    type Rejection = HttpError;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, HttpError> {
+        let (namespace, service): (String, String) = in_path(parts, shared).await?;
+        let is_it = |target: &Arc<Target>| *target.id().namespace == *namespace && *target.id().service == *service;
+        let target = shared.allowlist.all().into_iter().find(is_it);
+        target
+            .map(Self)
+            .ok_or_else(|| HttpError::unknown(format!("no target {namespace}/{service} is on the allowlist")))
+    }
+}
+
+async fn in_path<T: DeserializeOwned + Send>(parts: &mut Parts, shared: &Arc<Shared>) -> Result<T, HttpError> {
+    match Path::from_request_parts(parts, shared).await {
+        Ok(Path(named)) => Ok(named),
+        Err(rejection) => Err(HttpError::new(rejection.status(), rejection.body_text())),
+    }
+}
+
+/// What a body says, each field of it optional.
+pub(super) trait BodyShape: DeserializeOwned + Default {
+    /// Its form, for a body that has another one.
+    const FORM: &'static str;
+}
+
+impl BodyShape for CloseRequest {
+    const FORM: &'static str = r#"{"reason": TEXT}"#;
+}
+
+impl BodyShape for Rates {
+    const FORM: &'static str = r#"{"download": RATE, "upload": RATE}"#;
+}
+
+/// The JSON object of the body; an empty body is an empty object.
+#[derive(Debug)]
+pub(super) struct JsonBody<T>(pub(super) T);
+
+impl<T: BodyShape, S: Send + Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = HttpError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, HttpError> {
+        let body = Bytes::from_request(request, state).await;
+        let body =
+            body.map_err(|rejection| HttpError::new(rejection.status(), format!("body: {}", rejection.body_text())))?;
+        if body.is_empty() {
+            return Ok(Self(T::default()));
+        }
+        // serde reads a struct from an array as well, where an optional field may be missing.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err(HttpError::bad(format!("body: expected {}", T::FORM)));
+        }
+        let parsed = serde_json::from_slice(&body).map(Self);
+        parsed.map_err(|error| HttpError::bad(format!("body: {error}")))
+    }
+}
+
+/// The answer to a method that a path does not have. The methods that it has are added last of all.
+pub(super) async fn method_not_allowed() -> Response {
+    HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "").into_response()
+}
+
+/// Bytes of a body.
+pub(super) const MAX_BODY: usize = 16 << 10;
+
+/// The part of a list.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PageQuery {
+    /// Items at most.
+    pub(super) limit: Option<usize>,
+    /// The value of `next` of the part before: a place in the order, in letters that need no escapes in a URL.
+    pub(super) cursor: Option<String>,
+}
+
+/// A part of a list.
+#[derive(Debug)]
+pub(super) struct Page<T> {
+    pub(super) items: Vec<T>,
+    pub(super) total: usize,
+    pub(super) next: Option<String>,
+}
+
+/// The place of an item in the order of a list. Of two items with one key, the one with the smaller name comes first.
+pub(super) type SortKey<N> = (u64, N);
+
+impl PageQuery {
+    /// The part of those items, in the order of their places, the largest key first. Each place is looked at once.
+    ///
+    /// An item whose key changes between two requests may be in both parts or in none.
+    ///
+    /// # Errors
+    /// The fault of the cursor.
+    pub(super) fn page<T, N>(&self, items: Vec<T>, place: impl Fn(&T) -> SortKey<N>) -> Result<Page<T>, String>
+    where
+        N: Ord + Display + FromStr,
+    {
+        let last = self.cursor.as_ref().map(|cursor| {
+            let last = parse(cursor).ok_or_else(|| format!("cursor: {cursor:?} is not the `next` of an answer"))?;
+            Ok::<_, String>(descending(last))
+        });
+        let last = last.transpose()?;
+        let total = items.len();
+        let placed = items.into_iter().map(|item| (descending(place(&item)), item));
+        let mut placed: Vec<_> = placed
+            .filter(|(place, _)| last.as_ref().is_none_or(|last| place > last))
+            .collect();
+        let limit = self.limit.unwrap_or(USUAL_LIMIT).clamp(1, MAX_LIMIT);
+        let is_last = placed.len() <= limit;
+        if !is_last {
+            // Items after the part need no order.
+            placed.select_nth_unstable_by(limit, |(one, _), (other, _)| one.cmp(other));
+            placed.truncate(limit);
+        }
+        placed.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let next = placed
+            .last()
+            .filter(|_| !is_last)
+            .map(|((Reverse(key), name), _)| URL_SAFE_NO_PAD.encode(format!("{key}:{name}")));
+        let items = placed.into_iter().map(|(_, item)| item).collect();
+        Ok(Page { items, total, next })
+    }
+}
+
+fn descending<N>((key, name): SortKey<N>) -> (Reverse<u64>, N) {
+    (Reverse(key), name)
+}
+
+fn parse<N: FromStr>(cursor: &str) -> Option<SortKey<N>> {
+    let decoded = String::from_utf8(URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+    let (key, name) = decoded.split_once(':')?;
+    Some((key.parse().ok()?, name.parse().ok()?))
+}
+
+const USUAL_LIMIT: usize = 100;
+/// The JSON of an answer is in memory: that of 2,000 tunnels takes 2 MB.
+const MAX_LIMIT: usize = 2000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(item: &(u64, &str)) -> SortKey<String> {
+        (item.0, item.1.to_owned())
+    }
+
+    #[test]
+    fn the_parts_of_a_list_are_all_of_it_in_order() {
+        let items = vec![(1, "a"), (3, "c"), (3, "b"), (u64::MAX, "d"), (0, "e")];
+        let mut seen = Vec::new();
+        let mut part = PageQuery {
+            limit: Some(2),
+            cursor: None,
+        };
+        loop {
+            let listed = part.page(items.clone(), place).unwrap();
+            assert_eq!(listed.total, 5);
+            seen.extend(listed.items.iter().map(|(_, name)| *name));
+            match listed.next {
+                Some(next) => part.cursor = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(seen, ["d", "b", "c", "a", "e"]);
+    }
+
+    #[test]
+    fn a_part_is_of_the_items_of_one_moment() {
+        // Keys that change with each look, as bytes do.
+        let looks = std::cell::Cell::new(0);
+        let place = |item: &u64| {
+            looks.set(looks.get() + 1);
+            (looks.get(), *item)
+        };
+        let part = PageQuery {
+            limit: Some(3),
+            cursor: None,
+        };
+        let listed = part.page((0..10).collect(), place).unwrap();
+        assert_eq!((looks.get(), listed.items), (10, vec![9, 8, 7]));
+        assert_eq!(parse(&listed.next.unwrap()), Some((8_u64, 7_u64)));
+    }
+
+    #[test]
+    fn a_cursor_that_is_none_is_named() {
+        for cursor in ["", "x", "x:y", "-1:y"] {
+            let part = PageQuery {
+                limit: None,
+                cursor: Some(cursor.to_owned()),
+            };
+            let said = part.page(vec![(1, "a")], place).unwrap_err();
+            assert!(said.contains(&format!("{cursor:?}")), "{said}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What is known of a connection or request, and later of its tunnel.
+
+use std::borrow::Cow;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::time::Instant;
+
+use crate::base::authority::Authority;
+use crate::net::sock_diag::SocketAddrs;
+use crate::net::tls::ClientTls;
+use crate::policy::access::User;
+use crate::policy::allowlist::Target;
+use crate::tunnel::outcome::Side;
+use crate::tunnel::ssh::identification::Software;
+
+/// What is known of a connection or request. Each stage adds what it has learnt.
+#[derive(Debug)]
+pub struct RequestInfo {
+    /// Its number.
+    pub id: Id,
+    /// The peer of the connection: the client, or a load balancer.
+    pub peer: SocketAddr,
+    /// The client's address: the peer's, or that of a trusted PROXY header.
+    pub client: SocketAddr,
+    /// The accept of the connection, or the beginning of the request.
+    pub accepted: Instant,
+    /// The authority that the request names.
+    pub authority: Option<Authority>,
+    /// The allowlist's entry for it.
+    pub target: Option<Arc<Target>>,
+    /// The address that the dial has reached.
+    pub upstream: Option<SocketAddr>,
+    /// The node of that address; empty where it is not known.
+    pub node: Box<str>,
+    /// Milliseconds of the dial. 0 when nothing was dialled.
+    pub dial_ms: f64,
+    /// The TLS session.
+    pub tls: Option<Arc<ClientTls>>,
+    /// The user of the request.
+    pub user: Option<Arc<User>>,
+    /// The user whose password the request claims to have, if that has proved none.
+    pub claimed: Option<Box<str>>,
+    /// Why the user may reach the target, or why not.
+    pub authorization: Option<Box<str>>,
+    /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
+    pub http: &'static str,
+    /// The proxy's addresses of the client's and of the target's connection.
+    pub(crate) locals: [Option<SocketAddr>; 2],
+    /// What the sides have said of themselves. Not in place: it would make every pending request larger.
+    pub(crate) seen: Arc<SshPeers>,
+}
+
+/// What the sides of a tunnel have said of themselves.
+#[derive(Debug, Default)]
+pub(crate) struct SshPeers {
+    /// The client's and the target's.
+    software: [OnceLock<Software>; 2],
+    /// The first side that `ssh_only` would have refused, had it counted.
+    pub(crate) not_ssh: OnceLock<Side>,
+}
+
+impl RequestInfo {
+    /// What an accept tells.
+    pub(crate) fn new(id: Id, [peer, client]: [SocketAddr; 2], accepted: Instant) -> Self {
+        Self {
+            id,
+            peer,
+            client,
+            accepted,
+            authority: None,
+            target: None,
+            upstream: None,
+            node: Box::default(),
+            dial_ms: 0.0,
+            tls: None,
+            user: None,
+            claimed: None,
+            authorization: None,
+            http: "",
+            locals: [None; 2],
+            seen: Arc::default(),
+        }
+    }
+
+    /// The addresses of the client's and of the target's connection.
+    pub(crate) fn ends(&self) -> [Option<SocketAddrs>; 2] {
+        let [from_client, to_target] = self.locals;
+        let ends = |(local, peer)| SocketAddrs { local, peer };
+        [
+            from_client.map(|local| ends((local, self.peer))),
+            to_target.zip(self.upstream).map(ends),
+        ]
+    }
+
+    /// What is known, taken out: what an accept tells stays.
+    pub(crate) fn take(&mut self) -> Self {
+        let mut left = Self::new(self.id, [self.peer, self.client], self.accepted);
+        left.locals = self.locals;
+        std::mem::replace(self, left)
+    }
+
+    /// Returns the reason why the user may reach the target, or may not, and what `ssh_only` would have refused.
+    pub(crate) fn authorization(&self) -> Cow<'_, str> {
+        let reason = self.authorization.as_deref().unwrap_or_default();
+        let Some(side) = self.seen.not_ssh.get() else {
+            return reason.into();
+        };
+        let end = if reason.is_empty() { "" } else { "; " };
+        let side = side.label();
+        format!("{reason}{end}{WOULD_BE_REFUSED}the {side} does not begin with an SSH identification").into()
+    }
+
+    /// The SSH software of the client and of the target, from their identifications.
+    pub fn software(&self) -> [Option<&Software>; 2] {
+        [Side::Client, Side::Target].map(|side| self.seen.software(side))
+    }
+}
+
+impl SshPeers {
+    /// The SSH software of one side.
+    pub(crate) fn software(&self, side: Side) -> Option<&Software> {
+        self.cell(side).get()
+    }
+
+    /// Notes the SSH software of one side, from its identification.
+    pub(crate) fn identified(&self, side: Side, software: Software) {
+        // Each side says it once.
+        self.cell(side).set(software).ok();
+    }
+
+    fn cell(&self, side: Side) -> &OnceLock<Software> {
+        let [client, target] = &self.software;
+        match side {
+            Side::Client => client,
+            Side::Target | Side::Proxy => target,
+        }
+    }
+}
+
+/// The beginning of what would have been refused, had the rule counted.
+pub(crate) const WOULD_BE_REFUSED: &str = "would be refused: ";
+
+/// The source of tunnel ids. A random prefix for each process keeps those of replicas apart in a shared log.
+#[derive(Debug)]
+pub struct Ids {
+    process: u32,
+    next: AtomicU64,
+}
+
+impl Default for Ids {
+    fn default() -> Self {
+        // The standard library's only source of random numbers; any 32 bits of it will do.
+        let random = RandomState::new().hash_one(0);
+        Self {
+            process: u32::try_from(random >> 32).unwrap_or_default(),
+            next: AtomicU64::new(1),
+        }
+    }
+}
+
+/// The id of one connection or request: the log field `tunnel_id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id {
+    process: u32,
+    /// Counted up from 1 in this process.
+    pub seq: u64,
+}
+
+impl Ids {
+    /// The next id.
+    pub fn next(&self) -> Id {
+        Id {
+            process: self.process,
+            seq: self.next.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{:x}", self.process, self.seq)
+    }
+}

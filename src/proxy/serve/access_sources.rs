@@ -1,0 +1,224 @@
+//! Brings what proves users and decides about their rights, and follows what changes it.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{error, info, warn};
+
+use crate::base::follow::{READ_TIMEOUT, ReadFailure, ReloadResult};
+use crate::daemon::threads::run_within;
+use crate::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, report_cluster, watch_rbac, watch_tickets};
+use crate::policy::access::passwords::UserFault;
+use crate::policy::access::tickets::Tickets;
+use crate::policy::access::{self, Mode, Reviewer, Sources, TicketOptions, oidc, passwords};
+use crate::proxy::config::Config;
+use crate::proxy::connection::Shared;
+
+/// The sources of users and rights, for as long as they are configured.
+#[derive(Debug, Default)]
+pub(super) struct AccessSources {
+    applied: Option<access::Options>,
+    issuers: SourceSlot<Vec<access::Issuer>, Arc<oidc::Issuers>>,
+    users: SourceSlot<PathBuf, UserFile>,
+    /// By their options and the kubeconfig.
+    tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTickets>,
+    /// Dropped with the settings that it follows.
+    watch: Option<BackgroundRuntime>,
+}
+
+/// A source with the settings that it was made of. As long as these are the same it goes on: its keys and users are in
+/// force, whether or not their file or server can be read at the moment.
+type SourceSlot<O, T> = Option<(O, T)>;
+
+/// Returns the source of these settings, which is made unless there is one of the same settings.
+fn keep_or<'a, O: Clone + PartialEq, T>(
+    slot: &'a mut SourceSlot<O, T>,
+    settings: Option<&O>,
+    make: impl FnOnce(&O) -> Option<T>,
+) -> Option<&'a T> {
+    if slot.as_ref().map(|(own, _)| own) != settings {
+        *slot = None;
+        *slot = settings.and_then(|settings| Some((settings.clone(), make(settings)?)));
+    }
+    slot.as_ref().map(|(_, source)| source)
+}
+
+/// The file of users, followed until this is dropped.
+#[derive(Debug)]
+struct UserFile {
+    users: Arc<passwords::PasswordFile>,
+    _following: AbortOnDropHandle<()>,
+}
+
+/// The tickets of the cluster, followed until this is dropped.
+#[derive(Debug)]
+struct ClusterTickets {
+    tickets: Arc<Tickets>,
+    _watch: BackgroundRuntime,
+    _reporting: AbortOnDropHandle<()>,
+}
+
+impl AccessSources {
+    /// Applies the settings, if they are others than before. Tunnels that run are judged by them. The file of users is read
+    /// again in any case.
+    pub(super) fn apply(&mut self, config: &Config, shared: &Arc<Shared>) {
+        if let Some((_, file)) = &self.users {
+            file.users.read_again();
+        }
+        if self.applied.as_ref() == Some(&config.access) {
+            return;
+        }
+        let options = &config.access;
+        let asked = Some(options).filter(|options| options.mode != Mode::Open);
+        if options.reads_cluster() && asked.is_some() {
+            tokio::spawn(report_cluster("access", options.kubeconfig.clone()));
+        }
+        let sources = self.sources(asked, shared);
+        let watch = asked.and_then(|options| watch(options, shared));
+        shared.access.apply(options.clone(), sources);
+        self.watch = watch;
+        self.applied = Some(options.clone());
+    }
+
+    /// The sources of these settings; none without any.
+    fn sources(&mut self, options: Option<&access::Options>, shared: &Arc<Shared>) -> Sources {
+        let kubeconfig = options.and_then(|options| options.kubeconfig.clone());
+        let reviewer = |own| -> Arc<dyn Reviewer> { Arc::new(ApiReviewer::new(own, kubeconfig.clone())) };
+        let issuers = options.map(|options| &options.oidc);
+        let users = options.and_then(|options| options.users.as_ref());
+        let tickets = options.and_then(|options| options.tickets.clone());
+        let tickets = tickets.map(|options| (options, kubeconfig.clone()));
+        let users = keep_or(&mut self.users, users, |file| Some(users_of(file, shared)));
+        let tickets = keep_or(&mut self.tickets, tickets.as_ref(), |(options, kubeconfig)| {
+            tickets_of(options, kubeconfig.clone(), shared)
+        });
+        Sources {
+            issuers: keep_or(&mut self.issuers, issuers, |own| issuers_of(own)).cloned(),
+            users: users.map(|file| Arc::clone(&file.users)),
+            tickets: tickets.map(|own| Arc::clone(&own.tickets)),
+            reviewer: options.and_then(|options| options.kubernetes.as_ref()).map(reviewer),
+        }
+    }
+}
+
+/// Follows the lists of targets for as long as the process runs.
+pub(super) fn follow_user_lists(shared: &Arc<Shared>) {
+    let (access, mut user_lists) = (Arc::clone(&shared.access), shared.allowlist.user_lists_changed());
+    tokio::spawn(async move {
+        while user_lists.changed().await.is_ok() {
+            access.user_lists_changed();
+        }
+    });
+}
+
+fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
+    (!issuers.is_empty()).then(|| Arc::new(oidc::Issuers::new(issuers)))
+}
+
+fn users_of(file: &Path, shared: &Arc<Shared>) -> UserFile {
+    let access = Arc::clone(&shared.access);
+    follow_users(file, move |users, found| {
+        match &found {
+            Ok(found) => log_unread(found, "the users"),
+            Err(error) => warn!("the file of users was {error}: they stay as they were"),
+        }
+        if found == Ok(ReloadResult::Loaded) {
+            info!(users = users.len(), "users loaded");
+            access.users_changed();
+        }
+    })
+}
+
+/// Reads the file, for as long as a reading may take, and follows it. Every reading is reported, the first one and late ones too.
+fn follow_users<R>(file: &Path, report: R) -> UserFile
+where
+    R: Fn(&passwords::PasswordFile, Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + Sync + 'static,
+{
+    let users = Arc::new(passwords::PasswordFile::empty(file));
+    let (first, own) = (Arc::clone(&users), Arc::clone(&users));
+    let report = move |found| report(&own, found);
+    let report_first = report.clone();
+    if !run_within(READ_TIMEOUT, move || report_first(Ok(first.reload()))) {
+        report(Err(ReadFailure::NoThread));
+    }
+    let following = tokio::spawn(Arc::clone(&users).follow(report));
+    UserFile {
+        users,
+        _following: AbortOnDropHandle::new(following),
+    }
+}
+
+/// Starts to follow the tickets; `None` without a thread for it, and then no ticket is accepted.
+fn tickets_of(options: &TicketOptions, kubeconfig: Option<PathBuf>, shared: &Arc<Shared>) -> Option<ClusterTickets> {
+    let tickets = Arc::new(Tickets::new(options.ttl));
+    let watch = watch_tickets(origin(kubeconfig, shared), options, Arc::clone(&tickets));
+    let watch = watch
+        .inspect_err(|error| error!(%error, "cannot follow tickets: none is accepted"))
+        .ok()?;
+    let (access, mut changed) = (Arc::clone(&shared.access), tickets.changed());
+    let reporting = tokio::spawn(async move {
+        while changed.changed().await.is_ok() {
+            access.tickets_changed();
+        }
+    });
+    Some(ClusterTickets {
+        tickets,
+        _watch: watch,
+        _reporting: AbortOnDropHandle::new(reporting),
+    })
+}
+
+fn origin(kubeconfig: Option<PathBuf>, shared: &Shared) -> WatchContext {
+    WatchContext {
+        kubeconfig,
+        metrics: shared.metrics.clone(),
+        watches: shared.access.watches(),
+    }
+}
+
+/// Follows roles and bindings, if the settings say so.
+fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<BackgroundRuntime> {
+    if !options.kubernetes.as_ref()?.watch_rbac {
+        return None;
+    }
+    let access = Arc::clone(&shared.access);
+    let origin = origin(options.kubeconfig.clone(), shared);
+    let watch = watch_rbac(origin, move |change| access.changed(&change));
+    watch
+        .inspect_err(
+            |error| error!(%error, "cannot follow roles and bindings: rights are asked about again at `recheck`"),
+        )
+        .ok()
+}
+
+/// Logs that a source could not be read again, or that it has faults: `what`, such as `the users`, stay as they were.
+pub(super) fn log_unread<F: Display>(found: &ReloadResult<F>, what: &str) {
+    match found {
+        ReloadResult::Unchanged | ReloadResult::Loaded => {}
+        ReloadResult::Invalid(faults) => {
+            for fault in faults {
+                error!("{fault}: {what} stay as they were");
+            }
+        }
+        ReloadResult::Deferred(reason) => warn!("{reason}: {what} stay as they were"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_reading_of_a_file_of_users_is_reported_as_all_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("users");
+        std::fs::write(&file, "# none yet\n").unwrap();
+        let (sender, reported) = std::sync::mpsc::channel();
+        let file = follow_users(&file, move |users, found| sender.send((users.len(), found)).unwrap());
+        // Read before the function returns, so that nothing is waited for.
+        assert_eq!(reported.try_recv(), Ok((0, Ok(ReloadResult::Loaded))));
+        assert!(file.users.is_empty());
+    }
+}

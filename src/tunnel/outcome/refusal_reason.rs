@@ -1,0 +1,312 @@
+//! The table of refusals: one row for each reason not to open a tunnel, with its answer, its label and its side.
+
+use super::{Malformed, Side};
+use crate::protocol::phrase::Phrase;
+
+refusals! {
+    /// The head breaks RFC 9112, or the request target is not an authority.
+    Malformed(fault: Malformed = Malformed::RequestLine) =>
+        400, "malformed", Proxy, "http_request_error", None, 1,
+        fault.phrase();
+    /// The target is not on the allowlist. The answer does not tell an unknown name from an unknown port.
+    NotAllowed =>
+        403, "not_allowed", Proxy, "http_request_denied", None, 10,
+        Phrase::of_target("", " is not on the allowlist");
+    /// The target is for clients whose certificate has another name, or any certificate at all.
+    ClientNotAllowed =>
+        403, "client_not_allowed", Proxy, "http_request_denied", None, 10,
+        "the client certificate does not name an allowed client";
+    /// The request names no user, and only users are served.
+    CredentialsRequired =>
+        407, "credentials_required", Proxy, "http_request_denied", None, 1,
+        "credentials are required: a token, or a user and a password";
+    /// The credential proves no user: it is wrong, malformed or expired, or none that is accepted here.
+    CredentialsRefused =>
+        407, "credentials_refused", Proxy, "http_request_denied", None, 1,
+        "the credentials are wrong or have expired";
+    /// Too many wrong tickets or passwords came before. The credential was not looked at, so it may be right: no 407, after
+    /// which a client drops it.
+    GuessRate =>
+        429, "guess_rate", Proxy, "connection_limit_reached", Some(10), 1,
+        "too many wrong credentials from this network or for this user";
+    /// The connection is in clear, where a credential can be read by others.
+    CredentialsInClear =>
+        403, "credentials_in_clear", Proxy, "http_request_denied", None, 1,
+        "credentials need TLS: use an https:// proxy";
+    /// What the client has proved to be is no user here, such as two users at once, or one of the cluster's own.
+    IdentityRefused =>
+        403, "identity_refused", Proxy, "http_request_denied", None, 1,
+        "the client's identity is not accepted here";
+    /// The user may not reach the target.
+    NotAuthorized =>
+        403, "not_authorized", Proxy, "http_request_denied", None, 10,
+        Phrase::of_target("the user may not ssh to ", "");
+    /// The source of users or rights does not answer, and has not answered this question lately.
+    AuthorizationUnavailable =>
+        503, "access_unknown", Proxy, "destination_unavailable", Some(5), 10,
+        "access cannot be decided at the moment, try again";
+    /// The certificate of the connection's handshake has expired or been revoked since, or its authority is gone.
+    CertificateInvalidated =>
+        403, "certificate_lapsed", Proxy, "http_request_denied", None, 10,
+        "the client certificate is no longer valid, reconnect";
+    /// The port requires TLS, and the client has begun without it.
+    TlsRequired =>
+        400, "tls_required", Proxy, "http_request_error", None, 1,
+        "this port requires TLS: use an https:// proxy";
+    /// The TLS handshake failed.
+    TlsHandshake =>
+        499, "tls_handshake", Client, "tls_protocol_error", None, 1,
+        "the TLS handshake failed";
+    /// A TLS record before the answer cannot be decrypted, or breaks the protocol: the client is sent an alert.
+    TlsRecord =>
+        499, "tls_record", Client, "tls_protocol_error", None, 1,
+        "a TLS record is broken";
+    /// The method is not CONNECT.
+    MethodNotAllowed =>
+        405, "method_not_allowed", Proxy, "http_request_error", None, 1,
+        "only CONNECT is served here";
+    /// The head was not complete before its deadline.
+    HeadTimeout =>
+        408, "head_timeout", Proxy, "http_request_error", None, 1,
+        "the request head did not arrive in time";
+    /// The head is larger than 16 KiB or has more than 64 fields.
+    HeadTooLarge =>
+        431, "head_too_large", Proxy, "http_request_error", None, 1,
+        "the request head is too large";
+    /// The target's host answered the dial with a reset.
+    TargetRefused =>
+        502, "target_refused", Target, "connection_refused", None, 10,
+        Phrase::of_target("", " refused the connection");
+    /// There is no route to the target's host, or the dial failed for another reason.
+    TargetUnreachable =>
+        502, "target_unreachable", Proxy, "destination_ip_unroutable", None, 10,
+        Phrase::of_target("", " cannot be reached");
+    /// No address of the target answered before the dial's deadline.
+    DialTimeout =>
+        504, "dial_timeout", Proxy, "connection_timeout", None, 10,
+        Phrase::of_target("", " did not answer in time");
+    /// The target has no address to dial.
+    NoEndpoint =>
+        503, "no_endpoint", Proxy, "destination_unavailable", Some(1), 10,
+        Phrase::of_target("", " has no ready endpoint");
+    /// The target has been asked to start, and has no address to dial yet.
+    TargetStarting =>
+        503, "target_starting", Proxy, "destination_unavailable", Some(30), 10,
+        Phrase::of_target("", " is starting, try again in 30 s");
+    /// The target has reached its tunnel limit. Tunnels last for hours: a client need not ask every second.
+    TargetFull =>
+        503, "target_full", Proxy, "connection_limit_reached", Some(30), 10,
+        Phrase::of_target("", " has reached its tunnel limit").advising(", try again later");
+    /// The target takes no new tunnels: its limit is 0, or cannot be read.
+    TargetClosed =>
+        503, "target_closed", Proxy, "connection_limit_reached", Some(30), 10,
+        Phrase::of_target("", " is closed to new tunnels");
+    /// The target has reached its limit of dials in progress.
+    TargetBusy =>
+        503, "target_busy", Proxy, "connection_limit_reached", Some(1), 10,
+        Phrase::of_target("too many connections to ", " are in progress, try again");
+    /// The client address has reached its tunnel limit.
+    ClientFull =>
+        429, "client_full", Proxy, "connection_limit_reached", Some(30), 10,
+        Phrase::from("this client address has reached its tunnel limit").advising(", try again later");
+    /// The user has reached its tunnel limit.
+    UserFull =>
+        429, "user_full", Proxy, "connection_limit_reached", Some(30), 10,
+        Phrase::from("this user has reached the tunnel limit").advising(", try again later");
+    /// The client address has exceeded its connect rate.
+    ConnectRate =>
+        429, "connect_rate", Proxy, "connection_limit_reached", Some(1), 1,
+        "this client address connects too often, try again";
+    /// The process has reached its tunnel limit. Another replica may have free slots.
+    ProxyFull =>
+        503, "proxy_full", Proxy, "connection_limit_reached", Some(5), 10,
+        Phrase::from("the proxy has reached its tunnel limit").advising(", try again later");
+    /// The request was the oldest unfinished one, of its client or of all, when their limit was reached.
+    Evicted =>
+        503, "crowded", Proxy, "connection_limit_reached", Some(1), 1,
+        "too many requests are incomplete, try again";
+    /// The target is unknown, and the allowlist incomplete: the first list of the cluster has not arrived.
+    AllowlistUnknown =>
+        503, "allowlist_unknown", Proxy, "destination_unavailable", Some(1), 10,
+        "the allowlist is not loaded yet, try again";
+    /// The port requires a PROXY protocol header, and the peer is not trusted to send one.
+    UntrustedProxy =>
+        403, "untrusted_proxy", Proxy, "http_request_denied", None, 1,
+        "only a trusted load balancer may connect here";
+    /// The PROXY protocol header is missing or malformed.
+    BadProxyHeader =>
+        400, "bad_proxy_header", Proxy, "http_request_error", None, 1,
+        "the PROXY protocol header is missing or malformed";
+    /// The process drains.
+    Draining =>
+        503, "draining", Proxy, "connection_limit_reached", Some(1), 10,
+        "the proxy is shutting down, try again";
+    /// The process is out of descriptors, or of memory for sockets.
+    Exhausted =>
+        503, "exhausted", Proxy, "connection_limit_reached", Some(1), 10,
+        "the proxy is out of sockets, try again";
+    /// The client left before it had an answer.
+    ClientLeft =>
+        499, "client_left", Client, "http_request_error", None, 10,
+        "the client left";
+    /// The connection closed without a byte: a port probe, not a request.
+    NoRequest =>
+        499, "no_request", Client, "http_request_error", None, 1,
+        "no request";
+    /// The HTTP/2 connection was ended for too many frames that carry nothing (RFC 9113 section 10.5).
+    Flood =>
+        400, "flood", Proxy, "http_request_error", None, 1,
+        "too many HTTP/2 frames";
+    /// A defect of ours.
+    Internal =>
+        500, "internal", Proxy, "proxy_internal_error", None, 10,
+        "internal error";
+}
+
+impl RefusalReason {
+    /// The status code of the answer. 499, as nginx has it, is never sent: the client is gone.
+    pub fn status(self) -> u16 {
+        self.row().status
+    }
+
+    /// The value of the label `reason` and of the log field `reason`.
+    pub fn label(self) -> &'static str {
+        self.row().label
+    }
+
+    /// The side that ended the connection.
+    pub fn by(self) -> Side {
+        self.row().by
+    }
+
+    /// The error type for `Proxy-Status` (RFC 9209 section 2.3).
+    pub fn proxy_status(self) -> &'static str {
+        self.row().proxy_status
+    }
+
+    /// Whole seconds after which another try makes sense: `Retry-After` (RFC 9110 section 10.2.3).
+    pub fn retry_after(self) -> Option<u32> {
+        self.row().retry_after
+    }
+
+    /// Access lines a second for each client. One, if a stranger can cause any number of equal lines; more, if an operator
+    /// looks for one user's attempt.
+    pub fn lines_a_second(self) -> u32 {
+        self.row().lines_a_second
+    }
+
+    /// The reason phrase: one ASCII line, since most clients print nothing else.
+    pub fn phrase(self) -> Phrase {
+        self.row().phrase
+    }
+
+    /// Whether an SSH client may be told in band. A 407 stays one: clients ask for a password only then.
+    pub fn may_be_in_band(self) -> bool {
+        self.is_answered() && self.status() != 407
+    }
+
+    /// Whether a cap or a rate has been reached.
+    pub fn is_of_a_limit(self) -> bool {
+        matches!(
+            self,
+            Self::TargetFull
+                | Self::TargetClosed
+                | Self::TargetBusy
+                | Self::ClientFull
+                | Self::UserFull
+                | Self::ConnectRate
+                | Self::GuessRate
+                | Self::ProxyFull
+                | Self::Evicted
+        )
+    }
+
+    /// Whether there is a client left to answer.
+    pub fn is_answered(self) -> bool {
+        self.status() != 499
+    }
+}
+
+/// Everything that a refusal means to the client, the metrics and the log.
+struct Row {
+    status: u16,
+    label: &'static str,
+    by: Side,
+    proxy_status: &'static str,
+    retry_after: Option<u32>,
+    lines_a_second: u32,
+    phrase: Phrase,
+}
+
+/// Makes the enum, its list and its rows from one table, so that none of them can lack a refusal. A row is
+/// `Variant => status, label, side that ended it, Proxy-Status error, Retry-After in seconds, access
+/// lines a second, phrase;`. A variant with a detail gives its type and the value that the list has.
+macro_rules! refusals {
+    ($(
+        $(#[$doc:meta])*
+        $refusal:ident $(($detail:ident: $Detail:ty = $listed:expr))? =>
+            $status:literal, $label:literal, $by:ident, $proxy_status:literal, $retry_after:expr,
+            $lines:literal, $phrase:expr;
+    )*) => {
+        /// Why a connection gets no tunnel.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum RefusalReason {
+            $($(#[$doc])* $refusal $(($Detail))?,)*
+        }
+
+        impl RefusalReason {
+            /// Every refusal, with one fault for all malformed requests: for metrics with the value 0.
+            pub const ALL: &[Self] = &[$(Self::$refusal $(($listed))?),*];
+
+            fn row(self) -> Row {
+                match self {
+                    $(Self::$refusal $(($detail))? => Row {
+                        status: $status,
+                        label: $label,
+                        by: Side::$by,
+                        proxy_status: $proxy_status,
+                        retry_after: $retry_after,
+                        lines_a_second: $lines,
+                        phrase: $phrase.into(),
+                    },)*
+                }
+            }
+        }
+    };
+}
+// By path, so that the table may stand above its macro.
+use refusals;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_429_and_503_say_when_to_try_again() {
+        for refusal in RefusalReason::ALL {
+            let is_busy = matches!(refusal.status(), 429 | 503);
+            assert_eq!(refusal.retry_after().is_some(), is_busy, "{refusal:?}");
+        }
+    }
+
+    /// RFC 9209 section 2.3, in so far as it fits.
+    #[test]
+    fn each_proxy_status_error_is_registered() {
+        for refusal in RefusalReason::ALL {
+            let error = refusal.proxy_status();
+            assert!(REGISTERED.contains(&error), "{error}");
+        }
+    }
+
+    const REGISTERED: [&str; 9] = [
+        "destination_unavailable",
+        "destination_ip_unroutable",
+        "connection_refused",
+        "connection_timeout",
+        "connection_limit_reached",
+        "tls_protocol_error",
+        "http_request_error",
+        "http_request_denied",
+        "proxy_internal_error",
+    ];
+}

@@ -1,0 +1,186 @@
+//! What a relay is given: the two transports of a tunnel, and the terms under which it runs.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use super::cooperative_yield::Yielder;
+use super::meter::Meter;
+use super::prefix::InspectPrefix;
+use super::splice::PipePool;
+use super::strategy::HOT;
+use crate::tunnel::direction::Both;
+use crate::tunnel::drain::TunnelGuard;
+use crate::tunnel::limits::bucket::{Limit, RateOverride};
+use crate::tunnel::limits::budget::Budget;
+use crate::tunnel::limits::slots::Slots;
+
+/// The longest silences of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Without a byte either way; `None` is for ever, as SSH sessions sleep for days.
+    pub idle: Option<Duration>,
+    /// The same once one side has finished.
+    pub half_closed: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            idle: None,
+            half_closed: Duration::from_secs(300),
+        }
+    }
+}
+
+/// The two transports of a tunnel, and the early data that was read from them.
+#[derive(Debug)]
+pub struct Transports<D> {
+    /// The client's: a socket, a TLS session or an HTTP/2 stream.
+    pub downstream: D,
+    /// The target's: always a socket, whose bytes are the tunnel's.
+    pub upstream: TcpStream,
+    /// `None` once the relay has begun: an idle tunnel holds none.
+    pub early: Option<Box<Early>>,
+}
+
+/// Early data: the first bytes of each direction, read before the relay begins.
+#[derive(Debug, Default)]
+pub struct Early {
+    /// From the client, such as those behind its request head.
+    pub upload: Vec<u8>,
+    /// From the target.
+    pub download: Vec<u8>,
+    /// What looks at the beginnings of both directions, if anything does; as with [`Terms::is_inspected`]. Here, where it takes
+    /// no memory of an idle tunnel.
+    pub inspector: Option<Arc<dyn InspectPrefix>>,
+}
+
+/// The limits of one direction.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectionLimits<'a> {
+    /// Of this tunnel alone.
+    pub tunnel: &'a Limit,
+    /// The rate that goes before that of the limit, while there is one.
+    pub own: Option<&'a RateOverride>,
+    /// Of this tunnel together with those of its target, of its client and of the process.
+    pub shared: [Option<&'a Budget>; 3],
+}
+
+/// A limit of the tunnel alone.
+impl<'a> From<&'a Limit> for DirectionLimits<'a> {
+    fn from(tunnel: &'a Limit) -> Self {
+        Self {
+            tunnel,
+            own: None,
+            shared: [None; 3],
+        }
+    }
+}
+
+/// What looks at the sockets of a tunnel before they close.
+pub trait OnClose: fmt::Debug + Sync {
+    /// Looks. It may be told more than once, and must not wait.
+    fn before_close(&self);
+}
+
+/// The terms under which a relay runs. All of them may be shared with other relays but the meter.
+#[derive(Clone, Copy, Debug)]
+pub struct RelayConfig<'a> {
+    /// The limits of each direction.
+    pub limits: Both<DirectionLimits<'a>>,
+    /// Counter of the tunnel's bytes.
+    pub meter: &'a Meter,
+    /// Pipes and memory that all relays share.
+    pub resources: &'a Resources,
+    /// The longest silences.
+    pub options: &'a Options,
+    /// Told when a side has ended, while both sockets are still there.
+    pub last_look: Option<&'a dyn OnClose>,
+    /// The tunnel, if it may be resumable. One that is ends once one of its sides has ended and no byte has moved for 2 s since:
+    /// the session in it has a half-close of its own, and an end of which the tunnel's says nothing.
+    pub tunnel: Option<&'a TunnelGuard>,
+    /// Whether the beginning of the upload is to say whether it is resumable. The bytes behind that cost no more: a
+    /// direction begins with copies through memory in any case. What is [spliced from the first byte
+    /// on](Resources::splicing_all) is not looked at.
+    pub is_inspected: bool,
+}
+
+impl<'a> RelayConfig<'a> {
+    /// The tunnel, if its upload's beginning is to be looked at.
+    pub(super) fn inspected(&self) -> Option<&'a TunnelGuard> {
+        self.tunnel.filter(|_| self.is_inspected)
+    }
+
+    /// Whether the session in the tunnel is known to outlive it.
+    pub(super) fn is_resumable(&self) -> bool {
+        self.tunnel.is_some_and(TunnelGuard::is_resumable)
+    }
+
+    /// Tells that a side has ended.
+    pub(super) fn before_close(&self) {
+        if let Some(last_look) = self.last_look {
+            last_look.before_close();
+        }
+    }
+}
+
+/// What all relays of a runtime share.
+#[derive(Debug)]
+pub struct Resources {
+    pub(super) pipes: PipePool,
+    /// One slot for each large piece that is in flight: what its receiver has not taken of it stays in memory.
+    pub(super) large_pieces: Arc<Slots>,
+    pub(super) yielder: Yielder,
+    /// The heat from which on a direction moves bulk.
+    pub(super) hot: u8,
+}
+
+impl Resources {
+    /// Resources with at most `pipes` pipes in use at once, two descriptors each.
+    pub fn new(pipes: usize) -> Self {
+        Self {
+            pipes: PipePool::new(pipes),
+            large_pieces: Arc::new(Slots::exactly(MAX_LARGE_PIECES)),
+            yielder: Yielder::default(),
+            hot: HOT,
+        }
+    }
+
+    /// The same for relays that splice from the first byte on, as tests and benches want it.
+    pub fn splicing_all(pipes: usize) -> Self {
+        Self {
+            hot: 0,
+            ..Self::new(pipes)
+        }
+    }
+
+    /// Whether bulk between two sockets is spliced: there are pipes, and the kernel has refused none of their calls yet.
+    pub fn splices(&self) -> bool {
+        self.pipes.is_open()
+    }
+
+    /// The number of pipes in use: each holds bytes, or is about to.
+    pub fn pipes_in_use(&self) -> usize {
+        self.pipes.in_use()
+    }
+}
+
+/// 8 MiB of memory at most.
+const MAX_LARGE_PIECES: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_large_pieces_may_be_in_flight_at_once() {
+        let resources = Resources::new(0);
+        for _ in 0..3 {
+            let taken: Vec<_> = (0..100).filter_map(|_| resources.large_pieces.take()).collect();
+            assert_eq!(taken.len(), 16);
+        }
+    }
+}

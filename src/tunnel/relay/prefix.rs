@@ -1,0 +1,132 @@
+//! Looks at the first bytes of a direction while they are relayed: for the line of a client whose session outlives the
+//! tunnel, and for what the caller wants to know.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::protocol::resume::exchange::lines::{FirstBytes, classify};
+use crate::tunnel::direction::Direction;
+use crate::tunnel::drain::TunnelGuard;
+
+/// What looks at the beginnings of both directions. It holds nothing back.
+pub trait InspectPrefix: Debug + Send + Sync {
+    /// Looks at all bytes of a direction so far. With `Break` it has seen enough: it must say so within 8 KiB.
+    fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()>;
+}
+
+/// The first bytes of a direction, until enough of them have been seen. They are relayed as all others.
+#[derive(Debug)]
+pub(super) struct Prefix<'a> {
+    direction: Direction,
+    /// The tunnel, until it is known whether it is resumable.
+    tunnel: Option<&'a TunnelGuard>,
+    inspector: Option<Arc<dyn InspectPrefix>>,
+    /// Empty when one read brings enough, as it most often does.
+    held: Vec<u8>,
+}
+
+impl<'a> Prefix<'a> {
+    /// The beginning of a direction; `None` if nothing looks at it.
+    pub(super) fn new(
+        direction: Direction,
+        tunnel: Option<&'a TunnelGuard>,
+        inspector: Option<Arc<dyn InspectPrefix>>,
+    ) -> Option<Box<Self>> {
+        let tunnel = tunnel.filter(|_| direction == Direction::Upload);
+        (tunnel.is_some() || inspector.is_some()).then(|| {
+            Box::new(Self {
+                direction,
+                tunnel,
+                inspector,
+                held: Vec::new(),
+            })
+        })
+    }
+
+    /// Looks at what has been read next. With `Break` nothing more of it is to be looked at.
+    pub(super) fn inspect(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        let is_first = self.held.is_empty();
+        if !is_first {
+            self.held.extend_from_slice(bytes);
+        }
+        let beginning = if is_first { bytes } else { &self.held };
+        if self
+            .tunnel
+            .is_some_and(|tunnel| detect_resumable(tunnel, beginning).is_break())
+        {
+            self.tunnel = None;
+        }
+        let direction = self.direction;
+        let is_done = |inspector: &Arc<dyn InspectPrefix>| inspector.inspect(direction, beginning).is_break();
+        if self.inspector.as_ref().is_some_and(is_done) {
+            self.inspector = None;
+        }
+        if self.tunnel.is_none() && self.inspector.is_none() {
+            return ControlFlow::Break(());
+        }
+        if is_first {
+            self.held.extend_from_slice(bytes);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// With `Break` it is known whether the tunnel is resumable: after 255 bytes at the latest, the length of a line.
+fn detect_resumable(tunnel: &TunnelGuard, beginning: &[u8]) -> ControlFlow<()> {
+    match classify(beginning) {
+        FirstBytes::NeedMore => return ControlFlow::Continue(()),
+        FirstBytes::Hello(..) => tunnel.set_resumable(),
+        FirstBytes::Plain | FirstBytes::Malformed => {}
+    }
+    ControlFlow::Break(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tunnel::drain::DrainController;
+
+    #[test]
+    fn a_hello_is_found_however_it_is_cut() {
+        let (new, resume) = (
+            format!(
+                "SSH-2.0-switchboard_resume_1 new {} {}\r\n",
+                "0f".repeat(32),
+                "01".repeat(16)
+            ),
+            format!(
+                "SSH-2.0-switchboard_resume_1 resume {} {}\r\n",
+                "0f".repeat(16),
+                "01".repeat(16)
+            ),
+        );
+        for (says, is_resumable) in [
+            (new.clone(), true),
+            (resume.clone() + &"frames".repeat(100), true),
+            ("SSH-2.0-OpenSSH_9.2p1\r\n".to_owned() + &resume, false),
+            (resume.replace("_1 ", "_2 "), false),
+            (resume.replace("\r\n", &" ".repeat(300)), false),
+            ("\0".repeat(1000), false),
+            (new[..new.len() - 1].to_owned(), false),
+        ] {
+            for piece in [1, 2, 7, 100, 254, 255, 1000] {
+                let (_conductor, drain) = DrainController::new();
+                let open = drain.opened();
+                let mut beginning = Prefix::new(Direction::Upload, Some(&open), None).unwrap();
+                let pieces = says.as_bytes().chunks(piece);
+                let looked_at: usize = pieces
+                    .scan(false, |is_over, bytes| {
+                        let looks = !std::mem::replace(is_over, *is_over || beginning.inspect(bytes).is_break());
+                        looks.then_some(bytes.len())
+                    })
+                    .sum();
+                assert_eq!(open.is_resumable(), is_resumable, "{says:?} in pieces of {piece}");
+                assert!(
+                    looked_at < 255 + piece && beginning.held.capacity() <= 1024,
+                    "{looked_at}"
+                );
+            }
+        }
+    }
+}
