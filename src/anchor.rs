@@ -163,7 +163,7 @@ fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let connection = Connection {
         stream,
         peer,
-        since: Instant::now(),
+        accepted: Instant::now(),
     };
     shared.tasks.spawn(handshake::serve(connection, Arc::clone(shared)));
 }
@@ -201,7 +201,7 @@ fn share(options: Options, own: SocketAddr, descriptors: FdLimit, logs: Logs) ->
         dialler: Arc::new(TargetDialer::new(options.to.clone(), own)),
         key: AgreementKey::generate()?,
         sessions: Arc::new(SessionRegistry::new(sessions, options.memory)?),
-        exchanges: UnfinishedSet::new(NonZeroU32::new(half(fitting.unfinished))),
+        handshakes: UnfinishedSet::new(NonZeroU32::new(half(fitting.unfinished))),
         plain: Arc::new(Slots::new(NonZeroU32::new(sessions))),
         plain_bytes: Arc::default(),
         resources: Resources::new(pipes),
@@ -223,7 +223,7 @@ fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
             metrics.sessions.set([state], sessions);
         }
         metrics.memory.set(as_gauge(shared.sessions.memory().used()));
-        metrics.exchanging.set(as_gauge(shared.exchanges.len()));
+        metrics.exchanging.set(as_gauge(shared.handshakes.len()));
         metrics.plain.set(shared.plain.taken().into());
         metrics.plain_bytes(&shared.plain_bytes);
         metrics.lines_left_out.set(as_gauge(shared.lines.left_out()));

@@ -14,10 +14,10 @@ pub mod ticket;
 
 pub use self::connect::command;
 pub use self::dial::forward::ForwardProxy;
-pub use self::dial::tls::{Identity, Trust};
+pub use self::dial::tls::{ClientCertPaths, Trust};
 pub use self::dial::url::{ProxyUrl, ProxyUrlError, Scheme};
 pub use self::options::{DEFAULT_TIMEOUT, Options, Settings};
-pub use self::stderr::Remarks;
+pub use self::stderr::UserOutput;
 pub use crate::base::yaml::diagnostic::Report;
 
 #[cfg(test)]

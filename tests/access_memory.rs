@@ -13,7 +13,7 @@ use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, RequestCredentials, Review, Reviewer,
     Sources, User, Verdict,
 };
-use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Terms, Writer};
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetRules, Writer};
 use switchboard::tunnel::metrics::Metrics;
 
 /// Proves tokens that begin with `good`, and allows what begins with `open`.
@@ -70,7 +70,7 @@ fn service(name: &str) -> ServiceTarget {
         },
         ports: [22, 22],
         endpoints: Endpoints::default(),
-        terms: Terms::default(),
+        terms: TargetRules::default(),
     }
 }
 
@@ -112,7 +112,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
             let subject = identify(format!("good{number}")).await.unwrap();
             for name in ["open0", "open1", "shut0", "shut1"] {
                 let target = allowlist
-                    .authorize(&format!("{name}.team:22").parse().unwrap())
+                    .find_target(&format!("{name}.team:22").parse().unwrap())
                     .unwrap();
                 access.authorize(&subject, &target).await.ok();
             }

@@ -95,12 +95,12 @@ async fn dropped_with_bytes_in_flight(rig: &Rig) {
 async fn ended_at_once(rig: &Rig) {
     let revoked = Close {
         by: Side::Proxy,
-        reason: CloseReason::Revoked,
+        reason: CloseReason::TargetRemoved,
     };
     let script = async |client, target| drop((client, target));
     let (close, ()) = rig.carry(Wires::new().await, ready(revoked), script).await;
     assert!(
-        [CloseReason::Revoked, CloseReason::Eof].contains(&close.reason),
+        [CloseReason::TargetRemoved, CloseReason::Eof].contains(&close.reason),
         "{close:?}"
     );
 }

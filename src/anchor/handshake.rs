@@ -18,7 +18,9 @@ use super::shared::Shared;
 use crate::base::boxed::boxed;
 use crate::net::socket;
 use crate::protocol::resume::HANDSHAKE_TIMEOUT;
-use crate::protocol::resume::exchange::anchor_handshake::{AnchorHandshake, NewSession, ResumeRequest, Step};
+use crate::protocol::resume::exchange::anchor_handshake::{
+    AnchorHandshake, AnchorHandshakeStep, NewSession, ResumeRequest,
+};
 use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::reason::EndReason;
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard};
@@ -26,10 +28,10 @@ use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGu
 /// Welcomes a client, and serves it as long as it is not the carrier of a session, which has a task of its own.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let ticket = EvictionKey {
-        standing: EvictionClass::Eligible,
+        class: EvictionClass::Eligible,
         seq: shared.next_number(),
     };
-    let membership = UnfinishedGuard::join([Some(&shared.exchanges), None], ticket);
+    let membership = UnfinishedGuard::join([Some(&shared.handshakes), None], ticket);
     let result = tokio::select! {
         biased;
         () = shared.stopping.cancelled() => Err(HandshakeFailure::Stopping),
@@ -131,21 +133,21 @@ struct Handshake<'a> {
 }
 
 async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKind, HandshakeFailure> {
-    let deadline = connection.since + HANDSHAKE_TIMEOUT;
+    let deadline = connection.accepted + HANDSHAKE_TIMEOUT;
     // Without random bytes there is no anchor.
     let welcome = AnchorHandshake::new(&shared.key).map_err(|_| HandshakeFailure::Closed)?;
     let mut exchange = Handshake {
-        probe: TargetDial::new(&shared.dialler, connection.since + silence(shared.sessions.len())),
+        probe: TargetDial::new(&shared.dialler, connection.accepted + silence(shared.sessions.len())),
         connection,
         welcome,
         shared,
     };
     let step = timeout_at(deadline, exchange.negotiate()).await;
     match step.unwrap_or(Err(HandshakeFailure::TimedOut)) {
-        Ok(Step::Plain(bytes)) => exchange.pass_on(bytes).await,
-        Ok(Step::New(new)) => boxed(exchange.begin(new)).await,
-        Ok(Step::Resume(resume)) => boxed(exchange.resume(resume)).await,
-        Ok(Step::Undecided) => Err(HandshakeFailure::TimedOut),
+        Ok(AnchorHandshakeStep::Plain(bytes)) => exchange.pass_on(bytes).await,
+        Ok(AnchorHandshakeStep::New(new)) => boxed(exchange.begin(new)).await,
+        Ok(AnchorHandshakeStep::Resume(resume)) => boxed(exchange.resume(resume)).await,
+        Ok(AnchorHandshakeStep::NeedMore) => Err(HandshakeFailure::TimedOut),
         Err(HandshakeFailure::Ended(end)) => Err(exchange.send(&[], end).await),
         Err(fault) => Err(fault),
     }
@@ -153,7 +155,7 @@ async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKi
 
 impl Handshake<'_> {
     /// Reads until it is known what the client is.
-    async fn negotiate(&mut self) -> Result<Step, HandshakeFailure> {
+    async fn negotiate(&mut self) -> Result<AnchorHandshakeStep, HandshakeFailure> {
         let stream = &mut self.connection.stream;
         let mut bytes = Vec::new();
         loop {
@@ -168,7 +170,7 @@ impl Handshake<'_> {
                     self.probe.halt();
                     let step = self.welcome.receive(&bytes, &self.shared.key).map_err(HandshakeFailure::Ended)?;
                     bytes.clear();
-                    if !matches!(step, Step::Undecided) {
+                    if !matches!(step, AnchorHandshakeStep::NeedMore) {
                         return Ok(step);
                     }
                 }
@@ -188,7 +190,11 @@ impl Handshake<'_> {
             .ok_or(HandshakeFailure::Ended(EndReason::TooManySessions))?;
         let dialled = self.probe.into_target().await;
         let dialled = dialled.map_err(|_| HandshakeFailure::Ended(EndReason::Unreachable))?;
-        let Connection { stream, peer, since } = self.connection;
+        let Connection {
+            stream,
+            peer,
+            accepted: since,
+        } = self.connection;
         if dialled.has_reset {
             socket::reset_on_drop(&stream);
             return Err(HandshakeFailure::Closed);
@@ -263,7 +269,7 @@ pub(super) async fn dispatch(
     session: &Sender<Resumption>,
     resumption: Resumption,
 ) -> Result<ClientKind, HandshakeFailure> {
-    let deadline = resumption.connection.since + HANDSHAKE_TIMEOUT;
+    let deadline = resumption.connection.accepted + HANDSHAKE_TIMEOUT;
     match timeout_at(deadline, session.send(resumption)).await {
         Ok(Ok(())) => Ok(ClientKind::Resumed),
         // The session has ended just now.

@@ -15,7 +15,7 @@ use crate::tunnel::limits::bucket::Limit;
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::Meter;
-use crate::tunnel::relay::{self, Early, RelayConfig, Transports, relay};
+use crate::tunnel::relay::{self, EarlyData, RelayConfig, Transports, relay};
 
 /// A plain client whose target is reached.
 #[derive(Debug)]
@@ -38,9 +38,9 @@ impl PlainConnection {
         Transports {
             downstream,
             upstream,
-            early: Some(Box::new(Early {
+            early: Some(Box::new(EarlyData {
                 upload,
-                ..Early::default()
+                ..EarlyData::default()
             })),
         }
     }

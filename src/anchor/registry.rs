@@ -26,7 +26,7 @@ pub(super) struct Connection {
     /// The address of the client.
     pub(super) peer: SocketAddr,
     /// When it was there, in front of the announcement: the exchange has to be over soon after.
-    pub(super) since: Instant,
+    pub(super) accepted: Instant,
 }
 
 /// A connection that is to carry a session, which it has begun or proved.
@@ -63,7 +63,7 @@ pub(super) struct SessionRegistry {
 #[derive(Debug)]
 struct SessionEntry {
     resumptions: mpsc::Sender<Resumption>,
-    account: Arc<SessionStatus>,
+    status: Arc<SessionStatus>,
 }
 
 /// What the task of a session tells the others of it.
@@ -176,7 +176,7 @@ impl SessionRegistry {
         });
         let handle = SessionEntry {
             resumptions: sender,
-            account: Arc::clone(&account),
+            status: Arc::clone(&account),
         };
         let mut registry = self.registry.lock();
         if let Some(id) = eviction_candidate(&registry) {
@@ -218,7 +218,7 @@ impl SessionRegistry {
     pub(super) fn count(&self) -> [(&'static str, usize); 3] {
         let (mut attached, mut detached, mut ended) = (0, 0, 0);
         for (_, handle) in self.registry.lock().iter() {
-            let state = *handle.account.state.lock();
+            let state = *handle.status.state.lock();
             let counted = match state {
                 State { is_ended: true, .. } => &mut ended,
                 State { detached: Some(_), .. } => &mut detached,
@@ -236,7 +236,7 @@ impl SessionRegistry {
         let alive = || {
             let all = registry
                 .iter()
-                .map(|(_, handle)| (&handle.account, *handle.account.state.lock()));
+                .map(|(_, handle)| (&handle.status, *handle.status.state.lock()));
             all.filter(|(_, state)| !state.is_ended)
         };
         if alive().any(|(_, state)| state.is_evicted) {
@@ -266,7 +266,7 @@ enum Class {
 /// server, and while it is detached no cap on tunnels counts it: so few of them wait for their clients.
 fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
     let now = Instant::now();
-    let class = |(id, handle): (SessionId, &SessionEntry)| Some((handle.account.class(now)?, id));
+    let class = |(id, handle): (SessionId, &SessionEntry)| Some((handle.status.class(now)?, id));
     let candidates: Vec<_> = registry.iter().filter_map(class).collect();
     let unproven = candidates.iter().filter(|((class, _), _)| *class > Class::Spent);
     let classes = if unproven.count() >= MAX_UNPROVEN {

@@ -58,7 +58,7 @@ enum TaskEvent {
 impl SessionTask {
     /// Starts the task of a session, whose first connection carries it from here on.
     pub(super) fn begin(opened: SessionGuard, dialled: TargetConnection, first: Resumption, shared: &Arc<Shared>) {
-        let since = first.connection.since;
+        let since = first.connection.accepted;
         let addresses = [first.connection.peer, dialled.address];
         let record = SessionRecord::begin("session", shared.next_number(), addresses, since);
         let widest = shared.options.window;
@@ -93,9 +93,9 @@ impl SessionTask {
             match self.next_event().await {
                 // The client had the announcement of this one before it began the newer one: it has given it up since, and
                 // its proof was still under way. It must not displace what the client uses now.
-                TaskEvent::Resumption(resumption) if resumption.connection.since < self.newest => {}
+                TaskEvent::Resumption(resumption) if resumption.connection.accepted < self.newest => {}
                 TaskEvent::Resumption(resumption) => {
-                    self.newest = resumption.connection.since;
+                    self.newest = resumption.connection.accepted;
                     record.attached(resumption.connection.peer, Instant::now());
                     self.attach(*resumption);
                 }

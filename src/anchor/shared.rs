@@ -77,7 +77,7 @@ pub(super) struct Shared {
     pub(super) key: AgreementKey,
     pub(super) sessions: Arc<SessionRegistry>,
     /// The connections in the exchange.
-    pub(super) exchanges: UnfinishedSet,
+    pub(super) handshakes: UnfinishedSet,
     /// The plain connections.
     pub(super) plain: Arc<Slots>,
     pub(super) plain_bytes: Arc<Totals>,

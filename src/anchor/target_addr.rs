@@ -56,7 +56,7 @@ pub(super) struct TargetDialer {
     to: TargetAddr,
     /// The anchor's own address: a name that leads there would make a loop.
     own: SocketAddr,
-    look_up: LookUp,
+    look_up: Resolver,
     /// Those without an answer and when they began, the oldest first.
     lookups: Mutex<Vec<(Instant, Answer)>>,
     fault: Mutex<LoggedFailure>,
@@ -66,7 +66,7 @@ pub(super) struct TargetDialer {
 type Answer = watch::Receiver<Option<Result<Vec<SocketAddr>, String>>>;
 
 /// Looks up `HOST:PORT`.
-type LookUp = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+type Resolver = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
 /// A fault that the log is told of when it begins and when it is over, at most once in [`MIN_LOG_INTERVAL`]: strangers may bring it about
 /// by many connections.
@@ -220,7 +220,7 @@ mod tests {
     const TICK: Duration = Duration::from_millis(2);
     const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
-    fn dialler(look_up: LookUp) -> TargetDialer {
+    fn dialler(look_up: Resolver) -> TargetDialer {
         TargetDialer {
             look_up,
             ..TargetDialer::new("machine.example.com:22".parse().unwrap(), OWN)
@@ -312,8 +312,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_without_an_address_is_no_endpoint() {
-        let failing: LookUp = |_| Box::pin(async { Err(io::Error::other("no such name")) });
-        let panicking: LookUp = |_| Box::pin(async { panic!("no thread") });
+        let failing: Resolver = |_| Box::pin(async { Err(io::Error::other("no such name")) });
+        let panicking: Resolver = |_| Box::pin(async { panic!("no thread") });
         for look_up in [failing, panicking] {
             let dialler = dialler(look_up);
             for _ in 0..2 * MAX_LOOKUPS {

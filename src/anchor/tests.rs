@@ -50,7 +50,7 @@ fn connection(stream: TcpStream) -> Connection {
     Connection {
         peer: stream.peer_addr().unwrap(),
         stream,
-        since: Instant::now(),
+        accepted: Instant::now(),
     }
 }
 
@@ -421,7 +421,7 @@ async fn an_exchange_that_is_not_over_within_ten_seconds_is_dropped() {
             advance(Duration::from_millis(100)).await;
             settle().await;
         }
-        assert_eq!(shared.exchanges.len(), 1, "{spoken}");
+        assert_eq!(shared.handshakes.len(), 1, "{spoken}");
         let dropped = |count: usize| {
             let page = shared.metrics.encode().unwrap();
             page.contains(&format!("_exchanges_total{{result=\"timeout\"}} {count}\n"))
@@ -430,7 +430,7 @@ async fn an_exchange_that_is_not_over_within_ten_seconds_is_dropped() {
         advance(Duration::from_millis(200)).await;
         let mut rest = Vec::new();
         client.read_to_end(&mut rest).await.unwrap();
-        while !shared.exchanges.is_empty() {
+        while !shared.handshakes.is_empty() {
             yield_now().await;
         }
         settle().await;

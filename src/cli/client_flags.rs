@@ -9,7 +9,7 @@ use clap::{ArgMatches, Args, Command, ValueHint};
 use switchboard::client::configuration::{self, Configuration};
 use switchboard::client::credentials::{self, Source};
 use switchboard::client::proxy_settings::{ProxySettings, Resume, variable};
-use switchboard::client::{self, ForwardProxy, Identity, ProxyUrl, Scheme, Trust};
+use switchboard::client::{self, ClientCertPaths, ForwardProxy, ProxyUrl, Scheme, Trust};
 
 use super::output::to_stderr;
 
@@ -49,7 +49,7 @@ impl ClientFlags {
             trust: Trust {
                 ca: own.ca.or(entry.ca),
                 server_name: own.server_name.or(entry.server_name),
-                identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+                identity: identity.map(|(certificate, key)| ClientCertPaths { certificate, key }),
             },
             credentials,
             target,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::dial::url::{ProxyUrl, Scheme};
-use super::proxy_settings::{ProxySettings, SeveralSources};
+use super::proxy_settings::{AmbiguousCredentials, ProxySettings};
 use super::ssh_config::System;
 use crate::base::file;
 use crate::base::platform;
@@ -158,7 +158,7 @@ fn contradictions(settings: &ProxySettings, place: &Field<'_>) {
     let is_trust = settings.ca.is_some() || settings.cert.is_some() || settings.server_name.is_some();
     let is_named_twice = match settings.source(|_| true) {
         Ok(source) => source.is_some() && url.is_some_and(ProxyUrl::has_credentials),
-        Err(SeveralSources) => true,
+        Err(AmbiguousCredentials) => true,
     };
     if settings.cert.is_some() != settings.key.is_some() {
         place.fault("`cert` and `key` belong together");

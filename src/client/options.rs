@@ -6,7 +6,7 @@ use super::credentials;
 use super::dial::forward::ForwardProxy;
 use super::dial::tls::Trust;
 use super::dial::url::ProxyUrl;
-use super::stderr::Remarks;
+use super::stderr::UserOutput;
 use crate::protocol::resume::{self, Timing};
 
 /// The settings of one tunnel.
@@ -53,7 +53,7 @@ pub struct Settings {
     /// The calendar's time, by which a sleep of the host is noticed.
     pub clock: fn() -> SystemTime,
     /// The messages to the user about a connection that is lost for a while.
-    pub remarks: Remarks,
+    pub remarks: UserOutput,
 }
 
 impl Default for Settings {
@@ -64,7 +64,7 @@ impl Default for Settings {
             timing,
             grace: GRACE,
             clock: SystemTime::now,
-            remarks: Remarks::default(),
+            remarks: UserOutput::default(),
         }
     }
 }

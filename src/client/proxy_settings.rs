@@ -102,7 +102,7 @@ impl ProxySettings {
     ///
     /// # Errors
     /// Several do.
-    pub fn source(&self, is_meant: impl Fn(&str) -> bool) -> Result<Option<Source>, SeveralSources> {
+    pub fn source(&self, is_meant: impl Fn(&str) -> bool) -> Result<Option<Source>, AmbiguousCredentials> {
         let file = self.token_file.as_ref().filter(|_| is_meant("token_file"));
         let command = self.token_command.as_ref().filter(|_| is_meant("token_command"));
         let is_kubeconfig =
@@ -119,14 +119,14 @@ impl ProxySettings {
         let mut named = named.into_iter().flatten();
         match (named.next(), named.next()) {
             (source, None) => Ok(source),
-            (_, Some(_)) => Err(SeveralSources),
+            (_, Some(_)) => Err(AmbiguousCredentials),
         }
     }
 }
 
 /// Several settings name a source of credentials each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeveralSources;
+pub struct AmbiguousCredentials;
 
 /// The kubeconfig files that kubectl reads without a flag.
 fn listed_files() -> Files {

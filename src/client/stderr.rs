@@ -12,16 +12,16 @@ use crate::base::text::printable;
 
 /// Where lines for the user go.
 #[derive(Clone)]
-pub struct Remarks(pub Arc<dyn Fn(&str) + Send + Sync>);
+pub struct UserOutput(pub Arc<dyn Fn(&str) + Send + Sync>);
 
 /// To stderr.
-impl Default for Remarks {
+impl Default for UserOutput {
     fn default() -> Self {
         Self(Arc::new(line))
     }
 }
 
-impl fmt::Debug for Remarks {
+impl fmt::Debug for UserOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Remarks")
     }

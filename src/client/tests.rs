@@ -18,7 +18,7 @@ use tokio_rustls::server::TlsStream;
 use super::connect::signals::{ExitRequest, ExitSignals};
 use super::connect::stdio::Stdio;
 use super::error::ClientError;
-use super::{ForwardProxy, Identity, Options, Remarks, Settings, Trust, connect, credentials, dial};
+use super::{ClientCertPaths, ForwardProxy, Options, Settings, Trust, UserOutput, connect, credentials, dial};
 use crate::base::text::chain;
 use crate::protocol::end_notice::Marker;
 

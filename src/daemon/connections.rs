@@ -23,7 +23,10 @@ where
     let spawn = move |stream, peer| {
         number += 1;
         let standing = EvictionClass::Eligible;
-        let ticket = EvictionKey { standing, seq: number };
+        let ticket = EvictionKey {
+            class: standing,
+            seq: number,
+        };
         let (serving, open) = (serve(stream, peer), Arc::clone(&open));
         tokio::spawn(async move {
             let membership = UnfinishedGuard::join([Some(&open), None], ticket);

@@ -84,7 +84,7 @@ impl Logs {
         // Writing to memory does not fail, and neither does the queue: it counts what it drops.
         SystemTime.format_time(&mut Writer::new(&mut timestamp)).ok();
         let mut line = Vec::with_capacity(LINE_BYTES);
-        let stamped = Stamped {
+        let stamped = TimestampedLine {
             timestamp: &timestamp,
             level: "INFO",
             members,
@@ -116,7 +116,7 @@ impl Logs {
 
 /// The members of every access line, in front of its own.
 #[derive(Serialize)]
-struct Stamped<'a, M> {
+struct TimestampedLine<'a, M> {
     timestamp: &'a str,
     level: &'static str,
     #[serde(flatten)]

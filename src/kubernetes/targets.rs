@@ -1,12 +1,12 @@
 //! From the objects of the cluster to the targets of the allowlist.
 
+mod address_filter;
 pub(crate) mod controller;
 mod endpoints;
-mod guards;
 mod join;
-mod mass_removal_guard;
+mod mass_removal_hold;
+mod notices;
 mod reconciler;
-mod remarks;
 mod snapshot;
 mod source;
 mod target_policy;

@@ -20,7 +20,7 @@ use self::material::Material;
 pub use self::settings::{CertificatePaths, ClientAuth, CrlExpired, Mode, Settings};
 pub use self::stream::TlsStream;
 use crate::base::follow::{self, Readings, ReloadResult, settled};
-pub use crate::net::x509::{Identity, PemError};
+pub use crate::net::x509::{CertificateNames, PemError};
 
 mod crl;
 mod files;

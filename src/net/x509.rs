@@ -5,7 +5,7 @@ pub(crate) mod names;
 pub(crate) mod pem;
 pub(crate) mod presented;
 
-pub use self::identity::Identity;
+pub use self::identity::CertificateNames;
 pub use self::pem::PemError;
 
 /// The largest PEM file, in bytes: a revocation list may be long.

@@ -5,7 +5,7 @@
 //! no printed line can run anything else than `kubectl`. What may restrict and has no counterpart keeps its name off the
 //! list: the result never leads further than the file did.
 
-pub use self::diagnostics::{Extent, Imported};
+pub use self::diagnostics::{Extent, ImportResult};
 pub use self::envoyfilter::envoyfilter;
 pub use self::frpc::frpc;
 pub use self::input::Input;

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 
-use crate::daemon::admin::api::{CloseRequest, Closed, Rates, Target, Tunnel};
+use crate::daemon::admin::api::{CloseRequest, CloseResponse, Rates, Target, Tunnel};
 pub use crate::daemon::admin::api::{Query, Sort};
 use crate::kubernetes::{PodSelector, Pods, encoded};
 
@@ -132,7 +132,7 @@ impl Replicas {
             TunnelSelector::Id(id) => format!("/tunnels/{}", encoded(id)),
             TunnelSelector::Query(query) => merge::path_of("/tunnels", query),
         };
-        let closed: ChangeResult<Closed> = self
+        let closed: ChangeResult<CloseResponse> = self
             .query_each(AdminRequest::with_body("DELETE", path, closing))
             .await?;
         Ok(closed.into())

@@ -20,16 +20,16 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use self::decision::{Judge, NotAllowed};
+use self::decision::{AccessDecider, NotAllowed};
 use self::evidence::credential::Credential;
 pub use self::evidence::{RequestCredentials, Subject};
 use self::grants::ActiveGrants;
 pub use self::grants::TunnelGrant;
 pub use self::options::{
-    AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, Options, SecretName, TicketOptions,
+    Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry, Options, SecretName, TicketOptions,
 };
 pub use self::reviewer::{Action, Change, Decision, Review, ReviewError, Reviewer, Verdict};
-use self::reviews::{How, Reviews};
+use self::reviews::{ReviewMode, Reviews};
 use self::sources::AccessConfig;
 pub use self::sources::Sources;
 pub(crate) use self::tickets::watches::Watch;
@@ -43,7 +43,7 @@ use crate::tunnel::outcome::{Refusal, RefusalReason};
 /// Decides about rights.
 #[derive(Debug)]
 pub struct Access {
-    judge: Arc<Judge>,
+    judge: Arc<AccessDecider>,
     grants: Arc<ActiveGrants>,
 }
 
@@ -55,14 +55,14 @@ impl Access {
                 metrics.access_requests.zero([method, result]);
             }
         }
-        let at_expiry = options.at_expiry;
-        let judge = Arc::new(Judge {
-            rules: ArcSwap::from_pointee(AccessConfig { options, sources }),
-            questions: Reviews::new(metrics),
+        let at_expiry = options.on_expiry;
+        let judge = Arc::new(AccessDecider {
+            config: ArcSwap::from_pointee(AccessConfig { options, sources }),
+            reviews: Reviews::new(metrics),
             metrics: metrics.clone(),
         });
         let grants = ActiveGrants::new(Arc::clone(&judge));
-        grants.set_at_expiry(at_expiry);
+        grants.set_on_expiry(at_expiry);
         Arc::new(Self { judge, grants })
     }
 
@@ -73,27 +73,27 @@ impl Access {
 
     /// Changes the rules. Tunnels that run are judged by them at once.
     pub fn apply(&self, options: Options, sources: Sources) {
-        let at_expiry = options.at_expiry;
-        self.judge.rules.store(Arc::new(AccessConfig { options, sources }));
-        self.grants.set_at_expiry(at_expiry);
-        self.judge.questions.clear();
+        let at_expiry = options.on_expiry;
+        self.judge.config.store(Arc::new(AccessConfig { options, sources }));
+        self.grants.set_on_expiry(at_expiry);
+        self.judge.reviews.clear();
         self.changed(&Change::Everywhere);
     }
 
     /// Whether it is asked at all, and whether the answer counts.
     pub fn mode(&self) -> Mode {
-        self.judge.rules.load().options.mode
+        self.judge.config.load().options.mode
     }
 
     /// Whether a target that a user may not reach is answered as one that is not on the allowlist. The time of the answer
     /// is not hidden: an unknown name needs no question to the API server.
     pub fn hides_names(&self) -> bool {
-        self.judge.rules.load().options.hide_names
+        self.judge.config.load().options.hide_names
     }
 
     /// The watches that take access back: a ticket opens no tunnel while one of them is late.
     pub fn watches(&self) -> Arc<Watches> {
-        Arc::clone(&self.judge.questions.watches)
+        Arc::clone(&self.judge.reviews.watches)
     }
 
     /// The user of a request.
@@ -101,20 +101,20 @@ impl Access {
     /// # Errors
     /// Why it is of none that is known here.
     pub async fn authenticate(&self, evidence: RequestCredentials<'_>) -> Result<Subject, Refusal> {
-        let rules = self.judge.rules.load_full();
+        let rules = self.judge.config.load_full();
         let presented = evidence.credential.as_ref().and_then(|read| read.as_ref().ok());
         let name = presented.and_then(|credential| rules.sources.password_name(credential));
         let method = name.map_or(NO_METHOD, |_| Method::Password.label());
         let authenticated = self.judge.authenticate(&rules, evidence).await;
         if let Err(denial) = &authenticated {
-            self.count_request(method, denial.refusal.label());
+            self.count_request(method, denial.reason.label());
         }
         authenticated
     }
 
     /// The user of the file for whom a credential claims to be the password; `None` for a name that is no user's.
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
-        let sources = &self.judge.rules.load().sources;
+        let sources = &self.judge.config.load().sources;
         let name = sources.password_name(credential)?;
         let is_known = sources.users.as_ref().is_some_and(|users| users.contains(name));
         is_known.then(|| name.into())
@@ -127,13 +127,13 @@ impl Access {
     pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<TunnelGrant, Refusal> {
         // Before the question: what is revoked while it is asked is revoked for this grant, too.
         let active = self.grants.get_or_insert(subject, target);
-        let decided = match self.judge.check(subject, target, How::Login).await {
+        let decided = match self.judge.check(subject, target, ReviewMode::Login).await {
             Ok(reason) => Ok(TunnelGrant::new(active, reason)),
-            Err(NotAllowed::Denied(denial) | NotAllowed::Ended(denial)) => Err(denial),
+            Err(NotAllowed::Denied(denial) | NotAllowed::DeniedLocally(denial)) => Err(denial),
             Err(NotAllowed::Unknown) => Err(RefusalReason::AuthorizationUnavailable.into()),
         };
         let denied = decided.as_ref().err();
-        let result = denied.map_or(ALLOWED, |denial: &Refusal| denial.refusal.label());
+        let result = denied.map_or(ALLOWED, |denial: &Refusal| denial.reason.label());
         self.count_request(subject.user.method.label(), result);
         decided
     }
@@ -145,7 +145,7 @@ impl Access {
     /// Something has changed in the cluster: the rights that it may have ended are asked about again, and those of a user
     /// that was deleted end.
     pub fn changed(&self, change: &Change) {
-        self.judge.questions.changed(change);
+        self.judge.reviews.changed(change);
         match change {
             Change::Everywhere => self.grants.recheck_where(|_| true),
             Change::Namespace(name) => self.grants.recheck_where(|grant| grant.target.id().namespace == *name),
@@ -160,7 +160,7 @@ impl Access {
 
     /// The file of users has changed: each password is judged again.
     pub fn users_changed(&self) {
-        self.judge.questions.forget_verdicts();
+        self.judge.reviews.forget_verdicts();
         self.grants
             .recheck_where(|grant| grant.subject.user.method == Method::Password);
     }
@@ -183,9 +183,9 @@ impl Access {
 
     /// The numbers of active grants and of remembered answers, for the metrics.
     pub fn count(&self) {
-        let Judge {
-            rules,
-            questions,
+        let AccessDecider {
+            config: rules,
+            reviews: questions,
             metrics,
         } = &*self.judge;
         metrics

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 pub use self::options::{Options, Suffixes};
 pub use self::static_target::{StaticTarget, StaticTargetError};
 use self::table::Table;
-pub use self::target::{ClientNames, Endpoints, Target, TargetId, Terms, UserLists};
+pub use self::target::{ClientNames, Endpoints, Target, TargetId, TargetRules, UserLists};
 pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
 pub use self::workload::{Workload, WorkloadKind, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
@@ -47,12 +47,12 @@ impl Allowlist {
     /// # Errors
     /// [`Refusal::NotAllowed`] for an unknown name or port; [`Refusal::AllowlistUnknown`] instead, as long as the Services
     /// of the cluster are not known completely.
-    pub fn authorize(&self, authority: &Authority) -> Result<Arc<Target>, RefusalReason> {
+    pub fn find_target(&self, authority: &Authority) -> Result<Arc<Target>, RefusalReason> {
         let table = self.table.load();
         match table.find(authority) {
             Some(target) => Ok(Arc::clone(target)),
             None if table.complete => Err(RefusalReason::NotAllowed),
-            None => Err(RefusalReason::AllowlistUnknown),
+            None => Err(RefusalReason::AllowlistNotReady),
         }
     }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn authorize(allowlist: &Allowlist, name: &str) -> Result<Arc<Target>, RefusalReason> {
-        allowlist.authorize(&name.parse().unwrap())
+        allowlist.find_target(&name.parse().unwrap())
     }
 
     fn addresses(target: &Target) -> Vec<SocketAddr> {
@@ -255,7 +255,7 @@ mod tests {
             },
             ports: [2222, 22],
             endpoints: Endpoints::from(vec![address.parse().unwrap()]),
-            terms: Terms::default(),
+            terms: TargetRules::default(),
         }
     }
 
@@ -383,12 +383,12 @@ mod tests {
         assert!(authorize(&allowlist, "a:22").is_ok());
         assert_eq!(
             authorize(&allowlist, "x.a:22").unwrap_err(),
-            RefusalReason::AllowlistUnknown
+            RefusalReason::AllowlistNotReady
         );
         writer.replace(Vec::new(), false);
         assert_eq!(
             authorize(&allowlist, "c.n:22").unwrap_err(),
-            RefusalReason::AllowlistUnknown
+            RefusalReason::AllowlistNotReady
         );
         writer.confirm();
         assert_eq!(authorize(&allowlist, "x.a:22").unwrap_err(), RefusalReason::NotAllowed);

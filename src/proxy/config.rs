@@ -18,7 +18,7 @@ use clap::Args;
 use serde::Deserialize;
 
 pub use crate::base::yaml::diagnostic::{Diagnostic, Position, Report, Severity};
-pub use load::{Loaded, Purpose};
+pub use load::{LoadedConfig, Purpose};
 
 use crate::base::values::address;
 use crate::base::yaml::forms;
@@ -61,7 +61,8 @@ pub struct Config {
 #[serde(default, deny_unknown_fields)]
 pub struct Allowlist {
     /// True if a request that `ssh_only` or `access` would refuse is only reported.
-    pub report: bool,
+    #[serde(rename = "report")]
+    pub report_only: bool,
     /// The targets of the configuration, each with a name of its own.
     #[serde(rename = "static", deserialize_with = "forms::items")]
     pub targets: Vec<StaticTarget>,

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use self::authorize::{AuthorizedRequest, authorize};
 use self::established::{ConnectedTarget, Tunnel, TunnelContext};
-use self::negotiate::{Negotiated, negotiate};
+use self::negotiate::{NegotiatedProtocol, negotiate};
 use self::pending::PendingRequest;
 pub use self::shared::{Port, Shared, Timeouts};
 use crate::base::boxed::boxed;
@@ -78,19 +78,19 @@ async fn accept(
     }
     let (negotiated, pending) = boxed(negotiate(stream, port.tls, pending)).await?;
     Some(match negotiated {
-        Negotiated::Http1(stream, read) => {
+        NegotiatedProtocol::Http1(stream, read) => {
             let exchange = http::http1(stream, read);
             ReadyConnection::Plain(boxed(serve_request(exchange, pending)).await?)
         }
-        Negotiated::TlsHttp1(session) => {
+        NegotiatedProtocol::TlsHttp1(session) => {
             let exchange = http::http1(session, Vec::new());
             ReadyConnection::Tls(boxed(serve_request(exchange, pending)).await?)
         }
-        Negotiated::Http2(stream, read) => {
+        NegotiatedProtocol::Http2(stream, read) => {
             let connection = http2::Connection::new(stream, read);
             ReadyConnection::Streams(Box::pin(serve_http2(connection, pending)))
         }
-        Negotiated::TlsHttp2(session) => {
+        NegotiatedProtocol::TlsHttp2(session) => {
             let connection = http2::Connection::new(session, Vec::new());
             ReadyConnection::Streams(Box::pin(serve_http2(connection, pending)))
         }
@@ -100,7 +100,7 @@ async fn accept(
 /// Carries every request on an HTTP/2 connection to its end.
 async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending: PendingRequest<'_>) {
     let shared = pending.shared;
-    pending.record.facts.http = http2::Request::HTTP;
+    pending.record.info.http = http2::Request::HTTP;
     let lapsed = Notify::new();
     let overdue = |awaited| {
         let pending = &pending;
@@ -126,7 +126,7 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
     };
     let go_away = http2::GoAway {
         drain: &shared.drain,
-        connection_id: pending.record.facts.id.seq,
+        connection_id: pending.record.info.id.seq,
         lapsed: &lapsed,
     };
     match boxed(http2::serve(connection, overdue, go_away, tunnel)).await {
@@ -140,8 +140,8 @@ async fn serve_request<'a, E: Exchange>(
     mut exchange: E,
     mut pending: PendingRequest<'a>,
 ) -> Option<Tunnel<'a, E::Transport>> {
-    pending.record.facts.http = E::HTTP;
-    let (drain, number) = (&pending.shared.drain, pending.record.facts.id.seq);
+    pending.record.info.http = E::HTTP;
+    let (drain, number) = (&pending.shared.drain, pending.record.info.id.seq);
     let credentials = match pending.shared.access.mode() {
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
@@ -203,7 +203,7 @@ async fn connect_target(asked: ConnectRequest, pending: &mut PendingRequest<'_>)
     };
     Ok(ConnectedTarget {
         target,
-        holdings,
+        context: holdings,
         upstream,
         open: pending.shared.drain.opened(),
     })
@@ -219,7 +219,7 @@ async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Resul
     } = pending;
     let timeouts = QueueTimeouts {
         total: shared.timeouts.dial,
-        stalled: shared.timeouts.dial_try,
+        stalled: shared.timeouts.connect,
     };
     if shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
         shared.metrics.wakes.count(["limited"]);

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use self::access_log::AccessLog;
-pub use self::line::Answered;
+pub use self::line::AnswerKind;
 use self::line::{AccessLine, millis};
 use super::open_tunnels::events::{Event, RefusedRequest};
 use super::open_tunnels::open_tunnel::OpenTunnel;
 use super::open_tunnels::registry::{Registration, Registry};
 use super::open_tunnels::request_info::{Id, RequestInfo, SshPeers, WOULD_BE_REFUSED};
 use crate::base::text::excerpt;
-use crate::net::tls::{self, Identity, Tls};
+use crate::net::tls::{self, CertificateNames, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::direction::Direction;
@@ -45,10 +45,10 @@ pub struct Telemetry<'a> {
 pub struct RequestRecord<'a> {
     telemetry: Telemetry<'a>,
     /// Each stage of the connection adds what it has learnt.
-    pub(in crate::proxy) facts: RequestInfo,
+    pub(in crate::proxy) info: RequestInfo,
     refusal: Option<RefusalReason>,
     /// The way in which the client was answered.
-    pub(in crate::proxy) answered: Answered,
+    pub(in crate::proxy) answered: AnswerKind,
     accounted: bool,
     /// `None` for a request on an HTTP/2 connection, which has a record of its own.
     connection: Option<Connection<'a>>,
@@ -64,18 +64,18 @@ impl<'a> RequestRecord<'a> {
 
     /// The record of a request on this HTTP/2 connection, which begins now.
     pub fn request(&self, id: Id) -> Box<Self> {
-        let mut facts = RequestInfo::new(id, [self.facts.peer, self.facts.client], Instant::now());
-        facts.tls.clone_from(&self.facts.tls);
-        facts.locals = self.facts.locals;
+        let mut facts = RequestInfo::new(id, [self.info.peer, self.info.client], Instant::now());
+        facts.tls.clone_from(&self.info.tls);
+        facts.locals = self.info.locals;
         Self::begin(self.telemetry, facts)
     }
 
     fn begin(telemetry: Telemetry<'a>, facts: RequestInfo) -> Box<Self> {
         Box::new(Self {
             telemetry,
-            facts,
+            info: facts,
             refusal: None,
-            answered: Answered::Not,
+            answered: AnswerKind::None,
             accounted: false,
             connection: None,
         })
@@ -89,12 +89,12 @@ impl<'a> RequestRecord<'a> {
     /// The TLS session, with the client's identity if it has shown a certificate.
     pub fn set_tls(&mut self, accepted: &tls::CompletedHandshake) {
         self.telemetry.metrics.tls_accepted(accepted);
-        self.facts.tls = Some(Arc::clone(&accepted.peer));
+        self.info.tls = Some(Arc::clone(&accepted.peer));
     }
 
     /// Why the user may reach the target.
     pub fn set_reason(&mut self, reason: &str) {
-        self.facts.authorization = Some(excerpt(reason, MAX_REASON).into());
+        self.info.authorization = Some(excerpt(reason, MAX_REASON).into());
     }
 
     /// Records why the request is refused, or, unless it `counts`, why it would be.
@@ -107,24 +107,24 @@ impl<'a> RequestRecord<'a> {
     }
 
     /// The identity of the client's certificate.
-    pub fn identity(&self) -> Option<&Identity> {
-        self.facts.tls.as_ref()?.identity.as_ref()
+    pub fn identity(&self) -> Option<&CertificateNames> {
+        self.info.tls.as_ref()?.identity.as_ref()
     }
 
     /// Whether a new handshake would accept the client's certificate: on a long HTTP/2 connection it may have expired
     /// or been revoked since.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
-        self.facts.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
+        self.info.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
     /// The end of the dial of one of those endpoints, which took that long.
     pub fn dialled(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream, &RefusalReason>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
-        self.facts.dial_ms = millis(took);
-        self.facts.upstream = result.ok().map(|upstream| upstream.address);
-        let [_, local] = &mut self.facts.locals;
+        self.info.dial_ms = millis(took);
+        self.info.upstream = result.ok().map(|upstream| upstream.address);
+        let [_, local] = &mut self.info.locals;
         *local = result.ok().map(|upstream| upstream.local);
-        self.facts.node = self.facts.upstream.map_or("", |address| endpoints.node(address)).into();
+        self.info.node = self.info.upstream.map_or("", |address| endpoints.node(address)).into();
     }
 
     /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
@@ -138,9 +138,9 @@ impl<'a> RequestRecord<'a> {
         self.accounted = true;
         self.observe_answer(None);
         let series = Arc::clone(target.series(self.telemetry.metrics));
-        let tunnel = Arc::new(OpenTunnel::new(self.facts.take(), &series, open));
+        let tunnel = Arc::new(OpenTunnel::new(self.info.take(), &series, open));
         series.tunnels_active.inc();
-        let held = Box::new(Established {
+        let held = Box::new(TunnelAccounts {
             telemetry: self.telemetry,
             registration: self.telemetry.registry.enter(tunnel),
             series,
@@ -159,7 +159,7 @@ impl<'a> RequestRecord<'a> {
     fn observe_answer(&self, refused: Option<Outcome>) {
         let Metrics { handshake_duration, .. } = self.telemetry.metrics;
         self.telemetry.metrics.answered(refused);
-        handshake_duration.observe(self.facts.accepted.elapsed().as_secs_f64());
+        handshake_duration.observe(self.info.accepted.elapsed().as_secs_f64());
     }
 
     fn account(&mut self) {
@@ -169,14 +169,14 @@ impl<'a> RequestRecord<'a> {
         let refusal = self.refusal.unwrap_or(RefusalReason::Internal);
         let outcome = Outcome::Refused(refusal);
         self.observe_answer(Some(outcome));
-        if self.answered == Answered::Ssh {
+        if self.answered == AnswerKind::Ssh {
             self.telemetry.metrics.answers_in_band.inc();
         }
         self.telemetry.registry.refusals.count(outcome.reason());
-        let refused = || Event::Refused(Arc::new(RefusedRequest::new(&self.facts, outcome)));
+        let refused = || Event::Refused(Arc::new(RefusedRequest::new(&self.info, outcome)));
         self.telemetry.registry.events.publish(refused);
         let Telemetry { access_log, .. } = self.telemetry;
-        access_log.refused(&self.facts, refusal, self.answered);
+        access_log.refused(&self.info, refusal, self.answered);
     }
 }
 
@@ -190,7 +190,7 @@ impl Drop for RequestRecord<'_> {
 #[derive(Debug)]
 pub struct TunnelRecord<'a> {
     /// Boxed: an idle tunnel would keep it in its future.
-    held: Box<Established<'a>>,
+    held: Box<TunnelAccounts<'a>>,
     close: Option<Close>,
     /// True if the client was told the end in band.
     is_logged: bool,
@@ -198,7 +198,7 @@ pub struct TunnelRecord<'a> {
 
 /// The accounts of an established tunnel.
 #[derive(Debug)]
-struct Established<'a> {
+struct TunnelAccounts<'a> {
     telemetry: Telemetry<'a>,
     registration: Registration<'a>,
     series: Arc<TargetSeries>,
@@ -224,8 +224,8 @@ impl TunnelRecord<'_> {
     }
 
     /// Returns an observer that records whether `ssh_only` would have refused the tunnel.
-    pub fn watch(&self) -> Watch {
-        Watch {
+    pub fn watch(&self) -> NotSshReporter {
+        NotSshReporter {
             seen: Arc::clone(&self.tunnel().facts.seen),
             metrics: self.held.telemetry.metrics.clone(),
         }
@@ -276,7 +276,11 @@ impl Drop for TunnelRecord<'_> {
         }
         let [client, target] = tunnel.last_rtt().map(Option::unwrap_or_default);
         telemetry.access_log.write(&AccessLine {
-            answered: if self.is_logged { Answered::Ssh } else { Answered::Http },
+            answered: if self.is_logged {
+                AnswerKind::Ssh
+            } else {
+                AnswerKind::Http
+            },
             bytes_sent: tunnel.meter.bytes(Direction::Download),
             bytes_received: tunnel.meter.bytes(Direction::Upload),
             client_rtt_ms: millis(client.rtt),
@@ -293,12 +297,12 @@ impl Drop for TunnelRecord<'_> {
 /// Looks at the first bytes of both sides of a tunnel with `allowlist.report`: counts and notes the first side that does not
 /// begin as SSH does.
 #[derive(Debug)]
-pub struct Watch {
+pub struct NotSshReporter {
     seen: Arc<SshPeers>,
     metrics: Metrics,
 }
 
-impl Watch {
+impl NotSshReporter {
     /// Counts and notes that side, unless the tunnel has one already.
     fn refuses(&self, side: Side) {
         if self.seen.not_ssh.set(side).is_ok() {
@@ -307,7 +311,7 @@ impl Watch {
     }
 }
 
-impl InspectPrefix for Watch {
+impl InspectPrefix for NotSshReporter {
     fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
         let side = direction.sender();
         match identification::read(beginning, side) {

@@ -27,7 +27,7 @@ use crate::kubernetes::{self, Controller};
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Writer;
-use crate::proxy::config::{Config, Loaded, Report};
+use crate::proxy::config::{Config, LoadedConfig, Report};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::open_tunnels::request_info::Ids;
@@ -108,7 +108,7 @@ impl App {
     /// # Errors
     /// A fault of the configuration, a file that is not read within 10 s, or a port that cannot be bound.
     pub async fn start(load: LoadConfig, logs: Logs) -> Result<Self, StartError> {
-        let started = Reads::default().run(move || Started::read(load)).await;
+        let started = Reads::default().run(move || Startup::read(load)).await;
         started.map_err(StartError::Unread)??.bind(logs)
     }
 
@@ -186,16 +186,16 @@ impl App {
 }
 
 /// A process whose files have been read.
-struct Started {
+struct Startup {
     load: Arc<LoadConfig>,
     config: Box<Config>,
     tls: Tls,
 }
 
-impl Started {
+impl Startup {
     /// Reads the configuration and its certificates for the first time.
     fn read(load: LoadConfig) -> Result<Self, StartError> {
-        let Loaded { config, report } = load()?;
+        let LoadedConfig { config, report } = load()?;
         reload::log(&report);
         let config = Box::new(config);
         let tls = Tls::new(config.tls.clone(), config.timeouts.tls_handshake).map_err(StartError::Tls)?;
@@ -268,7 +268,7 @@ fn share(
     let (writer, allowlist) = Writer::new();
     metrics.tls_timestamps(&tls.expiries(), &tls.next_updates());
     let limits = &config.limits;
-    let caps = capacity.fitting(limits.total, &metrics);
+    let caps = capacity.fitting(limits.process, &metrics);
     let shared = Shared {
         access: Access::open(&metrics),
         allowlist,
@@ -282,7 +282,7 @@ fn share(
         connect_rate: ConnectRate::new(limits.client),
         unfinished: UnfinishedSet::new(caps.unfinished),
         tunnels: Arc::new(Slots::new(caps.tunnels)),
-        total: Budgets::new(limits.total.rates(), limits.tunnel.burst),
+        total: Budgets::new(limits.process.rates(), limits.tunnel.burst),
         ids: Ids::default(),
         tls,
         timeouts: config.timeouts,

@@ -88,7 +88,7 @@ fn connects_to_itself(stream: &TcpStream, [local, dialled]: [SocketAddr; 2]) -> 
 fn classify(error: &io::Error) -> RefusalReason {
     match Errno::from_io_error(error) {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => {
-            RefusalReason::Exhausted
+            RefusalReason::OutOfSockets
         }
         Some(Errno::TIMEDOUT) => RefusalReason::DialTimeout,
         // ENOTCONN: it was connected, and reset before its peer was asked for.
@@ -181,8 +181,8 @@ mod tests {
         let none = dial(&[], 7, &OPTIONS).await.unwrap_err();
         assert_eq!(none, RefusalReason::NoEndpoint);
         for (errno, refusal) in [
-            (Errno::MFILE, RefusalReason::Exhausted),
-            (Errno::ADDRNOTAVAIL, RefusalReason::Exhausted),
+            (Errno::MFILE, RefusalReason::OutOfSockets),
+            (Errno::ADDRNOTAVAIL, RefusalReason::OutOfSockets),
             (Errno::TIMEDOUT, RefusalReason::DialTimeout),
             (Errno::CONNRESET, RefusalReason::TargetRefused),
             (Errno::NOTCONN, RefusalReason::TargetRefused),

@@ -158,7 +158,8 @@ pub struct Limits {
     /// The limits of all tunnels of one user together.
     pub user: UserCaps,
     /// The limits of all tunnels together.
-    pub total: TotalCaps,
+    #[serde(rename = "total")]
+    pub process: TotalCaps,
     /// The most that the annotations of a Service may ask for.
     pub ceiling: Ceiling,
     /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
@@ -177,7 +178,7 @@ impl Default for Limits {
             target: TargetCaps::default(),
             client: ClientCaps::default(),
             user: UserCaps::default(),
-            total: TotalCaps::default(),
+            process: TotalCaps::default(),
             ceiling: Ceiling::default(),
             ssh_only: true,
             reports: false,

@@ -75,11 +75,11 @@ pub enum CloseReason {
     /// The deadline of a drain passed, or a second signal came.
     Drained,
     /// A drain ended a resumable tunnel, whose session goes on by another one.
-    Moved,
+    ResumedElsewhere,
     /// The target left the allowlist.
-    Revoked,
+    TargetRemoved,
     /// The user may no longer reach the target, or is no user any more.
-    Unauthorized,
+    AccessRevoked,
     /// The credential that opened the tunnel has expired.
     Expired,
     /// An operator ended it.
@@ -102,9 +102,9 @@ impl CloseReason {
         Self::Corrupted,
         Self::Lifetime,
         Self::Drained,
-        Self::Moved,
-        Self::Revoked,
-        Self::Unauthorized,
+        Self::ResumedElsewhere,
+        Self::TargetRemoved,
+        Self::AccessRevoked,
         Self::Expired,
         Self::ClosedByOperator,
         Self::NotSsh,
@@ -122,9 +122,9 @@ impl CloseReason {
             Self::Corrupted => "corrupted",
             Self::Lifetime => "lifetime",
             Self::Drained => "drained",
-            Self::Moved => "moved",
-            Self::Revoked => "revoked",
-            Self::Unauthorized => "unauthorized",
+            Self::ResumedElsewhere => "moved",
+            Self::TargetRemoved => "revoked",
+            Self::AccessRevoked => "unauthorized",
             Self::Expired => "expired",
             Self::ClosedByOperator => "closed_by_operator",
             Self::NotSsh => "not_ssh",

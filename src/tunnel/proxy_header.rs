@@ -98,14 +98,14 @@ async fn read_header(stream: &mut TcpStream) -> Result<Vec<u8>, RefusalReason> {
     loop {
         let known = header.len();
         let gone = |_| match known {
-            0 => RefusalReason::NoRequest,
-            _ => RefusalReason::ClientLeft,
+            0 => RefusalReason::PortProbe,
+            _ => RefusalReason::ClientDisconnected,
         };
         header.resize(known + CHUNK, 0);
         let peeked = stream.peek(after(&mut header, known)).await.map_err(gone)?;
         header.truncate(known + peeked);
         match (peeked, known) {
-            (0, 0) => return Err(RefusalReason::NoRequest),
+            (0, 0) => return Err(RefusalReason::PortProbe),
             (0, _) => return Err(RefusalReason::BadProxyHeader),
             _ => {}
         }

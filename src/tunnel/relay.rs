@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-pub use self::config::{DirectionLimits, Early, OnClose, Options, RelayConfig, Resources, Transports};
+pub use self::config::{DirectionLimits, EarlyData, OnClose, Options, RelayConfig, Resources, Transports};
 use self::copy::Flow;
 pub use self::failure::Failure;
 use self::half_close::{SILENCE_TIMEOUT, silence};
@@ -95,14 +95,14 @@ pub async fn finish<D: Transport>(transports: &mut Transports<D>, close: Close, 
         CloseReason::Idle
         | CloseReason::Lifetime
         | CloseReason::Drained
-        | CloseReason::Revoked
-        | CloseReason::Unauthorized
+        | CloseReason::TargetRemoved
+        | CloseReason::AccessRevoked
         | CloseReason::Expired
         | CloseReason::ClosedByOperator => {
             boxed(async { tokio::join!(close_side(upstream, ends.upload), close_side(downstream, ends.download)) })
                 .await;
         }
-        CloseReason::Eof | CloseReason::NotSsh | CloseReason::Moved => {
+        CloseReason::Eof | CloseReason::NotSsh | CloseReason::ResumedElsewhere => {
             boxed(async { tokio::join!(upstream.shutdown_gracefully(), downstream.shutdown_gracefully()) }).await;
         }
     }
@@ -124,7 +124,7 @@ pub async fn run<D: Transport>(
     terms: &RelayConfig<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> RelayEnd {
-    let Early {
+    let EarlyData {
         upload: early_upload,
         download: early_download,
         inspector,
@@ -156,9 +156,9 @@ pub async fn run<D: Transport>(
         CloseReason::Idle
             | CloseReason::Lifetime
             | CloseReason::Drained
-            | CloseReason::Moved
-            | CloseReason::Revoked
-            | CloseReason::Unauthorized
+            | CloseReason::ResumedElsewhere
+            | CloseReason::TargetRemoved
+            | CloseReason::AccessRevoked
             | CloseReason::Expired
             | CloseReason::ClosedByOperator
     );

@@ -119,7 +119,7 @@ fn an_operator_ends_one_tunnel_or_those_of_a_target_and_the_log_says_why() {
         &format!("/tunnels/{id}"),
         r#"{"reason": "it \u001b[31mloops"}"#,
     );
-    let closed: api::Closed = serde_json::from_str(&answer.body).unwrap();
+    let closed: api::CloseResponse = serde_json::from_str(&answer.body).unwrap();
     assert_eq!((answer.status, &closed.closed), (200, &vec![id.clone()]));
     let (client, service) = &mut ended[0];
     client.expect_reset();
@@ -136,7 +136,7 @@ fn an_operator_ends_one_tunnel_or_those_of_a_target_and_the_log_says_why() {
         "{said}"
     );
     let answer = server.ask_admin("DELETE", "/tunnels?target=static/one:22");
-    let closed: api::Closed = serde_json::from_str(&answer.body).unwrap();
+    let closed: api::CloseResponse = serde_json::from_str(&answer.body).unwrap();
     assert_eq!(closed.closed, [open[2].tunnel_id.clone()]);
     ended[1].0.expect_reset();
     // The count follows the reset by a moment.

@@ -173,7 +173,7 @@ fn a_header_has_as_much_time_as_the_head() {
         allow(&[("a:22", target.address())])
     );
     let proxy = Proxy::start(&settings);
-    let answer = refused(RefusalReason::HeadTimeout);
+    let answer = refused(RefusalReason::RequestHeaderTimeout);
     for bytes in ["", "PROXY TCP4 1.1.1.1 1.1", "PROXY UNKNOWN\r\nCONNECT a:22 HT"] {
         assert_eq!(proxy.client(bytes).rest_as_text(), answer, "{bytes}");
     }

@@ -114,7 +114,10 @@ fn a_trickling_head_is_refused_at_its_deadline_from_the_accept() {
             }
         }
         let answer = answer.unwrap_or_else(|| client.read_once());
-        assert_eq!(String::from_utf8(answer).unwrap(), refused(RefusalReason::HeadTimeout));
+        assert_eq!(
+            String::from_utf8(answer).unwrap(),
+            refused(RefusalReason::RequestHeaderTimeout)
+        );
         client.expect_end();
         assert!(start.elapsed() >= HEAD);
     }
@@ -166,7 +169,7 @@ fn a_full_descriptor_table_pauses_accepting_but_not_tunnels() {
     running.expect("still here");
     // It was accepted, but there is no descriptor left for its target.
     next.send(request("echo:22"));
-    assert_eq!(next.rest_as_text(), refused(RefusalReason::Exhausted));
+    assert_eq!(next.rest_as_text(), refused(RefusalReason::OutOfSockets));
     server.process.limit_descriptors(DESCRIPTORS, DESCRIPTORS);
     drop((page, waiting));
     let mut next = server.open("echo:22");

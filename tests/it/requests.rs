@@ -120,7 +120,7 @@ fn requests() -> Vec<(Vec<u8>, String)> {
         "http_request_error",
         "Allow: CONNECT\r\n",
     );
-    let large = refused(RefusalReason::HeadTooLarge);
+    let large = refused(RefusalReason::RequestHeaderTooLarge);
     let mut all = Vec::new();
     for (head, phrase) in MALFORMED {
         all.push((head.to_vec(), bad(phrase)));
@@ -224,7 +224,7 @@ fn a_line_of_4_mib_is_refused_at_its_first_16_kib() {
     let mut sending = client.again();
     let line = format!("CONNECT {}", "a".repeat(4 << 20));
     let sent = thread::spawn(move || sending.try_send(line));
-    client.expect(refused(RefusalReason::HeadTooLarge));
+    client.expect(refused(RefusalReason::RequestHeaderTooLarge));
     proxy.settles("connections_active", 0.0);
     // Whether the rest of it fits the buffers of the kernel or fails is all the same.
     sent.join().unwrap().ok();

@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::Access;
-use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, Terms, Writer};
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetRules, Writer};
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::open_tunnels::request_info::Ids;
@@ -107,7 +107,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
         },
         ports: [22, 22],
         endpoints: Endpoints::from(vec![address]),
-        terms: Terms {
+        terms: TargetRules {
             limits: TargetLimits {
                 caps: TargetCaps {
                     tunnels: NonZeroU32::new(1),
@@ -117,7 +117,7 @@ fn service(name: &str, address: SocketAddr, idle: Option<Duration>) -> ServiceTa
                 ssh_only: false,
                 ..TargetLimits::default()
             },
-            ..Terms::default()
+            ..TargetRules::default()
         },
     }
 }
@@ -144,7 +144,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
         unfinished: UnfinishedSet::new(NonZeroU32::new(8)),
         // The one that runs, and the one that panics.
         tunnels: Arc::new(Slots::new(NonZeroU32::new(2))),
-        total: Budgets::new(limits.total.rates(), burst),
+        total: Budgets::new(limits.process.rates(), burst),
         ids: Ids::default(),
         tls: Tls::new(tls::Settings::default(), Timeouts::default().tls_handshake).unwrap(),
         timeouts: Timeouts::default(),

@@ -328,7 +328,10 @@ fn a_tls_handshake_ends_at_its_deadline_and_garbage_at_once() {
     let proxy = Proxy::start(&slow);
     proxy.client([0x16]).expect_end();
     fails(&proxy, "timeout");
-    assert_eq!(proxy.client("P").rest_as_text(), refused(RefusalReason::HeadTimeout));
+    assert_eq!(
+        proxy.client("P").rest_as_text(),
+        refused(RefusalReason::RequestHeaderTimeout)
+    );
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Di
     while root.value != Value::Faulty {
         let faults = match T::deserialize(&*root) {
             Ok(value) => return value,
-            Err(Faults(faults)) => faults,
+            Err(DeErrors(faults)) => faults,
         };
         for fault in faults {
             last = last.max(fault.position.unwrap_or(root.position));
@@ -99,9 +99,9 @@ fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
 /// one at least of each item.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?}")]
-pub(crate) struct Faults(Vec<DeError>);
+pub(crate) struct DeErrors(Vec<DeError>);
 
-impl Faults {
+impl DeErrors {
     fn new(message: impl Display, missing: Option<&'static str>) -> Self {
         Self(vec![DeError {
             message: message.to_string(),
@@ -142,7 +142,7 @@ struct DeError {
     missing: Option<&'static str>,
 }
 
-impl de::Error for Faults {
+impl de::Error for DeErrors {
     fn custom<T: Display>(message: T) -> Self {
         Self::new(message, None)
     }
@@ -152,19 +152,19 @@ impl de::Error for Faults {
     }
 }
 
-fn fault(message: impl Display) -> Faults {
+fn fault(message: impl Display) -> DeErrors {
     de::Error::custom(message)
 }
 
 impl Node {
-    fn scalar(&self) -> Result<&Scalar, Faults> {
+    fn scalar(&self) -> Result<&Scalar, DeErrors> {
         match &self.value {
             Value::Text(scalar) => Ok(scalar),
             Value::Null | Value::Faulty | Value::List(_) | Value::Map(_) => Err(self.fault_of_kind("a single value")),
         }
     }
 
-    fn fault_of_kind(&self, expected: impl Display) -> Faults {
+    fn fault_of_kind(&self, expected: impl Display) -> DeErrors {
         fault(format_args!("expected {expected} (found {})", self.value.kind()))
     }
 }
@@ -183,14 +183,14 @@ fn fault_of_key(entries: &[Entry], index: usize, entry: &Entry, known: &'static 
 }
 
 impl<'de> Deserializer<'de> for &'de Node {
-    type Error = Faults;
+    type Error = DeErrors;
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         required: &'static str,
         known: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Faults> {
+    ) -> Result<V::Value, DeErrors> {
         let Value::Map(entries) = &self.value else {
             return Err(self.fault_of_kind("a map"));
         };
@@ -209,10 +209,10 @@ impl<'de> Deserializer<'de> for &'de Node {
         };
         let missing = required_of(required, known).filter(|key| !is_given(key));
         let faults = of_keys.chain(missing.map(de::Error::missing_field));
-        let faults: Vec<_> = faults.flat_map(|Faults(faults)| faults).take(MAX_ERRORS).collect();
+        let faults: Vec<_> = faults.flat_map(|DeErrors(faults)| faults).take(MAX_ERRORS).collect();
         match faults.is_empty() {
             true => visitor.visit_map(Keys::new(entries)),
-            false => Err(Faults(faults)),
+            false => Err(DeErrors(faults)),
         }
     }
 
@@ -221,7 +221,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         name: &'static str,
         words: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Faults> {
+    ) -> Result<V::Value, DeErrors> {
         if name == ANY_OF {
             let kind = words.iter().find(|kind| **kind == self.value.kind());
             let kind = kind.ok_or_else(|| self.fault_of_kind(either(words)))?;
@@ -240,7 +240,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor.visit_enum(text.into_deserializer())
     }
 
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         let Scalar { text, is_quoted } = self.scalar()?;
         let truth = values::read(text, values::boolean).map_err(|reason| {
             let meant = suggest::value(text, &["true", "false"], |meant| values::boolean(meant).is_ok());
@@ -256,7 +256,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 
     /// Gives the visitor the text of a number. One that is no number, or another one, to other readers of YAML is a fault.
-    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         let Scalar { text, is_quoted } = self.scalar()?;
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if is_number && *is_quoted {
@@ -274,17 +274,17 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor.visit_borrowed_str(text)
     }
 
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         visitor.visit_borrowed_str(&self.scalar()?.text)
     }
 
     /// Gives the visitor a text that is not empty. Forms ask for any text.
-    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         let text = values::read(&self.scalar()?.text, values::text).map_err(fault)?;
         visitor.visit_str(&text)
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         let Value::List(items) = &self.value else {
             return Err(self.fault_of_kind("a list"));
         };
@@ -295,15 +295,15 @@ impl<'de> Deserializer<'de> for &'de Node {
         let list = visitor.visit_seq(&mut items);
         match items.faults.is_empty() {
             true => list,
-            false => Err(Faults(items.faults)),
+            false => Err(DeErrors(items.faults)),
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Faults> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         match &self.value {
             Value::Null | Value::Faulty => visitor.visit_unit(),
             Value::Text(scalar) => visitor.visit_borrowed_str(&scalar.text),
@@ -318,7 +318,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-impl<'de> IntoDeserializer<'de, Faults> for &'de Node {
+impl<'de> IntoDeserializer<'de, DeErrors> for &'de Node {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -336,9 +336,9 @@ struct Items<'de> {
 }
 
 impl<'de> SeqAccess<'de> for Items<'de> {
-    type Error = Faults;
+    type Error = DeErrors;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Faults> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DeErrors> {
         if self.faults.len() >= MAX_ERRORS {
             return Ok(None);
         }
@@ -346,9 +346,9 @@ impl<'de> SeqAccess<'de> for Items<'de> {
             return Ok(None);
         };
         seed.deserialize(item).map(Some).map_err(|faults| {
-            let Faults(faults) = faults.below(index, &format!("[{index}]"), item.position);
+            let DeErrors(faults) = faults.below(index, &format!("[{index}]"), item.position);
             self.faults.extend(faults);
-            Faults(Vec::new())
+            DeErrors(Vec::new())
         })
     }
 
@@ -374,16 +374,16 @@ impl<'de> Keys<'de> {
 }
 
 impl<'de> MapAccess<'de> for Keys<'de> {
-    type Error = Faults;
+    type Error = DeErrors;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Faults> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DeErrors> {
         let is_given = |(_, entry): &(usize, &Entry)| !matches!(entry.value.value, Value::Null | Value::Faulty);
         self.entry = self.rest.find(is_given);
         let key = self.entry.map(|(_, entry)| entry.key.as_str().into_deserializer());
         key.map(|key| seed.deserialize(key)).transpose()
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Faults> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DeErrors> {
         let (index, entry) = self.entry.take().ok_or_else(|| fault("a value without a key"))?;
         let read = seed.deserialize(&entry.value);
         read.map_err(|fault| fault.below(index, &shown(&entry.key), entry.place_of_value()))

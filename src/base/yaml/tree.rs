@@ -171,7 +171,7 @@ struct Builder<'a> {
     bounds: &'a Bounds,
     /// The complete documents.
     roots: Vec<Node>,
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     /// The anchored nodes, by the number that the parser gives to `&name`.
     anchors: HashMap<usize, Node>,
     /// About the bytes of memory that all nodes so far take.
@@ -179,7 +179,7 @@ struct Builder<'a> {
 }
 
 /// A list or map whose end has not been read yet.
-struct Open {
+struct OpenNode {
     position: Position,
     anchor: usize,
     value: OpenValue,
@@ -187,11 +187,11 @@ struct Open {
 
 enum OpenValue {
     List(Vec<Node>),
-    Map(Vec<Entry>, Expected),
+    Map(Vec<Entry>, NextNode),
 }
 
 /// The role of the next node in a map.
-enum Expected {
+enum NextNode {
     Key,
     ValueOf(String, Position),
     /// The value of a key that is a fault.
@@ -233,7 +233,7 @@ impl Builder<'_> {
             }
             Event::MappingStart(_, anchor, tag) => {
                 self.refuse_tag(position, tag.is_some());
-                self.begin(position, anchor, OpenValue::Map(Vec::new(), Expected::Key))
+                self.begin(position, anchor, OpenValue::Map(Vec::new(), NextNode::Key))
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(anchor) => self.alias(anchor, position),
@@ -248,7 +248,7 @@ impl Builder<'_> {
     }
 
     fn begin(&mut self, position: Position, anchor: usize, value: OpenValue) -> Step {
-        self.open.push(Open {
+        self.open.push(OpenNode {
             position,
             anchor,
             value,
@@ -315,21 +315,21 @@ impl Builder<'_> {
             OpenValue::List(items) => items.push(node),
             OpenValue::Map(entries, expected) => {
                 let Node { position, value } = node;
-                *expected = match (std::mem::replace(expected, Expected::Key), value) {
-                    (Expected::Key, Value::Text(key)) => Expected::ValueOf(key.text, position),
-                    (Expected::Key, Value::Null | Value::Faulty | Value::List(_) | Value::Map(_)) => {
+                *expected = match (std::mem::replace(expected, NextNode::Key), value) {
+                    (NextNode::Key, Value::Text(key)) => NextNode::ValueOf(key.text, position),
+                    (NextNode::Key, Value::Null | Value::Faulty | Value::List(_) | Value::Map(_)) => {
                         self.findings.fault(position, "", "a key must be a name");
-                        Expected::Ignored
+                        NextNode::Ignored
                     }
-                    (Expected::ValueOf(key, at), value) => {
+                    (NextNode::ValueOf(key, at), value) => {
                         entries.push(Entry {
                             key,
                             position: at,
                             value: Node { position, value },
                         });
-                        Expected::Key
+                        NextNode::Key
                     }
-                    (Expected::Ignored, _) => Expected::Key,
+                    (NextNode::Ignored, _) => NextNode::Key,
                 };
             }
         }

@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use switchboard::base::follow::{READ_TIMEOUT, ReadFailure};
 use switchboard::daemon::logging::Format;
 use switchboard::daemon::threads::run_within;
-use switchboard::proxy::config::{Config, Loaded, Overrides, Purpose, Report};
+use switchboard::proxy::config::{Config, LoadedConfig, Overrides, Purpose, Report};
 
 use crate::cli::client_file;
 use crate::cli::output::{USAGE, print, to_stderr};
@@ -76,7 +76,7 @@ pub(crate) fn check(options: Check) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads a configuration and the files that it names, for as long as `serve` would. What is piped in has no deadline.
-fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loaded, Report>> {
+fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<LoadedConfig, Report>> {
     let (mut piped, is_stdin) = (Vec::new(), file == Path::new("-"));
     if is_stdin {
         // A byte more than is accepted, which is an error below.
@@ -89,8 +89,8 @@ fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loa
     let path = file.to_owned();
     run_within(READ_TIMEOUT, move || {
         let loaded = match is_stdin {
-            true => Loaded::from_reader(STDIN, &*piped, &overrides, Purpose::Check),
-            false => Loaded::from_file(Some(&path), &overrides, Purpose::Check),
+            true => LoadedConfig::from_reader(STDIN, &*piped, &overrides, Purpose::Check),
+            false => LoadedConfig::from_file(Some(&path), &overrides, Purpose::Check),
         };
         // An error: the deadline has passed, and the process ends.
         sender.send(loaded).unwrap_or_default();

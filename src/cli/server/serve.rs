@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use switchboard::daemon::process_size::ProcessSize;
-use switchboard::proxy::config::{Loaded, Overrides, Purpose};
+use switchboard::proxy::config::{LoadedConfig, Overrides, Purpose};
 use switchboard::proxy::serve::{App, Command, LoadConfig, StartError};
 use switchboard::tunnel::drain::DrainResult;
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,7 +34,7 @@ pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
         let commands = commands().context("cannot listen for signals")?;
         let stopped = stopped().context("cannot listen for signals")?;
         let load_config: LoadConfig =
-            Box::new(move || Loaded::from_file(options.config.as_deref(), &options.overrides, Purpose::Serve));
+            Box::new(move || LoadedConfig::from_file(options.config.as_deref(), &options.overrides, Purpose::Serve));
         let start = Box::pin(App::start(load_config, logging.logs.clone()));
         tokio::select! {
             app = start => match app {

@@ -32,10 +32,10 @@ enum Action {
     List(List),
     /// Show all that is known of one tunnel
     #[command(after_help = OPERATOR_EXITS)]
-    Show(Show),
+    Show(ShowArgs),
     /// Look at one tunnel, or at those of a node, target, client or user, and tell what makes it slow
     #[command(after_help = OPERATOR_EXITS)]
-    Why(Why),
+    Why(WhyArgs),
     /// End tunnels: those with these ids, or those of a target, a client or a user
     #[command(after_help = OPERATOR_EXITS)]
     Close(Close),
@@ -89,7 +89,7 @@ impl FilterFlags {
 }
 
 #[derive(Args)]
-struct Show {
+struct ShowArgs {
     /// The id, as `tunnels` and the access log show it
     #[arg(value_name = "ID")]
     id: String,
@@ -98,7 +98,7 @@ struct Show {
 }
 
 #[derive(Args)]
-struct Why {
+struct WhyArgs {
     /// The id, as `tunnels` and the access log show it
     #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
     id: Option<String>,
@@ -200,7 +200,7 @@ fn summary(listed: &MergedList<Tunnel>) -> String {
     )
 }
 
-fn why(options: Why) -> anyhow::Result<ExitCode> {
+fn why(options: WhyArgs) -> anyhow::Result<ExitCode> {
     let replicas = options.replies.replicas()?;
     if let Some(id) = options.id {
         return show(&options.replies, &replicas, &id, LOOK);

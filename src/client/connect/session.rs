@@ -56,7 +56,7 @@ pub(in crate::client) struct ClientSession<'a, R, W> {
     clock: fn() -> SystemTime,
     /// When there was a look at the session last, by `clock`.
     looked_at: SystemTime,
-    dialing: ProxyDialer,
+    dialer: ProxyDialer,
     report: OutageReporter,
     backoff: Backoff,
     /// The offset up to which the anchor has received, as of the last resume.
@@ -96,7 +96,7 @@ where
             error: None,
             clock: settings.clock,
             looked_at: (settings.clock)(),
-            dialing: ProxyDialer::default(),
+            dialer: ProxyDialer::default(),
             report: OutageReporter::new(settings.remarks.clone(), options.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
@@ -120,7 +120,7 @@ where
         dialing: ProxyDialer,
         login: &mut CachedLogin,
     ) -> Result<(), ClientError> {
-        self.dialing = dialing;
+        self.dialer = dialing;
         let begun = Box::pin(self.begin(stream, opening));
         let mut carried = begun.await;
         loop {
@@ -137,7 +137,7 @@ where
                 return Err(error);
             }
             self.report.lost(&error);
-            self.backoff.heed(&error, self.dialing.step > Step::Connect);
+            self.backoff.heed(&error, self.dialer.step > Step::Connect);
             carried = Box::pin(self.reconnect(login)).await;
         }
     }
@@ -226,7 +226,7 @@ where
                 self.on_exit_request(leaving);
                 return Ok(None);
             }
-            () = self.dialing.path_changed() => return Err(self.leave_path("the network of this host has changed")),
+            () = self.dialer.path_changed() => return Err(self.leave_path("the network of this host has changed")),
             () = sleep_until(wake) => return self.tick(is_linked),
         };
         match event {

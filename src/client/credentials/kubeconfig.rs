@@ -22,7 +22,7 @@ pub enum Files {
 }
 
 /// What a context leads to.
-pub(super) struct Resolved {
+pub(super) struct ContextCredentials {
     /// The name of the context.
     pub(super) context: String,
     /// The name of the user.
@@ -109,15 +109,15 @@ struct Context {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Kubeconfig {
-    clusters: Option<Vec<Named<Cluster>>>,
-    users: Option<Vec<Named<User>>>,
-    contexts: Option<Vec<Named<Context>>>,
+    clusters: Option<Vec<NamedEntry<Cluster>>>,
+    users: Option<Vec<NamedEntry<User>>>,
+    contexts: Option<Vec<NamedEntry<Context>>>,
     current_context: Option<String>,
 }
 
 /// An entry of one of the lists.
 #[derive(Deserialize)]
-struct Named<T> {
+struct NamedEntry<T> {
     name: String,
     #[serde(rename = "cluster", alias = "user", alias = "context")]
     value: Option<T>,
@@ -125,7 +125,7 @@ struct Named<T> {
 
 /// All files together: of each name the first file's entry counts, and the first current context.
 #[derive(Default)]
-struct Merged {
+struct MergedKubeconfig {
     clusters: BTreeMap<String, Cluster>,
     users: BTreeMap<String, User>,
     contexts: BTreeMap<String, Context>,
@@ -134,7 +134,7 @@ struct Merged {
 
 impl Files {
     /// Returns the cluster and the user of that context, or of the current one. Errors quote names, and no other value of a file.
-    pub(super) fn resolve(&self, context: Option<&str>) -> anyhow::Result<Resolved> {
+    pub(super) fn resolve(&self, context: Option<&str>) -> anyhow::Result<ContextCredentials> {
         let mut merged = self.merge()?;
         let context = match context {
             Some(name) => name.to_owned(),
@@ -152,7 +152,7 @@ impl Files {
             bail!("it has no user {user}, which its context {shown} names");
         };
         let cluster = found.cluster.and_then(|name| merged.clusters.remove(&name));
-        Ok(Resolved {
+        Ok(ContextCredentials {
             context,
             user_name: printable(&user_name, MAX_NAME),
             cluster,
@@ -167,8 +167,8 @@ impl Files {
         }
     }
 
-    fn merge(&self) -> anyhow::Result<Merged> {
-        let mut merged = Merged::default();
+    fn merge(&self) -> anyhow::Result<MergedKubeconfig> {
+        let mut merged = MergedKubeconfig::default();
         let mut found = false;
         for path in self.paths() {
             match file::read(path, MAX_FILE_BYTES).map(Zeroizing::new) {
@@ -183,7 +183,7 @@ impl Files {
     }
 }
 
-impl Merged {
+impl MergedKubeconfig {
     /// Adds what is new in a file of that folder.
     fn add(&mut self, file: Kubeconfig, folder: &Path) {
         for named in file.clusters.unwrap_or_default() {

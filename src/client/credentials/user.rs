@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::authorization::Credentials;
 use super::exec_credential::{self, VERSIONS};
-use super::kubeconfig::{Cluster, Exec, Resolved, User};
+use super::kubeconfig::{Cluster, ContextCredentials, Exec, User};
 use super::process;
 use crate::base::file;
 use crate::base::secret::Secret;
@@ -20,7 +20,7 @@ use crate::base::text::printable;
 use crate::client::dial::tls::KeyPair;
 
 /// Gets the credentials of a user. A token goes before a password, and both before a plugin, as for kubectl.
-pub(super) async fn obtain(resolved: &Resolved, deadline: Instant) -> anyhow::Result<Credentials> {
+pub(super) async fn obtain(resolved: &ContextCredentials, deadline: Instant) -> anyhow::Result<Credentials> {
     let (name, user) = (&resolved.user_name, &resolved.user);
     // kubectl has had none since 1.26.
     ensure!(
@@ -51,7 +51,7 @@ pub(super) async fn obtain(resolved: &Resolved, deadline: Instant) -> anyhow::Re
 }
 
 /// Runs a credential plugin.
-async fn run_plugin(exec: &Exec, resolved: &Resolved, deadline: Instant) -> anyhow::Result<Credentials> {
+async fn run_plugin(exec: &Exec, resolved: &ContextCredentials, deadline: Instant) -> anyhow::Result<Credentials> {
     let path = exec.command.as_deref().filter(|command| !command.is_empty());
     let user = &resolved.user_name;
     let path =

@@ -29,12 +29,12 @@ pub struct Trust {
     /// The name that the proxy's certificate must have, and the SNI; `None` is the host of the URL.
     pub server_name: Option<String>,
     /// The certificate for a proxy that asks for one.
-    pub identity: Option<Identity>,
+    pub identity: Option<ClientCertPaths>,
 }
 
 /// A client certificate.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct ClientCertPaths {
     /// A PEM file with the certificate, followed by its intermediate certificates.
     pub certificate: PathBuf,
     /// A PEM file with the private key, unencrypted.
@@ -191,7 +191,7 @@ const REFUSALS: [AlertDescription; 7] = [
     AlertDescription::AccessDenied,
 ];
 
-impl Identity {
+impl ClientCertPaths {
     fn load(&self) -> anyhow::Result<Pair> {
         let chain = read(&self.certificate).and_then(|bytes| certificates(&bytes));
         let key = read(&self.key).and_then(|bytes| first(&bytes));

@@ -47,8 +47,8 @@ impl Files {
         Self { directory }
     }
 
-    pub(super) fn identity(&self) -> Identity {
-        Identity {
+    pub(super) fn identity(&self) -> ClientCertPaths {
+        ClientCertPaths {
             certificate: self.directory.path().join("certificate"),
             key: self.directory.path().join("key"),
         }
@@ -67,7 +67,7 @@ pub(super) fn requiring(authority: &Authority) -> Server {
     })
 }
 
-fn with_identity(identity: Option<Identity>, options: Options) -> Options {
+fn with_identity(identity: Option<ClientCertPaths>, options: Options) -> Options {
     let trust = Trust {
         identity,
         ..options.trust
@@ -149,7 +149,7 @@ async fn unusable_files_are_named_before_any_connection() {
     let folder = tempfile::tempdir().unwrap();
     let [certificate, key] = ["tls.crt", "tls.key"].map(|name| folder.path().join(name));
     let expected = format!("{}: there is no such file", certificate.display());
-    let missing = Identity { certificate, key };
+    let missing = ClientCertPaths { certificate, key };
     let (proxy, server) = (Proxy::bind().await, Server::named("127.0.0.1"));
     let line = Session::start(with_identity(Some(missing), server.options(&proxy)))
         .failure()

@@ -48,7 +48,7 @@ impl Rig {
     fn settings(&self) -> Settings {
         let remarks = Arc::clone(&self.remarks);
         Settings {
-            remarks: Remarks(Arc::new(move |line| remarks.lock().push(line.to_owned()))),
+            remarks: UserOutput(Arc::new(move |line| remarks.lock().push(line.to_owned()))),
             ..Settings::default()
         }
     }

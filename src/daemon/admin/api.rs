@@ -288,7 +288,7 @@ pub struct CloseRequest {
 
 /// The answer of `DELETE /tunnels` and `DELETE /tunnels/{id}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Closed {
+pub struct CloseResponse {
     /// The ids of the tunnels that are told to end.
     pub closed: Vec<String>,
     /// How many more were meant and go on, as there were more than `limit`.
@@ -349,12 +349,12 @@ pub struct Activity {
     pub last_activity: Option<String>,
     /// The open tunnels of the target, those that were used last first. Absent in an answer to another host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<Vec<Use>>,
+    pub why: Option<Vec<TunnelUsage>>,
 }
 
 /// What a tunnel adds to the activity of its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Use {
+pub struct TunnelUsage {
     /// Its id.
     pub tunnel_id: String,
     /// The client.
@@ -464,7 +464,9 @@ mod tests {
         let diagnosis: Diagnosis = serde_json::from_value(diagnosis).unwrap();
         assert_eq!(diagnosis.legs.client.unwrap().rtt_ms, 1.5);
         assert_eq!(
-            serde_json::from_value::<Closed>(json!({"closed": ["a"]})).unwrap().left,
+            serde_json::from_value::<CloseResponse>(json!({"closed": ["a"]}))
+                .unwrap()
+                .left,
             0
         );
     }

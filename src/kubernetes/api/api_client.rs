@@ -21,11 +21,11 @@ use super::requests::{self, JSON, Login};
 pub(crate) struct ApiClient {
     login: Login,
     agent: &'static str,
-    session: Mutex<Arc<Session>>,
+    session: Mutex<Arc<ClientState>>,
 }
 
 /// A client, made from the files as they were at one moment by the first request that needs it, and shared by all.
-struct Session {
+struct ClientState {
     client: OnceCell<Client>,
     started: Instant,
     /// The last answer, which shows that the server has taken its credentials.
@@ -34,7 +34,7 @@ struct Session {
 
 /// One request, or several in a row, by one client.
 pub(crate) struct Attempt {
-    session: Arc<Session>,
+    session: Arc<ClientState>,
     begun: Instant,
 }
 
@@ -47,7 +47,7 @@ impl ApiClient {
                 context: None,
             },
             agent,
-            session: Mutex::new(Session::new()),
+            session: Mutex::new(ClientState::new()),
         }
     }
 
@@ -79,7 +79,7 @@ impl ApiClient {
 
     /// Has the next attempt make another client, for callers that bound their attempts themselves.
     pub(crate) fn renew(&self) {
-        *self.session.lock() = Session::new();
+        *self.session.lock() = ClientState::new();
     }
 
     /// Takes note of the end of an attempt, and returns whether it has failed and the next one has another client: made
@@ -97,7 +97,7 @@ impl ApiClient {
             if !attempt.session.may_be_renewed(failure, attempt.begun) {
                 return false;
             }
-            *current = Session::new();
+            *current = ClientState::new();
         }
         true
     }
@@ -133,7 +133,7 @@ impl ApiClient {
     }
 }
 
-impl Session {
+impl ClientState {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             client: OnceCell::new(),
@@ -174,7 +174,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_is_renewed_by_no_slow_program_and_by_no_slow_question() {
-        let session = Session::new();
+        let session = ClientState::new();
         let renewed = |failure, asked| session.may_be_renewed(failure, asked);
         advance(Duration::from_secs(60)).await;
         let asked = Instant::now();
@@ -196,7 +196,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_young_session_is_renewed_seldom() {
-        let session = Session::new();
+        let session = ClientState::new();
         let client = Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
         session.client.set(client).ok().unwrap();
         let renewed = |failure| session.may_be_renewed(failure, Instant::now());

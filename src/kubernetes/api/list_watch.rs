@@ -72,7 +72,7 @@ impl<'a> WatchEvent<'a> {
             // "BOOKMARK", and types that are not known yet.
             _ => None,
         };
-        let Versioned { metadata } = serde_json::from_str(object.get()).unwrap_or_default();
+        let VersionedObject { metadata } = serde_json::from_str(object.get()).unwrap_or_default();
         let version = metadata.and_then(|metadata| metadata.version);
         Ok(Some(Self { change, version }))
     }
@@ -111,7 +111,7 @@ struct Line<'a> {
 
 /// An object, of which the resource version matters.
 #[derive(Debug, Default, Deserialize)]
-struct Versioned {
+struct VersionedObject {
     /// Its metadata.
     metadata: Option<Metadata>,
 }

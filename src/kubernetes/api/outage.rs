@@ -42,12 +42,12 @@ impl Outage {
 
 /// The refusals (403) of one source that no other failure came between.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct ForbiddenStreak {
     /// The first of them; `None` without any.
     started: Option<Instant>,
 }
 
-impl Refusals {
+impl ForbiddenStreak {
     /// Takes note of a failure. Only 403 after 403 says that a right is missing.
     pub(crate) fn failed(&mut self, failure: Failure, now: Instant) {
         self.started = (failure == Failure::Forbidden).then(|| self.started.unwrap_or(now));
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_right_is_missing_after_ten_seconds_of_nothing_but_403() {
-        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        let (mut refusals, start) = (ForbiddenStreak::default(), Instant::now());
         let mut are_lasting = |failure, second| {
             let now = start + Duration::from_secs(second);
             refusals.failed(failure, now);

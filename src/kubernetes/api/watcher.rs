@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::api_client::ApiClient;
 use super::failure::{ApiError, Failure, backoff, random};
 use super::list_watch::{Listing, WatchEvent};
-use super::outage::{Outage, Refusals};
+use super::outage::{ForbiddenStreak, Outage};
 use super::requests::{self, BodyReader, FOLLOWER, MAX_LIST, encoded};
 use crate::base::text::excerpt;
 use crate::daemon::vital::supervise;
@@ -141,7 +141,7 @@ pub(crate) async fn follow<O: Objects>(subject: WatchSpec, objects: O, kubeconfi
         expired: 0,
         is_logged: false,
         outage: Outage::default(),
-        refusals: Refusals::default(),
+        refusals: ForbiddenStreak::default(),
     };
     loop {
         if let Err(error) = follower.step().await {
@@ -170,7 +170,7 @@ struct Watcher<O> {
     /// True if the log knows that the right to list and watch is missing.
     is_logged: bool,
     outage: Outage,
-    refusals: Refusals,
+    refusals: ForbiddenStreak,
 }
 
 impl<O: Objects> Watcher<O> {
@@ -232,7 +232,7 @@ impl<O: Objects> Watcher<O> {
         let path = self.subject.path(client.default_namespace());
         let mut body = requests::get(client, &watch_path(&path, &version, lasts)).await?;
         self.recovered();
-        self.refusals = Refusals::default();
+        self.refusals = ForbiddenStreak::default();
         if std::mem::take(&mut self.is_logged) {
             info!(kind = self.subject.kind, "the right to list and watch is there again");
         }

@@ -105,7 +105,7 @@ impl AnnotationError {
 
 /// The result of [`parse`].
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Parsed {
+pub(crate) struct ParsedAnnotations {
     /// The values.
     pub(crate) annotations: Annotations,
     /// The annotation `port`.
@@ -115,8 +115,8 @@ pub(crate) struct Parsed {
 }
 
 /// Parses the annotations whose names begin with the prefix.
-pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str) -> Parsed {
-    let mut parsed = Parsed::default();
+pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str) -> ParsedAnnotations {
+    let mut parsed = ParsedAnnotations::default();
     for (key, text) in annotations {
         let Some(key) = key.strip_prefix(prefix) else {
             continue;
@@ -131,7 +131,7 @@ pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str
     parsed
 }
 
-impl Parsed {
+impl ParsedAnnotations {
     fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let values = &mut self.annotations;
         match key {
@@ -176,7 +176,7 @@ impl Parsed {
 }
 
 /// The limits that a Service gets for its annotations.
-pub(crate) fn grant(asked: &Annotations, limits: &Limits) -> TargetLimits {
+pub(crate) fn effective_limits(asked: &Annotations, limits: &Limits) -> TargetLimits {
     let (ceiling, default) = (limits.ceiling, limits.tunnel);
     TargetLimits {
         // The ceiling bounds annotations only: a default of the operator may be above it.
@@ -449,12 +449,12 @@ mod tests {
             ("allowed-clients", None),
         ] {
             let texts = [(format!("switchboard.dev/{key}"), text.map(str::to_owned))].into();
-            let Parsed {
+            let ParsedAnnotations {
                 annotations, faults, ..
             } = parse(&texts, "switchboard.dev/");
             let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
             assert_eq!(keys, [key], "{text:?}");
-            let granted = grant(&annotations, &open);
+            let granted = effective_limits(&annotations, &open);
             assert_eq!(granted.is_closed, key == "max-tunnels", "{key}: {text:?}");
             assert_eq!(granted.ssh_only, key == "ssh-only", "{key}: {text:?}");
             let clients = (key == "allowed-clients").then(Box::default);
@@ -531,12 +531,12 @@ mod tests {
     fn no_tunnels_at_most_closes_a_service_and_is_no_fault() {
         let (asked, _, faults) = parsed(&[("max-tunnels", "0")]);
         assert_eq!(faults, []);
-        let granted = grant(&asked, &Limits::default());
+        let granted = effective_limits(&asked, &Limits::default());
         assert!(granted.is_closed);
         let json = serde_json::to_string(&asked).unwrap();
         assert_eq!(serde_json::from_str::<Annotations>(&json).unwrap(), asked);
         for open in ["1", "unlimited"] {
-            assert!(!grant(&parsed(&[("max-tunnels", open)]).0, &Limits::default()).is_closed);
+            assert!(!effective_limits(&parsed(&[("max-tunnels", open)]).0, &Limits::default()).is_closed);
         }
     }
 
@@ -555,14 +555,14 @@ mod tests {
             ..Limits::default()
         };
         let (greedy, ..) = parsed(&[("download", "unlimited"), ("upload", "1MiB/s"), ("burst", "1GiB")]);
-        let granted = grant(&greedy, &limits).tunnel;
+        let granted = effective_limits(&greedy, &limits).tunnel;
         assert_eq!(granted.download, limits.ceiling.download);
         assert_eq!(granted.upload, "1MiB/s".parse().unwrap());
         assert_eq!(granted.burst, "5MiB".parse().unwrap());
         let faults = unmet(&greedy, &limits, &Options::default());
         let keys: Vec<_> = faults.iter().map(|fault| &*fault.key).collect();
         assert_eq!(keys, ["download", "burst"]);
-        assert_eq!(grant(&Annotations::default(), &limits).tunnel, limits.tunnel);
+        assert_eq!(effective_limits(&Annotations::default(), &limits).tunnel, limits.tunnel);
         assert_eq!(unmet(&greedy, &Limits::default(), &Options::default()), []);
     }
 
@@ -584,7 +584,7 @@ mod tests {
             (limits(false, false), false, false, 0),
             (limits(false, true), false, false, 0),
         ] {
-            let ssh_only = |value: &[(&str, &str)]| grant(&parsed(value).0, &limits).ssh_only;
+            let ssh_only = |value: &[(&str, &str)]| effective_limits(&parsed(value).0, &limits).ssh_only;
             assert_eq!(ssh_only(&[]), without, "{limits:?}");
             assert_eq!(ssh_only(&[("ssh-only", "false")]), for_false, "{limits:?}");
             assert!(ssh_only(&[("ssh-only", "true")]));

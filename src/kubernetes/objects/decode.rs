@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::annotations::{self, AnnotationError, Parsed, PortSelector};
+use super::annotations::{self, AnnotationError, ParsedAnnotations, PortSelector};
 use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
 
 /// The result of [`decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decoded {
+pub(crate) enum DecodedObject {
     /// A valid object.
     Object(Key, Object),
     /// A valid object that does not matter: an EndpointSlice without a Service.
@@ -21,12 +21,12 @@ pub(crate) enum Decoded {
 }
 
 /// Decodes one object of that kind from JSON. `prefix` is that of annotation names.
-pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> Decoded {
-    let Ok(Named { metadata }) = serde_json::from_str(json) else {
-        return Decoded::Malformed(None);
+pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> DecodedObject {
+    let Ok(ObjectName { metadata }) = serde_json::from_str(json) else {
+        return DecodedObject::Malformed(None);
     };
     let Some(key) = metadata.and_then(|metadata| key(kind, metadata)) else {
-        return Decoded::Malformed(None);
+        return DecodedObject::Malformed(None);
     };
     let object = match kind {
         Kind::Service => parse(json).map(|raw| Some(Object::Service(Box::new(service(raw, prefix))))),
@@ -34,9 +34,9 @@ pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> Decoded {
         Kind::Namespace => Some(Some(Object::Namespace)),
     };
     match object {
-        Some(Some(object)) => Decoded::Object(key, object),
-        Some(None) => Decoded::Irrelevant(key),
-        None => Decoded::Malformed(Some(key)),
+        Some(Some(object)) => DecodedObject::Object(key, object),
+        Some(None) => DecodedObject::Irrelevant(key),
+        None => DecodedObject::Malformed(Some(key)),
     }
 }
 
@@ -47,20 +47,20 @@ fn parse<T: DeserializeOwned>(json: &str) -> Option<T> {
 /// An item of a list, or an invalid one, so that the others count all the same.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
-enum Lenient<T> {
+enum LenientItem<T> {
     Valid(T),
     Invalid(IgnoredAny),
 }
 
-fn valid<T>(items: Option<Vec<Lenient<T>>>) -> impl Iterator<Item = T> {
+fn valid<T>(items: Option<Vec<LenientItem<T>>>) -> impl Iterator<Item = T> {
     items.unwrap_or_default().into_iter().filter_map(|item| match item {
-        Lenient::Valid(item) => Some(item),
-        Lenient::Invalid(IgnoredAny) => None,
+        LenientItem::Valid(item) => Some(item),
+        LenientItem::Invalid(IgnoredAny) => None,
     })
 }
 
 #[derive(serde::Deserialize)]
-struct Named {
+struct ObjectName {
     metadata: Option<Name>,
 }
 
@@ -107,7 +107,7 @@ struct Metadata {
 #[serde(rename_all = "camelCase")]
 struct ServiceSpec {
     r#type: Option<String>,
-    ports: Option<Vec<Lenient<RawPort>>>,
+    ports: Option<Vec<LenientItem<RawPort>>>,
     publish_not_ready_addresses: Option<bool>,
 }
 
@@ -136,7 +136,7 @@ fn service(raw: RawService, prefix: &str) -> Service {
         .metadata
         .and_then(|metadata| metadata.annotations)
         .unwrap_or_default();
-    let Parsed {
+    let ParsedAnnotations {
         annotations,
         port,
         mut faults,
@@ -205,8 +205,8 @@ fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<An
 struct RawSlice {
     metadata: Option<Metadata>,
     address_type: Option<String>,
-    endpoints: Option<Vec<Lenient<RawEndpoint>>>,
-    ports: Option<Vec<Lenient<RawPort>>>,
+    endpoints: Option<Vec<LenientItem<RawEndpoint>>>,
+    ports: Option<Vec<LenientItem<RawPort>>>,
 }
 
 #[derive(serde::Deserialize)]
@@ -288,15 +288,17 @@ mod tests {
     use crate::kubernetes::objects::annotations::Annotations;
     use serde_json::{Value, json};
 
-    fn decoded(kind: Kind, json: &Value) -> Decoded {
+    fn decoded(kind: Kind, json: &Value) -> DecodedObject {
         decode(kind, &json.to_string(), "switchboard.dev/")
     }
 
     fn service_of(spec: &Value, annotations: &Value) -> Service {
         let json = json!({"metadata": {"name": "a", "namespace": "n", "annotations": annotations}, "spec": spec});
         match decoded(Kind::Service, &json) {
-            Decoded::Object(_, Object::Service(service)) => *service,
-            other @ (Decoded::Object(..) | Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
+            DecodedObject::Object(_, Object::Service(service)) => *service,
+            other @ (DecodedObject::Object(..) | DecodedObject::Irrelevant(_) | DecodedObject::Malformed(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 
@@ -361,7 +363,7 @@ mod tests {
             },
             "status": {"loadBalancer": {}},
         });
-        let Decoded::Object(key, Object::Service(service)) = decoded(Kind::Service, &json) else {
+        let DecodedObject::Object(key, Object::Service(service)) = decoded(Kind::Service, &json) else {
             panic!()
         };
         assert_eq!(key.to_string(), "team-a/svc-a");
@@ -387,8 +389,10 @@ mod tests {
             json["addressType"] = json!("IPv4");
         }
         match decoded(Kind::Slice, &json) {
-            Decoded::Object(_, Object::Slice(slice)) => *slice,
-            other @ (Decoded::Object(..) | Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
+            DecodedObject::Object(_, Object::Slice(slice)) => *slice,
+            other @ (DecodedObject::Object(..) | DecodedObject::Irrelevant(_) | DecodedObject::Malformed(_)) => {
+                panic!("{other:?}")
+            }
         }
     }
 
@@ -444,25 +448,41 @@ mod tests {
     fn a_malformed_object_differs_from_an_irrelevant_one() {
         let named = |name: &str| json!({"metadata": {"name": name, "namespace": "n"}});
         for name in ["", "A", "a b", "a\r\nb", "a/b", "\u{e9}"] {
-            assert_eq!(decoded(Kind::Service, &named(name)), Decoded::Malformed(None), "{name}");
+            assert_eq!(
+                decoded(Kind::Service, &named(name)),
+                DecodedObject::Malformed(None),
+                "{name}"
+            );
         }
-        assert_eq!(decoded(Kind::Service, &json!("x")), Decoded::Malformed(None));
-        assert_eq!(decoded(Kind::Service, &json!({})), Decoded::Malformed(None));
-        assert!(matches!(decoded(Kind::Slice, &named("a")), Decoded::Irrelevant(_)));
+        assert_eq!(decoded(Kind::Service, &json!("x")), DecodedObject::Malformed(None));
+        assert_eq!(decoded(Kind::Service, &json!({})), DecodedObject::Malformed(None));
+        assert!(matches!(
+            decoded(Kind::Slice, &named("a")),
+            DecodedObject::Irrelevant(_)
+        ));
         let json = |name: &str, namespace: &str| json!({"metadata": {"name": name, "namespace": namespace}});
         for (name, namespace) in [("a.b", "n"), ("a", "n.m")] {
-            assert_eq!(decoded(Kind::Service, &json(name, namespace)), Decoded::Malformed(None));
+            assert_eq!(
+                decoded(Kind::Service, &json(name, namespace)),
+                DecodedObject::Malformed(None)
+            );
         }
-        assert_eq!(decoded(Kind::Slice, &json("a", "n.m")), Decoded::Malformed(None));
-        assert_eq!(decoded(Kind::Namespace, &json("n.m", "")), Decoded::Malformed(None));
+        assert_eq!(decoded(Kind::Slice, &json("a", "n.m")), DecodedObject::Malformed(None));
+        assert_eq!(
+            decoded(Kind::Namespace, &json("n.m", "")),
+            DecodedObject::Malformed(None)
+        );
         assert!(matches!(
             decoded(Kind::Slice, &json("a.b", "n")),
-            Decoded::Irrelevant(_)
+            DecodedObject::Irrelevant(_)
         ));
         let mut wrong = named("a");
         wrong["spec"] = json!({"ports": "all"});
-        assert!(matches!(decoded(Kind::Service, &wrong), Decoded::Malformed(Some(_))));
+        assert!(matches!(
+            decoded(Kind::Service, &wrong),
+            DecodedObject::Malformed(Some(_))
+        ));
         let namespace = decoded(Kind::Namespace, &json!({"metadata": {"name": "team-a"}}));
-        assert!(matches!(namespace, Decoded::Object(_, Object::Namespace)));
+        assert!(matches!(namespace, DecodedObject::Object(_, Object::Namespace)));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use super::guards::{AddressClass, Guards};
+use super::address_filter::{AddressClass, AddressFilter};
 use crate::kubernetes::objects::model::{Service, ServicePort, Slice, State};
 use crate::policy::allowlist::Endpoints;
 
@@ -23,7 +23,7 @@ pub(in crate::kubernetes) fn select(
     service: &Service,
     port: &ServicePort,
     slices: BTreeMap<Box<str>, Slice>,
-    guards: &Guards,
+    guards: &AddressFilter,
 ) -> Selection {
     let (mut refused, mut unusable) = (Vec::new(), Vec::new());
     let mut nodes = BTreeMap::new();

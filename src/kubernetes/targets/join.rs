@@ -1,6 +1,6 @@
 //! Joins Services with their EndpointSlices and Namespaces into targets. It has no I/O and no clock.
 //!
-//! An event marks the Services that it concerns, and [`Join::recompute`] computes the targets of the marked ones: the cost of
+//! An event marks the Services that it concerns, and [`ClusterObjects::recompute`] computes the targets of the marked ones: the cost of
 //! an event does not grow with the cluster. The result depends on the objects alone and not on the order of events.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use self::slices::Slices;
 use super::endpoints::{self, Selection};
-use super::remarks::ServiceNotice;
+use super::notices::ServiceNotice;
 use super::target_policy::TargetPolicy;
-use crate::kubernetes::objects::annotations::{grant, unmet, workloads};
+use crate::kubernetes::objects::annotations::{effective_limits, unmet, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
-use crate::policy::allowlist::{Change, ServiceTarget, TargetId, Terms};
+use crate::policy::allowlist::{Change, ServiceTarget, TargetId, TargetRules};
 
 mod slices;
 
-/// The result of [`Join::recompute`].
+/// The result of [`ClusterObjects::recompute`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TargetUpdates {
     /// The changes of the allowlist.
@@ -27,7 +27,7 @@ pub(crate) struct TargetUpdates {
 
 /// The known objects of the cluster.
 #[derive(Debug)]
-pub(crate) struct Join {
+pub(crate) struct ClusterObjects {
     rules: TargetPolicy,
     services: BTreeMap<Key, Entry>,
     /// The Services of slices whose names do [not begin](is_derived) with their Service's.
@@ -48,7 +48,7 @@ struct Entry {
     remarks: Box<[ServiceNotice]>,
 }
 
-impl Join {
+impl ClusterObjects {
     /// A join without objects.
     pub(crate) fn new(rules: TargetPolicy) -> Self {
         Self {
@@ -262,8 +262,8 @@ impl Join {
             id: target_id(key),
             ports: [port.number, self.rules.options.alias_port],
             endpoints,
-            terms: Terms {
-                limits: grant(&service.annotations, &self.rules.limits),
+            terms: TargetRules {
+                limits: effective_limits(&service.annotations, &self.rules.limits),
                 allowed_clients: service.annotations.allowed_clients.clone(),
                 user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
                 workloads: workloads(&service.annotations, &self.rules.options),

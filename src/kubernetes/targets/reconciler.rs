@@ -10,9 +10,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
-use super::join::{Join, TargetUpdates};
-use super::mass_removal_guard::MassRemovalGuard;
-use super::remarks::{RemarkLog, ServiceNotice};
+use super::join::{ClusterObjects, TargetUpdates};
+use super::mass_removal_hold::MassRemovalHold;
+use super::notices::{NoticeLog, ServiceNotice};
 use super::snapshot::SnapshotFile;
 use super::source::{Item, SourceEvent, SourceHandle};
 use super::target_policy::TargetPolicy;
@@ -37,7 +37,7 @@ pub(crate) struct Outputs {
 /// The state of the cluster as far as it is known, and the way from there to the allowlist.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
-    join: Join,
+    join: ClusterObjects,
     outputs: Outputs,
     sources: Vec<SourceState>,
     /// Whether the allowlist has been given a complete list, by the cluster or by a snapshot.
@@ -45,13 +45,13 @@ pub(crate) struct Reconciler {
     /// Whether every source has answered since the start, so that the list is the cluster's own.
     is_confirmed: bool,
     snapshot: Option<SnapshotFile>,
-    log: RemarkLog,
+    log: NoticeLog,
 }
 
 #[derive(Debug)]
 struct SourceState {
     feed: SourceHandle,
-    shrink: MassRemovalGuard,
+    removal_hold: MassRemovalHold,
     /// The last moment at which its objects were known to be current, in seconds since 1970.
     current: Option<f64>,
     /// Whether its objects are known, from a list or from a snapshot.
@@ -73,20 +73,20 @@ impl Reconciler {
         let snapshot = snapshot.map(|path| SnapshotFile::new(path, &feeds));
         let state = |feed| SourceState {
             feed,
-            shrink: MassRemovalGuard::default(),
+            removal_hold: MassRemovalHold::default(),
             current: None,
             is_listed: false,
             is_refused: false,
             is_treated_as_empty: false,
         };
         let mut reconciler = Self {
-            join: Join::new(rules),
+            join: ClusterObjects::new(rules),
             outputs,
             sources: feeds.into_iter().map(state).collect(),
             has_list: false,
             is_confirmed: false,
             snapshot,
-            log: RemarkLog::default(),
+            log: NoticeLog::default(),
         };
         reconciler.load_snapshot();
         reconciler
@@ -101,7 +101,11 @@ impl Reconciler {
         let mut guards = interval(READ_ADDRESSES_EVERY);
         guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let release = self.sources.iter().filter_map(|source| source.shrink.deadline()).min();
+            let release = self
+                .sources
+                .iter()
+                .filter_map(|source| source.removal_hold.deadline())
+                .min();
             let save = self.snapshot.as_ref().and_then(SnapshotFile::due);
             tokio::select! {
                 changed = rules.changed() => match changed {
@@ -162,11 +166,11 @@ impl Reconciler {
             }
             Event::UpToDate => {}
             Event::Applied((key, Some(object))) => {
-                source.shrink.confirm(&key);
+                source.removal_hold.confirm(&key);
                 self.join.put(key, object);
             }
             Event::Applied((key, None)) | Event::Deleted((key, _)) => {
-                source.shrink.confirm(&key);
+                source.removal_hold.confirm(&key);
                 self.join.remove(kind, &key);
             }
             Event::Listed(objects) => self.replace(index, objects),
@@ -238,11 +242,11 @@ impl Reconciler {
             .filter_map(|(key, object)| Some((key, object?)))
             .collect();
         let listed: HashSet<&Key> = objects.iter().map(|(key, _)| key).collect();
-        let was_held = source.shrink.is_active();
+        let was_held = source.removal_hold.is_active();
         let (before, now) = (known.len(), listed.len());
-        let missing = source.shrink.check_list(known, &listed, Instant::now());
+        let missing = source.removal_hold.check_list(known, &listed, Instant::now());
         source.is_listed = true;
-        if source.shrink.is_active() && !was_held {
+        if source.removal_hold.is_active() && !was_held {
             warn!(
                 kind = kind.name(),
                 before, now, "a list has lost all or more than half of its objects, which stay for up to 5 minutes"
@@ -261,7 +265,7 @@ impl Reconciler {
     fn release(&mut self) {
         let now = Instant::now();
         for source in &mut self.sources {
-            let missing = source.shrink.release(now);
+            let missing = source.removal_hold.release(now);
             if !missing.is_empty() {
                 let kind = source.feed.source.kind;
                 let objects = missing.len();
@@ -346,10 +350,10 @@ impl Reconciler {
     /// Shows whether removals are held, and asks the followers of those sources for another list.
     fn show_held(&self) {
         for source in &self.sources {
-            let wants_list = source.shrink.is_active();
+            let wants_list = source.removal_hold.is_active();
             source.feed.wants_list.store(wants_list, Ordering::Relaxed);
         }
-        let is_held = self.sources.iter().any(|source| source.shrink.is_active());
+        let is_held = self.sources.iter().any(|source| source.removal_hold.is_active());
         self.outputs.metrics.allowlist_shrink_held.set(i64::from(is_held));
     }
 

@@ -155,7 +155,7 @@ const FORMAT: &str = "not a snapshot of this version";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::objects::decode::{Decoded, decode};
+    use crate::kubernetes::objects::decode::{DecodedObject, decode};
     use crate::kubernetes::objects::model::Kind;
     use serde_json::json;
     use std::fs;
@@ -183,8 +183,8 @@ mod tests {
         .into_iter()
         .map(
             |(kind, json)| match decode(kind, &json.to_string(), "switchboard.dev/") {
-                Decoded::Object(key, object) => (key, object),
-                other @ (Decoded::Irrelevant(_) | Decoded::Malformed(_)) => panic!("{other:?}"),
+                DecodedObject::Object(key, object) => (key, object),
+                other @ (DecodedObject::Irrelevant(_) | DecodedObject::Malformed(_)) => panic!("{other:?}"),
             },
         )
         .collect()
@@ -228,7 +228,7 @@ mod tests {
             }},
             "spec": {"ports": [{"port": 22}]},
         });
-        let Decoded::Object(key, object) = decode(Kind::Service, &service.to_string(), "switchboard.dev/") else {
+        let DecodedObject::Object(key, object) = decode(Kind::Service, &service.to_string(), "switchboard.dev/") else {
             panic!("{service}");
         };
         let text = encode(&[(key.clone(), object.clone())], "s", UNIX_EPOCH).unwrap();

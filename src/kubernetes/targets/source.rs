@@ -11,7 +11,7 @@ use tracing::warn;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchSpec, follow};
-use crate::kubernetes::objects::decode::{Decoded, decode};
+use crate::kubernetes::objects::decode::{DecodedObject, decode};
 use crate::kubernetes::objects::model::{Key, Kind, Object};
 use crate::kubernetes::options::Options;
 use crate::policy::access::Watches;
@@ -136,9 +136,9 @@ impl Objects for Sender {
     fn read(&self, json: &str) -> Result<Option<Item>, serde_json::Error> {
         let Source { kind, prefix, .. } = &self.feed.source;
         let key = match decode(*kind, json, prefix) {
-            Decoded::Object(key, object) => return Ok(Some((key, Some(object)))),
-            Decoded::Irrelevant(key) => return Ok(Some((key, None))),
-            Decoded::Malformed(key) => key,
+            DecodedObject::Object(key, object) => return Ok(Some((key, Some(object)))),
+            DecodedObject::Irrelevant(key) => return Ok(Some((key, None))),
+            DecodedObject::Malformed(key) => key,
         };
         let kind = kind.name();
         match &key {

@@ -1,6 +1,6 @@
 //! The operator's rules for all Services, which turn objects of the cluster into targets.
 
-use super::guards::Guards;
+use super::address_filter::AddressFilter;
 use crate::kubernetes::options::Options;
 use crate::tunnel::limits::Limits;
 
@@ -10,7 +10,7 @@ pub(crate) struct TargetPolicy {
     /// The settings of the cluster.
     pub(crate) options: Options,
     /// The addresses that may be dialled.
-    pub(crate) guards: Guards,
+    pub(crate) guards: AddressFilter,
     /// The limits of tunnels and targets.
     pub(crate) limits: Limits,
 }
@@ -20,7 +20,7 @@ impl TargetPolicy {
     pub(crate) fn new(options: &Options, limits: &Limits) -> Self {
         Self {
             options: options.clone(),
-            guards: Guards::new(&options.allowed_cidrs),
+            guards: AddressFilter::new(&options.allowed_cidrs),
             limits: *limits,
         }
     }

@@ -243,7 +243,7 @@ impl<'a> ReviewRequest<'a> {
     fn body(self, spec: impl Serialize) -> Bytes {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
-        struct Asked<T> {
+        struct ReviewBody<T> {
             api_version: String,
             kind: &'static str,
             spec: T,
@@ -253,7 +253,7 @@ impl<'a> ReviewRequest<'a> {
         // In one piece: a buffer that grows leaves copies behind.
         let size = self.token.map_or(0, |token| token.expose().len() * 2) + 1024;
         let mut body = Zeroizing::new(Vec::with_capacity(size));
-        let asked = Asked {
+        let asked = ReviewBody {
             api_version,
             kind,
             spec,

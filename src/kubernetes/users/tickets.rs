@@ -27,13 +27,13 @@ pub fn watch_tickets(
     let name = options.secret.clone();
     BackgroundRuntime::start("tickets", async move {
         let metrics = origin.metrics.clone();
-        let secret = || OneSecret::new(&name, Arc::clone(&tickets), metrics.clone());
+        let secret = || SecretReader::new(&name, Arc::clone(&tickets), metrics.clone());
         keep_following(subject(&name), secret, origin, || {}).await;
     })
 }
 
 /// One Secret.
-struct OneSecret {
+struct SecretReader {
     name: Box<str>,
     tickets: Arc<Tickets>,
     metrics: Metrics,
@@ -44,7 +44,7 @@ struct OneSecret {
 /// The entries of a Secret, or why it is none of tickets.
 type Data = Result<BTreeMap<String, Vec<u8>>, &'static str>;
 
-impl OneSecret {
+impl SecretReader {
     fn new(name: &SecretName, tickets: Arc<Tickets>, metrics: Metrics) -> Self {
         Self {
             name: name.name.clone(),
@@ -85,19 +85,19 @@ impl OneSecret {
     }
 }
 
-impl Objects for OneSecret {
+impl Objects for SecretReader {
     type Object = Data;
 
     fn read(&self, json: &str) -> Result<Option<Data>, serde_json::Error> {
         #[derive(Deserialize)]
-        struct Named {
+        struct NamedSecret {
             metadata: Metadata,
         }
         #[derive(Deserialize)]
         struct Metadata {
             name: Box<str>,
         }
-        let named: Named = serde_json::from_str(json)?;
+        let named: NamedSecret = serde_json::from_str(json)?;
         let name = named.metadata.name;
         // As if the server knew no field selectors.
         Ok((name == self.name).then(|| data_of(json.as_bytes())))
@@ -164,10 +164,10 @@ mod tests {
             namespace: None,
             name: "own".into(),
         };
-        let mut own = OneSecret::new(&name, Arc::clone(&tickets), Metrics::new().unwrap());
+        let mut own = SecretReader::new(&name, Arc::clone(&tickets), Metrics::new().unwrap());
         let is_known = || matches!(tickets.lookup(minted.key, SystemTime::now()), TicketLookup::Proved(_));
-        let read = |own: &OneSecret, object: &Value| own.read(&object.to_string()).unwrap();
-        let listed = |own: &OneSecret, object: &Value| Event::Listed(read(own, object).into_iter().collect());
+        let read = |own: &SecretReader, object: &Value| own.read(&object.to_string()).unwrap();
+        let listed = |own: &SecretReader, object: &Value| Event::Listed(read(own, object).into_iter().collect());
         let good = secret("own", &minted.key.to_string());
         assert!(
             read(&own, &secret("other", "x")).is_none(),

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::stream::TlsStream;
 use crate::net::socket;
-use crate::net::x509::Identity;
+use crate::net::x509::CertificateNames;
 
 /// A handshake that succeeded.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct ClientTls {
     /// `1.2` or `1.3`.
     pub version: &'static str,
     /// The identity in its certificate, if it has presented one.
-    pub identity: Option<Identity>,
+    pub identity: Option<CertificateNames>,
     /// Its certificates: over HTTP/2 they are verified again for each request, and those of users while tunnels run.
     pub certificates: Vec<CertificateDer<'static>>,
 }
@@ -190,7 +190,7 @@ fn accepted(mut session: TlsStream) -> CompletedHandshake {
         },
         identity: certificates
             .first()
-            .and_then(|certificate| Identity::from_certificate(certificate)),
+            .and_then(|certificate| CertificateNames::from_certificate(certificate)),
         certificates: certificates.to_vec(),
     };
     CompletedHandshake {

@@ -10,7 +10,7 @@ use super::names;
 
 /// The names in a verified client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct CertificateNames {
     /// The subject, such as `O=team-a, CN=alice`, escaped: see [RFC 4514 section 2.4](https://www.rfc-editor.org/rfc/rfc4514).
     pub subject: Box<str>,
     /// The subject alternative names: DNS names in lower case, mail addresses, URIs and IP addresses.
@@ -23,7 +23,7 @@ pub struct Identity {
     has_one_common_name: bool,
 }
 
-impl Identity {
+impl CertificateNames {
     /// The names in a certificate in DER; `None` if it cannot be parsed, which a verified one can.
     pub(crate) fn from_certificate(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -92,12 +92,12 @@ mod tests {
     use super::*;
     use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 
-    fn identity(common_name: &str, names: &[SanType]) -> Identity {
+    fn identity(common_name: &str, names: &[SanType]) -> CertificateNames {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.subject_alt_names = names.to_vec();
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        Identity::from_certificate(certificate.der()).unwrap()
+        CertificateNames::from_certificate(certificate.der()).unwrap()
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_certificate_have_no_identity() {
-        assert_eq!(Identity::from_certificate(b""), None);
-        assert_eq!(Identity::from_certificate(&[0x30, 0x03, 1, 2, 3]), None);
+        assert_eq!(CertificateNames::from_certificate(b""), None);
+        assert_eq!(CertificateNames::from_certificate(&[0x30, 0x03, 1, 2, 3]), None);
     }
 }

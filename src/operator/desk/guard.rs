@@ -18,12 +18,12 @@ use crate::daemon::admin::response::HttpError;
 
 /// The names by which the page is reached, and its secret.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct RequestCheck {
     hosts: [String; 2],
     secret: DeskSecret,
 }
 
-impl Guard {
+impl RequestCheck {
     /// Of the page at that address.
     pub(super) fn new(address: SocketAddr, secret: DeskSecret) -> Arc<Self> {
         let hosts = [address.to_string(), format!("localhost:{}", address.port())];
@@ -58,7 +58,7 @@ impl Guard {
 }
 
 /// Around everything: refuses what is not meant for this page, and adds what browsers have to keep to.
-pub(super) async fn around(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+pub(super) async fn around(State(guard): State<Arc<RequestCheck>>, request: Request, next: Next) -> Response {
     let mut response = match guard.is_meant(request.headers()) {
         Ok(()) => next.run(request).await,
         Err(reason) => refused(reason),
@@ -71,7 +71,7 @@ pub(super) async fn around(State(guard): State<Arc<Guard>>, request: Request, ne
 }
 
 /// Around what names clients and users, and every change.
-pub(super) async fn with_secret(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+pub(super) async fn with_secret(State(guard): State<Arc<RequestCheck>>, request: Request, next: Next) -> Response {
     match guard.has_secret(request.headers()) {
         true => next.run(request).await,
         false => refused("the secret of the page's address is missing or wrong"),
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn only_this_page_by_its_own_name_is_answered() {
-        let guard = Guard::new("127.0.0.1:4000".parse().unwrap(), DeskSecret::new().unwrap());
+        let guard = RequestCheck::new("127.0.0.1:4000".parse().unwrap(), DeskSecret::new().unwrap());
         for (shown, is_meant) in [
             (&[(HOST, "127.0.0.1:4000")][..], true),
             (&[(HOST, "localhost:4000")], true),
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn the_secret_is_shown_once_and_whole() {
         let secret = DeskSecret::new().unwrap();
-        let guard = Guard::new("127.0.0.1:4000".parse().unwrap(), secret.clone());
+        let guard = RequestCheck::new("127.0.0.1:4000".parse().unwrap(), secret.clone());
         let right = format!("Bearer {}", secret.expose());
         assert!(guard.has_secret(&fields(&[(AUTHORIZATION, &right)])));
         for wrong in [

@@ -13,10 +13,10 @@ use hyper::header::CONTENT_TYPE;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::guard::{self, DeskSecret, Guard};
+use super::guard::{self, DeskSecret, RequestCheck};
 use super::hub::Hub;
 use super::state::Changes;
-use crate::daemon::admin::api::{CloseRequest, Closed, Rates};
+use crate::daemon::admin::api::{CloseRequest, CloseResponse, Rates};
 use crate::daemon::admin::response::{Answer as Reply, HttpError};
 use crate::operator::replicas::{
     self, AdminRequest, Reason, ReasonError, Replica, ReplicaError, ReplicaStatus as ReplicaState, TargetName,
@@ -25,7 +25,7 @@ use crate::operator::replicas::{
 
 /// The page at that address.
 pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> Router {
-    let guard = Guard::new(address, secret);
+    let guard = RequestCheck::new(address, secret);
     let api = Router::new()
         .route("/api/state", get(state))
         .route("/api/ended", get(ended))
@@ -47,12 +47,12 @@ pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> 
 }
 
 #[derive(Debug, Deserialize)]
-struct Since {
+struct ChangesQuery {
     #[serde(default)]
     since: u64,
 }
 
-async fn state(State(hub): State<Arc<Hub>>, Query(Since { since }): Query<Since>) -> Json<Changes> {
+async fn state(State(hub): State<Arc<Hub>>, Query(ChangesQuery { since }): Query<ChangesQuery>) -> Json<Changes> {
     Json(hub.changes(since).await)
 }
 
@@ -99,10 +99,10 @@ struct ChangeResponse {
 async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<ChangeResponse> {
     let closing = closing(&close.reason)?;
     let ask = AdminRequest::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
-    let answer = hub.find(&close.replica)?.find::<Closed>(&ask).await;
+    let answer = hub.find(&close.replica)?.find::<CloseResponse>(&ask).await;
     hub.refresh();
     // It may have ended by itself.
-    let Closed { closed, .. } = answer?.unwrap_or_default();
+    let CloseResponse { closed, .. } = answer?.unwrap_or_default();
     let faults = Vec::new();
     Ok(Json(ChangeResponse { closed, faults }))
 }

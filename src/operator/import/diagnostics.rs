@@ -5,7 +5,7 @@ use crate::base::yaml::diagnostic::{Diagnostic, Diagnostics, Position, Severity}
 
 /// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportResult {
     /// The output on stdout.
     pub text: String,
     /// The lines on stderr: `FILE:LINE:COLUMN: severity: message`.
@@ -114,7 +114,7 @@ impl ImportDiagnostics {
     }
 
     /// The result with that text: the remarks as lines, in the order of the files, and no more than a person would read.
-    pub(super) fn finish(mut self, text: String) -> Imported {
+    pub(super) fn finish(mut self, text: String) -> ImportResult {
         self.sort();
         let shown = self.found.iter().take(MAX_LINES);
         let line = |(file, finding): &(usize, Diagnostic)| format!("{}:{finding}", self.name(*file));
@@ -128,7 +128,7 @@ impl ImportDiagnostics {
             (false, true) => Extent::Part,
             (false, false) => Extent::Whole,
         };
-        Imported { text, remarks, extent }
+        ImportResult { text, remarks, extent }
     }
 
     fn name(&self, file: usize) -> &str {
@@ -151,7 +151,7 @@ mod tests {
             remarks.note(place(0, line), "a");
             assert!(remarks.found.len() <= 2 * MAX_LINES);
         }
-        let Imported {
+        let ImportResult {
             remarks: lines, extent, ..
         } = remarks.finish(String::new());
         assert_eq!(extent, Extent::Part);

@@ -8,7 +8,7 @@ use crate::base::yaml::tree::{Entry, Node, Value};
 
 /// A value of a document, with its file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At<'a> {
+pub(super) struct ValueRef<'a> {
     file: usize,
     node: &'a Node,
 }
@@ -19,10 +19,10 @@ pub(super) struct Pair<'a> {
     pub(super) key: String,
     /// The place of the key.
     pub(super) place: Location,
-    pub(super) value: At<'a>,
+    pub(super) value: ValueRef<'a>,
 }
 
-impl<'a> At<'a> {
+impl<'a> ValueRef<'a> {
     pub(super) fn new(file: usize, node: &'a Node) -> Self {
         Self { file, node }
     }

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::route::{Context, Route};
 use super::cluster_names::ClusterNames;
-use super::diagnostics::{ImportDiagnostics, Imported};
-use super::document::At;
+use super::diagnostics::{ImportDiagnostics, ImportResult};
+use super::document::ValueRef;
 use super::entry::{Entry, Service, Target, by_name};
 use super::input::Input;
 use super::options::{Format, Options};
@@ -19,13 +19,13 @@ mod route;
 
 /// Translates the EnvoyFilters of all files together: a route may lead to the cluster of another file. Services among the
 /// documents say where static targets are.
-pub fn envoyfilter(inputs: &[Input], options: &Options) -> Imported {
+pub fn envoyfilter(inputs: &[Input], options: &Options) -> ImportResult {
     let mut remarks = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
     let mut found = ParsedInput::default();
     for (file, input) in inputs.iter().enumerate() {
         for document in &input.yaml(file, &mut remarks) {
-            found.read(At::new(file, document), &names, &mut remarks);
+            found.read(ValueRef::new(file, document), &names, &mut remarks);
         }
     }
     let entries = found.entries(&names, &mut remarks);
@@ -46,7 +46,7 @@ struct ParsedInput {
 }
 
 impl ParsedInput {
-    fn read(&mut self, document: At<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
+    fn read(&mut self, document: ValueRef<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
         if !document.has_no_duplicates(remarks) {
             return;
         }
@@ -58,10 +58,14 @@ impl ParsedInput {
         }
     }
 
-    fn read_object(&mut self, object: At<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
+    fn read_object(&mut self, object: ValueRef<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
         match object.text_of("kind") {
             Some("EnvoyFilter") => {
-                for patch in object.path(&["spec", "config_patches"]).into_iter().flat_map(At::items) {
+                for patch in object
+                    .path(&["spec", "config_patches"])
+                    .into_iter()
+                    .flat_map(ValueRef::items)
+                {
                     self.read_patch(patch, names, remarks);
                 }
             }
@@ -73,7 +77,7 @@ impl ParsedInput {
         }
     }
 
-    fn read_patch(&mut self, patch: At<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
+    fn read_patch(&mut self, patch: ValueRef<'_>, names: &ClusterNames, remarks: &mut ImportDiagnostics) {
         let apply_to = patch.text_of("apply_to").unwrap_or("nothing");
         let place = patch.get("apply_to").unwrap_or(patch).place();
         if let Some(operation) = patch.path(&["patch", "operation"])
@@ -195,7 +199,7 @@ struct Ports {
 }
 
 /// The Service and its ports; `None` without a name that may be one.
-fn read(object: At<'_>) -> Option<(Service, Ports)> {
+fn read(object: ValueRef<'_>) -> Option<(Service, Ports)> {
     let metadata = object.get("metadata")?;
     let service = Service::new(
         metadata.text_of("name")?,
@@ -208,7 +212,7 @@ fn read(object: At<'_>) -> Option<(Service, Ports)> {
     addresses.dedup();
     addresses.sort_unstable();
     addresses.dedup();
-    let is_tcp = |port: &At<'_>| port.text_of("protocol").is_none_or(|protocol| protocol == "TCP");
+    let is_tcp = |port: &ValueRef<'_>| port.text_of("protocol").is_none_or(|protocol| protocol == "TCP");
     let ports = spec.items_of("ports").filter(is_tcp);
     let ports = ports
         .filter_map(|port| values::port(port.text_of("port")?).ok())

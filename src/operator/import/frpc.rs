@@ -5,8 +5,8 @@ use std::path::Path;
 
 use self::proxy::{Context, Proxy};
 use super::cluster_names::ClusterNames;
-use super::diagnostics::{ImportDiagnostics, Imported, Location};
-use super::document::At;
+use super::diagnostics::{ImportDiagnostics, ImportResult, Location};
+use super::document::ValueRef;
 use super::entry::{Entry, by_name};
 use super::input::Input;
 use super::options::{Format, Frp, Options};
@@ -19,7 +19,7 @@ mod proxy;
 mod toml_tree;
 
 /// Translates the tcpmux proxies of all files together.
-pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> Imported {
+pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> ImportResult {
     let mut remarks = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
     let context = Context {
@@ -30,7 +30,7 @@ pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> Imported {
     let mut entries = Vec::new();
     for (file, input) in inputs.iter().enumerate() {
         for root in &read(file, input, &mut remarks) {
-            for proxy in proxies(At::new(file, root), &mut remarks) {
+            for proxy in proxies(ValueRef::new(file, root), &mut remarks) {
                 entries.extend(proxy.entries(context, &mut remarks));
             }
         }
@@ -88,7 +88,7 @@ fn template(text: &str) -> Option<Position> {
 }
 
 /// The proxies of a file that frpc starts. What else the file holds is named.
-fn proxies<'a>(root: At<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy<'a>> {
+fn proxies<'a>(root: ValueRef<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy<'a>> {
     if !root.has_no_duplicates(remarks) {
         return Vec::new();
     }
@@ -113,7 +113,7 @@ fn proxies<'a>(root: At<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy<'a>> 
             format!("of the connection to frps, which is not needed any more: {keys}"),
         );
     }
-    let started: Vec<&str> = root.items_of("start").filter_map(At::text).collect();
+    let started: Vec<&str> = root.items_of("start").filter_map(ValueRef::text).collect();
     let starts = |proxy: &Proxy<'_>, remarks: &mut ImportDiagnostics| {
         let starts = started.is_empty() || started.contains(&proxy.name);
         if !starts {

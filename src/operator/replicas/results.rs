@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::merge::{FromReplica, MergedList, ReplicaStatus};
 use crate::base::text::is_unprintable;
-use crate::daemon::admin::api::{Client, Closed, Target};
+use crate::daemon::admin::api::{Client, CloseResponse, Target};
 
 /// What has changed, and which replicas have answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,8 +50,8 @@ pub struct Id {
     pub tunnel_id: String,
 }
 
-impl From<ChangeResult<Closed>> for ClosedTunnels {
-    fn from(closed: ChangeResult<Closed>) -> Self {
+impl From<ChangeResult<CloseResponse>> for ClosedTunnels {
+    fn from(closed: ChangeResult<CloseResponse>) -> Self {
         let ids = closed.changed.into_iter().flat_map(|FromReplica { replica, item }| {
             let of = move |tunnel_id| FromReplica {
                 replica: replica.clone(),

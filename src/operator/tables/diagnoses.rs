@@ -13,7 +13,7 @@ use crate::operator::replicas::{DiscoveryError, Replicas};
 
 /// A tunnel, and what its replica says of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Diagnosed {
+pub struct TunnelDiagnosis {
     /// The tunnel with its replica.
     pub tunnel: FromReplica<Tunnel>,
     /// `None`: it has ended meanwhile.
@@ -31,7 +31,7 @@ impl Replicas {
         &self,
         tunnels: Vec<FromReplica<Tunnel>>,
         path: &str,
-    ) -> Result<Vec<Diagnosed>, DiscoveryError> {
+    ) -> Result<Vec<TunnelDiagnosis>, DiscoveryError> {
         let replicas = &self.find().await?;
         let looks = tunnels.into_iter().map(|tunnel| async move {
             let ask = AdminRequest::get(format!("/tunnels/{}{path}", encoded(&tunnel.item.tunnel_id)));
@@ -39,7 +39,7 @@ impl Replicas {
                 Some(replica) => replica.find(&ask).await,
                 None => Err(ReplicaError::Unreachable("it is gone".to_owned())),
             };
-            Diagnosed {
+            TunnelDiagnosis {
                 tunnel,
                 error: answer.as_ref().err().map(ToString::to_string),
                 diagnosis: answer.ok().flatten(),
@@ -50,8 +50,8 @@ impl Replicas {
 }
 
 /// The tunnels with what makes each slow.
-pub fn diagnosis_table(diagnosed: &[Diagnosed], is_wide: bool) -> Table {
-    let row = |one: &Diagnosed| {
+pub fn diagnosis_table(diagnosed: &[TunnelDiagnosis], is_wide: bool) -> Table {
+    let row = |one: &TunnelDiagnosis| {
         let FromReplica { replica, item } = &one.tunnel;
         let legs = one.diagnosis.as_ref().map(|diagnosis| &diagnosis.legs);
         let trip = |leg: Option<&Option<Leg>>| {
@@ -82,7 +82,7 @@ pub fn diagnosis_table(diagnosed: &[Diagnosed], is_wide: bool) -> Table {
 }
 
 /// How many tunnels each verdict is for, and the round trip to their targets.
-pub fn diagnosis_summary(diagnosed: &[Diagnosed]) -> String {
+pub fn diagnosis_summary(diagnosed: &[TunnelDiagnosis]) -> String {
     let known: Vec<_> = diagnosed.iter().filter_map(|one| one.diagnosis.as_ref()).collect();
     let verdicts = [
         Verdict::Target,
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_node_is_judged_by_all_of_its_tunnels() {
-        let of = |id: &str, verdict, rtt_ms| Diagnosed {
+        let of = |id: &str, verdict, rtt_ms| TunnelDiagnosis {
             tunnel: FromReplica {
                 replica: "one".to_owned(),
                 item: serde_json::from_value(json!({

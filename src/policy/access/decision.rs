@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use super::evidence::credential::Credential;
 use super::evidence::{self, RequestCredentials, Subject, brief};
 use super::reviewer::{Action, Decision, Verdict};
-use super::reviews::{How, Inquiry, Reviews, instant};
+use super::reviews::{ReviewContext, ReviewMode, Reviews, instant};
 use super::sources::AccessConfig;
 use super::tickets::{EXPIRED, TicketLookup, UNKNOWN};
 use super::user::{AUTHENTICATED, Method, User};
@@ -21,9 +21,9 @@ use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// Judges requests, and tunnels that run, by the rules of now.
 #[derive(Debug)]
-pub(super) struct Judge {
-    pub(super) rules: ArcSwap<AccessConfig>,
-    pub(super) questions: Arc<Reviews>,
+pub(super) struct AccessDecider {
+    pub(super) config: ArcSwap<AccessConfig>,
+    pub(super) reviews: Arc<Reviews>,
     pub(super) metrics: Metrics,
 }
 
@@ -33,12 +33,12 @@ pub(super) enum NotAllowed {
     /// The API server denies it. That ends tunnels when it comes twice: a server that has just started knows no binding yet.
     Denied(Refusal),
     /// It is known here, such as by the lists of the target, and counts at once.
-    Ended(Refusal),
+    DeniedLocally(Refusal),
     /// There is no answer, or none that is complete.
     Unknown,
 }
 
-impl Judge {
+impl AccessDecider {
     /// Proves the user of a request.
     pub(super) async fn authenticate(
         &self,
@@ -71,7 +71,7 @@ impl Judge {
         let of_certificate = certified.as_ref().and_then(|certified| certified.expires);
         let expires = user.expires.into_iter().chain(of_certificate).min();
         let certificate = evidence.peer.filter(|_| certified.is_some()).cloned();
-        let key = &self.questions.key;
+        let key = &self.reviews.key;
         Ok(Subject {
             expires: expires.map(instant),
             digest: key.subject(&user, credential.as_ref(), certificate.as_deref()),
@@ -89,15 +89,15 @@ impl Judge {
         credential: &Credential,
         evidence: &RequestCredentials<'_>,
     ) -> Result<Arc<User>, Refusal> {
-        let inquiry = Inquiry {
-            rules: Arc::clone(rules),
+        let inquiry = ReviewContext {
+            config: Arc::clone(rules),
             client: evidence.client,
-            how: How::Login,
+            mode: ReviewMode::Login,
         };
-        if !self.questions.allows_guess(rules, credential, inquiry.client) {
+        if !self.reviews.allows_guess(rules, credential, inquiry.client) {
             return Err(RefusalReason::GuessRate.into());
         }
-        match self.questions.authenticate(&inquiry, credential).await {
+        match self.reviews.authenticate(&inquiry, credential).await {
             Ok(Verdict::Authenticated(user)) => evidence::check_user(&user).map(|()| user),
             Ok(Verdict::Rejected(phrase)) => Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase)),
             Err(_) => Err(RefusalReason::AuthorizationUnavailable.into()),
@@ -106,25 +106,30 @@ impl Judge {
 
     /// Decides whether a subject may reach a target: the one that is dialled, by whatever name it was asked for. Returns why
     /// it may.
-    pub(super) async fn check(&self, subject: &Subject, target: &Target, how: How) -> Result<Box<str>, NotAllowed> {
-        let inquiry = Inquiry {
-            rules: self.rules.load_full(),
+    pub(super) async fn check(
+        &self,
+        subject: &Subject,
+        target: &Target,
+        how: ReviewMode,
+    ) -> Result<Box<str>, NotAllowed> {
+        let inquiry = ReviewContext {
+            config: self.config.load_full(),
             client: subject.client,
-            how,
+            mode: how,
         };
-        let mut user = user_here(&inquiry.rules, subject, target, how)?;
-        if how != How::Login {
+        let mut user = local_user(&inquiry.config, subject, target, how)?;
+        if how != ReviewMode::Login {
             user = boxed(self.reauthenticate(&inquiry, subject, user)).await?;
         }
-        let Some(action) = action(&inquiry.rules, &user, target)? else {
+        let Some(action) = action(&inquiry.config, &user, target)? else {
             return Ok(BY_LIST.into());
         };
         let denied = || denial(&user, target).with_details(&format!("needs {action}"));
-        match self.questions.authorize(&inquiry, &user, &action).await {
+        match self.reviews.authorize(&inquiry, &user, &action).await {
             Ok(Decision {
                 allowed: true, reason, ..
             }) => Ok(reason),
-            Ok(Decision { complete, .. }) if complete || how == How::Login => Err(NotAllowed::Denied(denied())),
+            Ok(Decision { complete, .. }) if complete || how == ReviewMode::Login => Err(NotAllowed::Denied(denied())),
             Ok(_) | Err(_) => Err(NotAllowed::Unknown),
         }
     }
@@ -133,7 +138,7 @@ impl Judge {
     /// it proved before.
     async fn reauthenticate(
         &self,
-        inquiry: &Inquiry,
+        inquiry: &ReviewContext,
         subject: &Subject,
         user: Arc<User>,
     ) -> Result<Arc<User>, NotAllowed> {
@@ -143,7 +148,7 @@ impl Judge {
         let Some(credential) = credential.filter(|_| user.method != Method::Ticket) else {
             return Ok(user);
         };
-        match self.questions.authenticate(inquiry, credential).await {
+        match self.reviews.authenticate(inquiry, credential).await {
             Ok(Verdict::Authenticated(again)) if again.name == user.name && evidence::check_user(&again).is_ok() => {
                 Ok(again)
             }
@@ -155,43 +160,50 @@ impl Judge {
     }
 
     /// Judges tunnels that run by what is known here, without a question.
-    pub(super) fn judge_here(&self, subject: &Subject, target: &Target) -> Result<(), NotAllowed> {
-        let rules = self.rules.load();
-        let user = user_here(&rules, subject, target, How::Recheck)?;
+    pub(super) fn decide_locally(&self, subject: &Subject, target: &Target) -> Result<(), NotAllowed> {
+        let rules = self.config.load();
+        let user = local_user(&rules, subject, target, ReviewMode::Recheck)?;
         action(&rules, &user, target).map(drop)
     }
 
     /// Returns whether the ticket of tunnels that run proves the user that it proved before, with the same groups.
     pub(super) fn has_same_ticket(&self, subject: &Subject, target: &Target) -> bool {
-        let user = user_here(&self.rules.load(), subject, target, How::Recheck);
+        let user = local_user(&self.config.load(), subject, target, ReviewMode::Recheck);
         user.is_ok_and(|user| user == subject.user)
     }
 }
 
 /// Returns the user of a subject as far as it is known here: by its ticket, which may have been taken back since, or be for
 /// another target; by the file of users, which the user may have left.
-fn user_here(rules: &AccessConfig, subject: &Subject, target: &Target, how: How) -> Result<Arc<User>, NotAllowed> {
+fn local_user(
+    rules: &AccessConfig,
+    subject: &Subject,
+    target: &Target,
+    how: ReviewMode,
+) -> Result<Arc<User>, NotAllowed> {
     let user = &subject.user;
     let refused = |phrase| {
-        Err(NotAllowed::Ended(Refusal::with_phrase(
+        Err(NotAllowed::DeniedLocally(Refusal::with_phrase(
             RefusalReason::CredentialsRefused,
             phrase,
         )))
     };
     match (user.method, &subject.credential) {
         // That of tunnels that run is left to `at_expiry`.
-        (Method::Ticket, _) if how != How::Login && subject.expires_within(Duration::ZERO) => Ok(Arc::clone(user)),
+        (Method::Ticket, _) if how != ReviewMode::Login && subject.expires_within(Duration::ZERO) => {
+            Ok(Arc::clone(user))
+        }
         (Method::Ticket, Some(Credential::Bearer(text))) => {
             let ticket = rules.sources.ticket(text);
             match ticket.map(|(tickets, key)| tickets.lookup(key, SystemTime::now())) {
                 Some(TicketLookup::Proved(proof)) if proof.user.name == user.name => match &proof.target {
                     Some(own) if !proof.allows(target.id()) => {
                         let details = format!("the ticket is for {} alone", brief(&own.to_string()));
-                        Err(NotAllowed::Ended(denial(user, target).with_details(&details)))
+                        Err(NotAllowed::DeniedLocally(denial(user, target).with_details(&details)))
                     }
                     Some(_) | None => Ok(proof.user),
                 },
-                Some(TicketLookup::Unlisted) if how == How::Login => Err(NotAllowed::Unknown),
+                Some(TicketLookup::Unlisted) if how == ReviewMode::Login => Err(NotAllowed::Unknown),
                 Some(TicketLookup::Unlisted) => Ok(Arc::clone(user)),
                 Some(TicketLookup::Expired) => refused(EXPIRED),
                 Some(_) | None => refused(UNKNOWN),
@@ -199,7 +211,7 @@ fn user_here(rules: &AccessConfig, subject: &Subject, target: &Target, how: How)
         }
         (Method::Password, _) => match &rules.sources.users {
             Some(users) if users.contains(&user.name) => Ok(Arc::clone(user)),
-            Some(_) | None => Err(NotAllowed::Ended(RefusalReason::CredentialsRefused.into())),
+            Some(_) | None => Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRefused.into())),
         },
         (Method::Ticket, _) => refused(UNKNOWN),
         (Method::TokenReview | Method::Oidc | Method::Certificate, _) => Ok(Arc::clone(user)),
@@ -209,7 +221,7 @@ fn user_here(rules: &AccessConfig, subject: &Subject, target: &Target, how: How)
 /// Returns the question that decides whether the user may reach the target; `None` if the target's lists allow it. They
 /// replace the question.
 fn action(rules: &AccessConfig, user: &User, target: &Target) -> Result<Option<Action>, NotAllowed> {
-    let ended = |details| Err(NotAllowed::Ended(denial(user, target).with_details(details)));
+    let ended = |details| Err(NotAllowed::DeniedLocally(denial(user, target).with_details(details)));
     match target.user_lists() {
         Some(lists) if is_listed(user, &lists) => Ok(None),
         Some(_) => ended("neither allowed_users nor allowed_groups names the user"),

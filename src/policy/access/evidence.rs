@@ -15,7 +15,7 @@ use self::digest::Digest;
 use super::options::Cleartext;
 use super::user::{AUTHENTICATED, Method, User};
 use crate::base::user_name::{is_name, is_reserved};
-use crate::net::tls::{ClientTls, Identity, Tls};
+use crate::net::tls::{CertificateNames, ClientTls, Tls};
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// What a request shows of its user.
@@ -78,7 +78,7 @@ impl RequestCredentials<'_> {
         if rule == Cleartext::Allow || self.peer.is_some() || self.is_local {
             return Ok(());
         }
-        Err(RefusalReason::CredentialsInClear)
+        Err(RefusalReason::CleartextCredentials)
     }
 
     /// The user of the certificate.
@@ -100,7 +100,7 @@ impl RequestCredentials<'_> {
 }
 
 /// The user of a certificate; `None` if it has no common name, or several.
-fn user_of(identity: &Identity) -> Option<User> {
+fn user_of(identity: &CertificateNames) -> Option<User> {
     let (name, groups) = (identity.user_name()?, identity.organizations.clone());
     Some(User::claimed(Method::Certificate, name, groups, identity.expires))
 }

@@ -17,12 +17,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SetOnce};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use self::turns::{Pace, Turns};
-use super::decision::{Judge, NotAllowed};
+use self::turns::{RecheckClass, Turns};
+use super::decision::{AccessDecider, NotAllowed};
 use super::evidence::digest::Digest;
 use super::evidence::{Subject, brief};
-use super::options::{AtExpiry, Mode};
-use super::reviews::How;
+use super::options::{Mode, OnExpiry};
+use super::reviews::ReviewMode;
 use crate::base::boxed::boxed;
 use crate::policy::allowlist::Target;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
@@ -49,13 +49,13 @@ pub(super) struct ActiveGrant {
 /// All of them.
 #[derive(Debug)]
 pub(super) struct ActiveGrants {
-    pub(super) judge: Arc<Judge>,
+    pub(super) judge: Arc<AccessDecider>,
     grants: Mutex<HashMap<Key, Weak<ActiveGrant>>>,
     turns: Turns,
     /// Held by the one recheck that finds out whether rights are decided again.
     scout: Semaphore,
     /// True if tunnels end with their credential.
-    closes_at_expiry: AtomicBool,
+    closes_on_expiry: AtomicBool,
     begun: Instant,
     /// The number of grants so far.
     made: AtomicU32,
@@ -80,7 +80,7 @@ impl TunnelGrant {
         let expired = async {
             if let Some(expires) = self.active.subject.expires {
                 sleep_until(expires).await;
-                if self.active.registry.closes_at_expiry.load(Ordering::Acquire) {
+                if self.active.registry.closes_on_expiry.load(Ordering::Acquire) {
                     return;
                 }
             }
@@ -111,7 +111,7 @@ impl TunnelGrant {
 
 impl ActiveGrants {
     /// None.
-    pub(super) fn new(judge: Arc<Judge>) -> Arc<Self> {
+    pub(super) fn new(judge: Arc<AccessDecider>) -> Arc<Self> {
         for result in ["kept", "denied", "ended", "unknown"] {
             judge.metrics.access_rechecks.zero([result]);
         }
@@ -120,16 +120,16 @@ impl ActiveGrants {
             grants: Mutex::default(),
             turns: Turns::new(),
             scout: Semaphore::new(1),
-            closes_at_expiry: AtomicBool::default(),
+            closes_on_expiry: AtomicBool::default(),
             begun: Instant::now(),
             made: AtomicU32::new(0),
         })
     }
 
     /// Sets what happens to tunnels whose credential expires, or has expired.
-    pub(super) fn set_at_expiry(&self, at_expiry: AtExpiry) {
-        let closes = at_expiry == AtExpiry::Close;
-        self.closes_at_expiry.store(closes, Ordering::Release);
+    pub(super) fn set_on_expiry(&self, at_expiry: OnExpiry) {
+        let closes = at_expiry == OnExpiry::Close;
+        self.closes_on_expiry.store(closes, Ordering::Release);
         let now = Instant::now();
         let has_expired = |grant: &&Arc<ActiveGrant>| grant.subject.expires.is_some_and(|expires| expires <= now);
         for grant in self.all().iter().filter(has_expired).filter(|_| closes) {
@@ -172,8 +172,8 @@ impl ActiveGrants {
     /// Looks at the grants that are concerned: what is known here ends them at once, and what is asked is asked soon.
     pub(super) fn recheck_where(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
         for grant in self.all().iter().filter(|grant| concerns(grant)) {
-            match self.judge.judge_here(&grant.subject, &grant.target) {
-                Err(NotAllowed::Ended(_)) => self.revoke(grant),
+            match self.judge.decide_locally(&grant.subject, &grant.target) {
+                Err(NotAllowed::DeniedLocally(_)) => self.revoke(grant),
                 Ok(()) | Err(NotAllowed::Denied(_) | NotAllowed::Unknown) => grant.look.notify_one(),
             }
         }
@@ -188,9 +188,9 @@ impl ActiveGrants {
 
     /// Takes a right back, and ends its tunnels, if the answer counts.
     fn revoke(&self, grant: &ActiveGrant) {
-        if self.judge.rules.load().options.mode == Mode::Enforce && !grant.is_revoked() {
+        if self.judge.config.load().options.mode == Mode::Enforce && !grant.is_revoked() {
             tracing::debug!(user = %brief(&grant.subject.user.name), target = %grant.target.id(), "a right ends");
-            grant.revocation.set(CloseReason::Unauthorized).ok();
+            grant.revocation.set(CloseReason::AccessRevoked).ok();
         }
     }
 }
@@ -229,7 +229,7 @@ struct Recheck {
 
 /// The answer of the last recheck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
+enum RecheckState {
     Kept,
     Denied,
     Unknown,
@@ -260,31 +260,31 @@ impl Recheck {
     }
 
     async fn run(&self) {
-        let questions = &self.registry.judge.questions;
-        let (mut last, mut recovered) = (Last::Kept, questions.recovered());
+        let questions = &self.registry.judge.reviews;
+        let (mut last, mut recovered) = (RecheckState::Kept, questions.recovered());
         // Answers one after the other that were not complete.
         let (mut asked, mut incomplete) = (Instant::now(), 0_u32);
         loop {
-            let (mut scout, mut pace) = (None, Pace::Counted);
+            let (mut scout, mut pace) = (None, RecheckClass::Counted);
             match last {
-                Last::Kept => {
-                    let settles = questions.settles(&self.namespace, asked);
+                RecheckState::Kept => {
+                    let settles = questions.wait_until_settled(&self.namespace, asked);
                     let pause = settles.unwrap_or_else(|| self.until_due());
                     let is_changed = timeout(pause, self.look.notified()).await.is_ok();
                     if is_changed && self.grant.strong_count() > 0 {
                         sleep(TOGETHER).await;
                     }
                     if settles.is_none() && !is_changed {
-                        pace = Pace::Periodic;
+                        pace = RecheckClass::Periodic;
                     }
                 }
-                Last::Denied => {
-                    pace = Pace::Denied;
+                RecheckState::Denied => {
+                    pace = RecheckClass::Denied;
                     sleep(BETWEEN_DENIALS).await;
                 }
-                Last::Unknown => {
+                RecheckState::Unknown => {
                     sleep(SOON).await;
-                    let backoff = SOON * (2_u32.pow(incomplete.saturating_sub(PATIENT).min(MAX_DOUBLINGS)) - 1);
+                    let backoff = SOON * (2_u32.pow(incomplete.saturating_sub(MAX_INCOMPLETE).min(MAX_DOUBLINGS)) - 1);
                     if timeout(backoff, self.look.notified()).await.is_ok() {
                         incomplete = 0;
                     } else {
@@ -308,46 +308,50 @@ impl Recheck {
             // Changes until now are in the answer.
             self.look.notified().now_or_never();
             asked = Instant::now();
-            match boxed(self.look_again(last == Last::Denied)).await {
+            match boxed(self.look_again(last == RecheckState::Denied)).await {
                 Some(answer) => last = answer,
                 None => return,
             }
-            let is_incomplete = last == Last::Unknown && !questions.is_silent();
+            let is_incomplete = last == RecheckState::Unknown && !questions.is_silent();
             incomplete = if is_incomplete { incomplete.saturating_add(1) } else { 0 };
             drop(scout);
         }
     }
 
     /// Asks about the right; `None` if it has ended.
-    async fn look_again(&self, was_denied: bool) -> Option<Last> {
+    async fn look_again(&self, was_denied: bool) -> Option<RecheckState> {
         // Not kept alive by the question.
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
         drop(active);
-        if self.registry.judge.rules.load().options.mode == Mode::Open {
-            return Some(Last::Kept);
+        if self.registry.judge.config.load().options.mode == Mode::Open {
+            return Some(RecheckState::Kept);
         }
-        let how = if was_denied { How::Fresh } else { How::Recheck };
+        let how = if was_denied {
+            ReviewMode::Uncached
+        } else {
+            ReviewMode::Recheck
+        };
         let judged = self.registry.judge.check(&subject, &target, how).await;
         let (result, last) = match judged {
-            Ok(_) => ("kept", Some(Last::Kept)),
-            Err(NotAllowed::Unknown) => ("unknown", Some(Last::Unknown)),
-            Err(NotAllowed::Denied(_)) if !was_denied => ("denied", Some(Last::Denied)),
-            Err(NotAllowed::Denied(_) | NotAllowed::Ended(_)) => ("ended", None),
+            Ok(_) => ("kept", Some(RecheckState::Kept)),
+            Err(NotAllowed::Unknown) => ("unknown", Some(RecheckState::Unknown)),
+            Err(NotAllowed::Denied(_)) if !was_denied => ("denied", Some(RecheckState::Denied)),
+            Err(NotAllowed::Denied(_) | NotAllowed::DeniedLocally(_)) => ("ended", None),
         };
         self.registry.judge.metrics.access_rechecks.count([result]);
         if last.is_none() {
             let active = self.grant.upgrade()?;
             self.registry.revoke(&active);
             // Not in the mode that counts.
-            return (!active.is_revoked()).then_some(Last::Kept);
+            return (!active.is_revoked()).then_some(RecheckState::Kept);
         }
         last
     }
 
     /// Returns the time until the grant is asked about again though nothing has changed.
     fn until_due(&self) -> Duration {
-        let interval = self.registry.judge.rules.load().recheck();
+        let interval = self.registry.judge.config.load().recheck();
         let intervals = self.registry.begun.elapsed().as_secs_f64() / interval.as_secs_f64();
         // Rounded, a time that has just passed may be due again.
         interval.mul_f64((1.0 - (intervals - self.phase).rem_euclid(1.0)).max(0.01))
@@ -364,7 +368,7 @@ const BETWEEN_SCOUTS: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(125);
 /// After so many answers that were not complete, one after the other, the time between two of them doubles, up to 32 s: an
 /// API server that answers for others, and not for this right, may do so for long.
-const PATIENT: u32 = 8;
+const MAX_INCOMPLETE: u32 = 8;
 const MAX_DOUBLINGS: u32 = 8;
 /// Changes that come within this time of each other are one.
 const TOGETHER: Duration = Duration::from_millis(50);

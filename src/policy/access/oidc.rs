@@ -75,12 +75,7 @@ impl Verifier {
     }
 
     /// Judges a token of a client, whose address bounds how many of its tokens wait for keys.
-    pub(super) async fn check_settings(
-        &self,
-        jwt: &Jwt<'_>,
-        now: SystemTime,
-        client: IpAddr,
-    ) -> Result<Verdict, ReviewError> {
+    pub(super) async fn verify(&self, jwt: &Jwt<'_>, now: SystemTime, client: IpAddr) -> Result<Verdict, ReviewError> {
         let refused = |reason: &str| Ok(Verdict::Rejected(reason.into()));
         // What costs nothing comes first: a token that is refused anyway shall not have the keys renewed.
         let read = SignedJwt::from_jwt(jwt).and_then(|signed| {

@@ -22,7 +22,8 @@ pub struct Options {
     /// Whether a name that a user may not reach and one that is not on the allowlist are answered alike.
     pub hide_names: bool,
     /// Whether a tunnel outlives the credential that opened it.
-    pub at_expiry: AtExpiry,
+    #[serde(rename = "at_expiry")]
+    pub on_expiry: OnExpiry,
     /// The kubeconfig of all that reads a cluster here; `None` is that of the pod or the user.
     #[serde(skip)]
     pub kubeconfig: Option<PathBuf>,
@@ -71,7 +72,7 @@ pub enum Cleartext {
 /// What happens to a tunnel when the credential that opened it expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum AtExpiry {
+pub enum OnExpiry {
     /// It goes on: the credential proved the user when it was opened.
     #[default]
     Keep,
@@ -254,13 +255,13 @@ forms::forms! {
 fn check<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Check, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename = "any of")]
-    enum WordOrRight {
+    enum CheckForm {
         #[serde(rename = "a single value", deserialize_with = "forms::one::<KnownCheck, _>")]
         Word(Check),
         #[serde(rename = "a map")]
         Right(Check),
     }
-    let (WordOrRight::Word(check) | WordOrRight::Right(check)) = WordOrRight::deserialize(deserializer)?;
+    let (CheckForm::Word(check) | CheckForm::Right(check)) = CheckForm::deserialize(deserializer)?;
     Ok(check)
 }
 

@@ -16,7 +16,7 @@ use crate::tunnel::limits::owners::network;
 
 /// The permits of questions, and the requests that wait for one.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct ReviewQueue {
     bounds: QueueLimits,
     state: Mutex<State>,
 }
@@ -86,11 +86,11 @@ type Turn = (u64, u64);
 #[derive(Debug)]
 #[must_use = "dropping it lets the next one ask"]
 pub(super) struct Permit {
-    queue: Arc<Queue>,
+    queue: Arc<ReviewQueue>,
     network: IpAddr,
 }
 
-impl Queue {
+impl ReviewQueue {
     /// All permits are free.
     pub(super) fn new(bounds: QueueLimits) -> Arc<Self> {
         Arc::new(Self {
@@ -175,7 +175,7 @@ impl State {
 
 /// Leaves the queue when the wait ends, whatever ends it.
 struct LeaveOnDrop<'a> {
-    queue: &'a Queue,
+    queue: &'a ReviewQueue,
     turn: Turn,
 }
 
@@ -213,7 +213,7 @@ mod tests {
         Ipv4Addr::from_bits(number).into()
     }
 
-    fn enter(queue: &Arc<Queue>, number: u32) -> JoinHandle<Option<Permit>> {
+    fn enter(queue: &Arc<ReviewQueue>, number: u32) -> JoinHandle<Option<Permit>> {
         let queue = Arc::clone(queue);
         tokio::spawn(async move { queue.enter(client(number)).await })
     }
@@ -224,14 +224,14 @@ mod tests {
         }
     }
 
-    fn is_idle(queue: &Queue) -> bool {
+    fn is_idle(queue: &ReviewQueue) -> bool {
         let state = queue.state.lock();
         state.in_flight == 0 && state.waiting.is_empty()
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_network_has_two_questions_and_eight_that_wait_and_others_none_the_less() {
-        let queue = Queue::new(QueueLimits::COSTLY);
+        let queue = ReviewQueue::new(QueueLimits::COSTLY);
         let flood: Vec<_> = (0..100).map(|_| enter(&queue, 1)).collect();
         settle().await;
         assert_eq!(queue.state.lock().in_flight, 2);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     /// Takes every permit, on behalf of networks that are no others' here.
-    async fn fill(queue: &Arc<Queue>) -> Vec<Permit> {
+    async fn fill(queue: &Arc<ReviewQueue>) -> Vec<Permit> {
         let mut held = Vec::new();
         for number in 0..u32::try_from(queue.bounds.in_flight).unwrap() {
             held.push(queue.enter(client(1_000_000 + number)).await.unwrap());
@@ -259,7 +259,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_takes_the_first_request_of_another_network() {
-        let queue = Queue::new(QueueLimits::COSTLY);
+        let queue = ReviewQueue::new(QueueLimits::COSTLY);
         let held = fill(&queue).await;
         let flood: Vec<_> = (0..64).map(|request| enter(&queue, request % 8)).collect();
         settle().await;
@@ -279,7 +279,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_takes_a_newcomer_in_place_of_a_network_that_was_served_lately() {
-        let queue = Queue::new(QueueLimits::COSTLY);
+        let queue = ReviewQueue::new(QueueLimits::COSTLY);
         for number in 0..64 {
             drop(queue.enter(client(number)).await);
         }
@@ -299,7 +299,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_network_that_was_served_longest_ago_is_next_whether_it_has_waited_since_or_not() {
         for bounds in [QueueLimits::COSTLY, QueueLimits::PASSWORDS] {
-            let queue = Queue::new(bounds);
+            let queue = ReviewQueue::new(bounds);
             // Each asks again after each answer, and waits for nothing between.
             for number in (0..60).chain(0..60) {
                 drop(queue.enter(client(number)).await);
@@ -324,7 +324,7 @@ mod tests {
     /// Sixty networks with five wrong passwords a second each, of which two are checked at a time, 80 ms each.
     #[tokio::test(start_paused = true)]
     async fn a_newcomer_does_not_wait_for_sixty_networks_with_more_passwords_than_can_be_checked() {
-        let queue = Queue::new(QueueLimits::PASSWORDS);
+        let queue = ReviewQueue::new(QueueLimits::PASSWORDS);
         let processors = Arc::new(Semaphore::new(2));
         let login = |number: u32| {
             let (queue, processors) = (Arc::clone(&queue), Arc::clone(&processors));
@@ -360,7 +360,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn networks_that_were_served_are_remembered_within_a_bound() {
-        let queue = Queue::new(QueueLimits::COSTLY);
+        let queue = ReviewQueue::new(QueueLimits::COSTLY);
         for number in 0..3 * u32::try_from(MAX_NETWORKS).unwrap() {
             drop(queue.enter(client(number)).await);
         }
@@ -371,7 +371,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_wait_ends_after_three_seconds_and_one_that_is_left_is_forgotten() {
-        let queue = Queue::new(QueueLimits::COSTLY);
+        let queue = ReviewQueue::new(QueueLimits::COSTLY);
         let held = [queue.enter(client(1)).await, queue.enter(client(1)).await];
         let start = Instant::now();
         let left = enter(&queue, 1);

@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use self::answers::{Answers, Known, ReviewResult};
+use self::answers::{CachedAnswer, ReviewCache, ReviewResult};
 use super::evidence::credential::Credential;
 use super::evidence::digest::{Digest, Key};
 use super::evidence::guess_limiter::GuessLimiter;
-use super::queue::{Permit, Queue, QueueLimits};
+use super::queue::{Permit, QueueLimits, ReviewQueue};
 use super::reviewer::{Action, Change, Decision, Review, ReviewError, Verdict, busy};
 use super::sources::{AccessConfig, NO_SOURCE, Source};
 use super::tickets::watches::Watches;
@@ -30,15 +30,15 @@ use crate::tunnel::metrics::Metrics;
 #[derive(Debug)]
 pub(super) struct Reviews {
     pub(super) key: Key,
-    verdicts: Arc<Answers<Verdict>>,
-    decisions: Arc<Answers<Decision>>,
+    verdicts: Arc<ReviewCache<Verdict>>,
+    decisions: Arc<ReviewCache<Decision>>,
     changes: Mutex<Changes>,
     /// Of tokens that the API server reviews. Any client can send some on which it takes seconds.
-    tokens: Arc<Queue>,
+    tokens: Arc<ReviewQueue>,
     /// Of rights: a known user waits behind no token.
-    rights: Arc<Queue>,
+    rights: Arc<ReviewQueue>,
     /// Of passwords, whose checks take as long: they keep no question from the API server.
-    pub(super) passwords: Arc<Queue>,
+    pub(super) passwords: Arc<ReviewQueue>,
     /// At passwords, by network and by name.
     password_guesses: GuessLimiter,
     /// At tickets, by network. They cost no hash: however many there are, no wrong password is forgotten for them.
@@ -58,21 +58,21 @@ pub(super) struct Reviews {
 
 /// The rules by which something is asked, the client on whose behalf, and how.
 #[derive(Clone, Debug)]
-pub(super) struct Inquiry {
-    pub(super) rules: Arc<AccessConfig>,
+pub(super) struct ReviewContext {
+    pub(super) config: Arc<AccessConfig>,
     pub(super) client: IpAddr,
-    pub(super) how: How,
+    pub(super) mode: ReviewMode,
 }
 
 /// How something is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum ReviewMode {
     /// For a request: after others in a queue. What was allowed before stays allowed while there is no answer.
     Login,
     /// For tunnels that run: without a queue, and what has no answer stays unknown.
     Recheck,
     /// The same after a denial: no decision of before counts.
-    Fresh,
+    Uncached,
 }
 
 /// The times of what may have changed answers.
@@ -99,12 +99,12 @@ impl Reviews {
         }
         Arc::new(Self {
             key: Key::new(),
-            verdicts: Answers::new(MAX_PROVED, MAX_REFUSED),
-            decisions: Answers::new(MAX_ALLOWED, MAX_DENIED),
+            verdicts: ReviewCache::new(MAX_PROVED, MAX_REFUSED),
+            decisions: ReviewCache::new(MAX_ALLOWED, MAX_DENIED),
             changes: Mutex::default(),
-            tokens: Queue::new(QueueLimits::COSTLY),
-            rights: Queue::new(QueueLimits::COSTLY),
-            passwords: Queue::new(QueueLimits::PASSWORDS),
+            tokens: ReviewQueue::new(QueueLimits::COSTLY),
+            rights: ReviewQueue::new(QueueLimits::COSTLY),
+            passwords: ReviewQueue::new(QueueLimits::PASSWORDS),
             password_guesses: GuessLimiter::default(),
             ticket_guesses: GuessLimiter::default(),
             tokens_fail: AtomicBool::default(),
@@ -149,7 +149,7 @@ impl Reviews {
 
     /// Returns the time until every API server knows of the last change in that namespace; `None` if an answer that was
     /// `asked` for then has it.
-    pub(super) fn settles(&self, namespace: &str, asked: Instant) -> Option<Duration> {
+    pub(super) fn wait_until_settled(&self, namespace: &str, asked: Instant) -> Option<Duration> {
         let settled = self.changes.lock().last(namespace)? + AGAIN;
         (settled > asked).then(|| settled.saturating_duration_since(Instant::now()))
     }
@@ -194,10 +194,14 @@ impl Reviews {
     /// Asks for the user of the credential.
     pub(super) async fn authenticate(
         self: &Arc<Self>,
-        inquiry: &Inquiry,
+        inquiry: &ReviewContext,
         credential: &Credential,
     ) -> ReviewResult<Verdict> {
-        let Inquiry { rules, client, how } = inquiry;
+        let ReviewContext {
+            config: rules,
+            client,
+            mode: how,
+        } = inquiry;
         let source = rules.source(credential);
         match &source {
             Source::Nobody(phrase) => return Ok(Verdict::Rejected(phrase.clone())),
@@ -209,7 +213,7 @@ impl Reviews {
             Source::Users(..) | Source::Issuer(..) | Source::ApiServer(..) => {}
         }
         let digest = self.key.credential(credential, *client);
-        if *how != How::Login {
+        if *how != ReviewMode::Login {
             return match self.verdicts.yes(&digest, rules.recheck() / 2) {
                 Some(verdict) => Ok(verdict),
                 None => boxed(self.review_credential(source, *client, digest)).await,
@@ -240,8 +244,15 @@ impl Reviews {
         verdict.inspect(|_| self.metrics.access_cache_hits.count(["verdict"]))
     }
 
-    async fn prove_in_turn(&self, inquiry: &Inquiry, credential: &Credential, digest: Digest) -> ReviewResult<Verdict> {
-        let Inquiry { rules, client, .. } = inquiry;
+    async fn prove_in_turn(
+        &self,
+        inquiry: &ReviewContext,
+        credential: &Credential,
+        digest: Digest,
+    ) -> ReviewResult<Verdict> {
+        let ReviewContext {
+            config: rules, client, ..
+        } = inquiry;
         let source = rules.source(credential);
         let _permit = self.permit(&source, *client).await?;
         // Guesses that waited beside it may have been wrong.
@@ -277,7 +288,7 @@ impl Reviews {
         let asked = Instant::now();
         let verdict = match source {
             Source::Users(users, user, password) => users.verify(user, password).await?,
-            Source::Issuer(verifier, jwt) => verifier.check_settings(&jwt, SystemTime::now(), client).await?,
+            Source::Issuer(verifier, jwt) => verifier.verify(&jwt, SystemTime::now(), client).await?,
             Source::ApiServer(reviewer, token) => {
                 let answer = self.count_review(TOKEN, reviewer.review_token(token)).await;
                 self.tokens_fail.store(answer.is_err(), Ordering::Relaxed);
@@ -295,7 +306,7 @@ impl Reviews {
                 Verdict::Authenticated(user) => (true, user.expires.map(instant), user.size()),
                 Verdict::Rejected(phrase) => (false, None, phrase.len()),
             };
-            let known = Known {
+            let known = CachedAnswer {
                 value: verdict.clone(),
                 asked,
                 expires,
@@ -309,7 +320,7 @@ impl Reviews {
     /// Asks whether the user may do that.
     pub(super) async fn authorize(
         self: &Arc<Self>,
-        inquiry: &Inquiry,
+        inquiry: &ReviewContext,
         user: &Arc<User>,
         action: &Action,
     ) -> ReviewResult<Decision> {
@@ -318,22 +329,22 @@ impl Reviews {
         // Another API server, or its cache, may have learnt of the change later than the watch.
         let settled = changed.map(|changed| changed + AGAIN);
         let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], settled);
-        if let Some(decision) = remembered.filter(|_| inquiry.how != How::Fresh) {
+        if let Some(decision) = remembered.filter(|_| inquiry.mode != ReviewMode::Uncached) {
             self.metrics.access_cache_hits.count(["decision"]);
             return Ok(decision);
         }
-        if inquiry.how != How::Login {
-            return self.review_access(&inquiry.rules, user, action).await;
+        if inquiry.mode != ReviewMode::Login {
+            return self.review_access(&inquiry.config, user, action).await;
         }
         let answer = self.decisions.run(digest, changed, || {
             let (own, inquiry) = (Arc::clone(self), inquiry.clone());
             let (user, action) = (Arc::clone(user), action.clone());
             async move {
                 let _permit = own.rights.enter(inquiry.client).await.ok_or_else(busy)?;
-                own.review_access(&inquiry.rules, &user, &action).await
+                own.review_access(&inquiry.config, &user, &action).await
             }
         });
-        let stale = || self.decisions.yes(&digest, inquiry.rules.stale());
+        let stale = || self.decisions.yes(&digest, inquiry.config.stale());
         let is_failing = self.rights_fail.load(Ordering::Relaxed);
         // Not said for sure: what was allowed before stays allowed as without an answer.
         self.or_stale(answer, is_failing, stale, Decision::is_sure).await
@@ -355,7 +366,7 @@ impl Reviews {
         let decision = answer?;
         let forgotten = self.changes.lock().forgotten;
         if is_sure && forgotten.is_none_or(|forgotten| asked >= forgotten) {
-            let known = Known {
+            let known = CachedAnswer {
                 value: decision.clone(),
                 asked,
                 expires: None,
@@ -377,7 +388,7 @@ impl Reviews {
         is_sure: impl Fn(&T) -> bool,
     ) -> ReviewResult<T> {
         let answer = if is_failing && stale().is_some() {
-            timeout(PATIENCE, answer).await.unwrap_or_else(|_| Err(busy()))
+            timeout(STALE_WAIT, answer).await.unwrap_or_else(|_| Err(busy()))
         } else {
             answer.await
         };
@@ -448,7 +459,7 @@ const FRESH_DENIAL: Duration = Duration::from_secs(5);
 /// The time after which a change is looked at once more, and up to which no answer is remembered as fresh.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The wait for an answer of an API server that had none for the last question, where a yes of before takes its place.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STALE_WAIT: Duration = Duration::from_secs(1);
 /// Longer than the API server proves a user that was deleted.
 const GONE_FOR: Duration = Duration::from_secs(60);
 const MAX_GONE: usize = 1024;

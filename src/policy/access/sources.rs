@@ -65,11 +65,11 @@ impl Sources {
     }
 
     fn takes_password(&self, password: &Secret) -> bool {
-        let is_token = self.take_tokens() && is_like_a_token(password.expose());
+        let is_token = self.accepts_tokens() && is_like_a_token(password.expose());
         self.users.is_some() && !is_token && self.ticket(password).is_none()
     }
 
-    fn take_tokens(&self) -> bool {
+    fn accepts_tokens(&self) -> bool {
         self.reviewer.is_some() || self.issuers.is_some()
     }
 
@@ -107,7 +107,7 @@ impl AccessConfig {
         if let Some((tickets, key)) = sources.ticket(token) {
             return Source::Tickets(tickets, key);
         }
-        if !sources.take_tokens() {
+        if !sources.accepts_tokens() {
             return Source::Nobody(NO_SOURCE.into());
         }
         let jwt = match Jwt::read(token.expose()) {

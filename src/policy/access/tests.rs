@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use super::test_support::{Script, away, decision, user};
 use super::*;
-use crate::net::tls::{ClientTls, Identity};
-use crate::policy::allowlist::{Allowlist, Endpoints, ServiceTarget, TargetId, Terms, UserLists, Writer};
+use crate::net::tls::{CertificateNames, ClientTls};
+use crate::policy::allowlist::{Allowlist, Endpoints, ServiceTarget, TargetId, TargetRules, UserLists, Writer};
 use crate::tunnel::outcome::CloseReason;
 
 mod guesses;
@@ -67,9 +67,9 @@ impl World {
             },
             ports: [22, 22],
             endpoints: Endpoints::default(),
-            terms: Terms {
+            terms: TargetRules {
                 user_lists: lists.cloned().map(Arc::new),
-                ..Terms::default()
+                ..TargetRules::default()
             },
         };
         self.writer.replace(names.into_iter().map(service).collect(), true);
@@ -77,7 +77,7 @@ impl World {
 
     fn target(&self, name: &str) -> Arc<Target> {
         self.allowlist
-            .authorize(&format!("{name}.team:22").parse().unwrap())
+            .find_target(&format!("{name}.team:22").parse().unwrap())
             .unwrap()
     }
 
@@ -87,7 +87,7 @@ impl World {
 
     /// Changes the rules, as a reload does.
     fn reload(&self, change: impl FnOnce(&mut Options)) {
-        let rules = self.access.judge.rules.load_full();
+        let rules = self.access.judge.config.load_full();
         let mut options = rules.options.clone();
         change(&mut options);
         let reviewer = Some(Arc::clone(&self.script) as Arc<dyn Reviewer>);
@@ -164,7 +164,7 @@ async fn a_flood_of_invalid_tokens_delays_no_user_and_evicts_none() {
             .await
             .unwrap_err();
         assert!(matches!(
-            denial.refusal,
+            denial.reason,
             RefusalReason::CredentialsRefused | RefusalReason::AuthorizationUnavailable
         ));
     });
@@ -239,7 +239,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         issuers: Some(Arc::new(oidc::Issuers::new(std::slice::from_ref(&issuer)))),
         ..Sources::default()
     };
-    let mut options = Options::clone(&world.access.judge.rules.load().options);
+    let mut options = Options::clone(&world.access.judge.config.load().options);
     options.mode = Mode::Enforce;
     world.access.apply(options, sources);
     let invented = (0..64).map(|number| {
@@ -248,7 +248,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         async move {
             let begun = Instant::now();
             let denial = access.authenticate(evidence(&token, number / 2)).await.unwrap_err();
-            assert_eq!(denial.refusal, RefusalReason::AuthorizationUnavailable);
+            assert_eq!(denial.reason, RefusalReason::AuthorizationUnavailable);
             begun.elapsed()
         }
     });
@@ -298,7 +298,7 @@ async fn thirty_minutes_without_the_api_server_end_no_tunnel() {
     for minute in 0..30_u64 {
         sleep(seconds(60)).await;
         assert!(!running.iter().any(has_ended), "minute {minute}");
-        let new = world.grant("alice", "t3").await.map_err(|denial| denial.refusal);
+        let new = world.grant("alice", "t3").await.map_err(|denial| denial.reason);
         // What was allowed stays allowed for ten minutes, and never beyond the credential's own end.
         if minute != 9 {
             let expected = if minute < 9 {
@@ -330,7 +330,7 @@ async fn another_api_server_is_asked_though_the_one_before_it_does_not_answer() 
     world.script.fail();
     for number in 0..10 {
         let denial = world.identify(&format!("user{number}"), number).await.unwrap_err();
-        assert_eq!(denial.refusal, RefusalReason::AuthorizationUnavailable);
+        assert_eq!(denial.reason, RefusalReason::AuthorizationUnavailable);
     }
     world.script = Script::new();
     world.reload(|_| {});
@@ -347,7 +347,7 @@ async fn no_series_has_a_user_in_it_and_what_is_burnt_is_counted() {
     let mut clear = evidence("alice", 1);
     clear.is_local = false;
     let denial = world.access.authenticate(clear).await.unwrap_err();
-    assert_eq!(denial.refusal, RefusalReason::CredentialsInClear);
+    assert_eq!(denial.reason, RefusalReason::CleartextCredentials);
     world.access.count();
     let page = world.metrics.encode().unwrap();
     assert!(!page.contains("alice"), "{page}");

@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use super::workload::Workloads;
 use crate::base::boxed::boxed;
-use crate::net::tls::Identity;
+use crate::net::tls::CertificateNames;
 use crate::protocol::phrase::Phrase;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::TargetLimits;
@@ -119,7 +119,7 @@ pub struct UserLists {
 
 /// The conditions of a target's tunnels. Most targets share one value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Terms {
+pub struct TargetRules {
     /// Its limits.
     pub limits: TargetLimits,
     /// The names of client certificates, one of which a client must have; `None` allows every client.
@@ -139,7 +139,7 @@ pub struct Target {
     endpoints_changed: Notify,
     next_address: AtomicUsize,
     rates: Both<Limit>,
-    terms: ArcSwap<Terms>,
+    terms: ArcSwap<TargetRules>,
     /// Made by the first request, as most targets of a large cluster are never asked for in this process: 200 bytes less
     /// of each.
     shared: OnceLock<Box<Budgets>>,
@@ -153,7 +153,7 @@ pub struct Target {
 }
 
 impl Target {
-    pub(super) fn new(id: TargetId, endpoints: Endpoints, terms: Arc<Terms>) -> Self {
+    pub(super) fn new(id: TargetId, endpoints: Endpoints, terms: Arc<TargetRules>) -> Self {
         let tunnel = &terms.limits.tunnel;
         Self {
             id,
@@ -272,7 +272,7 @@ impl Target {
     ///
     /// # Errors
     /// [`Refusal::ClientNotAllowed`].
-    pub fn check_client(&self, identity: Option<&Identity>) -> Result<(), Refusal> {
+    pub fn check_client(&self, identity: Option<&CertificateNames>) -> Result<(), Refusal> {
         match (&self.terms.load().allowed_clients, identity) {
             (None, _) => Ok(()),
             (Some(clients), Some(identity)) if clients.iter().any(|name| identity.is(name)) => Ok(()),
@@ -285,7 +285,7 @@ impl Target {
     }
 
     /// Its terms at the moment.
-    pub fn terms(&self) -> Arc<Terms> {
+    pub fn terms(&self) -> Arc<TargetRules> {
         self.terms.load_full()
     }
 
@@ -334,7 +334,7 @@ impl Target {
     }
 
     /// Changes it, for its tunnels and those that begin from now on. Returns whether it names other users than before.
-    pub(super) fn update(&self, endpoints: Endpoints, terms: &Arc<Terms>) -> bool {
+    pub(super) fn update(&self, endpoints: Endpoints, terms: &Arc<TargetRules>) -> bool {
         if **self.endpoints.load() != endpoints {
             self.endpoints.store(Arc::new(endpoints));
             self.endpoints_changed.notify_waiters();
@@ -402,9 +402,9 @@ mod tests {
         Arc::new(Target::new(id, endpoints, terms(limits)))
     }
 
-    fn terms(limits: TargetLimits) -> Arc<Terms> {
-        let rest = Terms::default();
-        Arc::new(Terms { limits, ..rest })
+    fn terms(limits: TargetLimits) -> Arc<TargetRules> {
+        let rest = TargetRules::default();
+        Arc::new(TargetRules { limits, ..rest })
     }
 
     #[tokio::test]
@@ -438,13 +438,13 @@ mod tests {
         };
         let target = target(Endpoints::default(), few);
         let _tunnels = [target.take_slot().unwrap(), target.take_slot().unwrap()];
-        assert_eq!(target.take_slot().unwrap_err().refusal, RefusalReason::TargetFull);
+        assert_eq!(target.take_slot().unwrap_err().reason, RefusalReason::TargetFull);
         let closed = TargetLimits {
             is_closed: true,
             ..TargetLimits::default()
         };
         target.update(Endpoints::default(), &terms(closed));
-        assert_eq!(target.take_slot().unwrap_err().refusal, RefusalReason::TargetClosed);
+        assert_eq!(target.take_slot().unwrap_err().reason, RefusalReason::TargetClosed);
         target.update(Endpoints::default(), &terms(few));
         let second = Duration::from_secs(1);
         let timeouts = QueueTimeouts {

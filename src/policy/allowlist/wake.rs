@@ -160,14 +160,14 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use crate::policy::allowlist::{Endpoints, Terms};
+    use crate::policy::allowlist::{Endpoints, TargetRules};
 
     fn target(name: &str, wake: Option<&str>) -> Target {
         let id = TargetId {
             namespace: "team-a".into(),
             service: name.into(),
         };
-        let mut terms = Terms::default();
+        let mut terms = TargetRules::default();
         terms.workloads.wake = wake.map(|wake| wake.parse().unwrap());
         Target::new(id, Endpoints::default(), Arc::new(terms))
     }

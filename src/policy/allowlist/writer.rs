@@ -10,7 +10,7 @@ use super::Allowlist;
 use super::options::Options;
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
-use super::target::{Endpoints, STATIC, Target, TargetId, Terms};
+use super::target::{Endpoints, STATIC, Target, TargetId, TargetRules};
 use super::wake::WakeRequests;
 use super::workload::Workloads;
 use crate::base::authority::Authority;
@@ -26,7 +26,7 @@ pub struct ServiceTarget {
     /// Its endpoints.
     pub endpoints: Endpoints,
     /// Its terms.
-    pub terms: Terms,
+    pub terms: TargetRules,
 }
 
 /// A change of one Service.
@@ -50,7 +50,7 @@ struct State {
     /// The authorities of static targets that a Service claims too.
     shadowing: BTreeSet<Authority>,
     /// The terms of the last target, which most targets share.
-    terms: Arc<Terms>,
+    terms: Arc<TargetRules>,
 }
 
 impl Writer {
@@ -74,7 +74,7 @@ impl Writer {
         let mut statics = Statics::with_capacity(targets.len());
         let mut has_other_users = false;
         for target in targets {
-            let terms = state.share(Terms {
+            let terms = state.share(TargetRules {
                 limits: limits.of_target(&target.limits, target.ssh_only),
                 allowed_clients: target.allowed_clients.clone(),
                 user_lists: target.user_lists().map(Arc::new),
@@ -221,7 +221,7 @@ impl Writer {
 
 impl State {
     /// Returns the terms in one allocation with those of other targets, if they are equal to the last ones.
-    fn share(&mut self, terms: Terms) -> Arc<Terms> {
+    fn share(&mut self, terms: TargetRules) -> Arc<TargetRules> {
         if *self.terms != terms {
             self.terms = Arc::new(terms);
         }
@@ -254,7 +254,7 @@ struct Edit {
 
 impl Edit {
     /// Adds a Service. One that is there already is updated, so that it keeps its tunnels.
-    fn set(&mut self, id: TargetId, ports: [u16; 2], endpoints: Endpoints, terms: Arc<Terms>) {
+    fn set(&mut self, id: TargetId, ports: [u16; 2], endpoints: Endpoints, terms: Arc<TargetRules>) {
         let name = id.short_name();
         let target = match self.route(&name).cloned() {
             Some(known) => {

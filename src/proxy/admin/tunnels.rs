@@ -8,7 +8,9 @@ use axum::extract::State;
 
 use super::extract::{JsonBody, Page, PageQuery, QueryParams, SortKey, TunnelPath};
 use super::view;
-use crate::daemon::admin::api::{Client, Clients, CloseRequest, Closed, Detail, Query, Rates, Sort, Tunnel, Tunnels};
+use crate::daemon::admin::api::{
+    Client, Clients, CloseRequest, CloseResponse, Detail, Query, Rates, Sort, Tunnel, Tunnels,
+};
 use crate::daemon::admin::response::{Answer, HttpError};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Change, Event};
@@ -74,7 +76,7 @@ pub(super) async fn close_one(
     State(shared): State<Arc<Shared>>,
     TunnelPath(open): TunnelPath,
     JsonBody(closing): JsonBody<CloseRequest>,
-) -> Json<Closed> {
+) -> Json<CloseResponse> {
     Json(close(&[open], &closing, &shared))
 }
 
@@ -83,7 +85,7 @@ pub(super) async fn close_those(
     State(shared): State<Arc<Shared>>,
     QueryParams(query): QueryParams<Query>,
     JsonBody(closing): JsonBody<CloseRequest>,
-) -> Answer<Closed> {
+) -> Answer<CloseResponse> {
     if query.is_for_all() {
         return Err(HttpError::bad("which tunnels? give target, client, user or node"));
     }
@@ -93,16 +95,16 @@ pub(super) async fn close_those(
     let mut those = those(&query, &shared);
     those.sort_unstable_by_key(|open| open.facts.id.seq);
     let left = those.split_off(query.limit.unwrap_or(usize::MAX).min(those.len()));
-    Ok(Json(Closed {
+    Ok(Json(CloseResponse {
         left: left.len(),
         ..close(&those, &closing, &shared)
     }))
 }
 
-fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -> Closed {
+fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -> CloseResponse {
     let told = tunnels.iter().filter(|open| open.close(&closing.reason));
     let told = told.inspect(|open| log_change(open, Change::Closing, shared));
-    Closed {
+    CloseResponse {
         closed: told.map(|open| open.facts.id.to_string()).collect(),
         left: 0,
     }

@@ -110,10 +110,10 @@ pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
 }
 
 /// The reason why the target of a tunnel is in use.
-pub(super) fn reason(open: &OpenTunnel) -> api::Use {
+pub(super) fn reason(open: &OpenTunnel) -> api::TunnelUsage {
     let activity = open.activity();
     let [client_software, _] = open.facts.software().map(software);
-    api::Use {
+    api::TunnelUsage {
         tunnel_id: open.facts.id.to_string(),
         client_address: open.facts.client.ip(),
         client_software,

@@ -20,7 +20,7 @@ pub(super) fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Po
     Ok(match Ports::deserialize(deserializer)? {
         Ports::List(ports) => ports.into_iter().map(Port::from).collect(),
         Ports::Address(address) => vec![address.into()],
-        Ports::Keys(keys) => vec![AnyPort::Keys(keys).into()],
+        Ports::Keys(keys) => vec![PortForm::Keys(keys).into()],
     })
 }
 
@@ -28,7 +28,7 @@ pub(super) fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Po
 #[serde(rename = "any of")]
 enum Ports {
     #[serde(rename = "a list")]
-    List(Vec<AnyPort>),
+    List(Vec<PortForm>),
     #[serde(rename = "a single value", deserialize_with = "forms::one::<LocalAddress, _>")]
     Address(SocketAddr),
     #[serde(rename = "a map")]
@@ -37,7 +37,7 @@ enum Ports {
 
 #[derive(Deserialize)]
 #[serde(rename = "any of")]
-enum AnyPort {
+enum PortForm {
     #[serde(rename = "a single value", deserialize_with = "forms::one::<LocalAddress, _>")]
     Address(SocketAddr),
     #[serde(rename = "a map")]
@@ -62,11 +62,11 @@ struct PortKeys {
     refusals: RefusalMode,
 }
 
-impl From<AnyPort> for Port {
-    fn from(port: AnyPort) -> Self {
+impl From<PortForm> for Port {
+    fn from(port: PortForm) -> Self {
         match port {
-            AnyPort::Address(address) => address.into(),
-            AnyPort::Keys(keys) => Self {
+            PortForm::Address(address) => address.into(),
+            PortForm::Keys(keys) => Self {
                 listener: listener::Options {
                     reuse_port: keys.reuse_port,
                     ..keys.address.into()

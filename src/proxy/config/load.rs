@@ -21,14 +21,14 @@ pub enum Purpose {
 
 /// A configuration without faults.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The settings of the file, with those of flags and environment in place of some.
     pub config: Config,
     /// The warnings and notes about it.
     pub report: Report,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` overrides them.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Config {
     }
 }
 
-fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> Result<Loaded, Report> {
+fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> Result<LoadedConfig, Report> {
     let findings = Diagnostics::with_dispensable(match purpose {
         Purpose::Serve => Severity::Warning,
         Purpose::Check => Severity::Error,
@@ -102,5 +102,5 @@ fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> R
         config
     });
     let (config, report) = findings.finish(file, config.unwrap_or_default())?;
-    Ok(Loaded { config, report })
+    Ok(LoadedConfig { config, report })
 }

@@ -30,13 +30,13 @@ pub(super) fn check(config: &mut Config, top: &Field<'_>) {
     issuers(&config.access.oidc, &top.at("access.oidc"));
     targets(&config.allowlist.targets, &top.at("allowlist.static"), knows_clients);
     dials(config, &top.at("timeouts"));
-    if config.allowlist.report && config.access.mode == Mode::Enforce {
+    if config.allowlist.report_only && config.access.mode == Mode::Enforce {
         // Neither key may undo what the other one says.
         top.at("allowlist.report")
             .fault("what `access.mode: enforce` refuses is not served: set `access.mode: report`, or this to false");
     }
     config.limits.ssh_only = config.ssh_only;
-    config.limits.reports = config.allowlist.report;
+    config.limits.reports = config.allowlist.report_only;
 }
 
 fn client_auth(settings: &Settings, tls: &Field<'_>) {
@@ -205,7 +205,7 @@ fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
 
 fn dials(config: &Config, timeouts: &Field<'_>) {
     let (one, all) = (timeouts.at("dial_try"), timeouts.at("dial"));
-    let (dial_try, dial) = (config.timeouts.dial_try, config.timeouts.dial);
+    let (dial_try, dial) = (config.timeouts.connect, config.timeouts.dial);
     if dial_try > dial && !one.is_faulty() && !all.is_faulty() {
         let place = if one.is_given() { one } else { all };
         place.fault(format!(

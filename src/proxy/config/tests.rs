@@ -184,7 +184,7 @@ fn limits() -> Limits {
             download: Rate::per_second(1 << 20).unwrap(),
             ..UserCaps::default()
         },
-        total: TotalCaps {
+        process: TotalCaps {
             tunnels: None,
             unfinished: NonZeroU32::new(1000),
             ..TotalCaps::default()
@@ -236,7 +236,7 @@ fn every_key_is_read() {
         admin: "127.0.0.1:1090".parse().unwrap(),
         access: access::everything(),
         allowlist: Allowlist {
-            report: false,
+            report_only: false,
             targets: targets(),
             kubernetes: Some(cluster()),
         },
@@ -244,11 +244,11 @@ fn every_key_is_read() {
         ssh_only: false,
         tls: tls::Settings::default(),
         timeouts: Timeouts {
-            head: Duration::from_millis(250),
+            request_header: Duration::from_millis(250),
             tls_handshake: Duration::from_secs(2),
-            dial_try: Duration::from_secs(1),
+            connect: Duration::from_secs(1),
             dial: Duration::from_secs(90),
-            identification: Duration::from_secs(2),
+            ssh_identification: Duration::from_secs(2),
             idle: Some(Duration::from_secs(5400)),
             half_closed: Duration::from_secs(10),
         },
@@ -280,7 +280,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
     let path = directory.path().join("switchboard.yaml");
     let loaded = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        let loaded = Loaded::from_file(Some(&path), &Overrides::default(), Purpose::Serve);
+        let loaded = LoadedConfig::from_file(Some(&path), &Overrides::default(), Purpose::Serve);
         let reason = |report: Report| report.to_string().replace(path.to_str().unwrap(), "FILE");
         loaded.map(|loaded| loaded.config).map_err(reason)
     };
@@ -297,7 +297,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
     assert_eq!(loaded(&max), Err("FILE:1:1: error: larger than 1 MiB".to_owned()));
 
     let unreadable = |path: &std::path::Path| {
-        let report = Loaded::from_file(Some(path), &Overrides::default(), Purpose::Serve).unwrap_err();
+        let report = LoadedConfig::from_file(Some(path), &Overrides::default(), Purpose::Serve).unwrap_err();
         assert_eq!(report.iter().next().unwrap().position, None);
         report.to_string()
     };

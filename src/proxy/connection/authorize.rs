@@ -51,7 +51,7 @@ async fn authorize_user(
     pending: &mut PendingRequest<'_>,
 ) -> Result<AuthorizedRequest, Refusal> {
     let access = &pending.shared.access;
-    pending.record.facts.authority = Some(authority.clone());
+    pending.record.info.authority = Some(authority.clone());
     let presented = credential.as_ref().and_then(|read| read.as_ref().ok());
     let claimed = presented.and_then(|credential| access.claimed_user(credential));
     let identified = boxed(with_report_timeout(
@@ -61,11 +61,11 @@ async fn authorize_user(
     .await;
     let subject = match identified {
         Ok(subject) => {
-            pending.record.facts.user = Some(Arc::clone(&subject.user));
+            pending.record.info.user = Some(Arc::clone(&subject.user));
             Some(subject)
         }
         Err(denial) => {
-            pending.record.facts.claimed = claimed;
+            pending.record.info.claimed = claimed;
             pending.record.set_authorization(&denial, counts);
             if counts {
                 return Err(denial);
@@ -126,10 +126,10 @@ fn evidence<'a>(
     let client = pending.addresses.source.ip();
     RequestCredentials {
         credential,
-        peer: pending.record.facts.tls.as_ref(),
+        peer: pending.record.info.tls.as_ref(),
         client,
         // Behind a load balancer on this host a client is where its PROXY header says.
-        is_local: [client, pending.record.facts.peer.ip()]
+        is_local: [client, pending.record.info.peer.ip()]
             .iter()
             .all(|address| address.to_canonical().is_loopback()),
     }
@@ -138,15 +138,15 @@ fn evidence<'a>(
 /// Looks the authority up in the allowlist, and asks whether this client may have a tunnel to it now.
 fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc<Target>, Refusal> {
     let PendingRequest { shared, record, .. } = pending;
-    let target = shared.allowlist.authorize(&authority);
-    record.facts.authority = Some(authority);
+    let target = shared.allowlist.find_target(&authority);
+    record.info.authority = Some(authority);
     let is_draining = !shared.drain.phase().accepts_tunnels();
     // Before the name counts: the right to it is asked about behind this, and an unknown name has another answer.
     if is_draining && shared.access.hides_names() {
         return Err(RefusalReason::Draining.into());
     }
     let target = target?;
-    record.facts.target = Some(Arc::clone(&target));
+    record.info.target = Some(Arc::clone(&target));
     target.check_client(record.identity())?;
     if is_draining {
         return Err(RefusalReason::Draining.into());
@@ -160,14 +160,14 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The denial as the client reads it: where names are hidden, a target that it may not reach is one that is not there.
 fn hide_target(denial: Refusal, shared: &Shared) -> Refusal {
     let names_target = matches!(
-        denial.refusal,
+        denial.reason,
         RefusalReason::NotAuthorized | RefusalReason::ClientNotAllowed
     );
     if names_target && shared.access.hides_names() {
         if !shared.allowlist.is_complete() {
-            return RefusalReason::AllowlistUnknown.into();
+            return RefusalReason::AllowlistNotReady.into();
         }
-        return Refusal::new(denial.refusal, RefusalReason::NotAllowed.phrase());
+        return Refusal::new(denial.reason, RefusalReason::NotAllowed.phrase());
     }
     denial
 }

@@ -28,13 +28,13 @@ use crate::tunnel::drain::{self, TunnelGuard};
 use crate::tunnel::limits::owners::LimitOwner;
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
-use crate::tunnel::relay::{self, DirectionLimits, Early, EofSent, RelayConfig, Transports, run};
+use crate::tunnel::relay::{self, DirectionLimits, EarlyData, EofSent, RelayConfig, Transports, run};
 use crate::tunnel::ssh::identification::{self, Line, Software};
 
 /// A connected target, and the slots that the tunnel to it takes.
 pub(super) struct ConnectedTarget {
     pub(super) target: Arc<Target>,
-    pub(super) holdings: Box<TunnelContext>,
+    pub(super) context: Box<TunnelContext>,
     pub(super) upstream: Upstream,
     /// The tunnel counts as open before its client has the 200: a drain cuts it from then on.
     pub(super) open: TunnelGuard,
@@ -62,7 +62,7 @@ pub(super) struct TunnelContext {
 pub(super) struct Tunnel<'a, D: Transport> {
     transports: Transports<D>,
     target: Arc<Target>,
-    holdings: Box<TunnelContext>,
+    context: Box<TunnelContext>,
     record: TunnelRecord<'a>,
 }
 
@@ -88,20 +88,20 @@ impl<'a, D: Transport> Tunnel<'a, D> {
     pub(super) fn new(pending: PendingRequest<'a>, reached: ConnectedTarget, downstream: D, early: Vec<u8>) -> Self {
         let ConnectedTarget {
             target,
-            holdings,
+            context,
             upstream,
             open,
         } = reached;
         Self {
             record: pending.record.established(&target, open),
             target,
-            holdings,
+            context,
             transports: Transports {
                 downstream,
                 upstream: upstream.stream,
-                early: Some(Box::new(Early {
+                early: Some(Box::new(EarlyData {
                     upload: early,
-                    ..Early::default()
+                    ..EarlyData::default()
                 })),
             },
         }
@@ -114,7 +114,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             is_reported: is_told,
         } = self.relay(shared).await;
         if is_reported(&self.target) {
-            self.record.finish_watch(shared.timeouts.identification);
+            self.record.finish_watch(shared.timeouts.ssh_identification);
         }
         self.record.closed(close, is_told);
     }
@@ -131,7 +131,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
         }
         let terms = RelayConfig {
             limits: Both::from_fn(|direction| {
-                bounds(direction, &self.target, &self.holdings, self.record.tunnel(), shared)
+                bounds(direction, &self.target, &self.context, self.record.tunnel(), shared)
             }),
             meter: &self.record.tunnel().meter,
             resources: &shared.resources,
@@ -141,11 +141,11 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             // A client that has to identify itself has done so before the relay.
             is_inspected: !holds_back,
         };
-        let mut ending = pin!(forced_close(&self.target, &self.holdings, &self.record, shared));
+        let mut ending = pin!(forced_close(&self.target, &self.context, &self.record, shared));
         if holds_back {
             let held_back = require_ssh(
                 &mut self.transports,
-                &self.holdings,
+                &self.context,
                 &self.record,
                 shared,
                 ending.as_mut(),
@@ -155,7 +155,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             }
         }
         let ended = run(&mut self.transports, &terms, ending).await;
-        boxed(close_both(&mut self.transports, &self.holdings, &self.record, ended)).await;
+        boxed(close_both(&mut self.transports, &self.context, &self.record, ended)).await;
         TunnelEnd {
             close: ended.close,
             is_reported: false,
@@ -240,7 +240,7 @@ fn unidentified_end<'a, D>(
     EarlyEnd {
         reason: close.reason,
         said: ends.early.as_ref().map_or(&[], |early| &early.download),
-        deadline: shared.timeouts.identification,
+        deadline: shared.timeouts.ssh_identification,
         operator: record.tunnel().close_reason().unwrap_or_default(),
     }
 }
@@ -284,7 +284,7 @@ async fn identify<D: Transport>(
     };
     let exchanged = tokio::select! {
         biased;
-        exchanged = identification::exchange(ends, &record.tunnel().meter, shared.timeouts.identification, identified) => exchanged,
+        exchanged = identification::exchange(ends, &record.tunnel().meter, shared.timeouts.ssh_identification, identified) => exchanged,
         close = ending => Err(close),
     };
     exchanged.map_err(|close| NotIdentified {
@@ -343,11 +343,11 @@ fn forced_close(
         };
         let reason = tokio::select! {
             () = target.lifetime_elapsed() => CloseReason::Lifetime,
-            () = target.removed() => CloseReason::Revoked,
+            () = target.removed() => CloseReason::TargetRemoved,
             () = record.tunnel().closed_by_operator() => CloseReason::ClosedByOperator,
             reason = taken_back => reason,
             () = shared.drain.close_due(state) => match record.tunnel().open.is_resumable() {
-                true => CloseReason::Moved,
+                true => CloseReason::ResumedElsewhere,
                 false => CloseReason::Drained,
             },
         };

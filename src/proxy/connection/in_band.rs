@@ -17,7 +17,7 @@ use crate::tunnel::ssh::identification;
 /// The refusal of a request for that target, as bytes of SSH.
 pub(super) fn refusal_message(denial: &Refusal, asked_for: &str, id: Id) -> Vec<u8> {
     let sentence = denial.without_target().sentence(asked_for, Some(&id), MAX_BYTES);
-    disconnect(code(denial.refusal), &sentence)
+    disconnect(code(denial.reason), &sentence)
 }
 
 fn code(refusal: RefusalReason) -> Code {
@@ -69,11 +69,11 @@ pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
         CloseReason::Reset | CloseReason::Io | CloseReason::Truncated | CloseReason::Corrupted => {
             of_target(" reset the connection before its SSH identification")
         }
-        CloseReason::Revoked
-        | CloseReason::Unauthorized
+        CloseReason::TargetRemoved
+        | CloseReason::AccessRevoked
         | CloseReason::Expired
         | CloseReason::Drained
-        | CloseReason::Moved
+        | CloseReason::ResumedElsewhere
         | CloseReason::Idle
         | CloseReason::Lifetime
         | CloseReason::ClosedByOperator
@@ -84,10 +84,10 @@ pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
 /// Why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
 pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
     let text = match reason {
-        CloseReason::Revoked => return Phrase::of_target("", " has left the allowlist"),
-        CloseReason::Unauthorized => return Phrase::of_target("the user may no longer ssh to ", ""),
+        CloseReason::TargetRemoved => return Phrase::of_target("", " has left the allowlist"),
+        CloseReason::AccessRevoked => return Phrase::of_target("the user may no longer ssh to ", ""),
         CloseReason::Expired => "the credentials have expired",
-        CloseReason::Drained | CloseReason::Moved => return RefusalReason::Draining.phrase(),
+        CloseReason::Drained | CloseReason::ResumedElsewhere => return RefusalReason::Draining.phrase(),
         CloseReason::Idle => "no byte has moved for the idle timeout",
         CloseReason::Lifetime => "the longest time for a connection is over",
         CloseReason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",

@@ -11,7 +11,7 @@ use crate::tunnel::outcome::{Malformed, RefusalReason};
 
 /// A client whose protocol is known, with the bytes that were read of it.
 #[derive(Debug)]
-pub(super) enum Negotiated {
+pub(super) enum NegotiatedProtocol {
     /// HTTP/1 in clear.
     Http1(TcpStream, Vec<u8>),
     /// HTTP/2 in clear, with prior knowledge.
@@ -27,23 +27,23 @@ pub(super) async fn negotiate<'a>(
     mut stream: TcpStream,
     mode: tls::Mode,
     pending: PendingRequest<'a>,
-) -> Option<(Negotiated, PendingRequest<'a>)> {
+) -> Option<(NegotiatedProtocol, PendingRequest<'a>)> {
     let looked = pending.step(async { Ok(sniff_protocol(&mut stream).await) }).await;
     let refusal = match looked {
         Ok((Protocol::Tls | Protocol::Ssh | Protocol::Http1, read)) if mode == tls::Mode::Off => {
-            return Some((Negotiated::Http1(stream, read), pending));
+            return Some((NegotiatedProtocol::Http1(stream, read), pending));
         }
         Ok((Protocol::Tls, read)) => return handshake(stream, read, pending).await,
         Ok((Protocol::Ssh, _)) => RefusalReason::Malformed(Malformed::Ssh),
         // A port probe.
-        Ok((Protocol::Http1, read)) if read.is_empty() => RefusalReason::NoRequest,
+        Ok((Protocol::Http1, read)) if read.is_empty() => RefusalReason::PortProbe,
         Ok((Protocol::Http1, read)) if mode == tls::Mode::Required => {
             boxed(refuse_cleartext(stream, read, pending)).await;
             return None;
         }
         Ok((Protocol::Http2, _)) if mode == tls::Mode::Required => RefusalReason::TlsRequired,
-        Ok((Protocol::Http1, read)) => return Some((Negotiated::Http1(stream, read), pending)),
-        Ok((Protocol::Http2, read)) => return Some((Negotiated::Http2(stream, read), pending)),
+        Ok((Protocol::Http1, read)) => return Some((NegotiatedProtocol::Http1(stream, read), pending)),
+        Ok((Protocol::Http2, read)) => return Some((NegotiatedProtocol::Http2(stream, read), pending)),
         Err(refusal) => refusal,
     };
     pending.refuse(http::http1(stream, Vec::new()), &refusal.into()).await;
@@ -65,7 +65,7 @@ async fn handshake<'a>(
     stream: TcpStream,
     read: Vec<u8>,
     mut pending: PendingRequest<'a>,
-) -> Option<(Negotiated, PendingRequest<'a>)> {
+) -> Option<(NegotiatedProtocol, PendingRequest<'a>)> {
     // Before the handshake, which is the dearest part of a connection.
     if let Err(refusal) = pending.admission {
         pending.refuse_unanswered(refusal);
@@ -79,8 +79,8 @@ async fn handshake<'a>(
         Ok(Ok(accepted)) => {
             pending.record.set_tls(&accepted);
             let negotiated = match accepted.http2 {
-                true => Negotiated::TlsHttp2(accepted.session),
-                false => Negotiated::TlsHttp1(accepted.session),
+                true => NegotiatedProtocol::TlsHttp2(accepted.session),
+                false => NegotiatedProtocol::TlsHttp1(accepted.session),
             };
             return Some((negotiated, pending));
         }

@@ -11,7 +11,7 @@ use super::in_band;
 use crate::net::transport::Transport;
 use crate::proxy::http::{Exchange, RefusalMode};
 use crate::proxy::open_tunnels::request_info::RequestInfo;
-use crate::proxy::record::{Answered, RequestRecord};
+use crate::proxy::record::{AnswerKind, RequestRecord};
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName, network};
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard};
 use crate::tunnel::outcome::{Refusal, RefusalReason};
@@ -44,7 +44,7 @@ impl<'a> PendingRequest<'a> {
         shared: &'a Shared,
     ) -> Self {
         let mut record = RequestRecord::open(shared.telemetry(), shared.ids.next(), peer, Instant::now());
-        record.facts.locals = [local, None];
+        record.info.locals = [local, None];
         Self {
             shared,
             record,
@@ -58,7 +58,7 @@ impl<'a> PendingRequest<'a> {
 
     /// Names the client, which is known now. The connection counts towards its connect rate.
     pub(super) fn with_client(&mut self, addresses: AddressPair) {
-        self.record.facts.client = addresses.source;
+        self.record.info.client = addresses.source;
         self.addresses = addresses;
         let network = network(addresses.source.ip());
         self.client = Some(self.shared.clients.get(OwnerName::Client(network)));
@@ -111,29 +111,29 @@ impl<'a> PendingRequest<'a> {
 
     /// Completes when the wait for the request is over.
     pub(super) async fn expired(&self) -> RefusalReason {
-        let RequestInfo { accepted, id, .. } = self.record.facts;
+        let RequestInfo { accepted, id, .. } = self.record.info;
         self.expiry(accepted, id.seq).await
     }
 
     /// Completes when a connection that has its refusal, and that its client has not closed yet, is evicted.
     pub(super) async fn evicted(&self) -> RefusalReason {
-        let number = self.record.facts.id.seq;
+        let number = self.record.info.id.seq;
         self.join(number, EvictionClass::Refused).evicted().await;
         RefusalReason::Evicted
     }
 
     /// When the request has to be complete.
     pub(super) fn deadline(&self) -> Instant {
-        self.record.facts.accepted + self.shared.timeouts.head
+        self.record.info.accepted + self.shared.timeouts.request_header
     }
 
     /// Sends a refusal, accounts for it, and gives the client time to read it.
     pub(super) async fn refuse(mut self, exchange: impl Exchange, denial: &Refusal) {
         let (program, asked_for) = exchange.client_program();
-        let is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && denial.refusal.may_be_in_band();
+        let is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && denial.reason.may_be_in_band();
         let told = if is_in_band {
-            let message = in_band::refusal_message(denial, asked_for, self.record.facts.id);
-            self.record.answered = Answered::Ssh;
+            let message = in_band::refusal_message(denial, asked_for, self.record.info.id);
+            self.record.answered = AnswerKind::Ssh;
             tokio::select! {
                 biased;
                 told = exchange.refuse_in_band(&message) => told,
@@ -141,7 +141,7 @@ impl<'a> PendingRequest<'a> {
                 _ = self.evicted() => None,
             }
         } else {
-            self.record.answered = Answered::from_refusal(denial.refusal);
+            self.record.answered = AnswerKind::from_refusal(denial.reason);
             exchange.refuse(denial).await
         };
         match told {
@@ -152,9 +152,9 @@ impl<'a> PendingRequest<'a> {
                     }
                     transport.shutdown_gracefully().await;
                 };
-                self.linger(denial.refusal, close).await;
+                self.linger(denial.reason, close).await;
             }
-            None => self.refuse_unanswered(denial.refusal),
+            None => self.refuse_unanswered(denial.reason),
         }
     }
 
@@ -179,7 +179,7 @@ impl<'a> PendingRequest<'a> {
 
     /// Accounts for a refusal that cannot be sent: the client has left, or no protocol is negotiated to send it in.
     pub(super) fn refuse_unanswered(mut self, refusal: RefusalReason) {
-        self.record.answered = Answered::Not;
+        self.record.answered = AnswerKind::None;
         self.record.refused(refusal);
     }
 
@@ -191,7 +191,7 @@ impl<'a> PendingRequest<'a> {
         };
         let membership = self.join(number, standing);
         tokio::select! {
-            () = sleep_until(since + self.shared.timeouts.head) => RefusalReason::HeadTimeout,
+            () = sleep_until(since + self.shared.timeouts.request_header) => RefusalReason::RequestHeaderTimeout,
             () = membership.evicted() => evicted,
             () = self.shared.drain.draining(number) => RefusalReason::Draining,
         }
@@ -202,6 +202,12 @@ impl<'a> PendingRequest<'a> {
             Some(&self.shared.unfinished),
             self.client.as_ref().map(|client| &client.unfinished),
         ];
-        UnfinishedGuard::join(sets, EvictionKey { standing, seq: number })
+        UnfinishedGuard::join(
+            sets,
+            EvictionKey {
+                class: standing,
+                seq: number,
+            },
+        )
     }
 }

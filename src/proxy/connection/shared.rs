@@ -79,19 +79,22 @@ impl Shared {
 pub struct Timeouts {
     /// From the accept to the end of the request head.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
-    pub head: Duration,
+    #[serde(rename = "head")]
+    pub request_header: Duration,
     /// From the first byte of a TLS handshake to its last.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub tls_handshake: Duration,
     /// A dial at one address.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
-    pub dial_try: Duration,
+    #[serde(rename = "dial_try")]
+    pub connect: Duration,
     /// A dial at all addresses together.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub dial: Duration,
     /// From the 200 until both sides have sent their SSH identification.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
-    pub identification: Duration,
+    #[serde(rename = "identification")]
+    pub ssh_identification: Duration,
     /// Without a byte either way; `None` is for ever, as SSH sessions sleep for days.
     #[serde(deserialize_with = "forms::one::<forms::TimeoutOrOff, _>")]
     pub idle: Option<Duration>,
@@ -103,11 +106,11 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            head: Duration::from_secs(10),
+            request_header: Duration::from_secs(10),
             tls_handshake: Duration::from_secs(5),
-            dial_try: Duration::from_secs(3),
+            connect: Duration::from_secs(3),
             dial: Duration::from_secs(10),
-            identification: Duration::from_secs(12),
+            ssh_identification: Duration::from_secs(12),
             idle: None,
             half_closed: Duration::from_secs(300),
         }
@@ -118,7 +121,7 @@ impl Timeouts {
     /// The longest that a dial may take.
     pub(super) fn of_dial(&self) -> dial::Options {
         dial::Options {
-            dial_try: self.dial_try,
+            dial_try: self.connect,
             dial: self.dial,
             unpaced_on_loopback: false,
         }

@@ -94,7 +94,7 @@ pub(super) fn credential<'a>(
 
 /// The fields of a refusal by every version of HTTP, with the details that `Proxy-Status` is to have.
 pub(super) fn fields(denial: &Refusal, details: Option<&str>) -> Vec<(&'static str, String)> {
-    let refusal = denial.refusal;
+    let refusal = denial.reason;
     let mut fields = vec![
         ("Content-Type", "text/plain".to_owned()),
         ("Content-Length", body(denial).len().to_string()),

@@ -54,7 +54,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
     let mut request = Request::new(&mut fields);
     let length = match request.parse(bytes) {
         Ok(Status::Complete(length)) => length,
-        Ok(Status::Partial) if bytes.len() >= MAX_BYTES => return Err(RefusalReason::HeadTooLarge),
+        Ok(Status::Partial) if bytes.len() >= MAX_BYTES => return Err(RefusalReason::RequestHeaderTooLarge),
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(refusal_of(error, bytes)),
     };
@@ -97,7 +97,7 @@ fn malformed(fault: Malformed) -> RefusalReason {
 
 fn refusal_of(error: Error, bytes: &[u8]) -> RefusalReason {
     match error {
-        Error::TooManyHeaders => RefusalReason::HeadTooLarge,
+        Error::TooManyHeaders => RefusalReason::RequestHeaderTooLarge,
         Error::Version => malformed(Malformed::Version),
         Error::HeaderName | Error::HeaderValue => malformed(Malformed::Field),
         Error::NewLine if has_request_line(bytes) => malformed(Malformed::Field),
@@ -239,9 +239,9 @@ mod tests {
             assert_eq!(decide(&head), Err(RefusalReason::MethodNotAllowed));
         }
         let many = format!("CONNECT a:1 HTTP/1.0\r\n{}", "X: y\r\n".repeat(65));
-        assert_eq!(decide(&many), Err(RefusalReason::HeadTooLarge));
+        assert_eq!(decide(&many), Err(RefusalReason::RequestHeaderTooLarge));
         let long = format!("CONNECT {}", "a".repeat(MAX_BYTES));
-        assert_eq!(decide(&long), Err(RefusalReason::HeadTooLarge));
+        assert_eq!(decide(&long), Err(RefusalReason::RequestHeaderTooLarge));
     }
 
     proptest! {

@@ -102,11 +102,11 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
             }
             known = self.buffer.len();
             match self.read_some().await {
-                Ok(0) if known == 0 => return Err(RefusalReason::NoRequest),
+                Ok(0) if known == 0 => return Err(RefusalReason::PortProbe),
                 Ok(0) => return Err(RefusalReason::Malformed(Malformed::Truncated)),
                 Ok(_) => {}
-                Err(error) if known == 0 => return Err(refusal_of(&error, RefusalReason::NoRequest)),
-                Err(error) => return Err(refusal_of(&error, RefusalReason::ClientLeft)),
+                Err(error) if known == 0 => return Err(refusal_of(&error, RefusalReason::PortProbe)),
+                Err(error) => return Err(refusal_of(&error, RefusalReason::ClientDisconnected)),
             }
         }
     }
@@ -119,14 +119,14 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
                 break;
             }
             match self.read_some().await {
-                Ok(0) if self.buffer.is_empty() => return RefusalReason::ClientLeft,
+                Ok(0) if self.buffer.is_empty() => return RefusalReason::ClientDisconnected,
                 Ok(0) => break,
                 Ok(_) => {}
-                Err(error) => return refusal_of(&error, RefusalReason::ClientLeft),
+                Err(error) => return refusal_of(&error, RefusalReason::ClientDisconnected),
             }
         }
         self.stream.split().0.failed().await;
-        RefusalReason::ClientLeft
+        RefusalReason::ClientDisconnected
     }
 
     /// In one write: corkscrew reads the answer once.
@@ -135,13 +135,13 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
             None => self.send(CONFIRMATION).await,
             Some(marker) => self.send(confirmation(marker).as_bytes()).await,
         };
-        sent.map_err(|_| RefusalReason::ClientLeft)?;
+        sent.map_err(|_| RefusalReason::ClientDisconnected)?;
         Ok((self.stream, self.buffer))
     }
 
     async fn refuse(mut self, denial: &Refusal) -> Option<D> {
-        let is_told = denial.refusal == RefusalReason::TlsRecord
-            || denial.refusal.is_answered() && self.send(&answer(denial, self.version)).await.is_ok();
+        let is_told = denial.reason == RefusalReason::TlsRecord
+            || denial.reason.is_answered() && self.send(&answer(denial, self.version)).await.is_ok();
         is_told.then_some(self.stream)
     }
 
@@ -164,7 +164,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
 
 /// The refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
 fn answer(denial: &Refusal, version: Version) -> Vec<u8> {
-    if denial.refusal == RefusalReason::Malformed(Malformed::Ssh) {
+    if denial.reason == RefusalReason::Malformed(Malformed::Ssh) {
         return disconnect(Code::ProtocolError, denial.phrase());
     }
     response(denial, version).into_bytes()
@@ -173,7 +173,7 @@ fn answer(denial: &Refusal, version: Version) -> Vec<u8> {
 /// A 407 has the version of the request: nc asks for a password if the answer begins with `HTTP/1.0 407`, the version that
 /// it speaks. All other answers are HTTP/1.1 for every client (RFC 9110 section 2.5 allows either).
 fn response(denial: &Refusal, version: Version) -> String {
-    let (status, phrase) = (denial.refusal.status(), denial.phrase());
+    let (status, phrase) = (denial.reason.status(), denial.phrase());
     let version = match (version, status) {
         (Version::Http10, 407) => "HTTP/1.0",
         _ => "HTTP/1.1",

@@ -114,7 +114,7 @@ async fn handshake<D: Transport>(
         let done = Pin::new(&mut handshake).poll(context);
         // The SETTINGS, which h2 takes for sent.
         match connection.poll_flush(context) {
-            Poll::Ready(Err(_)) => Poll::Ready(Err(RefusalReason::NoRequest)),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(RefusalReason::PortProbe)),
             Poll::Ready(Ok(())) | Poll::Pending => done.map_err(|error| refusal_of(&error)),
         }
     });
@@ -124,9 +124,9 @@ async fn handshake<D: Transport>(
 /// The refusal for a connection that ends with this error.
 fn refusal_of(error: &h2::Error) -> RefusalReason {
     if let Some(error) = error.get_io() {
-        super::exchange::refusal_of(error, RefusalReason::NoRequest)
+        super::exchange::refusal_of(error, RefusalReason::PortProbe)
     } else if error.is_remote() {
-        RefusalReason::NoRequest
+        RefusalReason::PortProbe
     } else if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
         RefusalReason::Flood
     } else {
@@ -317,7 +317,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
     /// The refusal of a connection that has closed. After a request only a flood is one, and what breaks RFC 9113: a field
     /// name in upper case, which ends its connection, was a request, too.
     fn verdict(&self, error: Option<&h2::Error>) -> Result<(), RefusalReason> {
-        let refusal = error.map_or(RefusalReason::NoRequest, refusal_of);
+        let refusal = error.map_or(RefusalReason::PortProbe, refusal_of);
         if self.requests == 0 || matches!(refusal, RefusalReason::Flood | RefusalReason::Malformed(_)) {
             return Err(refusal);
         }
@@ -419,9 +419,9 @@ mod tests {
     async fn a_connection_whose_descriptor_is_needed_ends_when_its_goaway_is_sent() {
         for (refusal, is_evicted, expected) in [
             (RefusalReason::Evicted, false, Duration::ZERO),
-            (RefusalReason::HeadTimeout, true, Duration::ZERO),
+            (RefusalReason::RequestHeaderTimeout, true, Duration::ZERO),
             (RefusalReason::ConnectRate, true, Duration::ZERO),
-            (RefusalReason::HeadTimeout, false, LINGER),
+            (RefusalReason::RequestHeaderTimeout, false, LINGER),
         ] {
             let (stayed, received) = Box::pin(stay(refusal, is_evicted)).await;
             assert!(

@@ -31,7 +31,7 @@ pub struct Samples<'a> {
 
 /// What could make it slow, and for what part of the time it does.
 #[derive(Debug)]
-struct Finding {
+struct SlowCause {
     share: f64,
     verdict: Verdict,
     said: String,
@@ -47,7 +47,7 @@ pub fn diagnose_samples(observed: &Samples<'_>) -> (Verdict, Vec<String>) {
 }
 
 impl Samples<'_> {
-    fn finding(&self) -> Option<Finding> {
+    fn finding(&self) -> Option<SlowCause> {
         if BOTH.into_iter().any(|direction| self.rate(direction) >= FAST) {
             return None;
         }
@@ -72,10 +72,10 @@ impl Samples<'_> {
     }
 
     /// The direction waits for its limits.
-    fn limit(&self, direction: Direction) -> Option<Finding> {
+    fn limit(&self, direction: Direction) -> Option<SlowCause> {
         let waited = self.last()?.waited[direction].saturating_sub(self.first()?.waited[direction]);
         let share = self.share_of(waited);
-        (share >= HELD).then(|| Finding {
+        (share >= HELD).then(|| SlowCause {
             share,
             verdict: Verdict::Limit,
             said: format!(
@@ -88,13 +88,13 @@ impl Samples<'_> {
     }
 
     /// The receiver's window is closed: it does not read.
-    fn reader(&self, direction: Direction) -> Option<Finding> {
+    fn reader(&self, direction: Direction) -> Option<SlowCause> {
         let side = direction.receiver();
         let [first, last] = self.both(side)?;
         let counted = self.share_of(last.peer_window_limited.saturating_sub(first.peer_window_limited));
         let seen = self.share(|look| look.leg(side).is_some_and(has_closed_window));
         let share = counted.max(seen);
-        (share >= HELD).then(|| Finding {
+        (share >= HELD).then(|| SlowCause {
             share,
             verdict: verdict(side),
             said: format!(
@@ -107,14 +107,14 @@ impl Samples<'_> {
     }
 
     /// Bytes for the receiver wait for its network, which shows why.
-    fn queue(&self, direction: Direction) -> Option<Finding> {
+    fn queue(&self, direction: Direction) -> Option<SlowCause> {
         let side = direction.receiver();
         let share = self.share(|look| {
             look.leg(side)
                 .is_some_and(|leg| leg.not_sent > 0 && !has_closed_window(leg))
         });
         let symptom = self.symptom(side)?;
-        (share >= HELD).then(|| Finding {
+        (share >= HELD).then(|| SlowCause {
             share,
             verdict: verdict(side),
             said: format!(
@@ -126,7 +126,7 @@ impl Samples<'_> {
     }
 
     /// Bytes of the sender wait to be read, though the receiver's connection would take more.
-    fn unread_backlog(&self, direction: Direction) -> Option<Finding> {
+    fn unread_backlog(&self, direction: Direction) -> Option<SlowCause> {
         let (from, to) = (direction.sender(), direction.receiver());
         let share = self.share(|look| {
             let waits = look.leg(from).is_some_and(|leg| leg.receive_queue > 0);
@@ -144,7 +144,7 @@ impl Samples<'_> {
                 format!("the {} takes no more of its HTTP/2 stream", to.label()),
             )
         };
-        Some(Finding {
+        Some(SlowCause {
             share,
             verdict,
             said: format!(
@@ -157,11 +157,11 @@ impl Samples<'_> {
     }
 
     /// Nothing that was sent to a side is acknowledged.
-    fn stall(&self) -> Option<Finding> {
+    fn stall(&self) -> Option<SlowCause> {
         SIDES.into_iter().find_map(|side| {
             let [first, last] = self.both(side)?;
             let waits = self.share(|look| look.leg(side).is_some_and(|leg| leg.in_flight() > 0));
-            (waits >= ALWAYS && first.acknowledged == last.acknowledged).then(|| Finding {
+            (waits >= ALWAYS && first.acknowledged == last.acknowledged).then(|| SlowCause {
                 share: waits,
                 verdict: verdict(side),
                 said: format!(
@@ -174,8 +174,8 @@ impl Samples<'_> {
     }
 
     /// The threads had no pause.
-    fn load(&self) -> Option<Finding> {
-        (self.load >= FULL).then(|| Finding {
+    fn load(&self) -> Option<SlowCause> {
+        (self.load >= FULL).then(|| SlowCause {
             share: self.load,
             verdict: Verdict::Proxy,
             said: format!("the proxy's threads were at {:.0} %", self.load * 100.0),
@@ -183,7 +183,7 @@ impl Samples<'_> {
     }
 
     /// A sender of bulk that is held up by nothing here sets the pace.
-    fn sender_bound(&self) -> Option<Finding> {
+    fn sender_bound(&self) -> Option<SlowCause> {
         let direction = BOTH.into_iter().max_by_key(|direction| self.rate(*direction))?;
         let side = direction.sender();
         let [first, last] = self.both(side)?;
@@ -192,7 +192,7 @@ impl Samples<'_> {
             0 => String::new(),
             lost => format!(", and {lost} segments came out of order"),
         };
-        (self.rate(direction) >= BULK).then(|| Finding {
+        (self.rate(direction) >= BULK).then(|| SlowCause {
             share: 1.0,
             verdict: verdict(side),
             said: format!(
@@ -204,7 +204,7 @@ impl Samples<'_> {
     }
 
     /// The network of a side delays what little is sent.
-    fn latency(&self) -> Option<Finding> {
+    fn latency(&self) -> Option<SlowCause> {
         let slowest = SIDES
             .into_iter()
             .filter(|side| {
@@ -214,7 +214,7 @@ impl Samples<'_> {
                 sent_again || self.rtt(*side) >= SLOW_TRIP
             })
             .max_by_key(|side| self.rtt(*side))?;
-        Some(Finding {
+        Some(SlowCause {
             share: 1.0,
             verdict: verdict(slowest),
             said: format!("the network of the {}: {}", slowest.label(), self.symptom(slowest)?),
@@ -222,13 +222,13 @@ impl Samples<'_> {
     }
 
     /// The target has what the client has sent, and answers nothing.
-    fn silence(&self) -> Option<Finding> {
+    fn silence(&self) -> Option<SlowCause> {
         let (first, last) = (self.first()?, self.last()?);
         let is_sent = |look: &&Sample| look.bytes.upload > first.bytes.upload;
         let sent = self.looks.iter().find(is_sent)?;
         let since = last.at.saturating_sub(sent.at);
         let is_silent = first.bytes.download == last.bytes.download;
-        (is_silent && since >= self.length() / 2 && since >= MAX_SERVER_DELAY).then(|| Finding {
+        (is_silent && since >= self.length() / 2 && since >= MAX_SERVER_DELAY).then(|| SlowCause {
             share: 1.0,
             verdict: Verdict::Target,
             said: format!("the target has answered nothing for {} ms", since.as_millis()),

@@ -38,7 +38,7 @@ pub struct OpenTunnel {
     /// That of the tunnel's task, which waits for `close_reason`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
     closer: AtomicWaker,
     /// Whether it is used.
-    used: Mutex<Use>,
+    used: Mutex<ActivityHistory>,
     /// The series of its target's last activity.
     series: Arc<TargetSeries>,
     /// The last look at its counts.
@@ -71,7 +71,7 @@ impl OpenTunnel {
             own_rates: Default::default(),
             close_reason: OnceLock::new(),
             closer: AtomicWaker::new(),
-            used: Mutex::new(Use {
+            used: Mutex::new(ActivityHistory {
                 history: History::default(),
                 was_active: true,
                 last_active: start.established,
@@ -109,7 +109,7 @@ impl OpenTunnel {
         }
     }
 
-    fn note(&self, used: &mut Use) {
+    fn note(&self, used: &mut ActivityHistory) {
         used.last_active = self.meter.last_moved();
         self.series.was_active(self.start.to_system_time(used.last_active));
     }
@@ -219,7 +219,7 @@ impl Start {
 
 /// The use of a tunnel so far.
 #[derive(Debug)]
-struct Use {
+struct ActivityHistory {
     history: History,
     was_active: bool,
     last_active: Instant,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-use super::line::{AccessLine, Answered};
+use super::line::{AccessLine, AnswerKind};
 use crate::daemon::logging::Logs;
 use crate::proxy::open_tunnels::request_info::RequestInfo;
 use crate::tunnel::limits::owners::network;
@@ -23,15 +23,15 @@ use crate::tunnel::outcome::{Outcome, RefusalReason};
 pub struct AccessLog {
     /// Where the lines are written.
     pub(crate) logs: Logs,
-    seconds: Mutex<ThisSecond>,
+    seconds: Mutex<SecondTally>,
     /// The log ends: every later refusal has its line at once.
     is_closed: AtomicBool,
 }
 
 /// What the refusals of this second have written, and left out.
 #[derive(Debug, Default)]
-struct ThisSecond {
-    shares: HashMap<Key, Share>,
+struct SecondTally {
+    shares: HashMap<Key, LineTally>,
     /// Lines of all shares.
     written: u32,
 }
@@ -41,7 +41,7 @@ type Key = (Option<IpAddr>, &'static str);
 
 /// The lines of one key.
 #[derive(Debug)]
-struct Share {
+struct LineTally {
     /// The client and the peer of the first refusal; `None` where the share is that of many clients.
     first: Option<[IpAddr; 2]>,
     refusal: RefusalReason,
@@ -67,10 +67,10 @@ impl AccessLog {
     }
 
     /// Writes the line of a refusal, or counts it for a later one. A load balancer's port probes would drown the rest.
-    pub(super) fn refused(&self, facts: &RequestInfo, refusal: RefusalReason, answered: Answered) {
+    pub(super) fn refused(&self, facts: &RequestInfo, refusal: RefusalReason, answered: AnswerKind) {
         let addresses = [facts.client.ip(), facts.peer.ip()];
         let claimed = facts.claimed.as_deref().unwrap_or_default();
-        if refusal != RefusalReason::NoRequest && self.admits(addresses, refusal, claimed) {
+        if refusal != RefusalReason::PortProbe && self.admits(addresses, refusal, claimed) {
             let outcome = Some(Outcome::Refused(refusal));
             self.write(&AccessLine {
                 answered,
@@ -98,7 +98,7 @@ impl AccessLog {
         let max = refusal.lines_a_second();
         let key = (Some(network(client)), refusal.label());
         let mut second = self.seconds.lock();
-        let ThisSecond { shares, written } = &mut *second;
+        let SecondTally { shares, written } = &mut *second;
         if self.is_closed.load(Ordering::Relaxed) {
             return true;
         }
@@ -106,7 +106,7 @@ impl AccessLog {
         // A share that has written nothing yet is not begun for a count alone: the counts are lines as well.
         let has_space = shares.contains_key(&key) || (is_in_bound && shares.len() < MAX_SHARES);
         let key = if has_space { key } else { (None, refusal.label()) };
-        let share = shares.entry(key).or_insert_with(|| Share {
+        let share = shares.entry(key).or_insert_with(|| LineTally {
             first: has_space.then_some(addresses),
             refusal,
             written: 0,

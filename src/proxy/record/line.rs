@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use crate::base::authority::Authority;
 use crate::base::text::excerpt;
-use crate::net::tls::Identity;
+use crate::net::tls::CertificateNames;
 use crate::policy::access::User;
 use crate::policy::allowlist::Target;
 use crate::proxy::open_tunnels::request_info::{Id, RequestInfo};
@@ -82,7 +82,7 @@ pub(super) struct AccessLine<'a> {
     /// Whether the session in the tunnel outlives it.
     #[serde(rename = "tunnel.resumable")]
     pub(super) is_resumable: bool,
-    pub(super) answered: Answered,
+    pub(super) answered: AnswerKind,
     /// Why an operator has ended the tunnel.
     #[serde(rename = "operator.reason")]
     pub(super) operator: &'a str,
@@ -106,7 +106,7 @@ impl<'a> AccessLine<'a> {
             peer: Some(facts.peer.ip()),
             tls_version: facts.tls.as_ref().map_or("", |peer| peer.version),
             tls_subject: identity.map_or("", |identity| &identity.subject),
-            tls_names: identity.map(Identity::listed_names).unwrap_or_default(),
+            tls_names: identity.map(CertificateNames::listed_names).unwrap_or_default(),
             user: user.map(|user| shortened(&user.name)).unwrap_or_default(),
             groups: user.map(groups).unwrap_or_default(),
             uid: user
@@ -127,7 +127,7 @@ impl<'a> AccessLine<'a> {
             service: target.map_or("", |id| &id.service),
             duration_ms: millis(facts.accepted.elapsed()),
             dial_ms: facts.dial_ms,
-            answered: Answered::Http,
+            answered: AnswerKind::Http,
             tunnel_id: Some(facts.id),
             ..Self::without_facts(event, outcome, 1)
         }
@@ -205,18 +205,18 @@ const MAX_GROUPS: usize = 1024;
 /// The way in which a client was told what becomes of its request: the log field `answered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Answered {
+pub enum AnswerKind {
     /// Not at all.
     #[default]
     #[serde(rename = "")]
-    Not,
+    None,
     /// By a status of HTTP.
     Http,
     /// In band, by an SSH disconnect.
     Ssh,
 }
 
-impl Answered {
+impl AnswerKind {
     /// Returns how a refusal without an in-band message is answered: a client that speaks SSH to the port is answered in SSH.
     pub fn from_refusal(refusal: RefusalReason) -> Self {
         if refusal == RefusalReason::Malformed(Malformed::Ssh) {
@@ -224,7 +224,7 @@ impl Answered {
         } else if refusal.is_answered() {
             Self::Http
         } else {
-            Self::Not
+            Self::None
         }
     }
 }
@@ -248,7 +248,7 @@ mod tests {
             upstream: Some("[2001:db8::1]:22".parse().unwrap()),
             bytes_sent: u64::MAX,
             duration_ms: 0.25,
-            answered: Answered::Ssh,
+            answered: AnswerKind::Ssh,
             ..AccessLine::without_facts("close", None, 1)
         };
         let unknown = AccessLine::of_several(None, RefusalReason::NotAllowed, 7, "");

@@ -15,13 +15,13 @@ use super::certificate_poll;
 use crate::base::follow::{ReadFailure, Reads};
 use crate::kubernetes::{self, Controller};
 use crate::policy::allowlist::Writer;
-use crate::proxy::config::{Config, Loaded, Report, Severity};
+use crate::proxy::config::{Config, LoadedConfig, Report, Severity};
 use crate::proxy::connection::Shared;
 use crate::tunnel::limits::Limits;
 use crate::tunnel::metrics::Metrics;
 
 /// Reads the configuration: at the start, and at every reload.
-pub type LoadConfig = Box<dyn Fn() -> Result<Loaded, Report> + Send + Sync>;
+pub type LoadConfig = Box<dyn Fn() -> Result<LoadedConfig, Report> + Send + Sync>;
 
 /// Reloads whenever `wanted` says so: one reload at a time, and one more for all requests that come during it.
 pub(super) async fn keep_reloading(
@@ -45,7 +45,7 @@ pub(super) async fn keep_reloading(
         };
         match applied {
             Ok(None) => {}
-            Ok(Some(Applied { targets, removed })) => {
+            Ok(Some(TargetCounts { targets, removed })) => {
                 // They were read with the configuration; their mount may hang since.
                 certificate_poll::read(&of_certificates, &shared).await;
                 shared.metrics.config_last_reload_successful.set(1);
@@ -65,7 +65,7 @@ fn failed(metrics: &Metrics) {
 }
 
 /// The static targets after a reload, and those that it has removed.
-struct Applied {
+struct TargetCounts {
     targets: usize,
     removed: usize,
 }
@@ -81,10 +81,10 @@ pub(super) struct Reload {
 
 impl Reload {
     /// Applies what was read, unless it has faults. The files of the certificates are still to be read.
-    fn apply(&mut self, loaded: Result<Loaded, Report>, shared: &Arc<Shared>) -> Option<Applied> {
+    fn apply(&mut self, loaded: Result<LoadedConfig, Report>, shared: &Arc<Shared>) -> Option<TargetCounts> {
         let metrics = &shared.metrics;
         match loaded {
-            Ok(Loaded { config: new, report }) => {
+            Ok(LoadedConfig { config: new, report }) => {
                 log(&report);
                 let removed = self.config.targets_removed_in(&new);
                 let needing_restart = self.config.changes_needing_restart(&new);
@@ -98,17 +98,17 @@ impl Reload {
                 shared.clients.set(new.limits.of_clients());
                 shared.users.set(new.limits.of_users());
                 shared.connect_rate.set(new.limits.client);
-                let caps = self.capacity.fitting(new.limits.total, metrics);
+                let caps = self.capacity.fitting(new.limits.process, metrics);
                 shared.unfinished.set(caps.unfinished);
                 shared.tunnels.set(caps.tunnels);
-                shared.total.set(new.limits.total.rates(), new.limits.tunnel.burst);
+                shared.total.set(new.limits.process.rates(), new.limits.tunnel.burst);
                 shared.tls.configure(new.tls.clone());
                 self.follow(new.allowlist.kubernetes.as_ref(), &new.limits, metrics);
                 self.config.allowlist = new.allowlist;
                 self.config.limits = new.limits;
                 self.config.tls = new.tls;
                 self.config.access = new.access;
-                Some(Applied {
+                Some(TargetCounts {
                     targets: self.config.allowlist.targets.len(),
                     removed,
                 })

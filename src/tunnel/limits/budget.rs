@@ -147,7 +147,7 @@ impl Share<'_> {
         let request = Request::queue(self.budget, self.granted_to);
         loop {
             match request.next() {
-                Next::Grant(rate) => {
+                NextStep::Grant(rate) => {
                     let mut state = self.budget.state.lock();
                     // Under one lock with the removal: no other request may be granted in between.
                     request.leave(&mut state);
@@ -157,8 +157,8 @@ impl Share<'_> {
                         self.grant(&mut state, rate, max, request.position.bulk)
                     };
                 }
-                Next::Sleep(until) => sleep_until(until).await,
-                Next::Wait => request.wake.notified().await,
+                NextStep::Sleep(until) => sleep_until(until).await,
+                NextStep::Wait => request.wake.notified().await,
             }
         }
     }
@@ -184,7 +184,7 @@ struct Request<'a> {
 }
 
 /// What a request has to do next.
-enum Next {
+enum NextStep {
     /// Take its grant: it is first, and there is credit.
     Grant(Rate),
     /// Sleep: it is first, and there will be credit then.
@@ -208,7 +208,7 @@ impl<'a> Request<'a> {
         Self { budget, position, wake }
     }
 
-    fn next(&self) -> Next {
+    fn next(&self) -> NextStep {
         let mut state = self.budget.state.lock();
         let rate = self.budget.rate();
         if state
@@ -216,13 +216,13 @@ impl<'a> Request<'a> {
             .first_key_value()
             .is_some_and(|(first, _)| *first != self.position)
         {
-            return Next::Wait;
+            return NextStep::Wait;
         }
         state.earn(&self.budget.limit);
         if rate.is_unlimited() || state.bucket.has_credit() {
-            return Next::Grant(rate);
+            return NextStep::Grant(rate);
         }
-        Next::Sleep(state.bucket.has_credit_at(rate))
+        NextStep::Sleep(state.bucket.has_credit_at(rate))
     }
 
     fn leave(&self, state: &mut State) {

@@ -30,7 +30,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EvictionKey {
     /// What the connection waits for.
-    pub standing: EvictionClass,
+    pub class: EvictionClass,
     /// The number of the connection or request, drawn when it came: the lower number is the older one.
     pub seq: u64,
 }
@@ -94,20 +94,20 @@ impl State {
 #[must_use = "dropping it leaves the sets"]
 pub struct UnfinishedGuard<'a> {
     sets: [Option<&'a UnfinishedSet>; 2],
-    ticket: EvictionKey,
+    key: EvictionKey,
     eviction: Arc<Notify>,
 }
 
 impl<'a> UnfinishedGuard<'a> {
     /// Joins the sets. Each of them that is full evicts its oldest connection, which may be this one.
-    pub fn join(sets: [Option<&'a UnfinishedSet>; 2], ticket: EvictionKey) -> Self {
+    pub fn join(sets: [Option<&'a UnfinishedSet>; 2], key: EvictionKey) -> Self {
         let eviction = Arc::new(Notify::new());
         for set in sets.iter().flatten() {
             let mut state = set.state.lock();
-            state.waiting.insert(ticket, Arc::clone(&eviction));
+            state.waiting.insert(key, Arc::clone(&eviction));
             state.evict();
         }
-        Self { sets, ticket, eviction }
+        Self { sets, key, eviction }
     }
 
     /// Completes, once, when one of the sets has evicted this connection.
@@ -119,7 +119,7 @@ impl<'a> UnfinishedGuard<'a> {
 impl Drop for UnfinishedGuard<'_> {
     fn drop(&mut self) {
         for set in self.sets.iter().flatten() {
-            set.state.lock().waiting.remove(&self.ticket);
+            set.state.lock().waiting.remove(&self.key);
         }
     }
 }
@@ -133,7 +133,10 @@ mod tests {
 
     fn welcome(number: u64) -> EvictionKey {
         let standing = EvictionClass::Eligible;
-        EvictionKey { standing, seq: number }
+        EvictionKey {
+            class: standing,
+            seq: number,
+        }
     }
 
     fn join(set: &UnfinishedSet, ticket: u64) -> UnfinishedGuard<'_> {
@@ -186,7 +189,13 @@ mod tests {
         let [first, second] = [1, 2].map(|number| join(&set, number));
         let refusable = |number| {
             let standing = EvictionClass::ToBeRefused;
-            UnfinishedGuard::join([Some(&set), None], EvictionKey { standing, seq: number })
+            UnfinishedGuard::join(
+                [Some(&set), None],
+                EvictionKey {
+                    class: standing,
+                    seq: number,
+                },
+            )
         };
         let third = refusable(3);
         let fourth = refusable(4);

@@ -10,7 +10,7 @@ use crate::protocol::phrase::Phrase;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The refusal.
-    pub refusal: RefusalReason,
+    pub reason: RefusalReason,
     phrase: Box<str>,
     /// The same for where the name that was asked for takes the place of the target.
     without_target: Box<Phrase>,
@@ -20,20 +20,20 @@ pub struct Refusal {
 
 impl Refusal {
     /// A refusal with that phrase.
-    pub fn new(refusal: RefusalReason, phrase: Phrase) -> Self {
-        Self::of_target(refusal, &phrase.to_string(), phrase)
+    pub fn new(reason: RefusalReason, phrase: Phrase) -> Self {
+        Self::of_target(reason, &phrase.to_string(), phrase)
     }
 
     /// A refusal with a phrase of its own. Bytes that a reason phrase may not hold become `?`.
-    pub fn with_phrase(refusal: RefusalReason, phrase: &str) -> Self {
-        Self::new(refusal, phrase.to_owned().into())
+    pub fn with_phrase(reason: RefusalReason, phrase: &str) -> Self {
+        Self::new(reason, phrase.to_owned().into())
     }
 
     /// A refusal whose phrase names the target by its Service. `unnamed` says the same of the target, for where the name
     /// that was asked for takes its place.
-    pub fn of_target(refusal: RefusalReason, named: &str, unnamed: Phrase) -> Self {
+    pub fn of_target(reason: RefusalReason, named: &str, unnamed: Phrase) -> Self {
         Self {
-            refusal,
+            reason,
             phrase: ascii(named.chars().take(MAX_CHARS)),
             without_target: Box::new(unnamed),
             details: None,
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(own.with_details("b\nc").details(), Some("b?c"));
         let full = Refusal::new(RefusalReason::TargetFull, RefusalReason::TargetFull.phrase().limited(8));
         let expected = "the target has reached its tunnel limit of 8, try again later";
-        assert_eq!((full.refusal, full.phrase()), (RefusalReason::TargetFull, expected));
+        assert_eq!((full.reason, full.phrase()), (RefusalReason::TargetFull, expected));
         let long = Refusal::with_phrase(RefusalReason::NoEndpoint, &"x".repeat(10_000));
         assert_eq!(long.phrase().len(), MAX_CHARS);
     }

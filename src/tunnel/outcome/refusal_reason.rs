@@ -30,7 +30,7 @@ refusals! {
         429, "guess_rate", Proxy, "connection_limit_reached", Some(10), 1,
         "too many wrong credentials from this network or for this user";
     /// The connection is in clear, where a credential can be read by others.
-    CredentialsInClear =>
+    CleartextCredentials =>
         403, "credentials_in_clear", Proxy, "http_request_denied", None, 1,
         "credentials need TLS: use an https:// proxy";
     /// What the client has proved to be is no user here, such as two users at once, or one of the cluster's own.
@@ -66,11 +66,11 @@ refusals! {
         405, "method_not_allowed", Proxy, "http_request_error", None, 1,
         "only CONNECT is served here";
     /// The head was not complete before its deadline.
-    HeadTimeout =>
+    RequestHeaderTimeout =>
         408, "head_timeout", Proxy, "http_request_error", None, 1,
         "the request head did not arrive in time";
     /// The head is larger than 16 KiB or has more than 64 fields.
-    HeadTooLarge =>
+    RequestHeaderTooLarge =>
         431, "head_too_large", Proxy, "http_request_error", None, 1,
         "the request head is too large";
     /// The target's host answered the dial with a reset.
@@ -126,7 +126,7 @@ refusals! {
         503, "crowded", Proxy, "connection_limit_reached", Some(1), 1,
         "too many requests are incomplete, try again";
     /// The target is unknown, and the allowlist incomplete: the first list of the cluster has not arrived.
-    AllowlistUnknown =>
+    AllowlistNotReady =>
         503, "allowlist_unknown", Proxy, "destination_unavailable", Some(1), 10,
         "the allowlist is not loaded yet, try again";
     /// The port requires a PROXY protocol header, and the peer is not trusted to send one.
@@ -142,15 +142,15 @@ refusals! {
         503, "draining", Proxy, "connection_limit_reached", Some(1), 10,
         "the proxy is shutting down, try again";
     /// The process is out of descriptors, or of memory for sockets.
-    Exhausted =>
+    OutOfSockets =>
         503, "exhausted", Proxy, "connection_limit_reached", Some(1), 10,
         "the proxy is out of sockets, try again";
     /// The client left before it had an answer.
-    ClientLeft =>
+    ClientDisconnected =>
         499, "client_left", Client, "http_request_error", None, 10,
         "the client left";
     /// The connection closed without a byte: a port probe, not a request.
-    NoRequest =>
+    PortProbe =>
         499, "no_request", Client, "http_request_error", None, 1,
         "no request";
     /// The HTTP/2 connection was ended for too many frames that carry nothing (RFC 9113 section 10.5).

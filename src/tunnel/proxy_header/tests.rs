@@ -168,7 +168,7 @@ async fn malformed_headers_are_refused() {
         let read = read_all(header).await;
         assert_eq!(read, Err(RefusalReason::BadProxyHeader), "{}", header.escape_ascii());
     }
-    assert_eq!(read_all(b"").await, Err(RefusalReason::NoRequest));
+    assert_eq!(read_all(b"").await, Err(RefusalReason::PortProbe));
 }
 
 #[tokio::test]
@@ -230,7 +230,10 @@ async fn headers_are_taken_from_trusted_peers_only_and_not_read_where_none_is_re
 
 #[tokio::test]
 async fn a_reset_before_the_end_of_the_header_is_a_client_that_left() {
-    for (sent, expected) in [("", RefusalReason::NoRequest), ("PROXY", RefusalReason::ClientLeft)] {
+    for (sent, expected) in [
+        ("", RefusalReason::PortProbe),
+        ("PROXY", RefusalReason::ClientDisconnected),
+    ] {
         let (mut near, mut far) = pair().await;
         near.write_all(sent.as_bytes()).await.unwrap();
         let policy = trusting("127.0.0.1/32");

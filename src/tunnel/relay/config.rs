@@ -43,17 +43,17 @@ pub struct Transports<D> {
     /// The target's: always a socket, whose bytes are the tunnel's.
     pub upstream: TcpStream,
     /// `None` once the relay has begun: an idle tunnel holds none.
-    pub early: Option<Box<Early>>,
+    pub early: Option<Box<EarlyData>>,
 }
 
 /// Early data: the first bytes of each direction, read before the relay begins.
 #[derive(Debug, Default)]
-pub struct Early {
+pub struct EarlyData {
     /// From the client, such as those behind its request head.
     pub upload: Vec<u8>,
     /// From the target.
     pub download: Vec<u8>,
-    /// What looks at the beginnings of both directions, if anything does; as with [`Terms::is_inspected`]. Here, where it takes
+    /// What looks at the beginnings of both directions, if anything does; as with [`TargetRules::is_inspected`]. Here, where it takes
     /// no memory of an idle tunnel.
     pub inspector: Option<Arc<dyn InspectPrefix>>,
 }

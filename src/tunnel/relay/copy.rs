@@ -19,7 +19,7 @@ pub(super) const MAX_LENT: usize = 256 * 1024;
 
 /// What one copy did.
 #[derive(Debug)]
-pub(super) struct Copied {
+pub(super) struct CopyResult {
     /// Bytes read; 0 at the end of stream.
     pub(super) read: usize,
     /// Those of them that are not written.
@@ -84,7 +84,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
         context: &mut Context<'_>,
         max: usize,
         moved: impl Fn(usize),
-    ) -> Poll<Result<Copied, Failure>> {
+    ) -> Poll<Result<CopyResult, Failure>> {
         let Self {
             direction,
             reader,
@@ -107,7 +107,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
                 moved(written);
                 rest = rest.get(written..).unwrap_or_default();
             }
-            Poll::Ready(Ok(Copied {
+            Poll::Ready(Ok(CopyResult {
                 read: bytes.len(),
                 residue: Unwritten::new(rest.to_vec()),
             }))
@@ -122,7 +122,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
         context: &mut Context<'_>,
         max: usize,
         moved: impl Fn(usize),
-    ) -> Poll<Result<Copied, Failure>> {
+    ) -> Poll<Result<CopyResult, Failure>> {
         let Some(memory) = self.writer.lender().and_then(|lender| lender.lend(max)) else {
             return self.poll_copy(context, max.min(MAX_BYTES), moved);
         };
@@ -142,7 +142,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
         let written = if elsewhere.is_some() { 0 } else { read };
         self.keep(written)?;
         moved(written);
-        Poll::Ready(Ok(Copied {
+        Poll::Ready(Ok(CopyResult {
             read,
             residue: elsewhere.and_then(Unwritten::new),
         }))

@@ -8,7 +8,7 @@ use std::{io, mem};
 use tokio::time::Instant;
 
 use super::config::{DirectionLimits, RelayConfig};
-use super::copy::{self, Copied, Flow, Unwritten};
+use super::copy::{self, CopyResult, Flow, Unwritten};
 use super::failure::Failure;
 use super::half_close::abandoned;
 use super::splice::Pipe;
@@ -285,7 +285,11 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     }
 
     /// Keeps in flight what a copy has not written. `slot` is that of a large piece.
-    fn account(&mut self, copied: Poll<Result<Copied, Failure>>, slot: Option<Slot>) -> Result<Option<usize>, Failure> {
+    fn account(
+        &mut self,
+        copied: Poll<Result<CopyResult, Failure>>,
+        slot: Option<Slot>,
+    ) -> Result<Option<usize>, Failure> {
         let Poll::Ready(copied) = copied? else {
             return Ok(None);
         };

@@ -21,7 +21,7 @@ use crate::protocol::resume::exchange::lines;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::Meter;
-use crate::tunnel::relay::{Early, Failure, Transports};
+use crate::tunnel::relay::{EarlyData, Failure, Transports};
 
 pub use super::software::Software;
 
@@ -42,11 +42,11 @@ pub async fn exchange<D: Transport>(
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = Transport::split(&mut transports.upstream);
     let early = transports.early.get_or_insert_default();
-    let progress = Progress::default();
+    let progress = PassedCount::default();
     let client_says = |line: Line<'_>| identified(Side::Client, line);
     let target_says = |line: Line<'_>| identified(Side::Target, line);
-    let mut upload = Opening::new(Direction::Upload, from_client, to_target, take(&mut early.upload));
-    let mut download = Opening::new(Direction::Download, from_target, to_client, take(&mut early.download));
+    let mut upload = HeldDirection::new(Direction::Upload, from_client, to_target, take(&mut early.upload));
+    let mut download = HeldDirection::new(Direction::Download, from_target, to_client, take(&mut early.download));
     let both = async {
         tokio::select! {
             biased;
@@ -60,7 +60,7 @@ pub async fn exchange<D: Transport>(
         by: if download.passed { Side::Client } else { Side::Target },
         reason: CloseReason::NotSsh,
     }));
-    **early = Early {
+    **early = EarlyData {
         upload: upload.held,
         download: download.held,
         inspector: early.inspector.take(),
@@ -70,12 +70,12 @@ pub async fn exchange<D: Transport>(
 
 /// The number of sides whose identification has been passed on.
 #[derive(Debug, Default)]
-struct Progress {
+struct PassedCount {
     passed: AtomicU8,
     all: Notify,
 }
 
-impl Progress {
+impl PassedCount {
     fn passed(&self) {
         if self.passed.fetch_add(1, Ordering::Relaxed) == 1 {
             self.all.notify_one();
@@ -85,7 +85,7 @@ impl Progress {
 
 /// One direction until its identification has been passed on.
 #[derive(Debug)]
-struct Opening<R, W> {
+struct HeldDirection<R, W> {
     direction: Direction,
     reader: R,
     writer: W,
@@ -95,7 +95,7 @@ struct Opening<R, W> {
     passed: bool,
 }
 
-impl<R: Reader, W: Writer> Opening<R, W> {
+impl<R: Reader, W: Writer> HeldDirection<R, W> {
     fn new(direction: Direction, reader: R, writer: W, held: Vec<u8>) -> Self {
         Self {
             direction,
@@ -108,7 +108,7 @@ impl<R: Reader, W: Writer> Opening<R, W> {
     }
 
     /// Passes the identification on, then completes only when its side fails.
-    async fn run(&mut self, meter: &Meter, progress: &Progress, identified: impl Fn(Line<'_>)) -> Close {
+    async fn run(&mut self, meter: &Meter, progress: &PassedCount, identified: impl Fn(Line<'_>)) -> Close {
         if let Err(close) = self.pass(meter, identified).await {
             return close;
         }

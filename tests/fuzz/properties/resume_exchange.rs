@@ -48,13 +48,15 @@ fn to_anchor(bytes: &[u8], piece: usize) -> String {
     let mut decision = "undecided".to_owned();
     for piece in bytes.chunks(piece.max(1)) {
         decision = match welcome.receive(piece, key) {
-            Ok(anchor_handshake::Step::Undecided) => continue,
-            Ok(anchor_handshake::Step::Plain(held)) => {
+            Ok(anchor_handshake::AnchorHandshakeStep::NeedMore) => continue,
+            Ok(anchor_handshake::AnchorHandshakeStep::Plain(held)) => {
                 assert!(bytes.starts_with(&held) && welcome.take_output().is_empty());
                 "plain".to_owned()
             }
-            Ok(anchor_handshake::Step::New(_)) => panic!("a proof without keys"),
-            Ok(anchor_handshake::Step::Resume(resume)) => format!("{:?}, {:?}", resume.claim.id, resume.proof),
+            Ok(anchor_handshake::AnchorHandshakeStep::New(_)) => panic!("a proof without keys"),
+            Ok(anchor_handshake::AnchorHandshakeStep::Resume(resume)) => {
+                format!("{:?}, {:?}", resume.claim.id, resume.proof)
+            }
             Err(end) => format!("{end:?}"),
         };
         break;

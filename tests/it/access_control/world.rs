@@ -12,7 +12,7 @@ use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, Review, ReviewError, Reviewer, Sources,
     User, Verdict,
 };
-use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, Terms, Writer};
+use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, TargetRules, Writer};
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::open_tunnels::request_info::Ids;
@@ -163,7 +163,7 @@ impl World {
             connect_rate: ConnectRate::new(limits.client),
             unfinished: UnfinishedSet::new(None),
             tunnels: Arc::new(Slots::new(None)),
-            total: Budgets::new(limits.total.rates(), burst),
+            total: Budgets::new(limits.process.rates(), burst),
             ids: Ids::default(),
             tls: Tls::new(tls::Settings::default(), Timeouts::default().tls_handshake).unwrap(),
             timeouts: Timeouts::default(),
@@ -241,12 +241,12 @@ pub(crate) fn service(name: &str, address: SocketAddr) -> ServiceTarget {
         },
         ports: [22, 22],
         endpoints: Endpoints::from(vec![address]),
-        terms: Terms {
+        terms: TargetRules {
             limits: TargetLimits {
                 ssh_only: false,
                 ..TargetLimits::default()
             },
-            ..Terms::default()
+            ..TargetRules::default()
         },
     }
 }

@@ -15,7 +15,7 @@ use switchboard::tunnel::limits::bucket::Limit;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::outcome::Close;
 use switchboard::tunnel::relay::meter::{Meter, Totals};
-use switchboard::tunnel::relay::{Early, Options, RelayConfig, Resources, Transports, relay};
+use switchboard::tunnel::relay::{EarlyData, Options, RelayConfig, Resources, Transports, relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -145,9 +145,9 @@ impl Wires {
         let ends = Transports {
             downstream,
             upstream,
-            early: Some(Box::new(Early {
+            early: Some(Box::new(EarlyData {
                 upload: early,
-                ..Early::default()
+                ..EarlyData::default()
             })),
         };
         Self { client, target, ends }

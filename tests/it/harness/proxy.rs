@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use switchboard::daemon::logging::Logs;
-use switchboard::proxy::config::{Loaded, Overrides, Purpose, Report};
+use switchboard::proxy::config::{LoadedConfig, Overrides, Purpose, Report};
 use switchboard::proxy::serve::{App, Command};
 use switchboard::tunnel::drain::DrainResult;
 use tokio::runtime::{Builder, Runtime};
@@ -92,8 +92,8 @@ impl Ports for Proxy {
     }
 }
 
-fn configuration(settings: &str) -> Result<Loaded, Report> {
-    Loaded::from_reader(
+fn configuration(settings: &str) -> Result<LoadedConfig, Report> {
+    LoadedConfig::from_reader(
         "settings",
         on_free_ports(settings).as_bytes(),
         &Overrides::default(),

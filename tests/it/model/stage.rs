@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use switchboard::net::transport::Transport;
 use switchboard::tunnel::direction::Direction;
 use switchboard::tunnel::outcome::{Close, CloseReason};
-use switchboard::tunnel::relay::{Early, Options, RelayConfig, Transports, relay};
+use switchboard::tunnel::relay::{EarlyData, Options, RelayConfig, Transports, relay};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, yield_now};
@@ -85,9 +85,9 @@ pub(crate) async fn perform<D: Downstream>(
         let mut ends = Transports {
             downstream,
             upstream,
-            early: Some(Box::new(Early {
+            early: Some(Box::new(EarlyData {
                 upload,
-                ..Early::default()
+                ..EarlyData::default()
             })),
         };
         let returned = relay(&mut ends, &terms, pin!(pending())).await;

@@ -77,7 +77,7 @@ fn the_oldest_tunnels_of_a_target_are_ended_up_to_a_limit() {
     let server = two_targets(&one, &other, "");
     let _open: Vec<_> = (0..3).map(|_| server.tunnel("one:22", &one)).collect();
     let ids: Vec<_> = all(&server, 3).into_iter().map(|tunnel| tunnel.tunnel_id).collect();
-    let end = |query: &str| -> api::Closed {
+    let end = |query: &str| -> api::CloseResponse {
         let answer = server.ask_admin("DELETE", &format!("/tunnels?{query}"));
         serde_json::from_str(&answer.body).unwrap()
     };

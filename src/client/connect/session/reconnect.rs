@@ -20,10 +20,10 @@ where
         }
         let options = self.options;
         // The attempt looks at the path itself: a change must not end it.
-        let mut dialing = std::mem::take(&mut self.dialing);
+        let mut dialing = std::mem::take(&mut self.dialer);
         dialing.set_again(self.backoff.timeout());
         let opened = self.beside(Box::pin(attempt::open(options, login, &mut dialing))).await;
-        self.dialing = dialing;
+        self.dialer = dialing;
         let (stream, early) = match opened {
             Ok(opened) => opened?,
             Err(left) => return left,

@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use crate::base::text::{chain, printable};
 use crate::client::error::ClientError;
-use crate::client::stderr::{MAX_LINE, Remarks};
+use crate::client::stderr::{MAX_LINE, UserOutput};
 
 /// The time since the connection was lost, and what was said of it.
 #[derive(Debug)]
 pub(super) struct OutageReporter {
-    remarks: Remarks,
+    remarks: UserOutput,
     proxy: String,
     outage: Option<Outage>,
 }
@@ -25,7 +25,7 @@ struct Outage {
 
 impl OutageReporter {
     /// For connections through a proxy of that name.
-    pub(super) fn new(remarks: Remarks, proxy: &str) -> Self {
+    pub(super) fn new(remarks: UserOutput, proxy: &str) -> Self {
         Self {
             remarks,
             proxy: proxy.to_owned(),

@@ -3,7 +3,7 @@
 use super::*;
 
 use crate::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
-use crate::protocol::resume::exchange::anchor_handshake::{self, AnchorHandshake, Step};
+use crate::protocol::resume::exchange::anchor_handshake::{self, AnchorHandshake, AnchorHandshakeStep};
 use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::keys::{AgreementKey, Keys, Nonces, ResumeClaim, SessionId};
 use crate::protocol::resume::reason::{DetachReason, EndReason};
@@ -78,12 +78,12 @@ impl Anchor {
             let step = welcome.receive(&buffer, &self.key);
             let answer = welcome.take_output();
             match step {
-                Ok(Step::Undecided) => stream.write_all(&answer).await.unwrap_or_default(),
-                Ok(Step::Plain(_)) | Err(_) => {
+                Ok(AnchorHandshakeStep::NeedMore) => stream.write_all(&answer).await.unwrap_or_default(),
+                Ok(AnchorHandshakeStep::Plain(_)) | Err(_) => {
                     stream.write_all(&answer).await.unwrap_or_default();
                     return stream.shutdown().await.unwrap_or_default();
                 }
-                Ok(Step::New(new)) => {
+                Ok(AnchorHandshakeStep::New(new)) => {
                     let carried = Carried {
                         stream,
                         answer,
@@ -93,7 +93,7 @@ impl Anchor {
                     };
                     return self.begin(new.keys, carried);
                 }
-                Ok(Step::Resume(resume)) => {
+                Ok(AnchorHandshakeStep::Resume(resume)) => {
                     let proved = self
                         .sessions
                         .lock()

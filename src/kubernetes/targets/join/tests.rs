@@ -5,7 +5,7 @@ mod history;
 use super::*;
 use crate::kubernetes::objects::model::{Endpoint, SlicePort, State};
 use crate::kubernetes::options::Options;
-use crate::kubernetes::targets::guards::Guards;
+use crate::kubernetes::targets::address_filter::AddressFilter;
 use crate::tunnel::limits::Limits;
 
 fn rules() -> TargetPolicy {
@@ -15,7 +15,7 @@ fn rules() -> TargetPolicy {
 fn rules_of(options: Options) -> TargetPolicy {
     TargetPolicy {
         options,
-        guards: Guards::default(),
+        guards: AddressFilter::default(),
         limits: Limits::default(),
     }
 }
@@ -52,11 +52,11 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
     }
 }
 
-fn put_service(join: &mut Join, namespace: &str, name: &str, service: Service) {
+fn put_service(join: &mut ClusterObjects, namespace: &str, name: &str, service: Service) {
     join.put(key(namespace, name), Object::Service(Box::new(service)));
 }
 
-fn put_slice(join: &mut Join, namespace: &str, name: &str, slice: Slice) {
+fn put_slice(join: &mut ClusterObjects, namespace: &str, name: &str, slice: Slice) {
     join.put(key(namespace, name), Object::Slice(Box::new(slice)));
 }
 
@@ -82,7 +82,7 @@ fn addresses(target: &ServiceTarget) -> Vec<String> {
 
 #[test]
 fn a_service_and_its_slices_become_a_target_in_any_order() {
-    let mut join = Join::new(rules());
+    let mut join = ClusterObjects::new(rules());
     let endpoints = slice("a", 22, &[("10.0.0.1", State::Ready), ("10.0.0.2", State::NotReady)]);
     put_slice(&mut join, "n", "a-1", endpoints);
     assert_eq!(join.recompute(), TargetUpdates::default());
@@ -112,7 +112,7 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
         ("a-b", true),
         ("a-bc", true),
     ] {
-        let mut join = Join::new(rules());
+        let mut join = ClusterObjects::new(rules());
         put_service(&mut join, "n", "a", service(22));
         put_service(&mut join, "n", "a-b", service(23));
         put_slice(&mut join, "n", name, slice("a-b", 22, &[("10.0.0.1", State::Ready)]));
@@ -143,11 +143,11 @@ fn a_slice_is_found_by_its_name_whatever_it_is_called() {
 
 #[test]
 fn an_event_parses_no_slice_that_it_does_not_concern_and_none_that_has_not_changed() {
-    let mut join = Join::new(rules());
+    let mut join = ClusterObjects::new(rules());
     for name in ["a", "a-b"] {
         put_service(&mut join, "n", name, service(22));
     }
-    let put = |join: &mut Join, name, port| put_slice(join, "n", name, slice("a-b", port, &[]));
+    let put = |join: &mut ClusterObjects, name, port| put_slice(join, "n", name, slice("a-b", port, &[]));
     let names = ["a-b-1", "a-b-2", "a-b-3", "a-b-4", "stray"];
     for name in names {
         put(&mut join, name, 22);
@@ -172,7 +172,7 @@ fn an_event_parses_no_slice_that_it_does_not_concern_and_none_that_has_not_chang
 
 #[test]
 fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_out() {
-    let mut join = Join::new(rules());
+    let mut join = ClusterObjects::new(rules());
     let mut service = service(22);
     let names: crate::policy::allowlist::ClientNames = [Box::from("alice")].into();
     service.annotations.allowed_clients = Some(names.clone());
@@ -195,7 +195,7 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
 
 #[test]
 fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
-    let mut join = Join::new(rules());
+    let mut join = ClusterObjects::new(rules());
     let lists = crate::policy::allowlist::UserLists {
         users: [Box::from("alice")].into(),
         ..Default::default()
@@ -224,7 +224,7 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
 
 #[test]
 fn ready_endpoints_are_chosen_before_terminating_ones() {
-    let mut join = Join::new(rules());
+    let mut join = ClusterObjects::new(rules());
     put_service(&mut join, "n", "a", service(22));
     let mut endpoints_of = |states: &[(&str, State)]| {
         put_slice(&mut join, "n", "s", slice("a", 22, states));
@@ -245,7 +245,7 @@ fn ready_endpoints_are_chosen_before_terminating_ones() {
 
 #[test]
 fn each_slice_has_its_own_port_and_address_family() {
-    let mut join = Join::new(rules());
+    let mut join = ClusterObjects::new(rules());
     put_service(&mut join, "n", "a", service(22));
     put_slice(&mut join, "n", "v4", slice("a", 2022, &[("10.0.0.1", State::Ready)]));
     put_slice(&mut join, "n", "v4b", slice("a", 2023, &[("10.0.0.2", State::Ready)]));
@@ -261,7 +261,7 @@ fn each_slice_has_its_own_port_and_address_family() {
 
 #[test]
 fn a_headless_service_without_ports_is_dialled_at_22() {
-    let mut join = Join::new(rules());
+    let mut join = ClusterObjects::new(rules());
     let mut headless = service(22);
     headless.port = Some(ServicePort {
         number: 22,
@@ -283,7 +283,7 @@ fn a_slice_that_cannot_work_is_noted_once() {
         // A port beside it, such as DNS by UDP, is none of its business.
         (false, Some("dns"), false),
     ] {
-        let mut join = Join::new(rules());
+        let mut join = ClusterObjects::new(rules());
         let faulty = Slice {
             ports: Box::default(),
             has_unusable_address,
@@ -303,7 +303,7 @@ fn a_slice_that_cannot_work_is_noted_once() {
 
 #[test]
 fn refused_endpoints_are_not_dialled_and_noted_once() {
-    let mut join = Join::new(rules());
+    let mut join = ClusterObjects::new(rules());
     put_service(&mut join, "n", "a", service(22));
     let endpoints = slice(
         "a",
@@ -333,7 +333,7 @@ fn a_selected_namespace_admits_its_services() {
         namespace_selector: Some("ssh=allowed".into()),
         ..Options::default()
     };
-    let mut join = Join::new(rules_of(selecting));
+    let mut join = ClusterObjects::new(rules_of(selecting));
     put_service(&mut join, "n", "a", service(22));
     put_service(&mut join, "m", "b", service(22));
     assert_eq!(join.recompute(), TargetUpdates::default());

@@ -51,7 +51,7 @@ impl Stage {
     }
 
     fn authorize(&self, name: &str) -> Result<(), RefusalReason> {
-        self.allowlist.authorize(&name.parse().unwrap()).map(drop)
+        self.allowlist.find_target(&name.parse().unwrap()).map(drop)
     }
 
     fn shows(&self, line: &str) -> bool {
@@ -86,7 +86,7 @@ fn services(count: usize) -> Event<Item> {
 fn a_name_is_forbidden_only_once_every_source_has_been_listed() {
     let mut stage = stage(None);
     stage.take(0, services(1));
-    assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistUnknown));
+    assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
     assert_eq!(stage.metrics.allowlist_last_sync_timestamp.get(), 0.0);
     stage.take(1, Event::Listed(Vec::new()));
     assert_eq!(stage.authorize("s0.n:22"), Ok(()));
@@ -166,10 +166,10 @@ async fn a_snapshot_is_served_until_every_source_has_been_listed() {
     let mut second = stage(Some(file));
     assert_eq!(second.authorize("s1.n:22"), Ok(()));
     // Unknown, since the cluster may have it by now.
-    assert_eq!(second.authorize("s2.n:22"), Err(RefusalReason::AllowlistUnknown));
+    assert_eq!(second.authorize("s2.n:22"), Err(RefusalReason::AllowlistNotReady));
     assert_eq!(second.reconciler.join.keys(Kind::Slice, None), [key("s0-1")]);
     second.take(0, services(1));
-    assert_eq!(second.authorize("s1.n:22"), Err(RefusalReason::AllowlistUnknown));
+    assert_eq!(second.authorize("s1.n:22"), Err(RefusalReason::AllowlistNotReady));
     second.take(1, Event::Listed(Vec::new()));
     assert_eq!(second.authorize("s1.n:22"), Err(RefusalReason::NotAllowed));
 }
@@ -202,7 +202,7 @@ fn a_namespace_that_is_forbidden_from_the_start_counts_as_empty() {
     stage.forbid(60, true);
     assert_eq!(
         stage.authorize("s0.n:22"),
-        Err(RefusalReason::AllowlistUnknown),
+        Err(RefusalReason::AllowlistNotReady),
         "as long as no other namespace can be read, rights are missing and not a namespace"
     );
     stage.take(0, services(1));
@@ -237,7 +237,7 @@ fn a_refusal_that_passes_makes_no_namespace_empty() {
     stage.take(0, services(1));
     stage.take(1, Event::Listed(Vec::new()));
     stage.forbid(9, false);
-    assert_eq!(stage.authorize("s0.m:22"), Err(RefusalReason::AllowlistUnknown));
+    assert_eq!(stage.authorize("s0.m:22"), Err(RefusalReason::AllowlistNotReady));
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
 }
 
@@ -250,7 +250,7 @@ fn a_refusal_before_another_failure_makes_no_namespace_empty_later() {
     }
     stage.take(0, services(1));
     stage.take(1, Event::Listed(Vec::new()));
-    assert_eq!(stage.authorize("s0.m:22"), Err(RefusalReason::AllowlistUnknown));
+    assert_eq!(stage.authorize("s0.m:22"), Err(RefusalReason::AllowlistNotReady));
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 0"));
 }
 

@@ -4,11 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::base::values::{self, shown};
 use crate::operator::import::cluster_names::ClusterNames;
-use crate::operator::import::document::At;
+use crate::operator::import::document::ValueRef;
 use crate::operator::import::entry::Target;
 
 /// The cluster's name, and what is behind it, or why that cannot be reached.
-pub(super) fn read(value: At<'_>, names: &ClusterNames) -> (String, Result<Target, String>) {
+pub(super) fn read(value: ValueRef<'_>, names: &ClusterNames) -> (String, Result<Target, String>) {
     let name = value.text_of("name").unwrap_or_default().to_owned();
     let target = match value.unknown(&HARMLESS) {
         Some(pair) => Err(format!("has the option {}, which is not translated", shown(&pair.key))),
@@ -17,7 +17,7 @@ pub(super) fn read(value: At<'_>, names: &ClusterNames) -> (String, Result<Targe
     (name, target)
 }
 
-fn read_endpoints(value: At<'_>, names: &ClusterNames) -> Result<Target, String> {
+fn read_endpoints(value: ValueRef<'_>, names: &ClusterNames) -> Result<Target, String> {
     if !matches!(
         value.text_of("type"),
         None | Some("STATIC" | "STRICT_DNS" | "LOGICAL_DNS")
@@ -29,7 +29,7 @@ fn read_endpoints(value: At<'_>, names: &ClusterNames) -> Result<Target, String>
     let endpoints = value
         .path(&["load_assignment", "endpoints"])
         .into_iter()
-        .flat_map(At::items);
+        .flat_map(ValueRef::items);
     let mut addresses = Vec::new();
     let mut services = Vec::new();
     for endpoint in endpoints.flat_map(|locality| locality.items_of("lb_endpoints")) {

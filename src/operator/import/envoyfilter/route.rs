@@ -5,7 +5,7 @@
 use crate::base::authority::Authority;
 use crate::base::values::{self, shown};
 use crate::operator::import::diagnostics::{ImportDiagnostics, Location, Untranslatable};
-use crate::operator::import::document::{At, Pair};
+use crate::operator::import::document::{Pair, ValueRef};
 use crate::operator::import::entry::{Settings, exact_name};
 use crate::tunnel::proxy_header::Version;
 
@@ -27,7 +27,7 @@ pub(super) struct Context<'a> {
 
 impl Context<'_> {
     /// A patch of the connection manager: its routes, if it has some, and CONNECT for its port, which needs nothing here.
-    pub(super) fn connection_manager(&mut self, value: At<'_>) {
+    pub(super) fn connection_manager(&mut self, value: ValueRef<'_>) {
         let typed = value.get("typed_config").unwrap_or(value);
         if let Some(routes) = typed.get("route_config") {
             self.route_configuration(routes);
@@ -36,14 +36,14 @@ impl Context<'_> {
     }
 
     /// A route configuration: its virtual hosts.
-    pub(super) fn route_configuration(&mut self, value: At<'_>) {
+    pub(super) fn route_configuration(&mut self, value: ValueRef<'_>) {
         for host in value.items_of("virtual_hosts") {
             self.virtual_host(host);
         }
         self.warn_of_the_rest(value, &["name", "virtual_hosts"]);
     }
 
-    fn warn_of_the_rest(&mut self, value: At<'_>, known: &[&str]) {
+    fn warn_of_the_rest(&mut self, value: ValueRef<'_>, known: &[&str]) {
         for pair in value.pairs().filter(|pair| !known.contains(&&*pair.key)) {
             let key = shown(&pair.key);
             let reason = format!("{key} stays with the gateway, and so does what it restricts");
@@ -52,7 +52,7 @@ impl Context<'_> {
     }
 
     /// A virtual host: its first route of CONNECT, for each of its domains.
-    pub(super) fn virtual_host(&mut self, host: At<'_>) {
+    pub(super) fn virtual_host(&mut self, host: ValueRef<'_>) {
         let name = shown(host.text_of("name").unwrap_or("without a name"));
         if let Some(pair) = host.unknown(&["name", "domains", "routes"]) {
             let reason = format!(
@@ -102,7 +102,7 @@ impl Context<'_> {
 }
 
 /// The cluster of a route that ends a CONNECT, and its settings.
-fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Untranslatable> {
+fn read_route<'a>(item: ValueRef<'a>) -> Result<(&'a str, Settings), Untranslatable> {
     has_only(item, &["name", "match", "route", "decorator"])?;
     let matched = item.get("match").unwrap_or(item);
     if matched.get("connect_matcher").is_none() {
@@ -134,8 +134,8 @@ fn read_route<'a>(item: At<'a>) -> Result<(&'a str, Settings), Untranslatable> {
 }
 
 /// The PROXY header that a route for CONNECT begins a tunnel with.
-fn upgrade(route: At<'_>) -> Result<Option<Version>, Untranslatable> {
-    let is_connect = |at: &At<'_>| {
+fn upgrade(route: ValueRef<'_>) -> Result<Option<Version>, Untranslatable> {
+    let is_connect = |at: &ValueRef<'_>| {
         at.text_of("upgrade_type")
             .is_some_and(|kind| kind.eq_ignore_ascii_case("CONNECT"))
     };
@@ -159,7 +159,7 @@ fn upgrade(route: At<'_>) -> Result<Option<Version>, Untranslatable> {
 }
 
 /// Refuses a map with a key that is none of these.
-fn has_only(at: At<'_>, known: &[&str]) -> Result<(), Untranslatable> {
+fn has_only(at: ValueRef<'_>, known: &[&str]) -> Result<(), Untranslatable> {
     at.unknown(known).map_or(Ok(()), |pair| Err(refused(&pair)))
 }
 

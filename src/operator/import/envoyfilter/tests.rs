@@ -73,7 +73,7 @@ fn options(format: Format) -> Options {
     }
 }
 
-fn imported(texts: &[&str], format: Format) -> Imported {
+fn imported(texts: &[&str], format: Format) -> ImportResult {
     let input = |(text, index): (&&str, i32)| Input {
         name: format!("{index}.yaml"),
         bytes: text.as_bytes().to_vec(),

@@ -7,7 +7,7 @@ use crate::base::values::{self, shown};
 use crate::base::yaml::tree::Value;
 use crate::operator::import::cluster_names::ClusterNames;
 use crate::operator::import::diagnostics::{ImportDiagnostics, Location, Untranslatable};
-use crate::operator::import::document::At;
+use crate::operator::import::document::ValueRef;
 use crate::operator::import::entry::{Entry, Service, Settings, Target, exact_name};
 use crate::operator::import::options::{Format, Frp};
 use crate::tunnel::limits::Rate;
@@ -18,7 +18,7 @@ pub(super) struct Proxy<'a> {
     pub(super) name: &'a str,
     pub(super) place: Location,
     /// Its options by their paths, such as `transport.bandwidthLimit`.
-    options: Vec<(String, At<'a>)>,
+    options: Vec<(String, ValueRef<'a>)>,
 }
 
 /// What the options of a proxy say.
@@ -40,7 +40,7 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Proxy<'a> {
-    pub(super) fn new(at: At<'a>) -> Self {
+    pub(super) fn new(at: ValueRef<'a>) -> Self {
         let mut options = Vec::new();
         flatten(at, "", &mut options);
         Self {
@@ -143,7 +143,7 @@ enum OptionOutcome {
 
 impl<'a> ProxySettings<'a> {
     /// Reads one option. An error: it may restrict, and has no counterpart.
-    fn read(&mut self, key: &str, at: At<'a>) -> Result<OptionOutcome, &'static str> {
+    fn read(&mut self, key: &str, at: ValueRef<'a>) -> Result<OptionOutcome, &'static str> {
         let text = at.text().unwrap_or_default();
         match key {
             "name" | "type" | "multiplexer" | "enabled" => {}
@@ -238,7 +238,7 @@ fn service(name: &Authority, wanted: &ProxySettings<'_>, context: Context<'_>) -
 }
 
 /// Options by their paths: maps within maps are joined by dots.
-fn flatten<'a>(at: At<'a>, path: &str, options: &mut Vec<(String, At<'a>)>) {
+fn flatten<'a>(at: ValueRef<'a>, path: &str, options: &mut Vec<(String, ValueRef<'a>)>) {
     let Value::Map(entries) = at.value() else {
         if !path.is_empty() {
             options.push((path.to_owned(), at));

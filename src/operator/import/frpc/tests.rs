@@ -38,7 +38,7 @@ const LIST: &str = "allowlist:
 ";
 const EMPTY: &str = "allowlist:\n  static: []\n";
 
-fn imported_with(files: &[(&str, &str)], format: Format, frp: &Frp) -> Imported {
+fn imported_with(files: &[(&str, &str)], format: Format, frp: &Frp) -> ImportResult {
     let input = |(name, text): &(&str, &str)| Input {
         name: (*name).to_owned(),
         bytes: text.as_bytes().to_vec(),
@@ -52,7 +52,7 @@ fn imported_with(files: &[(&str, &str)], format: Format, frp: &Frp) -> Imported 
     frpc(&inputs, &options, frp)
 }
 
-fn imported(name: &str, text: &str, format: Format) -> Imported {
+fn imported(name: &str, text: &str, format: Format) -> ImportResult {
     let frp = Frp {
         public_suffixes: vec!["ssh.example.com".into()],
         host: Some("10.1.2.3".parse().unwrap()),
@@ -139,7 +139,7 @@ fn what_the_file_does_not_say_is_asked_for() {
 }
 
 /// The static targets of a proxy with that option.
-fn with(option: &str) -> Imported {
+fn with(option: &str) -> ImportResult {
     imported("a.toml", &format!("{TOML}{option}\n"), Format::Static)
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Turns {
 
 /// How a recheck counts against the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum RecheckClass {
     /// It does: something may have changed.
     Counted,
     /// It does not, as the interval bounds it.
@@ -48,17 +48,17 @@ impl Turns {
     pub(super) async fn wait(
         &self,
         namespace: &str,
-        pace: Pace,
+        pace: RecheckClass,
         is_alive: impl Fn() -> bool,
     ) -> Option<SemaphorePermit<'_>> {
-        let line = self.line((namespace.into(), pace == Pace::Denied));
+        let line = self.line((namespace.into(), pace == RecheckClass::Denied));
         let place = line.lock().await;
         if !is_alive() {
             return None;
         }
         let turn = self.turns.acquire().await.ok();
         drop(place);
-        if pace == Pace::Counted {
+        if pace == RecheckClass::Counted {
             sleep(self.excess()).await;
         }
         turn

@@ -15,7 +15,7 @@ use super::endpoint::Endpoint;
 use super::key_set::{KeySet, MAX_BYTES};
 use crate::base::file;
 use crate::base::follow::{Reads, fingerprint};
-use crate::policy::access::queue::{Queue, QueueLimits};
+use crate::policy::access::queue::{QueueLimits, ReviewQueue};
 use crate::policy::access::reviewer::{ReviewError, busy};
 
 /// Where the keys are.
@@ -88,7 +88,7 @@ impl State {
 pub(super) struct Keys {
     refresher: Arc<Refresher>,
     /// The tokens that wait for an attempt.
-    waiting: Arc<Queue>,
+    waiting: Arc<ReviewQueue>,
     _following: Option<AbortOnDropHandle<()>>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Keys {
 struct Refresher {
     issuer: Box<str>,
     source: Source,
-    pace: RefreshSchedule,
+    schedule: RefreshSchedule,
     state: watch::Sender<State>,
     /// Asks for an attempt.
     wanted: Notify,
@@ -109,7 +109,7 @@ impl Keys {
         let refresher = Arc::new(Refresher {
             issuer: issuer.into(),
             source,
-            pace,
+            schedule: pace,
             state: watch::Sender::default(),
             wanted: Notify::new(),
         });
@@ -117,7 +117,7 @@ impl Keys {
         let following = runtime.map(|runtime| runtime.spawn(Arc::clone(&refresher).follow()));
         Self {
             refresher,
-            waiting: Queue::new(MAX_WAITING),
+            waiting: ReviewQueue::new(MAX_WAITING),
             _following: following.map(AbortOnDropHandle::new),
         }
     }
@@ -135,7 +135,7 @@ impl Keys {
     pub(super) async fn renewed(&self, seen: State, client: IpAddr) -> Result<State, ReviewError> {
         if seen
             .attempted
-            .is_some_and(|at| at.elapsed() < self.refresher.pace.least)
+            .is_some_and(|at| at.elapsed() < self.refresher.schedule.least)
         {
             return Ok(seen);
         }
@@ -159,12 +159,12 @@ impl Refresher {
         loop {
             self.take(self.source.read(&reads).await);
             let pause = match &*self.state.borrow() {
-                State { failure: None, .. } => self.pace.good,
+                State { failure: None, .. } => self.schedule.good,
                 // As long as there are no keys, no user is known.
-                State { keys: None, .. } => self.pace.bad.min(FIRST),
-                State { keys: Some(_), .. } => self.pace.bad,
+                State { keys: None, .. } => self.schedule.bad.min(FIRST),
+                State { keys: Some(_), .. } => self.schedule.bad,
             };
-            let least = self.pace.least.min(pause);
+            let least = self.schedule.least.min(pause);
             sleep(least).await;
             // The end of the pause counts as a request.
             timeout(pause.saturating_sub(least), self.wanted.notified()).await.ok();

@@ -174,7 +174,7 @@ impl Bench {
             Ok(jwt) => jwt.unwrap(),
             Err(reason) => return Err(reason.into()),
         };
-        match self.verifier.check_settings(&jwt, now, CLIENT).await {
+        match self.verifier.verify(&jwt, now, CLIENT).await {
             Ok(Verdict::Authenticated(user)) => Ok(user),
             Ok(Verdict::Rejected(reason)) => {
                 assert!(reason.is_ascii() && !token.expose().contains(&*reason));
@@ -259,10 +259,7 @@ async fn a_token_is_judged_by_the_issuer_that_it_names_and_by_no_other() {
     let good = claims(&json!({"exp": now + 600, "nbf": now, "iat": now}));
     let token = signer.token(&header, &good);
     let jwt = Jwt::parse(token.expose()).unwrap();
-    let judged = issuers
-        .verifier(&jwt)
-        .unwrap()
-        .check_settings(&jwt, SystemTime::now(), CLIENT);
+    let judged = issuers.verifier(&jwt).unwrap().verify(&jwt, SystemTime::now(), CLIENT);
     let Ok(Verdict::Authenticated(user)) = judged.await else {
         panic!("refused");
     };

@@ -22,7 +22,7 @@ pub(in crate::policy::access) type ReviewResult<T> = Result<T, ReviewError>;
 
 /// The answers to one kind of question, by the digests of the questions.
 #[derive(Debug)]
-pub(super) struct Answers<V> {
+pub(super) struct ReviewCache<V> {
     state: Mutex<State<V>>,
 }
 
@@ -30,12 +30,12 @@ pub(super) struct Answers<V> {
 struct State<V> {
     yes: Cache<V>,
     no: Cache<V>,
-    running: HashMap<Digest, Flight<V>>,
+    running: HashMap<Digest, PendingReview<V>>,
 }
 
 /// A question that is being asked. Its sender is dropped with its task, also by a panic.
 #[derive(Clone, Debug)]
-struct Flight<V> {
+struct PendingReview<V> {
     begun: Instant,
     answer: watch::Receiver<Option<ReviewResult<V>>>,
 }
@@ -43,7 +43,7 @@ struct Flight<V> {
 /// Answers of one kind; the oldest one leaves first.
 #[derive(Debug)]
 struct Cache<V> {
-    entries: HashMap<Digest, (Known<V>, u64)>,
+    entries: HashMap<Digest, (CachedAnswer<V>, u64)>,
     /// By age: the oldest one first.
     order: BTreeMap<u64, Digest>,
     next: u64,
@@ -53,7 +53,7 @@ struct Cache<V> {
 
 /// An answer that is remembered.
 #[derive(Debug)]
-pub(super) struct Known<V> {
+pub(super) struct CachedAnswer<V> {
     pub(super) value: V,
     /// When it was asked for.
     pub(super) asked: Instant,
@@ -63,7 +63,7 @@ pub(super) struct Known<V> {
     pub(super) size: usize,
 }
 
-impl<V: Clone + Send + Sync + 'static> Answers<V> {
+impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
     /// Creates an empty memory for that many bytes of each kind.
     pub(super) fn new(most_yes: usize, most_no: usize) -> Arc<Self> {
         let state = Mutex::new(State {
@@ -87,7 +87,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
     }
 
     /// Remembers an answer in place of any other one to that question, but for one that was asked for later.
-    pub(super) fn put(&self, question: Digest, is_yes: bool, known: Known<V>) {
+    pub(super) fn put(&self, question: Digest, is_yes: bool, known: CachedAnswer<V>) {
         let State { yes, no, .. } = &mut *self.state.lock();
         let is_older = |cache: &&mut Cache<V>| {
             let other = cache.entries.get(&question);
@@ -151,12 +151,17 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
     }
 
     /// Returns the flight of a question, and whether it begins with this call.
-    fn flight<F>(self: &Arc<Self>, question: Digest, since: Option<Instant>, ask: impl Fn() -> F) -> (Flight<V>, bool)
+    fn flight<F>(
+        self: &Arc<Self>,
+        question: Digest,
+        since: Option<Instant>,
+        ask: impl Fn() -> F,
+    ) -> (PendingReview<V>, bool)
     where
         F: Future<Output = ReviewResult<V>> + Send + 'static,
     {
         let mut state = self.state.lock();
-        let is_current = |flight: &&Flight<V>| {
+        let is_current = |flight: &&PendingReview<V>| {
             let has_ended = flight.answer.has_changed().is_err();
             !has_ended && since.is_none_or(|since| flight.begun >= since)
         };
@@ -164,7 +169,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
             return (flight.clone(), false);
         }
         let (sender, answer) = watch::channel(None);
-        let flight = Flight {
+        let flight = PendingReview {
             begun: Instant::now(),
             answer,
         };
@@ -174,7 +179,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
             sender.send_replace(Some(asked.await));
             let mut state = own.state.lock();
             // There may be a later one of the same question.
-            let is_own = |flight: &Flight<V>| sender.subscribe().same_channel(&flight.answer);
+            let is_own = |flight: &PendingReview<V>| sender.subscribe().same_channel(&flight.answer);
             if state.running.get(&question).is_some_and(is_own) {
                 state.running.remove(&question);
             }
@@ -202,7 +207,7 @@ impl<V: Clone> Cache<V> {
     }
 
     /// An answer that is too large is not remembered.
-    fn put(&mut self, question: Digest, known: Known<V>) {
+    fn put(&mut self, question: Digest, known: CachedAnswer<V>) {
         self.remove(&question);
         let bytes = known.bytes();
         if bytes > self.max_bytes / 4 {
@@ -228,7 +233,7 @@ impl<V: Clone> Cache<V> {
     }
 }
 
-impl<V> Known<V> {
+impl<V> CachedAnswer<V> {
     fn bytes(&self) -> usize {
         self.size + OVERHEAD + size_of::<(Self, u64)>()
     }
@@ -258,8 +263,8 @@ mod tests {
         (0..count).map(digest).collect()
     }
 
-    fn known(value: &'static str, size: usize) -> Known<&'static str> {
-        Known {
+    fn known(value: &'static str, size: usize) -> CachedAnswer<&'static str> {
+        CachedAnswer {
             value,
             asked: Instant::now(),
             expires: None,
@@ -269,10 +274,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_fresh_for_a_time_and_until_something_changes_and_a_no_takes_a_yes_back() {
-        let answers = Answers::new(10_000, 10_000);
+        let answers = ReviewCache::new(10_000, 10_000);
         let [one, two] = digests(2).try_into().unwrap();
         answers.put(one, true, known("yes", 0));
-        let short = Known {
+        let short = CachedAnswer {
             expires: Some(Instant::now() + 3 * SECOND),
             ..known("short", 0)
         };
@@ -301,7 +306,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_answers_leave_first_and_no_yes_for_a_no() {
-        let answers = Answers::new(10_000, 10_000);
+        let answers = ReviewCache::new(10_000, 10_000);
         let all = digests(1_000);
         for digest in &all {
             answers.put(*digest, true, known("x", 100));
@@ -323,7 +328,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_is_asked_once_though_its_first_client_leaves() {
-        let (answers, release) = (Answers::new(1, 1), Arc::new(Notify::new()));
+        let (answers, release) = (ReviewCache::new(1, 1), Arc::new(Notify::new()));
         let (asked, one) = (Arc::new(AtomicUsize::new(0)), digests(1)[0]);
         let join = |since| {
             let (answers, asked, release) = (Arc::clone(&answers), Arc::clone(&asked), Arc::clone(&release));
@@ -359,7 +364,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_that_panics_is_not_answered_and_one_that_was_too_much_for_another_is_asked_again() {
-        let (answers, one) = (Answers::<u8>::new(1, 1), digests(1)[0]);
+        let (answers, one) = (ReviewCache::<u8>::new(1, 1), digests(1)[0]);
         let lost = answers
             .run(one, None, || async { std::panic::resume_unwind(Box::new(())) })
             .await;

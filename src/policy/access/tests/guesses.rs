@@ -16,9 +16,9 @@ fn world() -> World {
     std::fs::write(file.path(), format!("alice:{hash}\nbob:{hash}\n")).unwrap();
     let sources = Sources {
         users: Some(Arc::new(passwords::PasswordFile::open(file.path()).unwrap())),
-        ..Sources::clone(&world.access.judge.rules.load().sources)
+        ..Sources::clone(&world.access.judge.config.load().sources)
     };
-    let options = Options::clone(&world.access.judge.rules.load().options);
+    let options = Options::clone(&world.access.judge.config.load().options);
     world.access.apply(options, sources);
     world
 }
@@ -35,7 +35,7 @@ fn login(user: &str, password: &str, client: u32) -> RequestCredentials<'static>
 
 async fn refusal(world: &World, user: &str, password: &str, client: u32) -> Option<RefusalReason> {
     let identified = world.access.authenticate(login(user, password, client)).await;
-    identified.err().map(|denial| denial.refusal)
+    identified.err().map(|denial| denial.reason)
 }
 
 async fn guess(world: &World, user: &str, client: u32, guesses: std::ops::Range<u32>) {
@@ -134,7 +134,7 @@ async fn right_and_wrong_passwords_have_the_same_answer_where_none_is_checked() 
         assert_eq!(refusal(&world, "alice", "correct", 1).await, None);
         sleep(seconds(age)).await;
         let client = Ipv4Addr::from_bits(1).into();
-        let passwords = &world.access.judge.questions.passwords;
+        let passwords = &world.access.judge.reviews.passwords;
         let permits: Vec<_> = std::iter::from_fn(|| passwords.enter(client).now_or_never()).collect();
         let mut waiting = Vec::new();
         for _ in 0..64 {
@@ -159,7 +159,7 @@ async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotte
     let world = world();
     let tickets = Arc::new(Tickets::new(seconds(60)));
     tickets.replace(&BTreeMap::new());
-    let rules = world.access.judge.rules.load_full();
+    let rules = world.access.judge.config.load_full();
     let sources = Sources {
         tickets: Some(tickets),
         ..rules.sources.clone()
@@ -170,7 +170,7 @@ async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotte
     for network in 3..10_000 {
         for number in [10, 11] {
             let wrong = world.identify(&format!("{number:026}"), network).await.unwrap_err();
-            assert_eq!(wrong.refusal, RefusalReason::CredentialsRefused);
+            assert_eq!(wrong.reason, RefusalReason::CredentialsRefused);
         }
     }
     assert_eq!(

@@ -55,7 +55,7 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
             format!("{name}{method:?}{refusal:?}").replace(|character: char| !character.is_ascii_alphanumeric(), "x");
         let identified = world.identify(&token, 1).await;
         assert_eq!(
-            identified.err().map(|denial| denial.refusal),
+            identified.err().map(|denial| denial.reason),
             refusal,
             "{name} {method:?}"
         );
@@ -64,7 +64,7 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
     let asked = world.script.asked();
     for token in [" alice", "al ice", "", "a\u{e9}"] {
         let denial = world.identify(token, 1).await.unwrap_err();
-        assert_eq!(denial.refusal, RefusalReason::CredentialsRefused, "{token:?}");
+        assert_eq!(denial.reason, RefusalReason::CredentialsRefused, "{token:?}");
     }
     assert_eq!(world.script.asked(), asked);
 }
@@ -79,7 +79,7 @@ fn peer(subject: &[(rcgen::DnType, &str)]) -> Arc<ClientTls> {
     let own = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
     Arc::new(ClientTls {
         version: "1.3",
-        identity: Identity::from_certificate(own.der()),
+        identity: CertificateNames::from_certificate(own.der()),
         certificates: vec![own.der().clone()],
     })
 }
@@ -98,7 +98,7 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
         let identified = world.access.authenticate(evidence).await;
         identified
             .map(|subject| subject.user.groups.len())
-            .map_err(|denial| (denial.refusal, denial.phrase().to_owned()))
+            .map_err(|denial| (denial.reason, denial.phrase().to_owned()))
     };
     let (name, group) = (rcgen::DnType::CommonName, rcgen::DnType::OrganizationName);
     let refused = |phrase: &str| Err((RefusalReason::IdentityRefused, phrase.to_owned()));

@@ -17,7 +17,7 @@ async fn a_right_that_is_taken_back_ends_within_a_second() {
     assert!(!has_ended(&alices));
     world.access.changed(&Change::Namespace("team".into()));
     let again = Instant::now();
-    assert_eq!(alices.revoked_or_expired().await, CloseReason::Unauthorized);
+    assert_eq!(alices.revoked_or_expired().await, CloseReason::AccessRevoked);
     assert!(
         again.elapsed() < seconds(1),
         "{:?} {:?}",
@@ -26,7 +26,7 @@ async fn a_right_that_is_taken_back_ends_within_a_second() {
     );
     assert!(!has_ended(&bobs));
     assert_eq!(
-        world.grant("alice", "a").await.unwrap_err().refusal,
+        world.grant("alice", "a").await.unwrap_err().reason,
         RefusalReason::NotAuthorized
     );
     // It is given back: another pair begins.
@@ -62,7 +62,7 @@ async fn a_right_ends_by_two_complete_denials_in_a_row_and_by_nothing_less() {
     }
     world.script.set_access(|_, _| Ok(decision(false)));
     world.access.changed(&Change::Everywhere);
-    assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
+    assert_eq!(grant.revoked_or_expired().await, CloseReason::AccessRevoked);
 }
 
 #[derive(Clone, Default)]
@@ -125,7 +125,7 @@ async fn rights_that_are_taken_back_during_an_outage_end_within_two_seconds_of_i
         })
     });
     for grant in &grants {
-        assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
+        assert_eq!(grant.revoked_or_expired().await, CloseReason::AccessRevoked);
     }
     assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
 }
@@ -145,7 +145,7 @@ async fn changes_without_end_in_one_namespace_delay_no_other_one() {
         grants.push(world.access.authorize(&subject, &target).await.unwrap());
     }
     let subject = world.identify("alice", 1).await.unwrap();
-    let target = world.allowlist.authorize(&"a.other:22".parse().unwrap()).unwrap();
+    let target = world.allowlist.find_target(&"a.other:22".parse().unwrap()).unwrap();
     let alices = world.access.authorize(&subject, &target).await.unwrap();
     for _ in 0..100 {
         world.access.changed(&Change::Namespace("team".into()));
@@ -154,7 +154,7 @@ async fn changes_without_end_in_one_namespace_delay_no_other_one() {
     world.script.set_access(|user, _| Ok(decision(&*user.name != "alice")));
     world.access.changed(&Change::Namespace("other".into()));
     let start = Instant::now();
-    assert_eq!(alices.revoked_or_expired().await, CloseReason::Unauthorized);
+    assert_eq!(alices.revoked_or_expired().await, CloseReason::AccessRevoked);
     assert!(start.elapsed() < seconds(1), "{:?}", start.elapsed());
 }
 
@@ -194,7 +194,7 @@ async fn a_deleted_user_and_a_changed_list_end_their_tunnels_at_once() {
     assert!(has_ended(&alices) && !has_ended(&bobs));
     // The API server still proves it.
     assert_eq!(
-        world.grant("alice", "a").await.unwrap_err().refusal,
+        world.grant("alice", "a").await.unwrap_err().reason,
         RefusalReason::CredentialsRefused
     );
     let lists = |users: &[&str]| UserLists {
@@ -231,7 +231,7 @@ async fn a_deleted_user_proves_nothing_while_the_api_server_still_proves_it() {
     ] {
         sleep(seconds(wait)).await;
         waited += wait;
-        let denied = world.identify("alice", 1).await.err().map(|denial| denial.refusal);
+        let denied = world.identify("alice", 1).await.err().map(|denial| denial.reason);
         assert_eq!(denied, refused, "after {waited} s");
         world.identify("bob", 1).await.unwrap();
     }
@@ -242,7 +242,7 @@ async fn no_answer_of_the_two_seconds_after_a_change_is_remembered_in_its_namesp
     let world = World::new(|_| {});
     world.publish_in([("team", "a".to_owned()), ("other", "b".to_owned())], None);
     let subject = world.identify("alice", 1).await.unwrap();
-    let other = world.allowlist.authorize(&"b.other:22".parse().unwrap()).unwrap();
+    let other = world.allowlist.find_target(&"b.other:22".parse().unwrap()).unwrap();
     let asked = async |target: &Arc<Target>| {
         let before = world.script.accesses.load(Ordering::Relaxed);
         drop(world.access.authorize(&subject, target).await);
@@ -286,7 +286,7 @@ async fn a_right_that_was_given_just_after_it_was_taken_back_ends_two_seconds_la
     world.script.set_access(|_, _| Ok(decision(false)));
     let start = Instant::now();
     for grant in [before, after] {
-        assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
+        assert_eq!(grant.revoked_or_expired().await, CloseReason::AccessRevoked);
     }
     assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
 }
@@ -301,7 +301,7 @@ async fn a_right_that_ends_before_the_tunnel_begins_refuses_it() {
         sleep(seconds(1)).await;
         Ok(())
     });
-    assert_eq!(work.await.unwrap_err().refusal, RefusalReason::NotAuthorized);
+    assert_eq!(work.await.unwrap_err().reason, RefusalReason::NotAuthorized);
     // Also where it is taken back while the decision is still awaited.
     world.script.delay.store(500, Ordering::Relaxed);
     let subject = world.identify("bob", 1).await.unwrap();
@@ -316,8 +316,8 @@ async fn a_right_that_ends_before_the_tunnel_begins_refuses_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
-    for (at_expiry, ends) in [(AtExpiry::Keep, false), (AtExpiry::Close, true)] {
-        let world = World::new(|options| options.at_expiry = at_expiry);
+    for (at_expiry, ends) in [(OnExpiry::Keep, false), (OnExpiry::Close, true)] {
+        let world = World::new(|options| options.on_expiry = at_expiry);
         world.publish(["a".to_owned()], None);
         world.script.set_token(|token| {
             let mut user = user(token);
@@ -339,7 +339,7 @@ async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
             sleep(seconds(1200)).await;
             assert!(!has_ended(&grant));
             // A reload of the rules applies to tunnels that run.
-            world.reload(|options| options.at_expiry = AtExpiry::Close);
+            world.reload(|options| options.on_expiry = OnExpiry::Close);
             assert_eq!(grant.revoked_or_expired().await, CloseReason::Expired);
         }
     }

@@ -24,7 +24,7 @@ fn with(world: &World, tickets: &Arc<Tickets>) {
         tickets: Some(Arc::clone(tickets)),
         ..Sources::default()
     };
-    let options = Options::clone(&world.access.judge.rules.load().options);
+    let options = Options::clone(&world.access.judge.config.load().options);
     world.access.apply(options, sources);
 }
 
@@ -72,7 +72,7 @@ async fn a_ticket_is_a_token_or_the_password_of_any_user_in_any_case_and_asks_no
         .set_access(|user, _| Ok(decision(user.groups.contains(&"admins".into()))));
     world.access.changed(&Change::Everywhere);
     assert_eq!(
-        world.grant(text, "b").await.unwrap_err().refusal,
+        world.grant(text, "b").await.unwrap_err().reason,
         RefusalReason::NotAuthorized
     );
     let page = world.metrics.encode().unwrap();
@@ -96,9 +96,9 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
     .unwrap();
     let sources = Sources {
         users: Some(Arc::new(passwords::PasswordFile::open(file).unwrap())),
-        ..Sources::clone(&world.access.judge.rules.load().sources)
+        ..Sources::clone(&world.access.judge.config.load().sources)
     };
-    let options = Options::clone(&world.access.judge.rules.load().options);
+    let options = Options::clone(&world.access.judge.config.load().options);
     world.access.apply(options, sources);
     let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
@@ -131,7 +131,7 @@ async fn wrong_tickets_are_bounded_for_their_network_and_another_one_gets_in() {
     for _ in 0..10_000 {
         let wrong = NewTicket::new().unwrap();
         let denial = world.identify(wrong.ticket.expose(), 7).await.unwrap_err();
-        bounded += usize::from(denial.refusal == RefusalReason::GuessRate);
+        bounded += usize::from(denial.reason == RefusalReason::GuessRate);
     }
     assert_eq!(bounded, 9900);
     // No guess is judged, not even a right one.
@@ -156,7 +156,7 @@ async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() 
     let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
     let denial = world.grant(minted.ticket.expose(), "b").await.unwrap_err();
     assert_eq!(
-        (denial.refusal, denial.phrase()),
+        (denial.reason, denial.phrase()),
         (RefusalReason::NotAuthorized, "alice may not ssh to b.team")
     );
     // Made narrower while a tunnel runs.
@@ -166,7 +166,7 @@ async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() 
     };
     write(&tickets, &minted, &other);
     world.access.tickets_changed();
-    assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
+    assert_eq!(grant.revoked_or_expired().await, CloseReason::AccessRevoked);
     world.script.set_access(|_, _| Ok(decision(false)));
     world.access.changed(&Change::Everywhere);
     assert!(world.grant(minted.ticket.expose(), "b").await.is_err());
@@ -185,7 +185,7 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     assert!(has_ended(&own) && !has_ended(&others));
     // Between the two steps of a request, too.
     let denial = world.access.authorize(&subject, &world.target("a")).await.unwrap_err();
-    assert_eq!(denial.refusal, RefusalReason::CredentialsRefused);
+    assert_eq!(denial.reason, RefusalReason::CredentialsRefused);
     assert_eq!(
         world.grant(minted.ticket.expose(), "a").await.unwrap_err().phrase(),
         "the ticket is not known, or was taken back"
@@ -199,16 +199,16 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     sleep(seconds(30)).await;
     assert!(!has_ended(&own));
     let denial = world.grant(minted.ticket.expose(), "a").await.unwrap_err();
-    assert_eq!(denial.refusal, RefusalReason::AuthorizationUnavailable);
+    assert_eq!(denial.reason, RefusalReason::AuthorizationUnavailable);
     // Tickets are accepted no more.
     world.access.apply(
-        Options::clone(&world.access.judge.rules.load().options),
+        Options::clone(&world.access.judge.config.load().options),
         Sources {
             reviewer: Some(Arc::clone(&world.script) as Arc<dyn Reviewer>),
             ..Sources::default()
         },
     );
-    assert_eq!(own.revoked_or_expired().await, CloseReason::Unauthorized);
+    assert_eq!(own.revoked_or_expired().await, CloseReason::AccessRevoked);
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,7 +219,7 @@ async fn a_ticket_opens_no_tunnel_five_seconds_after_a_watch_has_lost_the_cluste
     let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
     let refusal = async |ticket: &NewTicket| {
         let denied = world.grant(ticket.ticket.expose(), "a").await.err();
-        denied.map(|denial| denial.refusal)
+        denied.map(|denial| denial.reason)
     };
     let watches = world.access.watches();
     let (watch, other) = (watches.add(), watches.add());
@@ -263,13 +263,13 @@ async fn a_right_that_is_taken_back_ends_the_tunnels_of_a_ticket() {
     let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
     world.script.set_access(|_, _| Ok(decision(false)));
     world.access.changed(&Change::Namespace("team".into()));
-    assert_eq!(grant.revoked_or_expired().await, CloseReason::Unauthorized);
+    assert_eq!(grant.revoked_or_expired().await, CloseReason::AccessRevoked);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ticket_that_expires_is_left_to_at_expiry() {
-    for (at_expiry, ends) in [(AtExpiry::Keep, false), (AtExpiry::Close, true)] {
-        let (world, tickets) = world(|options| options.at_expiry = at_expiry);
+    for (at_expiry, ends) in [(OnExpiry::Keep, false), (OnExpiry::Close, true)] {
+        let (world, tickets) = world(|options| options.on_expiry = at_expiry);
         let minted = NewTicket::new().unwrap();
         write(&tickets, &minted, &ticket(Duration::from_hours(1)));
         let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();

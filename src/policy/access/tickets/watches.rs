@@ -11,15 +11,15 @@ use tokio::time::Instant;
 #[derive(Debug, Default)]
 pub struct Watches {
     /// One that was dropped does not count.
-    watches: Mutex<Vec<Weak<OutOfStep>>>,
+    watches: Mutex<Vec<Weak<StaleSince>>>,
 }
 
 /// A handle of one watch, which counts until its last clone is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch(Arc<OutOfStep>);
+pub(crate) struct Watch(Arc<StaleSince>);
 
 /// The time since when a watch is out of step; `None` while it is in step.
-type OutOfStep = Mutex<Option<Instant>>;
+type StaleSince = Mutex<Option<Instant>>;
 
 impl Watches {
     /// Adds a watch, in step until [`Watch::note`] says otherwise.

@@ -8,9 +8,9 @@ use crate::protocol::resume::reason::EndReason;
 
 /// What the first bytes of a client have led to.
 #[derive(Debug)]
-pub enum Step {
+pub enum AnchorHandshakeStep {
     /// More are needed.
-    Undecided,
+    NeedMore,
     /// A plain SSH client. These bytes are for the target.
     Plain(Vec<u8>),
     /// A client begins a session, and has proved that it has the keys.
@@ -94,7 +94,7 @@ impl AnchorHandshake {
     ///
     /// # Errors
     /// The connection is to be closed behind what is to be sent.
-    pub fn receive(&mut self, bytes: &[u8], key: &AgreementKey) -> Result<Step, EndReason> {
+    pub fn receive(&mut self, bytes: &[u8], key: &AgreementKey) -> Result<AnchorHandshakeStep, EndReason> {
         let step = match &mut self.phase {
             Phase::Line(held) => {
                 held.extend_from_slice(bytes);
@@ -105,13 +105,13 @@ impl AnchorHandshake {
         step.inspect_err(|end| Frame::End(*end).encode(&mut self.output))
     }
 
-    fn read_line(&mut self, key: &AgreementKey) -> Result<Step, EndReason> {
+    fn read_line(&mut self, key: &AgreementKey) -> Result<AnchorHandshakeStep, EndReason> {
         let Phase::Line(held) = &mut self.phase else {
-            return Ok(Step::Undecided);
+            return Ok(AnchorHandshakeStep::NeedMore);
         };
         let (hello, length) = match classify(held) {
-            FirstBytes::NeedMore => return Ok(Step::Undecided),
-            FirstBytes::Plain => return Ok(Step::Plain(std::mem::take(held))),
+            FirstBytes::NeedMore => return Ok(AnchorHandshakeStep::NeedMore),
+            FirstBytes::Plain => return Ok(AnchorHandshakeStep::Plain(std::mem::take(held))),
             FirstBytes::Hello(hello, length) => (hello, length),
             FirstBytes::Malformed => {
                 self.identify();
@@ -131,9 +131,9 @@ impl AnchorHandshake {
         self.output.extend_from_slice(IDENTIFICATION.as_bytes());
     }
 
-    fn read_frames(&mut self, mut bytes: &[u8], key: &AgreementKey) -> Result<Step, EndReason> {
+    fn read_frames(&mut self, mut bytes: &[u8], key: &AgreementKey) -> Result<AnchorHandshakeStep, EndReason> {
         let Phase::Frames(hello, decoder) = &mut self.phase else {
-            return Ok(Step::Undecided);
+            return Ok(AnchorHandshakeStep::NeedMore);
         };
         let before = bytes.len();
         let piece = decoder.next(&mut bytes).map_err(|_| EndReason::Malformed)?;
@@ -144,7 +144,7 @@ impl AnchorHandshake {
         let (received, proof) = match piece {
             Some(Piece::Frame(Frame::Proof { received, mac })) => (received, mac),
             Some(Piece::Data { .. } | Piece::Frame(_)) => return Err(EndReason::Malformed),
-            None => return Ok(Step::Undecided),
+            None => return Ok(AnchorHandshakeStep::NeedMore),
         };
         let hello = *hello;
         let rest = bytes.to_vec();
@@ -155,7 +155,7 @@ impl AnchorHandshake {
                     id,
                     received,
                 };
-                Ok(Step::Resume(ResumeRequest { claim, proof, rest }))
+                Ok(AnchorHandshakeStep::Resume(ResumeRequest { claim, proof, rest }))
             }
             Hello::New { key: client, nonce } => {
                 let nonces = self.nonces(nonce);
@@ -166,7 +166,7 @@ impl AnchorHandshake {
                     received,
                 };
                 let is_proved = received == 0 && keys.is_client(&claim, &proof);
-                let new = Step::New(NewSession { keys, nonces, rest });
+                let new = AnchorHandshakeStep::New(NewSession { keys, nonces, rest });
                 if is_proved { Ok(new) } else { Err(EndReason::Malformed) }
             }
         }

@@ -21,7 +21,7 @@ impl Pair {
     }
 
     /// Lets both talk, `piece` bytes at a time, until the anchor has found something.
-    fn talk(&mut self, key: &AgreementKey, piece: usize) -> Result<anchor_handshake::Step, EndReason> {
+    fn talk(&mut self, key: &AgreementKey, piece: usize) -> Result<anchor_handshake::AnchorHandshakeStep, EndReason> {
         for _ in 0..1000 {
             for bytes in self.welcome.take_output().chunks(piece) {
                 assert!(matches!(
@@ -33,10 +33,10 @@ impl Pair {
             self.sent.extend(&output);
             for bytes in output.chunks(piece) {
                 match self.welcome.receive(bytes, key)? {
-                    anchor_handshake::Step::Undecided => {}
-                    step @ (anchor_handshake::Step::Plain(_)
-                    | anchor_handshake::Step::New(_)
-                    | anchor_handshake::Step::Resume(_)) => {
+                    anchor_handshake::AnchorHandshakeStep::NeedMore => {}
+                    step @ (anchor_handshake::AnchorHandshakeStep::Plain(_)
+                    | anchor_handshake::AnchorHandshakeStep::New(_)
+                    | anchor_handshake::AnchorHandshakeStep::Resume(_)) => {
                         return Ok(step);
                     }
                 }
@@ -65,7 +65,7 @@ fn secrets_of(step: client_handshake::HandshakeStep) -> client_handshake::Handsh
 /// A session that was begun, as both sides have it.
 pub(super) fn begun(key: &AgreementKey, registry: &mut Registry<()>) -> client_handshake::ResumptionSecrets {
     let mut pair = Pair::new(ClientHandshake::begin(), key);
-    let Ok(anchor_handshake::Step::New(new)) = pair.talk(key, 1000) else {
+    let Ok(anchor_handshake::AnchorHandshakeStep::New(new)) = pair.talk(key, 1000) else {
         panic!("no session");
     };
     let id = registry.open(new.keys.clone(), ()).unwrap();
@@ -84,7 +84,7 @@ fn a_session_begins_and_is_resumed_in_whatever_pieces() {
     let mut registry = Registry::new(9).unwrap();
     for piece in [1, 2, 7, 1000] {
         let mut pair = Pair::new(ClientHandshake::begin(), &key);
-        let Ok(anchor_handshake::Step::New(new)) = pair.talk(&key, piece) else {
+        let Ok(anchor_handshake::AnchorHandshakeStep::New(new)) = pair.talk(&key, piece) else {
             panic!("no session");
         };
         assert!(pair.opening.is_proved());
@@ -98,7 +98,7 @@ fn a_session_begins_and_is_resumed_in_whatever_pieces() {
         let secrets = secrets_of(pair.answer(Some(frame)).unwrap()).secrets;
 
         let mut pair = Pair::new(ClientHandshake::resume(secrets, 77).unwrap(), &key);
-        let Ok(anchor_handshake::Step::Resume(resume)) = pair.talk(&key, piece) else {
+        let Ok(anchor_handshake::AnchorHandshakeStep::Resume(resume)) = pair.talk(&key, piece) else {
             panic!("no claim");
         };
         assert_eq!(resume.claim.received, 77);
@@ -163,10 +163,12 @@ fn a_plain_target_and_a_plain_client_are_left_alone() {
     let mut welcome = AnchorHandshake::new(&key).unwrap();
     assert!(matches!(
         welcome.receive(b"SSH-2.0-", &key),
-        Ok(anchor_handshake::Step::Undecided)
+        Ok(anchor_handshake::AnchorHandshakeStep::NeedMore)
     ));
     let step = welcome.receive(b"OpenSSH_9.9\r\n\0\0", &key).unwrap();
-    assert!(matches!(step, anchor_handshake::Step::Plain(bytes) if bytes == b"SSH-2.0-OpenSSH_9.9\r\n\0\0"));
+    assert!(
+        matches!(step, anchor_handshake::AnchorHandshakeStep::Plain(bytes) if bytes == b"SSH-2.0-OpenSSH_9.9\r\n\0\0")
+    );
 }
 
 /// As behind a middlebox that holds the announcement back until the target has sent an identification.
@@ -187,7 +189,7 @@ fn a_client_that_was_sent_the_target_first_bytes_begins_a_session_all_the_same()
             Ok(client_handshake::HandshakeStep::NeedMore)
         ));
         let step = welcome.receive(&opening.take_output(), &key).unwrap();
-        let anchor_handshake::Step::New(new) = step else {
+        let anchor_handshake::AnchorHandshakeStep::New(new) = step else {
             panic!("{step:?}")
         };
         let claim = ResumeClaim {
@@ -219,7 +221,7 @@ fn an_unknown_session_and_a_stolen_id_get_the_same_answer() {
     };
     for secrets in [stolen, unknown] {
         let mut pair = Pair::new(ClientHandshake::resume(secrets, 0).unwrap(), &key);
-        let Ok(anchor_handshake::Step::Resume(resume)) = pair.talk(&key, 1000) else {
+        let Ok(anchor_handshake::AnchorHandshakeStep::Resume(resume)) = pair.talk(&key, 1000) else {
             panic!("no claim");
         };
         assert_eq!(
@@ -237,7 +239,10 @@ fn a_replayed_exchange_proves_nothing() {
     let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
     let mut pair = Pair::new(ClientHandshake::begin(), &key);
-    assert!(matches!(pair.talk(&key, 1000), Ok(anchor_handshake::Step::New(_))));
+    assert!(matches!(
+        pair.talk(&key, 1000),
+        Ok(anchor_handshake::AnchorHandshakeStep::New(_))
+    ));
     let replayed = AnchorHandshake::new(&key)
         .unwrap()
         .receive(&pair.sent, &key)
@@ -245,12 +250,12 @@ fn a_replayed_exchange_proves_nothing() {
     assert_eq!(replayed, EndReason::Malformed);
 
     let mut pair = Pair::new(ClientHandshake::resume(begun(&key, &mut registry), 0).unwrap(), &key);
-    let Ok(anchor_handshake::Step::Resume(resume)) = pair.talk(&key, 1000) else {
+    let Ok(anchor_handshake::AnchorHandshakeStep::Resume(resume)) = pair.talk(&key, 1000) else {
         panic!("no claim");
     };
     assert!(registry.prove(&resume.claim, &resume.proof).is_ok());
     let step = AnchorHandshake::new(&key).unwrap().receive(&pair.sent, &key).unwrap();
-    let anchor_handshake::Step::Resume(replayed) = step else {
+    let anchor_handshake::AnchorHandshakeStep::Resume(replayed) = step else {
         panic!("{step:?}")
     };
     assert_eq!(replayed.proof, resume.proof);
@@ -329,7 +334,7 @@ fn a_new_session_begins_at_its_first_byte_and_has_an_id() {
     ];
     for (id, received, is_right) in answers {
         let mut pair = Pair::new(ClientHandshake::begin(), &key);
-        let Ok(anchor_handshake::Step::New(new)) = pair.talk(&key, 1000) else {
+        let Ok(anchor_handshake::AnchorHandshakeStep::New(new)) = pair.talk(&key, 1000) else {
             panic!("no session");
         };
         let claim = ResumeClaim {

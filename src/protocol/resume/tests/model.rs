@@ -220,12 +220,14 @@ impl World {
             }
             let up = cut(opening.take_output(), &mut max);
             match welcome.receive(&up, &self.key).unwrap() {
-                anchor_handshake::Step::Resume(resume) => {
+                anchor_handshake::AnchorHandshakeStep::Resume(resume) => {
                     down.extend(welcome.take_output());
                     self.attach_anchor(&resume, &mut down);
                 }
-                anchor_handshake::Step::Undecided => {}
-                anchor_handshake::Step::Plain(_) | anchor_handshake::Step::New(_) => panic!("no claim"),
+                anchor_handshake::AnchorHandshakeStep::NeedMore => {}
+                anchor_handshake::AnchorHandshakeStep::Plain(_) | anchor_handshake::AnchorHandshakeStep::New(_) => {
+                    panic!("no claim")
+                }
             }
             if max == 0 {
                 return;

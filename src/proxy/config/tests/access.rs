@@ -7,12 +7,12 @@ mod warnings;
 
 /// Access control in [`FULL`].
 pub(super) fn everything() -> crate::policy::access::Options {
-    use crate::policy::access::{AtExpiry, Check, Cleartext, Issuer, Jwks, Kubernetes, Mode};
+    use crate::policy::access::{Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry};
     crate::policy::access::Options {
         mode: Mode::Enforce,
         cleartext: Cleartext::Allow,
         hide_names: true,
-        at_expiry: AtExpiry::Close,
+        on_expiry: OnExpiry::Close,
         kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
         kubernetes: Some(Kubernetes {
             enabled: true,
@@ -61,7 +61,7 @@ pub(super) fn everything() -> crate::policy::access::Options {
 
 /// All findings of a text, one a line.
 fn said(text: &str, purpose: Purpose) -> Vec<String> {
-    let report = match Loaded::from_reader("f", text.as_bytes(), &Overrides::default(), purpose) {
+    let report = match LoadedConfig::from_reader("f", text.as_bytes(), &Overrides::default(), purpose) {
         Ok(loaded) => loaded.report,
         Err(report) => report,
     };
@@ -333,7 +333,7 @@ fn a_kubeconfig_is_used_by_all_that_reads_a_cluster_or_is_a_fault() {
             expected.collect::<Vec<_>>(),
             "{text}"
         );
-        let served = Loaded::from_reader("f", text.as_bytes(), &Overrides::default(), Purpose::Serve);
+        let served = LoadedConfig::from_reader("f", text.as_bytes(), &Overrides::default(), Purpose::Serve);
         assert_eq!(
             served.unwrap().config.access.kubeconfig,
             followed.map(Into::into),

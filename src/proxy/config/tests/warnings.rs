@@ -4,7 +4,7 @@ use super::*;
 
 /// All findings of a text, under these flags.
 fn said(text: &str, by: &Overrides) -> String {
-    match Loaded::from_reader("f", text.as_bytes(), by, Purpose::Serve) {
+    match LoadedConfig::from_reader("f", text.as_bytes(), by, Purpose::Serve) {
         Ok(loaded) => loaded.report.to_string(),
         Err(report) => format!("refused: {report}"),
     }
@@ -46,7 +46,7 @@ fn a_configuration_without_a_target_is_warned_of() {
         ""
     );
     assert_eq!(said("{}", &flags(&[], &["a:1=1.1.1.1:1"])), "");
-    let without_a_file = Loaded::from_file(None, &Overrides::default(), Purpose::Serve).unwrap();
+    let without_a_file = LoadedConfig::from_file(None, &Overrides::default(), Purpose::Serve).unwrap();
     assert_eq!(
         without_a_file.report.to_string(),
         format!("warning: allowlist: {NO_TARGET}")
@@ -144,7 +144,7 @@ fn a_file_of_the_cluster_that_is_missing_is_a_fault_for_check_and_a_warning_for_
              static: [{{name: a:1, addresses: [1.1.1.1:1]}}]\n",
             absent.display()
         );
-        match Loaded::from_reader("f", text.as_bytes(), &Overrides::default(), purpose) {
+        match LoadedConfig::from_reader("f", text.as_bytes(), &Overrides::default(), purpose) {
             Ok(loaded) => (true, loaded.report.to_string()),
             Err(report) => (false, report.to_string()),
         }

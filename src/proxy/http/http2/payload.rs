@@ -11,7 +11,7 @@ use super::send_buffer::Slice;
 /// Bytes of one stream that h2 has to write. The drop earns credit for those that it has written.
 #[derive(Debug)]
 pub(super) struct Payload {
-    memory: Memory,
+    memory: PayloadBytes,
     /// The bytes that h2 has written so far.
     written: usize,
     /// For the last payload of a stream: dropped when all that was written has been flushed.
@@ -20,7 +20,7 @@ pub(super) struct Payload {
 }
 
 #[derive(Debug)]
-enum Memory {
+enum PayloadBytes {
     Copied {
         bytes: Vec<u8>,
         start: usize,
@@ -33,7 +33,7 @@ impl Payload {
     /// A tunnel's bytes, with the permits that they hold until they are written.
     pub(super) fn copied(bytes: Vec<u8>, permits: Option<OwnedSemaphorePermit>, outgoing: &Outgoing) -> Self {
         Self {
-            memory: Memory::Copied {
+            memory: PayloadBytes::Copied {
                 bytes,
                 start: 0,
                 _permits: permits,
@@ -47,7 +47,7 @@ impl Payload {
     /// A tunnel's bytes in their send buffer.
     pub(super) fn buffered(slice: Slice, outgoing: &Outgoing) -> Self {
         Self {
-            memory: Memory::Buffered(slice),
+            memory: PayloadBytes::Buffered(slice),
             written: 0,
             flushed: None,
             outgoing: outgoing.clone(),
@@ -67,15 +67,15 @@ impl Payload {
 impl Buf for Payload {
     fn remaining(&self) -> usize {
         match &self.memory {
-            Memory::Copied { bytes, start, .. } => bytes.len() - start,
-            Memory::Buffered(slice) => slice.len(),
+            PayloadBytes::Copied { bytes, start, .. } => bytes.len() - start,
+            PayloadBytes::Buffered(slice) => slice.len(),
         }
     }
 
     fn chunk(&self) -> &[u8] {
         match &self.memory {
-            Memory::Copied { bytes, start, .. } => bytes.get(*start..).unwrap_or_default(),
-            Memory::Buffered(slice) => {
+            PayloadBytes::Copied { bytes, start, .. } => bytes.get(*start..).unwrap_or_default(),
+            PayloadBytes::Buffered(slice) => {
                 self.outgoing.zero_copy().offer(slice);
                 slice.bytes()
             }
@@ -85,8 +85,8 @@ impl Buf for Payload {
     fn advance(&mut self, count: usize) {
         self.written += count;
         match &mut self.memory {
-            Memory::Copied { bytes, start, .. } => *start = bytes.len().min(*start + count),
-            Memory::Buffered(slice) => slice.advance(count),
+            PayloadBytes::Copied { bytes, start, .. } => *start = bytes.len().min(*start + count),
+            PayloadBytes::Buffered(slice) => slice.advance(count),
         }
     }
 }

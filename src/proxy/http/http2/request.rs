@@ -56,7 +56,7 @@ impl Exchange for Request {
         let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
         let target: Authority = target.map_err(RefusalReason::Malformed)?;
         if self.head.headers.len() > MAX_FIELDS {
-            return Err(RefusalReason::HeadTooLarge);
+            return Err(RefusalReason::RequestHeaderTooLarge);
         }
         let lengths = self.head.headers.get_all(header::CONTENT_LENGTH);
         if lengths.iter().any(|length| length != "0") {
@@ -79,9 +79,9 @@ impl Exchange for Request {
     /// Completes at a reset only. END_STREAM is a half-close: unlike a FIN, no close(2) can be behind it.
     async fn client_gone(&mut self) -> RefusalReason {
         match poll_fn(|context| self.respond.poll_reset(context)).await {
-            Ok(_) => RefusalReason::ClientLeft,
+            Ok(_) => RefusalReason::ClientDisconnected,
             // The connection has ended.
-            Err(error) => refusal_of(&stream_error(error), RefusalReason::ClientLeft),
+            Err(error) => refusal_of(&stream_error(error), RefusalReason::ClientDisconnected),
         }
     }
 
@@ -94,15 +94,15 @@ impl Exchange for Request {
             answer.headers_mut().insert(end_notice::FIELD, marker);
         }
         let send = self.respond.send_response(answer, false);
-        let send = send.map_err(|_| RefusalReason::ClientLeft)?;
+        let send = send.map_err(|_| RefusalReason::ClientDisconnected)?;
         Ok((Stream::new(self.receive, send, self.outgoing), Vec::new()))
     }
 
     async fn refuse(mut self, denial: &Refusal) -> Option<Stream> {
-        if denial.refusal == RefusalReason::Malformed(Malformed::NoAuthority) {
+        if denial.reason == RefusalReason::Malformed(Malformed::NoAuthority) {
             // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
             self.respond.send_reset(Reason::PROTOCOL_ERROR);
-        } else if denial.refusal.is_answered()
+        } else if denial.reason.is_answered()
             // An error means that the client has reset the stream.
             && let Ok(send) = self.respond.send_response(answer(denial), false)
         {
@@ -121,7 +121,7 @@ impl Exchange for Request {
 /// The head of a refusal. The phrase is in `Proxy-Status` (RFC 9209), too.
 fn answer(denial: &Refusal) -> Response<()> {
     let mut answer = Response::new(());
-    *answer.status_mut() = StatusCode::from_u16(denial.refusal.status()).unwrap_or_default();
+    *answer.status_mut() = StatusCode::from_u16(denial.reason.status()).unwrap_or_default();
     let details = match denial.details() {
         Some(details) => format!("{}: {details}", denial.phrase()),
         None => denial.phrase().to_owned(),

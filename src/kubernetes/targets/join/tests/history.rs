@@ -59,7 +59,7 @@ fn follow(targets: &mut BTreeMap<TargetId, ServiceTarget>, settled: TargetUpdate
 proptest! {
     #[test]
     fn any_history_gives_the_targets_of_a_rebuild(history in prop::collection::vec(events(), 0..80)) {
-        let mut join = Join::new(rules());
+        let mut join = ClusterObjects::new(rules());
         let mut targets = BTreeMap::new();
         let mut objects: BTreeMap<(u8, Key), Object> = BTreeMap::new();
         for event in history {
@@ -80,7 +80,7 @@ proptest! {
             }
         }
         follow(&mut targets, join.recompute());
-        let mut rebuilt = Join::new(join.rules.clone());
+        let mut rebuilt = ClusterObjects::new(join.rules.clone());
         let objects_put: Vec<_> = objects.keys().cloned().collect();
         for ((_, key), object) in objects {
             rebuilt.put(key, object);
@@ -93,7 +93,7 @@ proptest! {
             let put = objects_put.iter().filter(|(known, _)| *known == kind as u8);
             prop_assert_eq!(known, put.map(|(_, key)| key.clone()).collect());
         }
-        let mut copy = Join::new(join.rules.clone());
+        let mut copy = ClusterObjects::new(join.rules.clone());
         for (key, object) in join.objects() {
             copy.put(key, object);
         }

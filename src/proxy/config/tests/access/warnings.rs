@@ -69,7 +69,7 @@ fn targets_that_no_user_reaches_are_warned_of() {
         ..Overrides::default()
     };
     let text = with_alice("access: {mode: report, oidc: [{issuer: i, audiences: [a], jwks: https://a/b}]}");
-    let loaded = Loaded::from_reader("f", text.as_bytes(), &by, Purpose::Serve).unwrap();
+    let loaded = LoadedConfig::from_reader("f", text.as_bytes(), &by, Purpose::Serve).unwrap();
     assert!(
         loaded.report.to_string().contains("no user may reach flag:1"),
         "{}",

@@ -50,14 +50,14 @@ impl AddressClass {
 
 /// The addresses that may be dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Guards {
+pub(crate) struct AddressFilter {
     /// `allowed_cidrs`; empty for all networks without dangerous addresses.
     allowed: Vec<IpNet>,
     /// The addresses of this host.
     own: HashSet<IpAddr>,
 }
 
-impl Guards {
+impl AddressFilter {
     /// Guards that allow these networks, or without any all networks, and of either only harmless addresses.
     pub(crate) fn new(allowed: &[IpNet]) -> Self {
         Self {
@@ -220,15 +220,15 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    fn guards(allowed: &[&str]) -> Guards {
+    fn guards(allowed: &[&str]) -> AddressFilter {
         let allowed: Vec<_> = allowed.iter().map(|net| net.parse().unwrap()).collect();
-        Guards {
+        AddressFilter {
             allowed,
             own: ["10.1.2.3".parse().unwrap(), "fd00::3".parse().unwrap()].into(),
         }
     }
 
-    fn check(guards: &Guards, address: &str) -> Result<(), AddressClass> {
+    fn check(guards: &AddressFilter, address: &str) -> Result<(), AddressClass> {
         guards.check(address.parse().unwrap())
     }
 

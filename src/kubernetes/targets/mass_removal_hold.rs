@@ -14,7 +14,7 @@ use crate::kubernetes::objects::model::Key;
 
 /// The guard of one source.
 #[derive(Debug, Default)]
-pub(crate) struct MassRemovalGuard {
+pub(crate) struct MassRemovalHold {
     held: Option<HeldRemovals>,
 }
 
@@ -31,7 +31,7 @@ struct HeldRemovals {
     missing_since: Instant,
 }
 
-impl MassRemovalGuard {
+impl MassRemovalHold {
     /// Takes a complete list, and returns the objects to remove: all `known` ones that it misses, or none while the
     /// removals are held.
     pub(crate) fn check_list(&mut self, known: Vec<Key>, listed: &HashSet<&Key>, now: Instant) -> Vec<Key> {
@@ -112,14 +112,14 @@ mod tests {
     }
 
     /// The number of removals after a list.
-    fn removals(guard: &mut MassRemovalGuard, known: &[Key], list: &[Key], now: Instant) -> usize {
+    fn removals(guard: &mut MassRemovalHold, known: &[Key], list: &[Key], now: Instant) -> usize {
         guard.check_list(known.to_vec(), &list.iter().collect(), now).len()
     }
 
     #[test]
     fn a_list_that_lost_most_is_held_until_it_is_confirmed() {
         let (known, now) = (keys(0..30), Instant::now());
-        let mut guard = MassRemovalGuard::default();
+        let mut guard = MassRemovalHold::default();
         assert_eq!(removals(&mut guard, &known, &keys(0..16), now), 14);
         assert_eq!(
             removals(&mut guard, &known, &keys(0..15), now),
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn held_objects_are_released_after_five_minutes_but_for_those_observed() {
         let (known, now) = (keys(0..30), Instant::now());
-        let mut guard = MassRemovalGuard::default();
+        let mut guard = MassRemovalHold::default();
         assert_eq!(removals(&mut guard, &known, &[], now), 0);
         guard.confirm(&known[7]);
         assert_eq!(guard.release(now + MAX_HOLD - Duration::from_secs(1)), []);
@@ -163,7 +163,7 @@ mod tests {
     fn a_list_without_any_object_is_held_for_five_minutes_however_often_it_is_repeated() {
         for (known, first) in [(keys(0..30), 0), (keys(0..1), 0), (keys(0..30), 2)] {
             let now = Instant::now();
-            let mut guard = MassRemovalGuard::default();
+            let mut guard = MassRemovalHold::default();
             let earlier = now - Duration::from_secs(10);
             assert_eq!(removals(&mut guard, &known, &known[..first], earlier), 0);
             let since = if first == 0 { earlier } else { now };
@@ -175,7 +175,7 @@ mod tests {
             assert_eq!(removals(&mut guard, &known, &[], since + MAX_HOLD), known.len());
             assert!(!guard.is_active());
         }
-        let mut guard = MassRemovalGuard::default();
+        let mut guard = MassRemovalHold::default();
         assert_eq!(removals(&mut guard, &[], &[], Instant::now()), 0);
         assert!(!guard.is_active(), "events have deleted all objects before");
     }

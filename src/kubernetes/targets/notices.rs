@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::guards::AddressClass;
+use super::address_filter::AddressClass;
 use crate::kubernetes::objects::annotations::AnnotationError;
 use crate::kubernetes::objects::model::Key;
 use crate::kubernetes::writes::event_recorder::ServiceEvent;
@@ -86,12 +86,12 @@ impl ServiceNotice {
 
 /// The lines of the current minute. Tenants cause them, so their number is bounded.
 #[derive(Debug)]
-pub(super) struct RemarkLog {
+pub(super) struct NoticeLog {
     minute: Instant,
     lines: u32,
 }
 
-impl Default for RemarkLog {
+impl Default for NoticeLog {
     fn default() -> Self {
         Self {
             minute: Instant::now(),
@@ -100,7 +100,7 @@ impl Default for RemarkLog {
     }
 }
 
-impl RemarkLog {
+impl NoticeLog {
     /// Writes a remark, unless the minute has had its lines.
     pub(super) fn write(&mut self, remark: &ServiceNotice) {
         if self.minute.elapsed() >= Duration::from_secs(60) {
