@@ -163,10 +163,10 @@ impl SessionRegistry {
         })
     }
 
-    /// Opens a session, and forgets the [least useful](least_useful) one for it if there are too many.
+    /// Opens a session, and forgets the [least useful](eviction_candidate) one for it if there are too many.
     ///
     /// # Errors
-    /// [`End::TooManySessions`].
+    /// [`EndReason::TooManySessions`].
     pub(super) fn open(self: &Arc<Self>, keys: Keys) -> Result<SessionGuard, EndReason> {
         let (sender, resumptions) = mpsc::channel(QUEUED_RESUMPTIONS);
         let account = Arc::new(SessionStatus {
@@ -197,7 +197,7 @@ impl SessionRegistry {
     /// The way to the task of a session, for a client that has proved that it is its own.
     ///
     /// # Errors
-    /// [`End::NoSuchSession`].
+    /// [`EndReason::NoSuchSession`].
     pub(super) fn authenticate(&self, claim: &ResumeClaim, proof: &Mac) -> Result<mpsc::Sender<Resumption>, EndReason> {
         let mut registry = self.registry.lock();
         let (_, handle) = registry.prove(claim, proof)?;

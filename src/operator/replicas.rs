@@ -107,7 +107,7 @@ impl Replicas {
     /// All of the items that a query is for, merged.
     ///
     /// # Errors
-    /// See [`find`](Self::find). A replica without an answer is in [`Listed::replicas`].
+    /// See [`find`](Self::find). A replica without an answer is in [`MergedList::replicas`].
     pub async fn list<T: Item>(&self, query: &Query) -> Result<MergedList<T>, DiscoveryError> {
         let ask = |replica| async move { merge::all(&replica, query).await };
         Ok(merge::merge(self.each(ask).await?, query))

@@ -123,7 +123,7 @@ impl Access {
     /// Decides whether the subject may reach the target: the one that is dialled, by whatever name it was asked for.
     ///
     /// # Errors
-    /// [`Refusal::NotAuthorized`], or [`Refusal::AccessUnknown`].
+    /// [`RefusalReason::NotAuthorized`], or [`RefusalReason::AuthorizationUnavailable`].
     pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<TunnelGrant, Refusal> {
         // Before the question: what is revoked while it is asked is revoked for this grant, too.
         let active = self.grants.get_or_insert(subject, target);

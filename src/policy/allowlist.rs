@@ -45,7 +45,7 @@ impl Allowlist {
     /// The target of an authority.
     ///
     /// # Errors
-    /// [`Refusal::NotAllowed`] for an unknown name or port; [`Refusal::AllowlistUnknown`] instead, as long as the Services
+    /// [`RefusalReason::NotAllowed`] for an unknown name or port; [`RefusalReason::AllowlistNotReady`] instead, as long as the Services
     /// of the cluster are not known completely.
     pub fn find_target(&self, authority: &Authority) -> Result<Arc<Target>, RefusalReason> {
         let table = self.table.load();
@@ -68,7 +68,7 @@ impl Allowlist {
     /// The endpoints of a target. If it has none it waits for one, since a pod may be about to start.
     ///
     /// # Errors
-    /// [`Refusal::NoEndpoint`] after [`Options::wait_for_ready`], or [`Refusal::TargetStarting`] while it starts; [`Refusal::NotAllowed`] when the target leaves the
+    /// [`RefusalReason::NoEndpoint`] after [`Options::wait_for_ready`], or [`RefusalReason::TargetStarting`] while it starts; [`RefusalReason::NotAllowed`] when the target leaves the
     /// allowlist.
     pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Refusal> {
         let timeout = self.table.load().options.wait_for_ready;

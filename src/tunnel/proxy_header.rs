@@ -52,7 +52,7 @@ pub enum Version {
 /// No byte behind the header is read.
 ///
 /// # Errors
-/// [`Refusal::UntrustedProxy`], [`Refusal::BadProxyHeader`], [`Refusal::NoRequest`] or [`Refusal::ClientLeft`].
+/// [`RefusalReason::UntrustedProxy`], [`RefusalReason::BadProxyHeader`], [`RefusalReason::PortProbe`] or [`RefusalReason::ClientDisconnected`].
 pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Result<Option<AddressPair>, RefusalReason> {
     let Policy::Required { trusted } = policy else {
         return Ok(None);

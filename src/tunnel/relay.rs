@@ -49,7 +49,7 @@ pub async fn relay<D: Transport>(
     close
 }
 
-/// How a tunnel has ended, before its transports are [let go](let_go).
+/// How a tunnel has ended, before its transports are [closed](finish).
 #[derive(Clone, Copy, Debug)]
 pub struct RelayEnd {
     /// The side and the reason.

@@ -2,7 +2,7 @@
 //!
 //! Its client is one of its own: no question waits for a list of the [follower](crate::kubernetes::api::follower), and
 //! its requests are told apart in the server's audit log. A question has one deadline for everything. Each failure is an
-//! [`Unavailable`], which no caller may take for a no.
+//! [`ReviewError`], which no caller may take for a no.
 
 use std::collections::HashMap;
 use std::fmt;

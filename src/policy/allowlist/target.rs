@@ -237,7 +237,7 @@ impl Target {
     /// Takes one of its slots for tunnels.
     ///
     /// # Errors
-    /// [`Refusal::TargetClosed`] or [`Refusal::TargetFull`].
+    /// [`RefusalReason::TargetClosed`] or [`RefusalReason::TargetFull`].
     pub fn take_slot(&self) -> Result<Slot, Refusal> {
         if self.terms.load().limits.is_closed || self.is_cordoned() {
             return Err(RefusalReason::TargetClosed.into());
@@ -262,7 +262,7 @@ impl Target {
     /// Takes one of its slots for dials, at once or after the requests that came before.
     ///
     /// # Errors
-    /// [`Refusal::TargetBusy`].
+    /// [`RefusalReason::TargetBusy`].
     pub async fn begin_dial(&self, timeouts: QueueTimeouts) -> Result<Permit, RefusalReason> {
         let dials = self.get_or_init(&self.dials, |limits| Arc::new(DialQueue::new(limits.caps.dials)));
         dials.acquire(timeouts).await.ok_or(RefusalReason::TargetBusy)
@@ -271,7 +271,7 @@ impl Target {
     /// Checks that a client with this identity may have a tunnel.
     ///
     /// # Errors
-    /// [`Refusal::ClientNotAllowed`].
+    /// [`RefusalReason::ClientNotAllowed`].
     pub fn check_client(&self, identity: Option<&CertificateNames>) -> Result<(), Refusal> {
         match (&self.terms.load().allowed_clients, identity) {
             (None, _) => Ok(()),
@@ -305,7 +305,7 @@ impl Target {
     /// The result of `work`, unless the target leaves the allowlist first.
     ///
     /// # Errors
-    /// The error of `work`, or [`Refusal::NotAllowed`].
+    /// The error of `work`, or [`RefusalReason::NotAllowed`].
     pub async fn while_listed<T>(
         &self,
         work: impl Future<Output = Result<T, RefusalReason>>,

@@ -74,7 +74,7 @@ pub enum Event {
     /// The program takes no more bytes. The session goes on until the caller ends it.
     SinkFailed(io::Error),
     /// Both sides have said that the session is over, and all that was received has been passed on. The end is that of
-    /// the other side, or [`End::Malformed`] if the other side broke the protocol.
+    /// the other side, or [`EndReason::Malformed`] if the other side broke the protocol.
     Over(EndReason),
 }
 

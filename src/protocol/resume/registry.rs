@@ -29,7 +29,7 @@ impl<S> Registry<S> {
     /// Adds a session under a new random id.
     ///
     /// # Errors
-    /// [`End::TooManySessions`] if there are too many. The session is not kept.
+    /// [`EndReason::TooManySessions`] if there are too many. The session is not kept.
     pub fn open(&mut self, keys: Keys, session: S) -> Result<SessionId, EndReason> {
         if self.is_full() {
             return Err(EndReason::TooManySessions);
@@ -46,7 +46,7 @@ impl<S> Registry<S> {
     /// The session that a client claims, if it has proved that it is its own, and its keys.
     ///
     /// # Errors
-    /// [`End::NoSuchSession`], whether there is no such session or it is another's: a client that has only the id cannot tell.
+    /// [`EndReason::NoSuchSession`], whether there is no such session or it is another's: a client that has only the id cannot tell.
     pub fn prove(&mut self, claim: &ResumeClaim, proof: &Mac) -> Result<(&Keys, &mut S), EndReason> {
         let entry = self.sessions.get_mut(&claim.id);
         let keys = entry.as_ref().map_or(&self.decoy, |(keys, _)| keys);

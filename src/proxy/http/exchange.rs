@@ -54,12 +54,12 @@ pub trait Exchange: Sized + Send {
     /// it.
     ///
     /// # Errors
-    /// [`Refusal::ClientLeft`].
+    /// [`RefusalReason::ClientDisconnected`].
     fn accept(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
     /// Sends the refusal. The transport has to be closed gently then, without a look at what came behind the head: with
     /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left; after
-    /// [`Refusal::TlsRecord`] the close sends the alert.
+    /// [`RefusalReason::TlsRecord`] the close sends the alert.
     fn refuse(self, denial: &Refusal) -> impl Future<Output = Option<Self::Transport>> + Send;
 
     /// The program that has sent the request, and the target that it has asked for, as it was sent.

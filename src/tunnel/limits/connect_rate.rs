@@ -43,7 +43,7 @@ impl ConnectRate {
     /// Counts a connect from that [network](super::owners::network). One that is refused does not count.
     ///
     /// # Errors
-    /// [`Refusal::ConnectRate`]: the client has reached its connect rate.
+    /// [`RefusalReason::ConnectRate`]: the client has reached its connect rate.
     pub fn count(&self, network: IpAddr) -> Result<(), RefusalReason> {
         let mut state = self.0.lock();
         let State { caps, due, kept } = &mut *state;

@@ -32,7 +32,7 @@ pub use super::software::Software;
 /// tunnel: it does not speak SSH, and the other side's bytes are not for it.
 ///
 /// # Errors
-/// How the tunnel ends: [`Reason::NotSsh`], or as a relay would.
+/// How the tunnel ends: [`CloseReason::NotSsh`], or as a relay would.
 pub async fn exchange<D: Transport>(
     transports: &mut Transports<D>,
     meter: &Meter,

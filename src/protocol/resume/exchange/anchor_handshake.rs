@@ -41,7 +41,7 @@ pub struct ResumeRequest {
     pub rest: Vec<u8>,
 }
 
-/// The exchange of one connection. It ends when it has returned anything but [`Step::NeedMore`].
+/// The exchange of one connection. It ends when it has returned anything but [`AnchorHandshakeStep::NeedMore`].
 ///
 /// It holds one line at most, or one frame.
 #[derive(Debug)]

@@ -70,7 +70,7 @@ impl From<ProtocolError> for HandshakeError {
     }
 }
 
-/// The exchange of one connection. It ends when it has returned anything but [`Step::NeedMore`].
+/// The exchange of one connection. It ends when it has returned anything but [`HandshakeStep::NeedMore`].
 #[derive(Debug)]
 pub struct ClientHandshake {
     purpose: Purpose,
