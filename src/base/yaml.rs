@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use self::diagnostic::{Diagnostics, Position};
 use self::tree::Node;
 
-/// Reads what a file may have at most, and a byte more, which [`tree`] refuses.
+/// Reads what a file may have at most, and a byte more, which `tree` refuses.
 pub(crate) fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;

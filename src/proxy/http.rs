@@ -20,7 +20,7 @@ pub enum RefusalMode {
     /// By status, reason phrase and body.
     #[default]
     Http,
-    /// In band to the [programs](Program::SshProxyCommand) that SSH clients run, by HTTP to all others: a 200, and behind it
+    /// In band to the [programs](ClientProgram::SshProxyCommand) that SSH clients run, by HTTP to all others: a 200, and behind it
     /// an SSH disconnect with the sentence, which SSH clients print.
     Auto,
     /// In band to all but `switchboard connect`, which needs the status.

@@ -150,7 +150,7 @@ struct ResumableWindow {
 }
 
 impl Drain {
-    /// Counts a tunnel as open. A connection that never has a tunnel does not make a drain [`Cut`](Drained::Cut).
+    /// Counts a tunnel as open. A connection that never has a tunnel does not make a drain [`Cut`](DrainResult::Cut).
     pub fn opened(&self) -> TunnelGuard {
         TunnelGuard::new(Arc::clone(&self.counts))
     }

@@ -1,6 +1,6 @@
 //! Asks the API server which user a token proves, and what a user may do.
 //!
-//! Its client is one of its own: no question waits for a list of the [follower](crate::kubernetes::api::follower), and
+//! Its client is one of its own: no question waits for a list of the [follower](crate::kubernetes::api::watcher), and
 //! its requests are told apart in the server's audit log. A question has one deadline for everything. Each failure is an
 //! [`ReviewError`], which no caller may take for a no.
 

@@ -142,7 +142,7 @@ pub(super) fn body_excerpt(text: &str) -> String {
     excerpt(text.trim(), MAX_SHOWN)
 }
 
-/// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`MAX_PAGE_ITEMS`](super::listing::MAX_PAGE_ITEMS).
+/// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`MAX_PAGE_ITEMS`](super::merge::MAX_PAGE_ITEMS).
 const MAX_BODY: usize = 32 << 20;
 /// In bytes: far more than a process says of its drain.
 const MAX_ACKNOWLEDGEMENT: usize = 1 << 20;

@@ -152,7 +152,7 @@ impl Driver {
         Attachment { stream, attachment }
     }
 
-    /// Lets a connection carry a new session from the client's [proof](HeldDirection::is_proved) on: frames go out before the
+    /// Lets a connection carry a new session from the client's [proof](ClientHandshake::is_proved) on: frames go out before the
     /// anchor has answered, which takes as long as the anchor's connection to its target. The caller bounds that time, up
     /// to [`Event::Confirmed`].
     pub fn attach_early<S>(&mut self, stream: S, mut opening: Box<ClientHandshake>) -> Attachment<S> {

@@ -78,7 +78,7 @@ impl Budget {
         }
     }
 
-    /// Changes it; tunnels that wait follow within [`LONGEST_WAIT`](super::bucket::LONGEST_WAIT).
+    /// Changes it; tunnels that wait follow within [`LONGEST_WAIT`](super::bucket::MAX_WAIT).
     pub fn set(&self, rate: Rate, burst: Size) {
         self.limit.set(rate, burst);
     }

@@ -53,7 +53,7 @@ pub struct EarlyData {
     pub upload: Vec<u8>,
     /// From the target.
     pub download: Vec<u8>,
-    /// What looks at the beginnings of both directions, if anything does; as with [`TargetRules::is_inspected`]. Here, where it takes
+    /// What looks at the beginnings of both directions, if anything does; as with [`RelayConfig::is_inspected`]. Here, where it takes
     /// no memory of an idle tunnel.
     pub inspector: Option<Arc<dyn InspectPrefix>>,
 }

@@ -232,7 +232,7 @@ pub(in crate::proxy::http::http2) fn stream_error(error: h2::Error) -> io::Error
     }
 }
 
-/// The error of a stream that the client has reset. "The endpoint uses [CANCEL] to indicate that the stream is no longer
+/// The error of a stream that the client has reset. "The endpoint uses CANCEL to indicate that the stream is no longer
 /// needed" (RFC 9113 section 7); NO_ERROR says that there is none.
 pub(super) fn reset_error(reason: Reason) -> io::Error {
     match reason {
