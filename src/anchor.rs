@@ -29,7 +29,7 @@ use crate::daemon::readiness::{Condition, Readiness};
 use crate::net::listener;
 use crate::protocol::resume::keys::{AgreementKey, CryptoError};
 use crate::protocol::resume::reason::EndReason;
-use crate::tunnel::exposition;
+use crate::tunnel::exposition::{self, declare::raise_to};
 use crate::tunnel::limits::TotalCaps;
 use crate::tunnel::limits::descriptors::{FdLimit, TooFewFds};
 use crate::tunnel::limits::slots::Slots;
@@ -223,13 +223,11 @@ fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
             metrics.sessions.set([state], sessions);
         }
         metrics.memory.set(as_gauge(shared.sessions.memory().used()));
-        metrics.exchanging.set(as_gauge(shared.handshakes.len()));
+        metrics.handshakes_in_progress.set(as_gauge(shared.handshakes.len()));
         metrics.plain.set(shared.plain.taken().into());
         metrics.plain_bytes(&shared.plain_bytes);
-        metrics.lines_left_out.set(as_gauge(shared.lines.left_out()));
-        metrics
-            .log_lines_dropped
-            .set(as_gauge(shared.lines.logs.lines_dropped()));
+        raise_to(&metrics.access_log_lines_dropped, shared.lines.left_out() as u64);
+        raise_to(&metrics.log_lines_dropped, shared.lines.logs.lines_dropped() as u64);
         metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
     })
 }

@@ -3,7 +3,7 @@
 use prometheus::{IntCounter, IntGauge, Registry, Result};
 
 use crate::tunnel::direction::{Both, Direction};
-use crate::tunnel::exposition::declare::{Counters, Gauges, counter, counters, gauge, gauges};
+use crate::tunnel::exposition::declare::{Counters, Gauges, counter, counters, gauge, gauges, raise_to};
 use crate::tunnel::exposition::{page, registry};
 use crate::tunnel::relay::meter::Totals;
 
@@ -20,7 +20,7 @@ pub struct Metrics {
     /// Connections that have begun to carry a session, its first one included.
     pub attachments: IntCounter,
     /// Connections in the exchange.
-    pub exchanging: IntGauge,
+    pub handshakes_in_progress: IntGauge,
     /// Open plain connections.
     pub plain: IntGauge,
     /// Bytes that sessions keep.
@@ -30,9 +30,9 @@ pub struct Metrics {
     /// Pauses of the listener.
     pub accept_paused: IntCounter,
     /// Access lines that were left out.
-    pub lines_left_out: IntGauge,
+    pub access_log_lines_dropped: IntCounter,
     /// Log lines dropped.
-    pub log_lines_dropped: IntGauge,
+    pub log_lines_dropped: IntCounter,
     registry: Registry,
 }
 
@@ -64,7 +64,7 @@ impl Metrics {
         Ok(Self {
             sessions: gauges(registry, "switchboard_anchor_sessions", sessions, &["state"])?,
             session_ends: counters(registry, "switchboard_anchor_session_ends_total", ends, &["reason"])?,
-            exchanges: counters(registry, "switchboard_anchor_exchanges_total", exchanges, &["result"])?,
+            exchanges: counters(registry, "switchboard_anchor_handshakes_total", exchanges, &["result"])?,
             bytes: counters(
                 registry,
                 "switchboard_anchor_bytes_total",
@@ -72,7 +72,11 @@ impl Metrics {
                 &["direction", "kind"],
             )?,
             attachments: counter(registry, "switchboard_anchor_attachments_total", attachments)?,
-            exchanging: gauge(registry, "switchboard_anchor_exchanges", "Connections in the exchange.")?,
+            handshakes_in_progress: gauge(
+                registry,
+                "switchboard_anchor_handshakes_in_progress",
+                "Connections in the exchange.",
+            )?,
             plain: gauge(
                 registry,
                 "switchboard_anchor_plain_connections",
@@ -85,8 +89,8 @@ impl Metrics {
                 "The setting --memory.",
             )?,
             accept_paused: counter(registry, "switchboard_anchor_accept_paused_total", accept_paused)?,
-            lines_left_out: gauge(registry, "switchboard_anchor_access_lines_left_out", left_out)?,
-            log_lines_dropped: gauge(registry, "switchboard_log_lines_dropped", dropped)?,
+            access_log_lines_dropped: counter(registry, "switchboard_anchor_access_log_lines_dropped_total", left_out)?,
+            log_lines_dropped: counter(registry, "switchboard_log_lines_dropped_total", dropped)?,
             registry: registry.clone(),
         })
     }
@@ -100,7 +104,7 @@ impl Metrics {
     pub fn plain_bytes(&self, totals: &Totals) {
         for direction in Direction::ALL {
             let counter = self.bytes.with_labels([direction.label(), "plain"]);
-            counter.inc_by(totals.bytes(direction).saturating_sub(counter.get()));
+            raise_to(&counter, totals.bytes(direction));
         }
     }
 

@@ -189,7 +189,7 @@ impl Access {
             metrics,
         } = &*self.judge;
         metrics
-            .access_pairs
+            .access_active_grants
             .set(i64::try_from(self.grants.len()).unwrap_or(i64::MAX));
         for (cache, entries) in questions.sizes() {
             metrics.access_cache_entries.set([cache], entries);

@@ -13,6 +13,7 @@ use crate::daemon::admin::api::{Refusals, RefusalsByReason};
 use crate::daemon::admin::{DrainStatus, Handlers, Routes, caller};
 use crate::daemon::readiness::Readiness;
 use crate::proxy::connection::Shared;
+use crate::tunnel::exposition::declare::raise_to;
 
 mod diagnosis;
 mod events;
@@ -92,8 +93,10 @@ fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
             .allowlist_name_conflicts
             .set(as_gauge(shared.allowlist.conflicts()));
         shared.access.count();
-        let dropped = shared.access_log.logs.lines_dropped();
-        metrics.log_lines_dropped.set(as_gauge(dropped));
+        raise_to(
+            &metrics.log_lines_dropped,
+            shared.access_log.logs.lines_dropped() as u64,
+        );
         metrics.encode().unwrap_or_else(|error| format!("# {error}\n"))
     })
 }

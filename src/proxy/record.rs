@@ -170,7 +170,7 @@ impl<'a> RequestRecord<'a> {
         let outcome = Outcome::Refused(refusal);
         self.observe_answer(Some(outcome));
         if self.answered == AnswerKind::Ssh {
-            self.telemetry.metrics.answers_in_band.inc();
+            self.telemetry.metrics.in_band_disconnects.inc();
         }
         self.telemetry.registry.refusals.count(outcome.reason());
         let refused = || Event::Refused(Arc::new(RefusedRequest::new(&self.info, outcome)));
@@ -272,7 +272,7 @@ impl Drop for TunnelRecord<'_> {
             .observe(tunnel.start.established.elapsed().as_secs_f64());
         self.held.series.tunnels_active.dec();
         if self.is_logged {
-            metrics.answers_in_band.inc();
+            metrics.in_band_disconnects.inc();
         }
         let [client, target] = tunnel.last_rtt().map(Option::unwrap_or_default);
         telemetry.access_log.write(&AccessLine {
@@ -306,7 +306,7 @@ impl NotSshReporter {
     /// Counts and notes that side, unless the tunnel has one already.
     fn refuses(&self, side: Side) {
         if self.seen.not_ssh.set(side).is_ok() {
-            self.metrics.reported_refusals.count(["ssh_only"]);
+            self.metrics.report_only_refusals.count(["ssh_only"]);
         }
     }
 }

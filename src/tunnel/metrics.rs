@@ -30,11 +30,11 @@ metrics! {
     /// Requests answered, by status code and reason.
     pub connect_requests: Counters<2> = counters("switchboard_connect_requests_total", &["code", "reason"]);
     /// Clients that were told in band, by an SSH disconnect, why they have no session.
-    pub answers_in_band: IntCounter = counter("switchboard_answers_in_band_total");
+    pub in_band_disconnects: IntCounter = counter("switchboard_in_band_disconnects_total");
     /// Tunnels that ended, by reason and by the side that ended them.
     pub tunnels_closed: Counters<2> = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
     /// Tunnels that a rule would have refused, were it not for `allowlist.report`, by rule.
-    pub reported_refusals: Counters<1> = counters("switchboard_reported_refusals_total", &["rule"]);
+    pub report_only_refusals: Counters<1> = counters("switchboard_report_only_refusals_total", &["rule"]);
     /// Seconds of a dial, all its tries together, whether it succeeded or not.
     pub dial_duration: Histogram = histogram("switchboard_dial_duration_seconds", &FAST);
     /// Seconds from the accept to the answer.
@@ -52,7 +52,7 @@ metrics! {
     /// Names that both a Service and `allowlist.static` claim.
     pub allowlist_name_conflicts: IntGauge = gauge("switchboard_allowlist_name_conflicts");
     /// 1 while a list from the cluster that lost all or most of its objects is held back.
-    pub allowlist_shrink_held: IntGauge = gauge("switchboard_allowlist_shrink_held");
+    pub allowlist_removals_held: IntGauge = gauge("switchboard_allowlist_removals_held");
     /// Listed namespaces that count as empty because the API server forbids to read them.
     pub allowlist_namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
     /// When the allowlist was last known to be current, in seconds since 1970.
@@ -86,9 +86,9 @@ metrics! {
     /// Tickets, those that have expired included, and entries that are none.
     pub access_tickets: Gauges<1> = gauges("switchboard_access_tickets", &["state"]);
     /// Users with tunnels to a target: pairs of one user, or one credential of it, and one target.
-    pub access_pairs: IntGauge = gauge("switchboard_access_pairs");
+    pub access_active_grants: IntGauge = gauge("switchboard_access_active_grants");
     /// Credentials that came over a connection in clear, where others can read them.
-    pub access_burnt: IntCounter = counter("switchboard_access_burnt_credentials_total");
+    pub access_cleartext_credentials: IntCounter = counter("switchboard_access_cleartext_credentials_total");
     /// TLS handshakes that succeeded, by version, and whether they resumed an earlier session.
     pub tls_handshakes: Counters<2> = counters("switchboard_tls_handshakes_total", &["version", "resumed"]);
     /// TLS handshakes that failed, by cause.
@@ -107,7 +107,7 @@ metrics! {
     /// Reloads refused because of faults in the file.
     pub config_reload_failures: IntCounter = counter("switchboard_config_reload_failures_total");
     /// Log lines dropped because they were not read fast enough, or could not be written.
-    pub log_lines_dropped: IntGauge = gauge("switchboard_log_lines_dropped");
+    pub log_lines_dropped: IntCounter = counter("switchboard_log_lines_dropped_total");
     /// Always 1; the version is a label.
     pub build_info: Gauges<1> = gauges("switchboard_build_info", &["version"]);
 
@@ -171,7 +171,7 @@ impl Metrics {
             self.activity_reports.zero([result]);
         }
         for rule in ["ssh_only", "access"] {
-            self.reported_refusals.zero([rule]);
+            self.report_only_refusals.zero([rule]);
         }
     }
 

@@ -112,7 +112,7 @@ fn an_ssh_client_is_told_in_band_and_the_log_has_the_true_status() {
         page.value(r#"connect_requests_total{code="403",reason="not_allowed"}"#),
         3.0
     );
-    assert_eq!(page.value("answers_in_band_total"), 5.0);
+    assert_eq!(page.value("in_band_disconnects_total"), 5.0);
     proxy.settles("connections_active", 0.0);
     proxy.process.signal(Signal::TERM);
 }

@@ -36,7 +36,7 @@ fn access_lines_that_cannot_be_written_are_counted_and_seldom_reported() {
         let mut server = Server::start_into(switchboard(&["serve", "--config", settings.path()]), stdout);
         for lost in 1..=5 {
             server.answer("other:22");
-            server.settles("log_lines_dropped", f64::from(lost));
+            server.settles("log_lines_dropped_total", f64::from(lost));
         }
         let messages = messages(&mut server);
         let reports: Vec<_> = messages.iter().filter(|line| line.contains(error)).collect();
@@ -64,7 +64,7 @@ fn a_log_that_is_full_counts_what_it_loses_and_goes_on_once_there_is_space() {
         fs::read_to_string(&path).unwrap().ends_with('\n').then_some(())
     });
     server.answer("torn:22");
-    server.settles("log_lines_dropped", 1.0);
+    server.settles("log_lines_dropped_total", 1.0);
     let torn = fs::read_to_string(&path).unwrap();
     assert!(torn.len() == 1024 && !torn.ends_with('\n'), "{torn}");
     log.set_len(0).unwrap();
@@ -256,7 +256,7 @@ fn a_stalled_reader_of_the_access_log_does_not_keep_the_process() {
         for _ in 0..1_000 {
             server.tunnel("devbox:22", &target);
         }
-        (server.scrape().value("log_lines_dropped") > 0.0).then_some(())
+        (server.scrape().value("log_lines_dropped_total") > 0.0).then_some(())
     });
     server.process.signal(Signal::TERM);
     assert_eq!(server.process.exit_status(), 0);

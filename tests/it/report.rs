@@ -23,7 +23,7 @@ fn settings(target: &Target, report: bool, more: &str) -> String {
 }
 
 fn reported(page: &Page, rule: &str) -> f64 {
-    page.value(&format!("reported_refusals_total{{rule=\"{rule}\"}}"))
+    page.value(&format!("report_only_refusals_total{{rule=\"{rule}\"}}"))
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl<'a> Audit<'a> {
         self.must("listeners", now.listeners, first.listeners);
         self.must("other descriptors", now.others, first.others);
         self.must("pipes in use", number(page.value("pipes_in_use")), 0);
-        self.must("log lines dropped", number(page.value("log_lines_dropped")), 0);
+        self.must("log lines dropped", number(page.value("log_lines_dropped_total")), 0);
         self.most_pipes = self.most_pipes.max(now.pipes);
         if minutes > self.warm_up {
             // Tunnels come and go: what is left without theirs must not grow.

@@ -354,7 +354,7 @@ impl Reconciler {
             source.feed.wants_list.store(wants_list, Ordering::Relaxed);
         }
         let is_held = self.sources.iter().any(|source| source.removal_hold.is_active());
-        self.outputs.metrics.allowlist_shrink_held.set(i64::from(is_held));
+        self.outputs.metrics.allowlist_removals_held.set(i64::from(is_held));
     }
 
     /// Shows the number of namespaces that count as empty.

@@ -47,7 +47,7 @@ impl AccessDecider {
     ) -> Result<Subject, Refusal> {
         if let Err(refusal) = evidence.check_transport(rules.options.cleartext) {
             if evidence.credential.is_some() {
-                self.metrics.access_burnt.inc();
+                self.metrics.access_cleartext_credentials.inc();
             }
             return Err(refusal.into());
         }

@@ -352,7 +352,7 @@ async fn no_series_has_a_user_in_it_and_what_is_burnt_is_counted() {
     let page = world.metrics.encode().unwrap();
     assert!(!page.contains("alice"), "{page}");
     for line in [
-        "switchboard_access_burnt_credentials_total 1",
+        "switchboard_access_cleartext_credentials_total 1",
         "switchboard_access_requests_total{method=\"token_review\",result=\"allowed\"} 1",
         "switchboard_access_requests_total{method=\"none\",result=\"credentials_in_clear\"} 1",
         "switchboard_access_cache_entries{cache=\"proved\"} 1",

@@ -103,7 +103,7 @@ async fn authorize_user(
 /// Counts a denial that does not count, if the allowlist is to be reported about.
 fn report(target: &Target, pending: &PendingRequest<'_>) {
     if target.reports() {
-        pending.shared.metrics.reported_refusals.count(["access"]);
+        pending.shared.metrics.report_only_refusals.count(["access"]);
     }
 }
 

@@ -11,6 +11,11 @@ pub(crate) fn counter(registry: &Registry, name: &str, help: &str) -> Result<Int
     registered(registry, IntCounter::new(name, help)?)
 }
 
+/// Raises a counter to a total that is counted elsewhere.
+pub(crate) fn raise_to(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
+}
+
 /// A gauge without labels.
 pub(crate) fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge> {
     registered(registry, IntGauge::new(name, help)?)

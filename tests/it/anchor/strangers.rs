@@ -174,11 +174,11 @@ fn hellos_that_never_go_on_keep_neither_clients_out_nor_memory() {
             let page = eventually("each exchange is open or over", || {
                 let page = anchor.0.scrape();
                 let results =
-                    |(series, &count): (&String, &f64)| series.contains("anchor_exchanges_total").then_some(count);
+                    |(series, &count): (&String, &f64)| series.contains("anchor_handshakes_total").then_some(count);
                 let over: f64 = page.values.iter().filter_map(results).sum();
-                (over + page.value("anchor_exchanges") == peers.len() as f64).then_some(page)
+                (over + page.value("anchor_handshakes_in_progress") == peers.len() as f64).then_some(page)
             });
-            assert!(page.value("anchor_exchanges") <= 512.0);
+            assert!(page.value("anchor_handshakes_in_progress") <= 512.0);
         }
         anchor.0.scrape().values["process_resident_memory_bytes"]
     };

@@ -113,7 +113,7 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
             stage.api.delete(&service("team-a", "news"));
             stage.proxy.refuses("news.team-a:22", 403).await;
         }
-        let held = stage.proxy.metric("switchboard_allowlist_shrink_held", "").await;
+        let held = stage.proxy.metric("switchboard_allowlist_removals_held", "").await;
         assert!(held == Some(1.0) || !early(), "{held:?}");
         remains(&stage, &mut tunnel, early).await;
         is_held(&stage, 0.0).await;
@@ -179,7 +179,7 @@ fn events_that_delete_most_apply_at_once() {
             stage.api.delete(&service("team-a", &format!("svc-{index}")));
         }
         stage.proxy.refuses("svc-29.team-a:22", 403).await;
-        let held = stage.proxy.metric("switchboard_allowlist_shrink_held", "").await;
+        let held = stage.proxy.metric("switchboard_allowlist_removals_held", "").await;
         assert_eq!(held, Some(0.0));
         let messages = stage.proxy.messages();
         assert!(!messages.contains("a list has lost"), "{messages}");
@@ -249,7 +249,7 @@ async fn remains(stage: &Stage, tunnel: &mut Tunnel, early: impl Fn() -> bool) {
 /// Waits until a list is held back (1) or none is (0).
 async fn is_held(stage: &Stage, expected: f64) {
     eventually("a list is held back, or none", async || {
-        stage.proxy.metric("switchboard_allowlist_shrink_held", "").await == Some(expected)
+        stage.proxy.metric("switchboard_allowlist_removals_held", "").await == Some(expected)
     })
     .await;
 }

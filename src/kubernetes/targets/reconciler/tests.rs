@@ -117,7 +117,7 @@ async fn a_list_that_lost_most_objects_is_held_and_listed_again_soon() {
     stage.take(0, services(30));
     stage.take(1, Event::Listed(Vec::new()));
     stage.take(0, services(1));
-    assert!(stage.shows("switchboard_allowlist_shrink_held 1"));
+    assert!(stage.shows("switchboard_allowlist_removals_held 1"));
     assert_eq!(stage.authorize("s29.n:22"), Ok(()));
     let wants_list = |stage: &Stage| stage.reconciler.sources[0].feed.wants_list.load(Ordering::Relaxed);
     assert!(wants_list(&stage));
@@ -125,7 +125,7 @@ async fn a_list_that_lost_most_objects_is_held_and_listed_again_soon() {
     assert!(wants_list(&stage));
     advance(Duration::from_secs(20)).await;
     stage.take(0, services(1));
-    assert!(stage.shows("switchboard_allowlist_shrink_held 0"));
+    assert!(stage.shows("switchboard_allowlist_removals_held 0"));
     assert!(!wants_list(&stage));
     assert_eq!(stage.authorize("s29.n:22"), Err(RefusalReason::NotAllowed));
 }
