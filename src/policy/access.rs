@@ -210,10 +210,10 @@ const RESULTS: [&str; 8] = [
     "credentials_required",
     "credentials_refused",
     "guess_rate",
-    "credentials_in_clear",
+    "cleartext_credentials",
     "identity_refused",
     "not_authorized",
-    "access_unknown",
+    "authorization_unavailable",
 ];
 
 #[cfg(test)]

@@ -233,9 +233,9 @@ fn each_answer_is_counted_by_its_code_and_reason() {
             "method_not_allowed",
             Some("GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_owned()),
         ),
-        ("408", "head_timeout", Some("CONN".to_owned())),
-        ("431", "head_too_large", Some("A".repeat(17_000))),
-        ("499", "no_request", None),
+        ("408", "request_header_timeout", Some("CONN".to_owned())),
+        ("431", "request_header_too_large", Some("A".repeat(17_000))),
+        ("499", "port_probe", None),
         ("504", "dial_timeout", Some(request("silent:22"))),
     ];
     let mut expected = Vec::new();

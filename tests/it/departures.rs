@@ -35,7 +35,7 @@ fn a_client_that_leaves_during_the_dial_ends_the_dial() {
             let answered = proxy.scrape().counted("connect_requests_total");
             assert_eq!(
                 answered,
-                [(r#"code="499",reason="client_left""#.to_owned(), 1.0)],
+                [(r#"code="499",reason="client_disconnected""#.to_owned(), 1.0)],
                 "{early}"
             );
         }

@@ -246,7 +246,7 @@ fn evicted_connections_of_http_2_do_not_linger() {
     let active = || proxy.scrape().value("connections_active");
     assert!(active() < 100.0, "{}", active());
     proxy.settles("connections_active", 10.0);
-    proxy.settles(r#"connect_requests_total{code="503",reason="crowded"}"#, 290.0);
+    proxy.settles(r#"connect_requests_total{code="503",reason="evicted"}"#, 290.0);
     drop(stay);
     proxy.settles("connections_active", 0.0);
 }

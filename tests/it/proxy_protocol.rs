@@ -202,7 +202,7 @@ fn a_probe_without_a_request_is_not_logged() {
         probe.finish();
         probe.expect_end();
     }
-    server.settles(r#"connect_requests_total{code="499",reason="no_request"}"#, 3.0);
+    server.settles(r#"connect_requests_total{code="499",reason="port_probe"}"#, 3.0);
     // No line for any of them.
     drop(server.client(["PROXY UNKNOWN\r\n", &request("b:22")].concat()).rest());
     assert!(server.process.stdout.next().unwrap().contains("not_allowed"));
@@ -273,7 +273,7 @@ fn haproxys_health_checks_pass_and_count_as_no_request() {
     let server = server(&trusting("127.0.0.1/32"), target.address());
     let check = "check inter 50ms check-send-proxy";
     let _haproxy = HaProxy::relay(&format!("server s {} send-proxy-v2 {check}", server.public()));
-    let probes = r#"connect_requests_total{code="499",reason="no_request"}"#;
+    let probes = r#"connect_requests_total{code="499",reason="port_probe"}"#;
     eventually("three health checks", || {
         (server.scrape().value(probes) >= 3.0).then_some(())
     });

@@ -121,7 +121,7 @@ fn a_trickling_head_is_refused_at_its_deadline_from_the_accept() {
         client.expect_end();
         assert!(start.elapsed() >= HEAD);
     }
-    proxy.settles(r#"connect_requests_total{code="408",reason="head_timeout"}"#, 3.0);
+    proxy.settles(r#"connect_requests_total{code="408",reason="request_header_timeout"}"#, 3.0);
     proxy.settles("connections_active", 0.0);
 }
 

@@ -253,6 +253,6 @@ fn a_connection_without_a_byte_gets_no_answer() {
     probe.finish();
     probe.expect_end();
     proxy.client("").reset();
-    proxy.settles(r#"connect_requests_total{code="499",reason="no_request"}"#, 2.0);
+    proxy.settles(r#"connect_requests_total{code="499",reason="port_probe"}"#, 2.0);
     proxy.settles("connections_active", 0.0);
 }

@@ -322,7 +322,7 @@ fn a_tls_handshake_ends_at_its_deadline_and_garbage_at_once() {
     let mut leaving = proxy.client([0x16, 3]);
     leaving.finish();
     leaving.expect_end();
-    proxy.settles("tls_handshake_failures_total{cause=\"client_left\"}", 1.0);
+    proxy.settles("tls_handshake_failures_total{cause=\"client_disconnected\"}", 1.0);
     // The head's deadline counts from the accept: a handshake does not begin it anew.
     let slow = settings("optional", &[&server], "") + "timeouts: {head: 1s, tls_handshake: 1m}\n";
     let proxy = Proxy::start(&slow);

@@ -51,7 +51,7 @@ impl Scene {
     #[track_caller]
     fn are_served<const N: usize>(&self, others: [Peer; N]) {
         self.proxy
-            .settles(r#"connect_requests_total{code="503",reason="crowded"}"#, 1.0);
+            .settles(r#"connect_requests_total{code="503",reason="evicted"}"#, 1.0);
         for mut client in others {
             client.send(request("devbox:22"));
             client.expect(CONFIRMATION);

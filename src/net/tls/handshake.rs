@@ -103,7 +103,7 @@ impl FailureCause {
     /// The value of the label `cause`.
     pub fn label(self) -> &'static str {
         match self {
-            Self::ClientLeft => "client_left",
+            Self::ClientLeft => "client_disconnected",
             Self::Timeout => "timeout",
             Self::NotTls => "not_tls",
             Self::Incompatible => "incompatible",

@@ -354,7 +354,7 @@ async fn no_series_has_a_user_in_it_and_what_is_burnt_is_counted() {
     for line in [
         "switchboard_access_cleartext_credentials_total 1",
         "switchboard_access_requests_total{method=\"token_review\",result=\"allowed\"} 1",
-        "switchboard_access_requests_total{method=\"none\",result=\"credentials_in_clear\"} 1",
+        "switchboard_access_requests_total{method=\"none\",result=\"cleartext_credentials\"} 1",
         "switchboard_access_cache_entries{cache=\"proved\"} 1",
         "switchboard_access_reviews_total{kind=\"token\",result=\"answered\"} 1",
     ] {

@@ -31,7 +31,7 @@ refusals! {
         "too many wrong credentials from this network or for this user";
     /// The connection is in clear, where a credential can be read by others.
     CleartextCredentials =>
-        403, "credentials_in_clear", Proxy, "http_request_denied", None, 1,
+        403, "cleartext_credentials", Proxy, "http_request_denied", None, 1,
         "credentials need TLS: use an https:// proxy";
     /// What the client has proved to be is no user here, such as two users at once, or one of the cluster's own.
     IdentityRefused =>
@@ -43,11 +43,11 @@ refusals! {
         Phrase::of_target("the user may not ssh to ", "");
     /// The source of users or rights does not answer, and has not answered this question lately.
     AuthorizationUnavailable =>
-        503, "access_unknown", Proxy, "destination_unavailable", Some(5), 10,
+        503, "authorization_unavailable", Proxy, "destination_unavailable", Some(5), 10,
         "access cannot be decided at the moment, try again";
     /// The certificate of the connection's handshake has expired or been revoked since, or its authority is gone.
     CertificateInvalidated =>
-        403, "certificate_lapsed", Proxy, "http_request_denied", None, 10,
+        403, "certificate_invalidated", Proxy, "http_request_denied", None, 10,
         "the client certificate is no longer valid, reconnect";
     /// The port requires TLS, and the client has begun without it.
     TlsRequired =>
@@ -67,11 +67,11 @@ refusals! {
         "only CONNECT is served here";
     /// The head was not complete before its deadline.
     RequestHeaderTimeout =>
-        408, "head_timeout", Proxy, "http_request_error", None, 1,
+        408, "request_header_timeout", Proxy, "http_request_error", None, 1,
         "the request head did not arrive in time";
     /// The head is larger than 16 KiB or has more than 64 fields.
     RequestHeaderTooLarge =>
-        431, "head_too_large", Proxy, "http_request_error", None, 1,
+        431, "request_header_too_large", Proxy, "http_request_error", None, 1,
         "the request head is too large";
     /// The target's host answered the dial with a reset.
     TargetRefused =>
@@ -123,11 +123,11 @@ refusals! {
         Phrase::from("the proxy has reached its tunnel limit").advising(", try again later");
     /// The request was the oldest unfinished one, of its client or of all, when their limit was reached.
     Evicted =>
-        503, "crowded", Proxy, "connection_limit_reached", Some(1), 1,
+        503, "evicted", Proxy, "connection_limit_reached", Some(1), 1,
         "too many requests are incomplete, try again";
     /// The target is unknown, and the allowlist incomplete: the first list of the cluster has not arrived.
     AllowlistNotReady =>
-        503, "allowlist_unknown", Proxy, "destination_unavailable", Some(1), 10,
+        503, "allowlist_not_ready", Proxy, "destination_unavailable", Some(1), 10,
         "the allowlist is not loaded yet, try again";
     /// The port requires a PROXY protocol header, and the peer is not trusted to send one.
     UntrustedProxy =>
@@ -143,15 +143,15 @@ refusals! {
         "the proxy is shutting down, try again";
     /// The process is out of descriptors, or of memory for sockets.
     OutOfSockets =>
-        503, "exhausted", Proxy, "connection_limit_reached", Some(1), 10,
+        503, "out_of_sockets", Proxy, "connection_limit_reached", Some(1), 10,
         "the proxy is out of sockets, try again";
     /// The client left before it had an answer.
     ClientDisconnected =>
-        499, "client_left", Client, "http_request_error", None, 10,
+        499, "client_disconnected", Client, "http_request_error", None, 10,
         "the client left";
     /// The connection closed without a byte: a port probe, not a request.
     PortProbe =>
-        499, "no_request", Client, "http_request_error", None, 1,
+        499, "port_probe", Client, "http_request_error", None, 1,
         "no request";
     /// The HTTP/2 connection was ended for too many frames that carry nothing (RFC 9113 section 10.5).
     Flood =>

@@ -121,5 +121,5 @@ fn a_certificate_that_is_revoked_before_the_request_opens_nothing() {
     let mut answer = [0; 13];
     client.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 403 ");
-    server.process.stdout.find("\"certificate_lapsed\"");
+    server.process.stdout.find("\"certificate_invalidated\"");
 }

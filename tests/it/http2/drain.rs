@@ -126,7 +126,7 @@ fn a_connection_whose_tunnels_have_ended_is_closed_after_the_head_timeout() {
     peer.event("closed", 0);
     proxy.settles("connections_active", 0.0);
     // It had its tunnel: there is nothing more to be said of it.
-    proxy.settles("connect_requests_total{code=\"408\",reason=\"head_timeout\"}", 0.0);
+    proxy.settles("connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}", 0.0);
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn a_connection_without_a_request_gets_goaway_and_counts_as_a_late_head() {
         Raw::connect(proxy.public()).goaway().map(u64::from),
         Some(code::NO_ERROR)
     );
-    proxy.settles("connect_requests_total{code=\"408\",reason=\"head_timeout\"}", 1.0);
+    proxy.settles("connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}", 1.0);
     let mut silent = proxy.client("PRI * HTTP/2.0\r\n\r\n");
     // Our SETTINGS, and the end.
     silent.rest();
-    proxy.settles("connect_requests_total{code=\"408\",reason=\"head_timeout\"}", 2.0);
+    proxy.settles("connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}", 2.0);
     proxy.settles("connections_active", 0.0);
 }
 

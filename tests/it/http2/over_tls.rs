@@ -81,7 +81,7 @@ fn a_revoked_certificate_gets_no_further_tunnel_on_an_open_connection() {
         peer.expect(1, "still here");
     }
     server.settles(
-        "connect_requests_total{code=\"403\",reason=\"certificate_lapsed\"}",
+        "connect_requests_total{code=\"403\",reason=\"certificate_invalidated\"}",
         1.0,
     );
     target.expect_no_connection();

@@ -290,6 +290,6 @@ fn a_stream_that_is_reset_before_its_answer_ends_the_dial() {
     target.expect_dials(1);
     peer.tell(&format!("reset 1 {}", code::CANCEL));
     target.expect_dials(0);
-    let left = "connect_requests_total{code=\"499\",reason=\"client_left\"}";
+    let left = "connect_requests_total{code=\"499\",reason=\"client_disconnected\"}";
     eventually("it is counted", || (proxy.scrape().value(left) == 1.0).then_some(()));
 }
