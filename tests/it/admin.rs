@@ -130,7 +130,7 @@ fn each_ending_of_a_tunnel_shows_zero_before_its_first() {
         "truncated",
         "lifetime",
         "drained",
-        "revoked",
+        "target_removed",
         "not_ssh",
         "io",
         "panic",

@@ -91,13 +91,13 @@ const ENDINGS: [Ending; 6] = [
             world.server.process.signal(Signal::HUP);
         },
         said: "the proxy ended the session: devbox:22 has left the allowlist",
-        logged: "revoked",
+        logged: "target_removed",
     },
     Ending {
         settings: "",
         end: |world| fs::write(&world.users, LINE.replace("alice", "bob")).unwrap(),
         said: "the proxy ended the session: the user may no longer ssh to devbox:22",
-        logged: "unauthorized",
+        logged: "access_revoked",
     },
     Ending {
         settings: "",

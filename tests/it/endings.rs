@@ -134,7 +134,7 @@ const ENDINGS: [Ending; 13] = [
         },
     },
     Ending {
-        reason: "revoked",
+        reason: "target_removed",
         by: "proxy",
         settings: "",
         play: |client, server, proxy| {

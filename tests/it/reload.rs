@@ -88,7 +88,7 @@ fn targets_come_and_go_and_only_those_that_go_lose_their_tunnels() {
     server.tunnel("comes:22", &comes);
     client.send("up");
     service.expect("up");
-    server.settles(r#"tunnels_closed_total{by="proxy",reason="revoked"}"#, 1.0);
+    server.settles(r#"tunnels_closed_total{by="proxy",reason="target_removed"}"#, 1.0);
     server.settles("allowlist_targets", 2.0);
     // One that has left may come back.
     settings.change(&allow(&[("stays:22", stays.address()), ("goes:22", goes.address())]));

@@ -92,14 +92,14 @@ fn lines(server: &mut Server) -> Vec<(String, bool)> {
     let read = lines.iter().map(|line| {
         let line: Value = serde_json::from_str(line).unwrap();
         let text = |field: &str| line[field].as_str().unwrap().to_owned();
-        let moved_by_the_proxy = text("reason") != "moved" || text("closed_by") == "proxy";
+        let moved_by_the_proxy = text("reason") != "resumed_elsewhere" || text("closed_by") == "proxy";
         assert!(moved_by_the_proxy, "{line}");
         (text("reason"), line["tunnel.resumable"].as_bool().unwrap())
     });
     read.collect()
 }
 
-const MOVED: &str = r#"tunnels_closed_total{by="proxy",reason="moved"}"#;
+const MOVED: &str = r#"tunnels_closed_total{by="proxy",reason="resumed_elsewhere"}"#;
 
 #[test]
 fn a_drain_ends_resumable_tunnels_in_order_and_the_others_run_on() {
@@ -131,7 +131,7 @@ fn a_drain_ends_resumable_tunnels_in_order_and_the_others_run_on() {
         assert_eq!(server.process.exit_status(), 0);
         let mut lines = lines(&mut server);
         lines.sort();
-        let expected = [("eof", false), ("moved", true), ("moved", true)];
+        let expected = [("eof", false), ("resumed_elsewhere", true), ("resumed_elsewhere", true)];
         assert_eq!(
             lines,
             expected.map(|(reason, resumable)| (reason.to_owned(), resumable))
@@ -160,7 +160,7 @@ fn before_the_ports_are_closed_no_resumable_tunnel_ends() {
     }
     // A second signal, and no session has lost anything.
     assert_eq!(server.process.exit_status(), 0);
-    assert_eq!(lines(&mut server), vec![("moved".to_owned(), true); 2]);
+    assert_eq!(lines(&mut server), vec![("resumed_elsewhere".to_owned(), true); 2]);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn only_tunnels_that_were_cut_change_the_exit_status() {
         let mut lines = lines(&mut server);
         lines.sort();
         let mut expected = vec![("drained".to_owned(), false); others];
-        expected.push(("moved".to_owned(), true));
+        expected.push(("resumed_elsewhere".to_owned(), true));
         assert_eq!(lines, expected);
     }
 }
@@ -202,7 +202,7 @@ fn a_resumable_tunnel_whose_peers_read_nothing_ends_too() {
         }
         server.process.signal(Signal::TERM);
         assert_eq!(server.process.exit_status(), 0);
-        assert_eq!(lines(&mut server), [("moved".to_owned(), true)]);
+        assert_eq!(lines(&mut server), [("resumed_elsewhere".to_owned(), true)]);
     }
 }
 
@@ -221,7 +221,7 @@ fn a_session_that_begins_in_a_drain_ends_at_its_first_line() {
         anchor.expect_end();
         client.expect_end();
         assert_eq!(server.process.exit_status(), 0);
-        assert_eq!(lines(&mut server), [("moved".to_owned(), true)]);
+        assert_eq!(lines(&mut server), [("resumed_elsewhere".to_owned(), true)]);
     }
 }
 

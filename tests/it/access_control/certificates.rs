@@ -37,7 +37,7 @@ fn settings(authority: &Authority, target: &Target, mode: &str) -> Settings {
     ))
 }
 
-const CLOSED: &str = r#"tunnels_closed_total{by="proxy",reason="unauthorized"}"#;
+const CLOSED: &str = r#"tunnels_closed_total{by="proxy",reason="access_revoked"}"#;
 
 #[test]
 fn a_revoked_certificate_ends_the_tunnels_of_its_user_and_no_others() {
@@ -58,7 +58,7 @@ fn a_revoked_certificate_ends_the_tunnels_of_its_user_and_no_others() {
     }
     authority.revoke(&[5]);
     let closed: [Value; 2] = std::array::from_fn(|_| {
-        let line = server.process.stdout.find("\"unauthorized\"");
+        let line = server.process.stdout.find("\"access_revoked\"");
         serde_json::from_str(&line).unwrap()
     });
     let mut versions = closed.each_ref().map(|line| line["http.version"].as_str().unwrap());

@@ -75,7 +75,7 @@ fn goes_on((client, upstream): &mut (Peer, Peer)) {
     client.expect("pong");
 }
 
-const CLOSED: &str = r#"tunnels_closed_total{by="proxy",reason="unauthorized"}"#;
+const CLOSED: &str = r#"tunnels_closed_total{by="proxy",reason="access_revoked"}"#;
 
 /// As docs/access.md says: what was opened without a right has none that could be taken back.
 #[test]

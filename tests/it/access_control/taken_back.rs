@@ -30,7 +30,7 @@ async fn ends(mut client: TcpStream) {
     assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
-const CLOSED: &str = r#"tunnels_closed_total{by="proxy",reason="unauthorized"}"#;
+const CLOSED: &str = r#"tunnels_closed_total{by="proxy",reason="access_revoked"}"#;
 
 #[tokio::test]
 async fn a_deleted_binding_ends_the_tunnels_of_its_user_within_a_second_and_no_others() {

@@ -69,7 +69,7 @@ fn of_one_connection_a_drain_ends_the_streams_that_are_resumable_in_order() {
         proxy.stop();
         anchor.expect_end();
         peer.expect_end(1);
-        proxy.settles(r#"tunnels_closed_total{by="proxy",reason="moved"}"#, 1.0);
+        proxy.settles(r#"tunnels_closed_total{by="proxy",reason="resumed_elsewhere"}"#, 1.0);
         peer.send(3, "up");
         service.expect("up");
         service.send("down");

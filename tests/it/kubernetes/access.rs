@@ -60,7 +60,7 @@ async fn is_refused(proxy: &Proxy, token: &str, status: u16, phrase: &str) {
 
 async fn unauthorized(proxy: &Proxy) -> f64 {
     let closed = proxy
-        .metric("switchboard_tunnels_closed_total", "reason=\"unauthorized\"")
+        .metric("switchboard_tunnels_closed_total", "reason=\"access_revoked\"")
         .await;
     closed.unwrap_or_default()
 }

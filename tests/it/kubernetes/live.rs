@@ -54,12 +54,12 @@ fn a_service_that_leaves_ends_its_tunnels_and_no_others() {
         }
         let revoked = async || {
             let lines = stage.proxy.access();
-            lines.iter().filter(|line| line["reason"] == "revoked").count() == 50
+            lines.iter().filter(|line| line["reason"] == "target_removed").count() == 50
         };
         eventually("50 access lines say revoked", revoked).await;
         let counted = stage
             .proxy
-            .metric("switchboard_tunnels_closed_total", "reason=\"revoked\"")
+            .metric("switchboard_tunnels_closed_total", "reason=\"target_removed\"")
             .await;
         assert_eq!(counted, Some(50.0));
         stage.proxy.refuses("svc-2.team-a:22", 403).await;
@@ -99,7 +99,7 @@ fn a_churn_of_2000_services_loses_no_other_tunnel() {
             tunnel.echo().await.unwrap();
         }
         let mut ended = stage.proxy.access();
-        ended.retain(|line| line["target.namespace"] == "team-a" && line["reason"] == "revoked");
+        ended.retain(|line| line["target.namespace"] == "team-a" && line["reason"] == "target_removed");
         assert!(ended.is_empty(), "{ended:?}");
     });
 }

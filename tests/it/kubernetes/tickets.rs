@@ -171,7 +171,7 @@ fn a_ticket_opens_what_its_user_may_and_its_tunnels_end_when_it_is_taken_back() 
         eventually("the access lines name ticket and user", async || {
             let lines = stage.proxy.access();
             let ended = lines.iter().filter(|line| {
-                line["auth.method"] == "ticket" && line["user.name"] == "alice" && line["reason"] == "unauthorized"
+                line["auth.method"] == "ticket" && line["user.name"] == "alice" && line["reason"] == "access_revoked"
             });
             ended.count() == 3
         })

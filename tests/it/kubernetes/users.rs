@@ -100,7 +100,7 @@ fn a_service_names_its_users_in_place_of_the_cluster_and_takes_them_back() {
         let mut of_bob = stage.tunnel("open.team-a:22", "bobs-token").await.unwrap();
         stage.put_with("own", "10.9.1.2", &[("allowed-users", "carol,bob")]);
         of_ann.ended().await;
-        stage.ended_as("unauthorized", "ann").await;
+        stage.ended_as("access_revoked", "ann").await;
         stage.answers("own.team-a:22", "bobs-token", "200").await;
         of_bob.echo().await.unwrap();
         // No user, and not every user with a right of the cluster.
@@ -200,7 +200,7 @@ fn a_user_of_the_file_is_taken_back_with_the_line_and_with_the_list_of_the_targe
         let process = Pid::from_raw(stage.proxy.id().try_into().unwrap()).unwrap();
         kill_process(process, Signal::HUP).unwrap();
         tunnel.ended().await;
-        stage.ended_as("unauthorized", "dora").await;
+        stage.ended_as("access_revoked", "dora").await;
         let refused = stage
             .proxy
             .connect_with("box.local:22", &field(right))

@@ -187,7 +187,7 @@ fn two_hundred_sessions_and_a_copy_outlive_the_replacement_of_all_replicas() {
         lines.iter().partition(|line| line.contains(r#""event":"refuse""#));
     let is_draining = |line: &&&String| line.contains(r#""reason":"draining""#);
     assert_eq!(refused.iter().find(|line| !is_draining(line)), None);
-    let is_moved = |line: &&&String| line.contains(r#""reason":"moved""#);
+    let is_moved = |line: &&&String| line.contains(r#""reason":"resumed_elsewhere""#);
     assert_eq!(opened.iter().find(|line| !is_moved(line)), None);
     assert!(opened.len() >= tunnels, "{}", opened.len());
 }

@@ -34,7 +34,7 @@ fn a_session_ends_when_its_target_leaves_the_allowlist() {
     assert_eq!(lines.len(), 2, "{}", way.log());
     assert_eq!(
         (&lines[0]["reason"], &lines[1]["status"]),
-        (&"revoked".into(), &403.into())
+        (&"target_removed".into(), &403.into())
     );
     // What the user has started is there until the anchor ends.
     let is_gone = || !PathBuf::from(format!("/proc/{pid}/stat")).exists() || is_zombie(pid);
