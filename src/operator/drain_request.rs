@@ -73,7 +73,7 @@ pub async fn drain(options: &Options) -> Result<ReplicaAnswer, RequestError> {
     let mut failures = 0;
     loop {
         // As long as the ports are open, further tunnels may begin.
-        let is_open = matches!(progress.phase.as_str(), "serving" | "leaving" | "parting");
+        let is_open = matches!(progress.phase.as_str(), "serving" | "not_ready" | "closing_listeners");
         let resumable = progress.resumable.unwrap_or_default();
         let are_few = !is_open && progress.tunnels.saturating_sub(resumable) <= options.at_most;
         // Resumable tunnels leave within seconds, and are waited for: when the process ends, all that are left reconnect

@@ -85,11 +85,11 @@ impl Phase {
     pub fn label(self) -> &'static str {
         match self {
             Self::Serving => "serving",
-            Self::NotReady => "leaving",
-            Self::ClosingListeners => "parting",
-            Self::Draining => "stopped",
+            Self::NotReady => "not_ready",
+            Self::ClosingListeners => "closing_listeners",
+            Self::Draining => "draining",
             Self::Closing { .. } => "closing",
-            Self::Terminated => "ended",
+            Self::Terminated => "terminated",
         }
     }
 }

@@ -215,7 +215,7 @@ fn a_drain_by_the_admin_port_is_like_one_by_a_signal() {
     server.process.stderr.find("waiting for tunnels to end");
     client.send("up");
     service.expect("up");
-    server.drains_to(r#"{"phase":"stopped","tunnels":1,"resumable":0,"connections":1}"#);
+    server.drains_to(r#"{"phase":"draining","tunnels":1,"resumable":0,"connections":1}"#);
     drop((client, service));
     assert_eq!(server.process.exit_status(), 0);
 }
@@ -251,7 +251,7 @@ fn the_command_waits_until_few_enough_tunnels_are_left() {
     let mut to_none = drain(&server, &["--wait"]);
     // Behind the closed port comes the next phase, and the end of the last connection that has found it open.
     server.stops_accepting();
-    server.drains_to(r#"{"phase":"stopped","tunnels":2,"resumable":0,"connections":2}"#);
+    server.drains_to(r#"{"phase":"draining","tunnels":2,"resumable":0,"connections":2}"#);
     let mut impatient = drain(&server, &["--wait", "--at-most", "1", "--timeout", "10ms"]);
     assert_eq!(impatient.exit_status(), 3);
     assert_eq!(impatient.stdout.next().unwrap(), "stopped: 2 tunnels, 2 connections");
@@ -261,7 +261,7 @@ fn the_command_waits_until_few_enough_tunnels_are_left() {
     // The connection of a tunnel that has ended may be about to.
     let told = to_one.stdout.next().unwrap();
     assert!(told.starts_with("stopped: 1 tunnels, "), "{told}");
-    server.drains_to(r#"{"phase":"stopped","tunnels":1,"resumable":0,"connections":1}"#);
+    server.drains_to(r#"{"phase":"draining","tunnels":1,"resumable":0,"connections":1}"#);
     assert!(to_none.is_running());
     drop(second);
     // Told by the process itself: in a container it would end with that.

@@ -136,7 +136,7 @@ fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     proxy.settles("connections_active", 1.0);
     proxy.stop();
     // What is complete while the port closes still has its tunnel.
-    proxy.drains_to(r#"{"phase":"stopped""#);
+    proxy.drains_to(r#"{"phase":"draining""#);
     client.send(end);
     assert_eq!(client.rest_as_text(), refused(RefusalReason::Draining));
     drop(client);

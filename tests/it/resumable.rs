@@ -123,7 +123,7 @@ fn a_drain_ends_resumable_tunnels_in_order_and_the_others_run_on() {
         server.settles(MOVED, 2.0);
         server.settles("tunnels_resumable", 0.0);
         still_carries(&mut client, &mut service);
-        server.drains_to(r#"{"phase":"stopped","tunnels":1,"resumable":0,"connections":1}"#);
+        server.drains_to(r#"{"phase":"draining","tunnels":1,"resumable":0,"connections":1}"#);
         client.finish();
         service.expect_end();
         service.finish();
@@ -396,7 +396,7 @@ fn the_command_tells_resumable_tunnels_apart_and_counts_only_the_others() {
     let tunnels = (begun(&server, &target), plain(&server, &target));
     // Before it is asked with a timeout: the drain may take its time to begin.
     assert_eq!(drain(&server, &[]).exit_status(), 0);
-    server.drains_to(r#"{"phase":"stopped","tunnels":2,"resumable":1,"connections":2}"#);
+    server.drains_to(r#"{"phase":"draining","tunnels":2,"resumable":1,"connections":2}"#);
     for (most, status) in [("1", 0), ("0", 3)] {
         let mut asking = drain(&server, &["--wait", "--at-most", most, "--timeout", "500ms"]);
         assert_eq!(asking.exit_status(), status, "{most}");
@@ -410,7 +410,7 @@ fn the_command_tells_resumable_tunnels_apart_and_counts_only_the_others() {
     // The connection of a tunnel that has ended may be about to.
     let told = waiting.stdout.next().unwrap();
     assert!(told.starts_with("stopped: 1 tunnels, "), "{told}");
-    server.drains_to(r#"{"phase":"stopped","tunnels":1,"resumable":0,"connections":1}"#);
+    server.drains_to(r#"{"phase":"draining","tunnels":1,"resumable":0,"connections":1}"#);
     drop(plain);
     assert_eq!(server.process.exit_status(), 0);
 }

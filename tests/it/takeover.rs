@@ -99,7 +99,7 @@ fn takes_over(blocks: u64) {
     eventually("the old process has the 500 tunnels and the copy", || {
         let progress = old.ask_admin("GET", "/drain").body;
         progress
-            .starts_with(r#"{"phase":"stopped","tunnels":501,"#)
+            .starts_with(r#"{"phase":"draining","tunnels":501,"#)
             .then_some(())
     });
 

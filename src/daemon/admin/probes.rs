@@ -44,7 +44,7 @@ impl std::fmt::Debug for Handlers {
 /// The state of the drain: the answer of `/drain`, as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainStatus {
-    /// `serving`, `leaving`, `parting`, `stopped`, `closing` or `ended`: see [`Phase`](crate::tunnel::drain::Phase).
+    /// `serving`, `not_ready`, `closing_listeners`, `draining`, `closing` or `terminated`: see [`Phase`](crate::tunnel::drain::Phase).
     pub phase: String,
     /// Tunnels, open or with their dial in progress.
     pub tunnels: u32,

@@ -288,7 +288,7 @@ fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
             server
                 .ask_admin("GET", "/drain")
                 .body
-                .starts_with(r#"{"phase":"stopped""#)
+                .starts_with(r#"{"phase":"draining""#)
         );
     }
     for (mut raw, size) in waiting {

@@ -52,11 +52,11 @@ export function refusals({ refusals: told, started, replicas: list }, words) {
 
 const PHASES = {
   serving: "serves",
-  leaving: "drains: not ready any more, still accepting",
-  parting: "drains: its ports are closing",
-  stopped: "drains: takes no new tunnels",
+  not_ready: "drains: not ready any more, still accepting",
+  closing_listeners: "drains: its ports are closing",
+  draining: "drains: takes no new tunnels",
   closing: "drains: closes the tunnels that are left",
-  ended: "drained",
+  terminated: "drained",
 };
 /** What is left of the tunnels with which a drain was first seen, by replica. */
 const before = new Map();
