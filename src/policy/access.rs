@@ -55,14 +55,14 @@ impl Access {
                 metrics.access_requests.zero([method, result]);
             }
         }
-        let at_expiry = options.on_expiry;
+        let on_expiry = options.on_expiry;
         let judge = Arc::new(AccessDecider {
             config: ArcSwap::from_pointee(AccessConfig { options, sources }),
             reviews: Reviews::new(metrics),
             metrics: metrics.clone(),
         });
         let grants = ActiveGrants::new(Arc::clone(&judge));
-        grants.set_on_expiry(at_expiry);
+        grants.set_on_expiry(on_expiry);
         Arc::new(Self { judge, grants })
     }
 
@@ -73,9 +73,9 @@ impl Access {
 
     /// Changes the rules. Tunnels that run are judged by them at once.
     pub fn apply(&self, options: Options, sources: Sources) {
-        let at_expiry = options.on_expiry;
+        let on_expiry = options.on_expiry;
         self.judge.config.store(Arc::new(AccessConfig { options, sources }));
-        self.grants.set_on_expiry(at_expiry);
+        self.grants.set_on_expiry(on_expiry);
         self.judge.reviews.clear();
         self.changed(&Change::Everywhere);
     }
@@ -166,7 +166,7 @@ impl Access {
     }
 
     /// There is another table of tickets: the tunnels of those that were taken back end at once. One that has expired is left
-    /// to `at_expiry`.
+    /// to `on_expiry`.
     pub fn tickets_changed(&self) {
         let is_of_ticket = |subject: &Subject| subject.user.method == Method::Ticket;
         self.grants.recheck_where(|grant| {
@@ -175,7 +175,7 @@ impl Access {
     }
 
     /// Ends the tunnels of client certificates that no longer count, after a change of the authorities or revocation lists.
-    /// One that has expired is left to `at_expiry`.
+    /// One that has expired is left to `on_expiry`.
     pub fn certificates_changed(&self, tls: &Tls) {
         self.grants
             .end_where(|subject| !subject.is_trusted(tls) && !subject.has_expired_certificate());

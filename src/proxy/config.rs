@@ -61,7 +61,6 @@ pub struct Config {
 #[serde(default, deny_unknown_fields)]
 pub struct Allowlist {
     /// True if a request that `ssh_only` or `access` would refuse is only reported.
-    #[serde(rename = "report")]
     pub report_only: bool,
     /// The targets of the configuration, each with a name of its own.
     #[serde(rename = "static", deserialize_with = "forms::items")]

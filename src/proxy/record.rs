@@ -294,7 +294,7 @@ impl Drop for TunnelRecord<'_> {
     }
 }
 
-/// Looks at the first bytes of both sides of a tunnel with `allowlist.report`: counts and notes the first side that does not
+/// Looks at the first bytes of both sides of a tunnel with `allowlist.report_only`: counts and notes the first side that does not
 /// begin as SSH does.
 #[derive(Debug)]
 pub struct NotSshReporter {

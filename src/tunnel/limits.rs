@@ -158,14 +158,13 @@ pub struct Limits {
     /// The limits of all tunnels of one user together.
     pub user: UserCaps,
     /// The limits of all tunnels together.
-    #[serde(rename = "total")]
     pub process: TotalCaps,
     /// The most that the annotations of a Service may ask for.
     pub ceiling: Ceiling,
     /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
     #[serde(skip)]
     pub ssh_only: bool,
-    /// Whether `ssh_only` refuses nothing, and tunnels that it would refuse are reported (`allowlist.report`).
+    /// Whether `ssh_only` refuses nothing, and tunnels that it would refuse are reported (`allowlist.report_only`).
     #[serde(skip)]
     pub reports: bool,
 }

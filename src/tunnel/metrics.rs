@@ -33,7 +33,7 @@ metrics! {
     pub in_band_disconnects: IntCounter = counter("switchboard_in_band_disconnects_total");
     /// Tunnels that ended, by reason and by the side that ended them.
     pub tunnels_closed: Counters<2> = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
-    /// Tunnels that a rule would have refused, were it not for `allowlist.report`, by rule.
+    /// Tunnels that a rule would have refused, were it not for `allowlist.report_only`, by rule.
     pub report_only_refusals: Counters<1> = counters("switchboard_report_only_refusals_total", &["rule"]);
     /// Seconds of a dial, all its tries together, whether it succeeded or not.
     pub dial_duration: Histogram = histogram("switchboard_dial_duration_seconds", &FAST);

@@ -222,7 +222,7 @@ fn bytes_are_counted_while_a_tunnel_runs_and_exactly_at_its_end() {
 fn each_answer_is_counted_by_its_code_and_reason() {
     let (target, blackhole) = (Target::listen(), Blackhole::open());
     let list = allow(&[("devbox:22", target.address()), ("silent:22", blackhole.address())]);
-    let timeouts = "timeouts: {head: 2s, dial: 300ms, dial_try: 300ms}\n";
+    let timeouts = "timeouts: {request_header: 2s, dial: 300ms, connect: 300ms}\n";
     let proxy = Proxy::start(&format!("{list}{timeouts}"));
     let table: [(&str, &str, Option<String>); 8] = [
         ("200", "established", Some(request("devbox:22"))),

@@ -12,7 +12,7 @@ use switchboard::tunnel::outcome::RefusalReason;
 /// A proxy before one target, with the default limits, and timeouts that a slow machine does not reach.
 fn proxy(target: &Echo, limits: &str) -> Proxy {
     let list = allow(&[("devbox:22", target.address())]);
-    let timeouts = "timeouts: {head: 1h, dial: 1h, dial_try: 1h, identification: 1h}\n";
+    let timeouts = "timeouts: {request_header: 1h, dial: 1h, connect: 1h, ssh_identification: 1h}\n";
     Proxy::start(&format!("{list}{timeouts}{limits}"))
 }
 
@@ -77,7 +77,7 @@ fn the_queue_of_a_target_that_answers_nothing_is_bounded() {
     let hole = Blackhole::open();
     let list = allow(&[("hole:22", hole.address())]);
     let limits = "limits: {target: {max_dials: 2}, client: {connects_per_second: unlimited, max_tunnels: unlimited}}\n";
-    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 1h, dial_try: 1h}}\n{limits}"));
+    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 1h, connect: 1h}}\n{limits}"));
     let _waiting: Vec<_> = (0..QUEUE + 2).map(|_| proxy.client(request("hole:22"))).collect();
     proxy.settles("connections_active", (QUEUE + 2) as f64);
     proxy.settles("connections_unfinished", 0.0);

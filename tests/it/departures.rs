@@ -9,7 +9,7 @@ use crate::harness::{CONFIRMATION, allow, request};
 /// Dials that would last for an hour: what ends them within a test's deadline is not their own.
 fn proxy_to(blackhole: &Blackhole) -> Proxy {
     let list = allow(&[("hole:22", blackhole.address())]);
-    Proxy::start(&format!("{list}timeouts: {{dial: 1h, dial_try: 1h}}\n"))
+    Proxy::start(&format!("{list}timeouts: {{dial: 1h, connect: 1h}}\n"))
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn server_without_an_answering_target(authority: &Authority, target: &Blackhole,
     let list = allow(&[("devbox:22", target.address())]);
     Server::with(&Settings::new(&format!(
         "listen: {{address: \"127.0.0.1:0\", tls: optional}}\ntls: {{certificates: [{certificate}]}}\n{list}\
-         timeouts: {{head: 1h, tls_handshake: 1h, dial: 1h, dial_try: 1h}}\ndrain: {drain}\n"
+         timeouts: {{request_header: 1h, tls_handshake: 1h, dial: 1h, connect: 1h}}\ndrain: {drain}\n"
     )))
 }
 

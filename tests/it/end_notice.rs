@@ -114,7 +114,7 @@ const ENDINGS: [Ending; 6] = [
         logged: "closed_by_operator",
     },
     Ending {
-        settings: "timeouts: {head: 2m, idle: 1s}\n",
+        settings: "timeouts: {request_header: 2m, idle: 1s}\n",
         end: |_| {},
         said: "devbox:22: the proxy ended the session: no byte has moved for the idle timeout",
         logged: "idle",
@@ -215,7 +215,7 @@ fn what_connect_says_of_a_target_that_is_no_ssh_server() {
         ),
     ] {
         for scheme in SCHEMES {
-            let world = World::new("ssh_only: true\ntimeouts: {head: 2m, identification: 1s}\n");
+            let world = World::new("ssh_only: true\ntimeouts: {request_header: 2m, ssh_identification: 1s}\n");
             let (stdin, mut ssh) = pipe().unwrap();
             ssh.write_all(b"SSH-2.0-OpenSSH_9.2p1\r\n").unwrap();
             let mut command = world.command(scheme, &["--verbose"]);

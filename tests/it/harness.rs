@@ -94,5 +94,5 @@ pub(crate) fn refusal(status: u16, phrase: &str, proxy_status: &str, fields: &st
 }
 
 const ONE_CLIENT: &str = "limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n";
-const PATIENT: &str = "timeouts: {head: 2m}\n";
+const PATIENT: &str = "timeouts: {request_header: 2m}\n";
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(5);

@@ -26,7 +26,7 @@ fn caps(max: u32) -> [(String, String); 3] {
     let patient = "connects_per_second: unlimited";
     [
         (
-            format!("limits: {{client: {{{patient}}}, total: {{max_tunnels: {max}}}}}\n"),
+            format!("limits: {{client: {{{patient}}}, process: {{max_tunnels: {max}}}}}\n"),
             refused(RefusalReason::ProxyFull),
         ),
         (
@@ -114,7 +114,7 @@ fn a_failed_dial_frees_its_slots() {
         // The target's own cap is tried with a target that first cannot be reached, then does not answer, then does.
         let list = |address: SocketAddr, more: &[(&str, SocketAddr)]| {
             let other = if one_target { address } else { target.address() };
-            let timeouts = "timeouts: {dial: 1h, dial_try: 1h}\n";
+            let timeouts = "timeouts: {dial: 1h, connect: 1h}\n";
             let targets = [&[("fails:22", address), ("devbox:22", other)], more].concat();
             format!("{}{timeouts}{settings}", allow(&targets))
         };
@@ -156,7 +156,7 @@ fn dials_of_one_target_are_capped_and_the_next_one_waits_for_its_slot() {
     let hole = Blackhole::open();
     let list = allow(&[("hole:22", hole.address())]);
     let limits = "limits: {target: {max_dials: 2}, client: {connects_per_second: unlimited}}\n";
-    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 1h, dial_try: 1h}}\n{limits}"));
+    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 1h, connect: 1h}}\n{limits}"));
     let first = proxy.client(request("hole:22"));
     let second = proxy.client(request("hole:22"));
     hole.expect_dials(2);
@@ -232,8 +232,8 @@ fn refused_clients_that_linger_are_evicted_too() {
 /// What is evicted gives its descriptor up at once, whatever protocol its first bytes have begun.
 #[test]
 fn evicted_connections_of_http_2_do_not_linger() {
-    let limits = "limits: {total: {max_unfinished: 10}, client: {connects_per_second: unlimited}}\n";
-    let proxy = Proxy::start(&format!("{limits}timeouts: {{head: 1h}}\n"));
+    let limits = "limits: {process: {max_unfinished: 10}, client: {connects_per_second: unlimited}}\n";
+    let proxy = Proxy::start(&format!("{limits}timeouts: {{request_header: 1h}}\n"));
     let stay: Vec<Raw> = (0..300)
         .map(|_| {
             let mut client = Raw::from(proxy.client(PREFACE));
@@ -256,7 +256,8 @@ fn a_thousand_slow_and_silent_clients_delay_no_login() {
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
     // The caps are as they come.
-    let [proxy, quiet] = [(); 2].map(|()| Proxy::start(&format!("{list}timeouts: {{head: 1h}}\nlimits: {{}}\n")));
+    let [proxy, quiet] =
+        [(); 2].map(|()| Proxy::start(&format!("{list}timeouts: {{request_header: 1h}}\nlimits: {{}}\n")));
     let request = request("echo:22");
     let log_in = |proxy: &Proxy| {
         let start = Instant::now();
@@ -335,8 +336,8 @@ fn caps_change_under_tunnels_that_run() {
 fn a_low_descriptor_limit_is_told_once_and_warned_of_only_below_a_number_that_was_chosen() {
     for (limits, level) in [
         ("limits: {}\n", " INFO "),
-        ("limits: {total: {max_tunnels: unlimited}}\n", " INFO "),
-        ("limits: {total: {max_tunnels: 5000}}\n", " WARN "),
+        ("limits: {process: {max_tunnels: unlimited}}\n", " INFO "),
+        ("limits: {process: {max_tunnels: 5000}}\n", " WARN "),
     ] {
         let settings = Settings::new(limits);
         let arguments = ["serve", "--config", settings.path()];
@@ -361,7 +362,7 @@ fn the_probes_answer_at_the_least_limit_of_descriptors_beside_all_connections_th
     let list = allow(&[("echo:22", echo.address())]);
     let settings = Settings::new(&format!(
         "{list}limits: {{client: {{connects_per_second: unlimited}}}}\n\
-         timeouts: {{head: 1h}}\n"
+         timeouts: {{request_header: 1h}}\n"
     ));
     let command = switchboard_with_descriptors(DESCRIPTORS, &["serve", "--config", settings.path()]);
     let mut server = Server::start(command);

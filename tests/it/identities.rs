@@ -166,9 +166,9 @@ fn users_outlive_a_reload_of_other_settings_while_their_file_is_empty() {
     let folder = TempDir::new().unwrap();
     let users = folder.path().join("users");
     fs::write(&users, LINE).unwrap();
-    let settings = |at_expiry: &str| {
+    let settings = |on_expiry: &str| {
         format!(
-            "access: {{mode: enforce, at_expiry: {at_expiry}, users: {{file: {}}}}}\nallowlist:\n  static:\n    - {{name: \
+            "access: {{mode: enforce, on_expiry: {on_expiry}, users: {{file: {}}}}}\nallowlist:\n  static:\n    - {{name: \
              \"box:22\", addresses: [\"{}\"], allowed_groups: [ops]}}\n",
             users.display(),
             target.address()

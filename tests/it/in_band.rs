@@ -165,7 +165,7 @@ fn the_message_follows_the_200_in_a_segment_of_its_own() {
 #[test]
 fn refused_clients_that_stay_hold_no_slot_and_are_evicted() {
     let closed = Closed::bind();
-    let limits = "limits: {total: {max_unfinished: 8}, client: {max_tunnels: 1, connects_per_second: unlimited}}\n";
+    let limits = "limits: {process: {max_unfinished: 8}, client: {max_tunnels: 1, connects_per_second: unlimited}}\n";
     let proxy = Proxy::start(&settings("auto", &closed, limits));
     let mut clients: Vec<Peer> = (0..64).map(|_| proxy.client(minimal("unknown:22"))).collect();
     proxy.settles(r#"connect_requests_total{code="403",reason="not_allowed"}"#, 64.0);
@@ -191,7 +191,7 @@ fn a_limit_has_a_code_of_its_own_and_a_407_stays_one() {
         format!("allowlist: {{static: [{{name: \"a:22\", addresses: [\"{address}\"], allowed_users: [bob]}}]}}\n");
     let listen = "listen: {address: \"127.0.0.1:0\", refusals: auto}\nssh_only: true\n";
     let full = Proxy::start(&format!(
-        "{listen}{list}limits: {{total: {{max_tunnels: 1}}, client: {{connects_per_second: unlimited}}}}\n"
+        "{listen}{list}limits: {{process: {{max_tunnels: 1}}, client: {{connects_per_second: unlimited}}}}\n"
     ));
     let (_client, _server) = full.tunnel("a:22", &target);
     let (code, sentence) = told(&full, &minimal("a:22"));
@@ -227,7 +227,7 @@ fn a_target_that_is_no_ssh_server_is_named_in_front_of_its_first_byte() {
     for mode in ["auto", "http"] {
         let target = Target::listen();
         let settings = Settings::new(&format!(
-            "listen: {{address: \"127.0.0.1:0\", refusals: {mode}}}\nssh_only: true\ntimeouts: {{identification: 2s}}\n{}",
+            "listen: {{address: \"127.0.0.1:0\", refusals: {mode}}}\nssh_only: true\ntimeouts: {{ssh_identification: 2s}}\n{}",
             crate::harness::allow(&[("web:22", target.address())])
         ));
         let mut proxy = Server::with(&settings);

@@ -168,7 +168,7 @@ fn a_connection_without_a_valid_header_is_refused() {
 fn a_header_has_as_much_time_as_the_head() {
     let target = Target::listen();
     let settings = format!(
-        "{}{}timeouts: {{head: 300ms}}\n",
+        "{}{}timeouts: {{request_header: 300ms}}\n",
         trusting("127.0.0.1/32"),
         allow(&[("a:22", target.address())])
     );

@@ -22,7 +22,7 @@ fn each_refusal_has_its_answer() {
         ("refuses:22", closed.address()),
         ("silent:22", blackhole.address()),
     ]);
-    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 300ms, dial_try: 200ms}}\n"));
+    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 300ms, connect: 200ms}}\n"));
     let not_allowed = refusal(403, "the target is not on the allowlist", "http_request_denied", "");
     let table = [
         ("nowhere:22", "not_allowed", not_allowed.clone()),
@@ -62,7 +62,7 @@ fn the_next_address_is_dialled_when_one_fails() {
         target.address()
     );
     let proxy = Proxy::start(&format!(
-        "allowlist: {{static: [{{name: \"many:22\", addresses: [{addresses}]}}]}}\ntimeouts: {{dial_try: 200ms}}\n"
+        "allowlist: {{static: [{{name: \"many:22\", addresses: [{addresses}]}}]}}\ntimeouts: {{connect: 200ms}}\n"
     ));
     for _ in 0..6 {
         proxy.tunnel("many:22", &target);
@@ -95,7 +95,7 @@ fn a_reset_of_the_target_is_a_502_or_a_reset_of_the_tunnel() {
 #[test]
 fn a_trickling_head_is_refused_at_its_deadline_from_the_accept() {
     const HEAD: Duration = Duration::from_millis(700);
-    let proxy = Proxy::start("timeouts: {head: 700ms}\n");
+    let proxy = Proxy::start("timeouts: {request_header: 700ms}\n");
     let trickles = [
         Vec::new(),
         b"CONNECT devbox:22 HT".to_vec(),
@@ -121,7 +121,10 @@ fn a_trickling_head_is_refused_at_its_deadline_from_the_accept() {
         client.expect_end();
         assert!(start.elapsed() >= HEAD);
     }
-    proxy.settles(r#"connect_requests_total{code="408",reason="request_header_timeout"}"#, 3.0);
+    proxy.settles(
+        r#"connect_requests_total{code="408",reason="request_header_timeout"}"#,
+        3.0,
+    );
     proxy.settles("connections_active", 0.0);
 }
 
@@ -149,7 +152,7 @@ fn a_full_descriptor_table_pauses_accepting_but_not_tunnels() {
     const DESCRIPTORS: u32 = 128;
     let echo = Echo::listen();
     let list = allow(&[("echo:22", echo.address())]);
-    let settings = Settings::new(&format!("{list}timeouts: {{head: 1h}}\n"));
+    let settings = Settings::new(&format!("{list}timeouts: {{request_header: 1h}}\n"));
     let arguments = ["serve", "--config", settings.path()];
     let mut server = Server::start(switchboard_with_descriptors(DESCRIPTORS, &arguments));
     let started = Instant::now();

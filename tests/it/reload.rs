@@ -101,7 +101,7 @@ fn targets_come_and_go_and_only_those_that_go_lose_their_tunnels() {
 #[test]
 fn a_target_removed_during_its_dial_is_not_reached() {
     let blackhole = Blackhole::open();
-    let patient = "timeouts: {dial: 1h, dial_try: 1h}\n";
+    let patient = "timeouts: {dial: 1h, connect: 1h}\n";
     let settings = Settings::new(&(allow(&[("goes:22", blackhole.address())]) + patient));
     let mut server = Server::with(&settings);
     let mut client = server.client(request("goes:22"));
@@ -176,12 +176,14 @@ fn a_faulty_file_changes_nothing_and_every_fault_is_logged() {
     let settings = Settings::new(&list);
     let mut server = Server::with(&settings);
     let (mut client, mut service) = server.tunnel("devbox:22", &target);
-    settings.write("allowlist:\n  static: []\n  dynamic: []\ntimeouts: {head: soon}\nlimits: {tunnel: {burst: 0B}}\n");
+    settings.write(
+        "allowlist:\n  static: []\n  dynamic: []\ntimeouts: {request_header: soon}\nlimits: {tunnel: {burst: 0B}}\n",
+    );
     server.process.signal(Signal::HUP);
     server.process.stderr.find("the settings stay as they were");
     for fault in [
         "3:3: error: allowlist.dynamic: unknown key; known here: report, static",
-        "4:18: error: timeouts.head: expected a duration",
+        "4:18: error: timeouts.request_header: expected a duration",
         "5:26: error: limits.tunnel.burst: ",
     ] {
         let line = format!("ERROR switchboard::proxy::serve::reload: {}:{fault}", settings.path());
@@ -248,7 +250,7 @@ fn flags_hold_across_reloads_and_a_needed_restart_is_logged() {
         &allowed,
     ]));
     server.tunnel("flag:22", &flag);
-    settings.change("timeouts: {head: 1s}\ndrain: {delay: 0s}\n");
+    settings.change("timeouts: {request_header: 1s}\ndrain: {delay: 0s}\n");
     server.process.signal(Signal::HUP);
     server
         .process

@@ -1,4 +1,4 @@
-//! `allowlist.report`: what `ssh_only` and `access` would refuse is served, logged and counted, and names stay names.
+//! `allowlist.report_only`: what `ssh_only` and `access` would refuse is served, logged and counted, and names stay names.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ const SERVER: &str = "SSH-2.0-dropbear_2022.83\r\n";
 fn settings(target: &Target, report: bool, more: &str) -> String {
     let address = target.address();
     format!(
-        "allowlist:\n  report: {report}\n  static:\n    - {{name: \"devbox:22\", addresses: [\"{address}\"]}}\n\
+        "allowlist:\n  report_only: {report}\n  static:\n    - {{name: \"devbox:22\", addresses: [\"{address}\"]}}\n\
          ssh_only: true\n{more}"
     )
 }
@@ -124,11 +124,11 @@ fn check_warns_of_it_and_refuses_it_beside_enforced_access() {
     let target = Target::listen();
     let file = Settings::new("");
     for (more, status, says) in [
-        ("", 0, "warning: allowlist.report: REPORT MODE"),
+        ("", 0, "warning: allowlist.report_only: REPORT MODE"),
         (
             "access: {mode: enforce, kubernetes: {enabled: true}}\n",
             2,
-            "error: allowlist.report: what `access.mode: enforce` refuses is not served",
+            "error: allowlist.report_only: what `access.mode: enforce` refuses is not served",
         ),
     ] {
         file.write(&on_free_ports(&settings(&target, true, more)));

@@ -120,7 +120,7 @@ fn of_a_target_that_speaks_another_protocol_nothing_is_passed_on() {
 #[test]
 fn an_identification_has_a_deadline() {
     let target = Target::listen();
-    let proxy = Proxy::start(&format!("{}timeouts: {{identification: 1s}}\n", settings(&target)));
+    let proxy = Proxy::start(&format!("{}timeouts: {{ssh_identification: 1s}}\n", settings(&target)));
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
     client.send(CLIENT);
     server.expect(CLIENT);

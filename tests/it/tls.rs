@@ -324,7 +324,7 @@ fn a_tls_handshake_ends_at_its_deadline_and_garbage_at_once() {
     leaving.expect_end();
     proxy.settles("tls_handshake_failures_total{cause=\"client_disconnected\"}", 1.0);
     // The head's deadline counts from the accept: a handshake does not begin it anew.
-    let slow = settings("optional", &[&server], "") + "timeouts: {head: 1s, tls_handshake: 1m}\n";
+    let slow = settings("optional", &[&server], "") + "timeouts: {request_header: 1s, tls_handshake: 1m}\n";
     let proxy = Proxy::start(&slow);
     proxy.client([0x16]).expect_end();
     fails(&proxy, "timeout");

@@ -31,7 +31,7 @@ impl Scene {
         let target = Target::listen();
         let list = allow(&[("devbox:22", target.address())]);
         let limits = format!("limits: {{{bound}: {{max_unfinished: 2}}}}\n");
-        let proxy = Proxy::start(&format!("{settings}{list}{limits}timeouts: {{head: 1h}}\n"));
+        let proxy = Proxy::start(&format!("{settings}{list}{limits}timeouts: {{request_header: 1h}}\n"));
         Self { proxy, target }
     }
 

@@ -2,11 +2,27 @@
 
 use strsim::damerau_levenshtein;
 
-/// `; did you mean …?` for an unknown key, if one of the known ones is near; else nothing.
+/// Returns `; did you mean …?` for an unknown key that had a known name's meaning before, or is near a known name; else nothing.
 pub(crate) fn key(given: &str, known: &[&'static str]) -> String {
     let given = given.to_lowercase();
-    question(&nearest(&given, known.iter().map(|name| (*name, *name))))
+    match RENAMED
+        .iter()
+        .find(|(before, now)| *before == given && known.contains(now))
+    {
+        Some((_, now)) => question(&[now]),
+        None => question(&nearest(&given, known.iter().map(|name| (*name, *name)))),
+    }
 }
+
+/// Keys that had another name before the first release, and their name now.
+const RENAMED: [(&str, &str); 6] = [
+    ("at_expiry", "on_expiry"),
+    ("dial_try", "connect"),
+    ("head", "request_header"),
+    ("identification", "ssh_identification"),
+    ("report", "report_only"),
+    ("total", "process"),
+];
 
 /// `; did you mean …?` for a text that is not accepted, if an accepted one is near; else nothing. `words`: those that may be.
 pub(crate) fn value(given: &str, words: &[&str], accepts: impl Fn(&str) -> bool) -> String {
@@ -162,6 +178,14 @@ mod tests {
             (&"download".repeat(100), ""),
         ] {
             assert_eq!(key(given, &known), expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_before_suggests_the_key_of_today_where_that_is_known() {
+        for (before, now) in RENAMED {
+            assert_eq!(key(before, &["zzz", now]), format!("; did you mean `{now}`?"));
+            assert_eq!(key(before, &["zzz"]), "");
         }
     }
 

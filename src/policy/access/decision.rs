@@ -142,7 +142,7 @@ impl AccessDecider {
         subject: &Subject,
         user: Arc<User>,
     ) -> Result<Arc<User>, NotAllowed> {
-        // A credential that has expired proves nothing, and has not been taken back: that is left to `at_expiry`. A little
+        // A credential that has expired proves nothing, and has not been taken back: that is left to `on_expiry`. A little
         // before, too: the clock of the API server may be ahead.
         let credential = subject.credential.as_ref().filter(|_| !subject.expires_within(SKEW));
         let Some(credential) = credential.filter(|_| user.method != Method::Ticket) else {
@@ -189,7 +189,7 @@ fn local_user(
         )))
     };
     match (user.method, &subject.credential) {
-        // That of tunnels that run is left to `at_expiry`.
+        // That of tunnels that run is left to `on_expiry`.
         (Method::Ticket, _) if how != ReviewMode::Login && subject.expires_within(Duration::ZERO) => {
             Ok(Arc::clone(user))
         }

@@ -127,8 +127,8 @@ impl ActiveGrants {
     }
 
     /// Sets what happens to tunnels whose credential expires, or has expired.
-    pub(super) fn set_on_expiry(&self, at_expiry: OnExpiry) {
-        let closes = at_expiry == OnExpiry::Close;
+    pub(super) fn set_on_expiry(&self, on_expiry: OnExpiry) {
+        let closes = on_expiry == OnExpiry::Close;
         self.closes_on_expiry.store(closes, Ordering::Release);
         let now = Instant::now();
         let has_expired = |grant: &&Arc<ActiveGrant>| grant.subject.expires.is_some_and(|expires| expires <= now);

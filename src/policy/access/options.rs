@@ -22,7 +22,6 @@ pub struct Options {
     /// Whether a name that a user may not reach and one that is not on the allowlist are answered alike.
     pub hide_names: bool,
     /// Whether a tunnel outlives the credential that opened it.
-    #[serde(rename = "at_expiry")]
     pub on_expiry: OnExpiry,
     /// The kubeconfig of all that reads a cluster here; `None` is that of the pod or the user.
     #[serde(skip)]

@@ -32,7 +32,7 @@ pub(super) fn check(config: &mut Config, top: &Field<'_>) {
     dials(config, &top.at("timeouts"));
     if config.allowlist.report_only && config.access.mode == Mode::Enforce {
         // Neither key may undo what the other one says.
-        top.at("allowlist.report")
+        top.at("allowlist.report_only")
             .fault("what `access.mode: enforce` refuses is not served: set `access.mode: report`, or this to false");
     }
     config.limits.ssh_only = config.ssh_only;
@@ -204,7 +204,7 @@ fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
 }
 
 fn dials(config: &Config, timeouts: &Field<'_>) {
-    let (one, all) = (timeouts.at("dial_try"), timeouts.at("dial"));
+    let (one, all) = (timeouts.at("connect"), timeouts.at("dial"));
     let (dial_try, dial) = (config.timeouts.connect, config.timeouts.dial);
     if dial_try > dial && !one.is_faulty() && !all.is_faulty() {
         let place = if one.is_given() { one } else { all };

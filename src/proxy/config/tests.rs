@@ -36,7 +36,7 @@ access:
   mode: enforce
   cleartext: allow
   hide_names: true
-  at_expiry: close
+  on_expiry: close
   kubernetes:
     enabled: true
     kubeconfig: /etc/switchboard/kubeconfig
@@ -92,15 +92,15 @@ limits:
   target: {max_tunnels: 20, max_dials: unlimited}
   client: {max_tunnels: 8, max_unfinished: 4, connects_per_second: 2, connects_burst: 9}
   user: {max_tunnels: 3, download: 1MiB/s}
-  total: {max_tunnels: unlimited, max_unfinished: 1000}
+  process: {max_tunnels: unlimited, max_unfinished: 1000}
   ceiling: {download: 1GiB/s, upload: 80Mbit/s, ssh_only: true}
 ssh_only: false
 timeouts:
-  head: 250ms
+  request_header: 250ms
   tls_handshake: 2s
-  dial_try: 1s
+  connect: 1s
   dial: 1m30s
-  identification: 2s
+  ssh_identification: 2s
   idle: 1h30m
   half_closed: 10s
 drain: {delay: 0s, timeout: 0s, spread: 0s, resumable_spread: 20s}
@@ -119,7 +119,7 @@ fn the_documented_file_is_the_default() {
 #[test]
 fn the_documented_file_holds_every_key() {
     let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
-                 limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, total: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
+                 limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
     let faults = Config::parse(asked).unwrap_err();
     let known: BTreeSet<&str> = faults
         .iter()

@@ -12,7 +12,7 @@ use crate::tunnel::proxy_header::Policy;
 pub(super) fn add(config: &Config, top: &Field<'_>) {
     locked_out(config, top);
     if config.limits.reports {
-        top.at("allowlist.report").warning(
+        top.at("allowlist.report_only").warning(
             "REPORT MODE: `ssh_only` is not enforced, so any protocol reaches the targets of the allowlist; what it and \
              `access` would refuse is logged. It is meant for the days of a migration",
         );

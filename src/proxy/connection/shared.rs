@@ -79,21 +79,18 @@ impl Shared {
 pub struct Timeouts {
     /// From the accept to the end of the request head.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
-    #[serde(rename = "head")]
     pub request_header: Duration,
     /// From the first byte of a TLS handshake to its last.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub tls_handshake: Duration,
     /// A dial at one address.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
-    #[serde(rename = "dial_try")]
     pub connect: Duration,
     /// A dial at all addresses together.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub dial: Duration,
     /// From the 200 until both sides have sent their SSH identification.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
-    #[serde(rename = "identification")]
     pub ssh_identification: Duration,
     /// Without a byte either way; `None` is for ever, as SSH sessions sleep for days.
     #[serde(deserialize_with = "forms::one::<forms::TimeoutOrOff, _>")]

@@ -49,7 +49,7 @@ impl Capacity {
             info!("capacity: {tunnels} tunnels");
         } else if asks_for_more(configured, fitting) {
             warn!(
-                "capacity: {tunnels} tunnels and {unfinished} unfinished requests, less than limits.total: the limit of \
+                "capacity: {tunnels} tunnels and {unfinished} unfinished requests, less than limits.process: the limit of \
                  open files is {descriptors}"
             );
         } else {

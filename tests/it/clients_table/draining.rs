@@ -15,7 +15,7 @@ use crate::harness::target::Blackhole;
 pub(super) fn terminal(client: &Program, mode: &str, asked: impl FnOnce(SocketAddr) -> Asked) -> String {
     let target = Blackhole::open();
     let settings = Settings::new(&format!(
-        "listen: {{address: \"127.0.0.1:0\", refusals: {mode}}}\nssh_only: true\ntimeouts: {{dial: 1h, dial_try: 1h}}\n\
+        "listen: {{address: \"127.0.0.1:0\", refusals: {mode}}}\nssh_only: true\ntimeouts: {{dial: 1h, connect: 1h}}\n\
          drain: {{delay: 0s, timeout: 100ms, spread: 0s}}\nallowlist: {{static: [{{name: \"blackhole.team-a:22\", \
          addresses: [\"{}\"]}}]}}\n",
         target.address()

@@ -218,7 +218,7 @@ impl<K: Display> Parts<'_, K> {
         // Their tunnels are held by a peer that says nothing.
         let limits = |limits: &str| {
             format!(
-                "{}{listed}limits: {{{limits}}}\ntimeouts: {{head: 2m, identification: 1h}}\n",
+                "{}{listed}limits: {{{limits}}}\ntimeouts: {{request_header: 2m, ssh_identification: 1h}}\n",
                 listen("")
             )
         };
@@ -227,7 +227,7 @@ impl<K: Display> Parts<'_, K> {
             (
                 World::Main,
                 format!(
-                    "{}{tls}{with_certificates}timeouts: {{dial: 1s, dial_try: 1s, identification: 5s}}\n",
+                    "{}{tls}{with_certificates}timeouts: {{dial: 1s, connect: 1s, ssh_identification: 5s}}\n",
                     listen(", tls: optional")
                 ),
             ),
@@ -244,7 +244,7 @@ impl<K: Display> Parts<'_, K> {
             (World::NoCluster, listen("") + &kubernetes(unreachable)),
             (
                 World::ProcessFull,
-                limits(&format!("total: {{max_tunnels: 1}}, client: {{{unlimited}}}")),
+                limits(&format!("process: {{max_tunnels: 1}}, client: {{{unlimited}}}")),
             ),
             (
                 World::ClientFull,

@@ -115,7 +115,7 @@ fn a_resumable_stream_ends_with_either_of_its_sides() {
 #[test]
 fn a_connection_whose_tunnels_have_ended_is_closed_after_the_head_timeout() {
     let echo = Echo::listen();
-    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 3s}\n"));
+    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {request_header: 3s}\n"));
     let mut peer = Peer::connect(proxy.public());
     peer.open(1, "box:22");
     peer.expect_echo(1);
@@ -126,22 +126,31 @@ fn a_connection_whose_tunnels_have_ended_is_closed_after_the_head_timeout() {
     peer.event("closed", 0);
     proxy.settles("connections_active", 0.0);
     // It had its tunnel: there is nothing more to be said of it.
-    proxy.settles("connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}", 0.0);
+    proxy.settles(
+        "connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}",
+        0.0,
+    );
 }
 
 #[test]
 fn a_connection_without_a_request_gets_goaway_and_counts_as_a_late_head() {
     let echo = Echo::listen();
-    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {head: 1s}\n"));
+    let proxy = Proxy::start(&(allow(&[("box:22", echo.address())]) + "timeouts: {request_header: 1s}\n"));
     assert_eq!(
         Raw::connect(proxy.public()).goaway().map(u64::from),
         Some(code::NO_ERROR)
     );
-    proxy.settles("connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}", 1.0);
+    proxy.settles(
+        "connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}",
+        1.0,
+    );
     let mut silent = proxy.client("PRI * HTTP/2.0\r\n\r\n");
     // Our SETTINGS, and the end.
     silent.rest();
-    proxy.settles("connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}", 2.0);
+    proxy.settles(
+        "connect_requests_total{code=\"408\",reason=\"request_header_timeout\"}",
+        2.0,
+    );
     proxy.settles("connections_active", 0.0);
 }
 

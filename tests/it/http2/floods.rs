@@ -171,7 +171,10 @@ fn ninety_cancelled_requests_at_once_are_no_flood() {
     raw.send(&frame(DATA, 0, 1, b"still here"));
     let echo = raw.next();
     assert_eq!((echo.kind, &echo.payload[..]), (DATA, &b"still here"[..]));
-    server.settles("connect_requests_total{code=\"499\",reason=\"client_disconnected\"}", 90.0);
+    server.settles(
+        "connect_requests_total{code=\"499\",reason=\"client_disconnected\"}",
+        90.0,
+    );
 }
 
 /// 16 KiB of fields decompress to far more: each of them names an entry of the table that is 4 KB long.

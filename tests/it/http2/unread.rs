@@ -260,7 +260,7 @@ fn a_stream_with_a_window_goes_on_beside_streams_whose_windows_were_withdrawn() 
 #[test]
 fn the_tail_of_a_tunnel_that_both_sides_have_finished_is_not_cut_off() {
     let target = Target::listen();
-    let settings = allow(&[("box:22", target.address())]) + "timeouts: {head: 3s}\ndrain: {delay: 0s}\n";
+    let settings = allow(&[("box:22", target.address())]) + "timeouts: {request_header: 3s}\ndrain: {delay: 0s}\n";
     let mut server = Server::with(&Settings::new(&settings));
     let sizes = (200_000..1_500_000).step_by(100_000);
     let waiting: Vec<(Raw, usize)> = sizes

@@ -363,7 +363,7 @@ fn what_the_api_server_fails_to_say_takes_no_ticket_back_and_a_reload_neither() 
         // An outage, and a reload in it.
         stage.api.close().await;
         let settings = with(stage.settings.clone(), "/limits/tunnel", json!({"download": "50MiB/s"}));
-        let settings = with(settings, "/access/at_expiry", json!("close"));
+        let settings = with(settings, "/access/on_expiry", json!("close"));
         std::fs::write(stage.lab.directory().join("switchboard.yaml"), settings.to_string()).unwrap();
         let id = i32::try_from(stage.proxy.id()).unwrap();
         kill_process(Pid::from_raw(id).unwrap(), Signal::HUP).unwrap();

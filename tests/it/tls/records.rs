@@ -47,7 +47,7 @@ fn tls(authority: &Authority, ssh_only: bool) -> String {
 #[test]
 fn a_broken_record_before_the_answer_is_a_refusal_of_its_own() {
     let (authority, blackhole) = (Authority::new(), Blackhole::open());
-    let patient = "timeouts: {dial: 1h, dial_try: 1h}\n";
+    let patient = "timeouts: {dial: 1h, connect: 1h}\n";
     let list = allow(&[("devbox:22", blackhole.address())]);
     let proxy = Proxy::start(&(tls(&authority, false) + &list + patient));
     for (number, head) in ["", "CONNECT dev", &request("devbox:22")].into_iter().enumerate() {

@@ -316,8 +316,8 @@ async fn a_right_that_ends_before_the_tunnel_begins_refuses_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
-    for (at_expiry, ends) in [(OnExpiry::Keep, false), (OnExpiry::Close, true)] {
-        let world = World::new(|options| options.on_expiry = at_expiry);
+    for (on_expiry, ends) in [(OnExpiry::Keep, false), (OnExpiry::Close, true)] {
+        let world = World::new(|options| options.on_expiry = on_expiry);
         world.publish(["a".to_owned()], None);
         world.script.set_token(|token| {
             let mut user = user(token);

@@ -268,8 +268,8 @@ async fn a_right_that_is_taken_back_ends_the_tunnels_of_a_ticket() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ticket_that_expires_is_left_to_at_expiry() {
-    for (at_expiry, ends) in [(OnExpiry::Keep, false), (OnExpiry::Close, true)] {
-        let (world, tickets) = world(|options| options.on_expiry = at_expiry);
+    for (on_expiry, ends) in [(OnExpiry::Keep, false), (OnExpiry::Close, true)] {
+        let (world, tickets) = world(|options| options.on_expiry = on_expiry);
         let minted = NewTicket::new().unwrap();
         write(&tickets, &minted, &ticket(Duration::from_hours(1)));
         let grant = world.grant(minted.ticket.expose(), "a").await.unwrap();
@@ -279,7 +279,7 @@ async fn a_ticket_that_expires_is_left_to_at_expiry() {
         // It is deleted after its expiry: that takes nothing back.
         tickets.replace(&BTreeMap::new());
         world.access.tickets_changed();
-        assert_eq!(has_ended(&grant), ends, "{at_expiry:?}");
+        assert_eq!(has_ended(&grant), ends, "{on_expiry:?}");
         if ends {
             assert_eq!(grant.revoked_or_expired().await, CloseReason::Expired);
         }

@@ -95,8 +95,8 @@ const FAULTS: &[(&str, &str)] = &[
         "1:22: error: access.hide_names: expected `true` or `false` without quotes (found the text \"true\")",
     ),
     (
-        "at_expiry: end",
-        "1:21: error: access.at_expiry: expected `keep` or `close` (found `end`)",
+        "on_expiry: end",
+        "1:21: error: access.on_expiry: expected `keep` or `close` (found `end`)",
     ),
     (
         "kubernetes: {audiences: []}",

@@ -37,8 +37,8 @@ fn a_value_of_the_wrong_kind_is_a_fault() {
         ("drain: 5s", "line 1: drain: expected a map (found a single value)"),
         ("admin: []", "line 1: admin: expected a single value (found a list)"),
         (
-            "timeouts:\n  head:\n    - 1s",
-            "line 2: timeouts.head: expected a single value (found a list)",
+            "timeouts:\n  request_header:\n    - 1s",
+            "line 2: timeouts.request_header: expected a single value (found a list)",
         ),
         (
             "allowlist: {static: {}}",
@@ -87,16 +87,16 @@ fn unknown_and_duplicate_keys_are_faults() {
 fn durations_are_checked() {
     assert_faults(&[
         (
-            "timeouts: {head: 10}",
-            "line 1: timeouts.head: expected a duration such as `250ms`, `10s` or `1h30m` (found `10`); did you mean `10s`?",
+            "timeouts: {request_header: 10}",
+            "line 1: timeouts.request_header: expected a duration such as `250ms`, `10s` or `1h30m` (found `10`); did you mean `10s`?",
         ),
         (
-            "timeouts: {head: 0s}",
-            "line 1: timeouts.head: must be more than 0s (found `0s`)",
+            "timeouts: {request_header: 0s}",
+            "line 1: timeouts.request_header: must be more than 0s (found `0s`)",
         ),
         (
-            "timeouts: {head: 61m}",
-            "line 1: timeouts.head: must be at most 1h (found `61m`)",
+            "timeouts: {request_header: 61m}",
+            "line 1: timeouts.request_header: must be at most 1h (found `61m`)",
         ),
         (
             "timeouts: {half_closed: 0}",
@@ -125,8 +125,8 @@ fn durations_are_checked() {
              (found `99999999999999999999s`)",
         ),
         (
-            "timeouts:\n  dial: 5s\n  dial_try: 6s\n",
-            "line 3: timeouts.dial_try: one try (6s) may not take longer than the whole dial (5s)",
+            "timeouts:\n  dial: 5s\n  connect: 6s\n",
+            "line 3: timeouts.connect: one try (6s) may not take longer than the whole dial (5s)",
         ),
         (
             "timeouts: {dial: 2s}",
@@ -134,7 +134,7 @@ fn durations_are_checked() {
         ),
         // A fault has the default, which is not compared with the other value.
         (
-            "timeouts: {dial_try: 20s, dial: 0s}",
+            "timeouts: {connect: 20s, dial: 0s}",
             "line 1: timeouts.dial: must be more than 0s (found `0s`)",
         ),
     ]);
@@ -158,10 +158,10 @@ fn tunnel_limits_are_checked() {
              `unlimited` (found `off`); did you mean `unlimited`?",
         ),
         (
-            "limits: {target: {max_tunnels: 0}, client: {connects_burst: unlimited}, total: {max_tunnels: 5k}}",
+            "limits: {target: {max_tunnels: 0}, client: {connects_burst: unlimited}, process: {max_tunnels: 5k}}",
             "line 1: limits.target.max_tunnels: expected a whole number of at least 1, or `unlimited` (found `0`)\n\
              line 1: limits.client.connects_burst: expected a whole number of at least 1 (found `unlimited`)\n\
-             line 1: limits.total.max_tunnels: expected a whole number of at least 1, or `unlimited` (found `5k`)",
+             line 1: limits.process.max_tunnels: expected a whole number of at least 1, or `unlimited` (found `5k`)",
         ),
         (
             "limits: {roof: {download: unlimited}}",
@@ -172,7 +172,7 @@ fn tunnel_limits_are_checked() {
 
 #[test]
 fn all_faults_are_reported_at_once_in_the_order_of_their_lines() {
-    let text = "timeouts:\n  head: soon\n  hear: 5s\ndrain:\n  delay: 1s\n  delay: 2s\n\
+    let text = "timeouts:\n  request_header: soon\n  hear: 5s\ndrain:\n  delay: 1s\n  delay: 2s\n\
                 limits: {tunnel: {upload: 1}}\nadmin: here\nlisten: [a, 1.1.1.1:1]\nextra: !x 1\n";
     let faults = Config::parse(text).unwrap_err();
     let places: Vec<String> = faults
@@ -182,7 +182,7 @@ fn all_faults_are_reported_at_once_in_the_order_of_their_lines() {
     assert_eq!(
         places,
         [
-            "2:9 timeouts.head",
+            "2:9 timeouts.request_header",
             "3:3 timeouts.hear",
             "6:3 drain.delay",
             "7:27 limits.tunnel.upload",
@@ -199,7 +199,7 @@ fn a_fault_of_a_value_points_at_the_value_and_one_of_a_key_at_the_key() {
     for (text, position, key) in [
         ("admin: here", "1:8", "admin"),
         ("admin:\n  here", "2:3", "admin"),
-        ("timeouts:\n  head: {}", "2:3", "timeouts.head"),
+        ("timeouts:\n  request_header: {}", "2:3", "timeouts.request_header"),
         ("timeouts: {hea: 1s}", "1:12", "timeouts.hea"),
         ("drain:\n  delay: 1s\n  delay: 1s", "3:3", "drain.delay"),
         ("listen: [a]", "1:10", "listen[0]"),

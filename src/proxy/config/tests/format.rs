@@ -34,7 +34,7 @@ fn every_map_of_the_schema_has_the_keys_of_its_reader_and_no_others() {
     let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\n\
                  allowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\n\
                  listen: [{zzz: 1}]\ntls: {zzz: 1, certificates: [{zzz: 1}]}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n\
-                 limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, total: {zzz: 1}, ceiling: {zzz: 1}}\n";
+                 limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\n";
     let mut maps = 0;
     for fault in Config::parse(asked).unwrap_err().iter() {
         let Some(known) = fault.message.strip_prefix("unknown key; known here: ") else {
@@ -66,7 +66,7 @@ fn every_map_of_the_schema_has_the_keys_of_its_reader_and_no_others() {
 #[test]
 fn the_schema_tells_kinds_of_values_apart() {
     let schema = Config::schema();
-    let cap = &only(&schema, "limits.total")["properties"]["max_tunnels"];
+    let cap = &only(&schema, "limits.process")["properties"]["max_tunnels"];
     assert_eq!(cap["anyOf"][0]["type"], "integer");
     assert_eq!(cap["anyOf"][1]["enum"][0], "unlimited");
     assert_eq!(only(&schema, "ssh_only")["type"][0], "boolean");
