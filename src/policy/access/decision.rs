@@ -74,6 +74,7 @@ impl AccessDecider {
         let key = &self.reviews.key;
         Ok(Subject {
             expires: expires.map(instant),
+            user_expires: user.expires.map(instant),
             digest: key.subject(&user, credential.as_ref(), certificate.as_deref()),
             user,
             credential,
@@ -144,7 +145,10 @@ impl AccessDecider {
     ) -> Result<Arc<User>, NotAllowed> {
         // A credential that has expired proves nothing, and has not been taken back: that is left to `on_expiry`. A little
         // before, too: the clock of the API server may be ahead.
-        let credential = subject.credential.as_ref().filter(|_| !subject.expires_within(SKEW));
+        let credential = subject
+            .credential
+            .as_ref()
+            .filter(|_| !subject.user_expires_within(SKEW));
         let Some(credential) = credential.filter(|_| user.method != Method::Ticket) else {
             return Ok(user);
         };
@@ -190,7 +194,7 @@ fn local_user(
     };
     match (user.method, &subject.credential) {
         // That of tunnels that run is left to `on_expiry`.
-        (Method::Ticket, _) if how != ReviewMode::Login && subject.expires_within(Duration::ZERO) => {
+        (Method::Ticket, _) if how != ReviewMode::Login && subject.user_expires_within(Duration::ZERO) => {
             Ok(Arc::clone(user))
         }
         (Method::Ticket, Some(Credential::Bearer(text))) => {

@@ -42,8 +42,10 @@ pub struct Subject {
     pub(super) certificate: Option<Arc<ClientTls>>,
     /// The client's address, which bounds the questions on its behalf.
     pub(super) client: IpAddr,
-    /// When the credential or the certificate expires.
+    /// When the credential or the certificate expires, whichever is first.
     pub(super) expires: Option<Instant>,
+    /// When the proof of the user expires: the credential, or the certificate alone.
+    pub(super) user_expires: Option<Instant>,
     /// Of the user and the proof.
     pub(super) digest: Digest,
 }
@@ -54,10 +56,10 @@ impl Subject {
         self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
-    /// Returns whether the credential or the certificate has expired, or does so within that time, by either clock: that of
-    /// the system may be set.
-    pub(super) fn expires_within(&self, time: Duration) -> bool {
-        self.expires.is_some_and(|expires| expires <= Instant::now())
+    /// Returns whether the proof of the user has expired, or does so within that time, by either clock: that of the system may
+    /// be set.
+    pub(super) fn user_expires_within(&self, time: Duration) -> bool {
+        self.user_expires.is_some_and(|expires| expires <= Instant::now())
             || self
                 .user
                 .expires

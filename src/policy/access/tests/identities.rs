@@ -84,6 +84,13 @@ fn peer(subject: &[(rcgen::DnType, &str)]) -> Arc<ClientTls> {
     })
 }
 
+/// A certificate of alice that expires after that time.
+pub(super) fn certificate(lives: Duration) -> Arc<ClientTls> {
+    let mut own = Arc::into_inner(peer(&[(rcgen::DnType::CommonName, "alice")])).unwrap();
+    own.identity.as_mut().unwrap().expires = Some(SystemTime::now() + lives);
+    Arc::new(own)
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() {
     let world = World::new(|_| {});

@@ -344,3 +344,29 @@ async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_taken_back_though_the_certificate_beside_it_has_expired() {
+    for on_expiry in [OnExpiry::Keep, OnExpiry::Close] {
+        let world = World::new(|options| options.on_expiry = on_expiry);
+        world.publish(["a".to_owned()], None);
+        let peer = identities::certificate(seconds(60));
+        let both = RequestCredentials {
+            peer: Some(&peer),
+            ..evidence("alice", 1)
+        };
+        let subject = world.access.authenticate(both).await.unwrap();
+        let grant = world.access.authorize(&subject, &world.target("a")).await.unwrap();
+        sleep(seconds(61)).await;
+        if on_expiry == OnExpiry::Close {
+            assert_eq!(grant.revoked_or_expired().await, CloseReason::Expired);
+            continue;
+        }
+        assert!(!has_ended(&grant));
+        world
+            .script
+            .set_token(|_| Ok(Verdict::Rejected("the token is not valid".into())));
+        sleep(seconds(301)).await;
+        assert!(has_ended(&grant));
+    }
+}

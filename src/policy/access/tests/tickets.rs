@@ -285,3 +285,22 @@ async fn a_ticket_that_expires_is_left_to_at_expiry() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_is_taken_back_though_the_certificate_beside_it_has_expired() {
+    let (world, tickets) = world(|_| {});
+    let minted = NewTicket::new().unwrap();
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let peer = identities::certificate(seconds(60));
+    let both = RequestCredentials {
+        peer: Some(&peer),
+        ..evidence(minted.ticket.expose(), 1)
+    };
+    let subject = world.access.authenticate(both).await.unwrap();
+    let grant = world.access.authorize(&subject, &world.target("a")).await.unwrap();
+    sleep(seconds(61)).await;
+    assert!(!has_ended(&grant));
+    tickets.replace(&BTreeMap::new());
+    world.access.tickets_changed();
+    assert!(has_ended(&grant));
+}
