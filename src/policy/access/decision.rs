@@ -51,8 +51,7 @@ impl AccessDecider {
             }
             return Err(refusal.into());
         }
-        let knows_certificates = rules.options.kubernetes.as_ref().is_some_and(|own| own.certificates);
-        let certified = match knows_certificates {
+        let certified = match rules.accepts_certificates() {
             true => evidence.certificate_user()?,
             false => None,
         };
@@ -178,7 +177,7 @@ impl AccessDecider {
 }
 
 /// Returns the user of a subject as far as it is known here: by its ticket, which may have been taken back since, or be for
-/// another target; by the file of users, which the user may have left.
+/// another target; by the file of users, which the user may have left; by its certificate, as long as those prove users.
 fn local_user(
     rules: &AccessConfig,
     subject: &Subject,
@@ -218,6 +217,9 @@ fn local_user(
             Some(_) | None => Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRefused.into())),
         },
         (Method::Ticket, _) => refused(UNKNOWN),
+        (Method::Certificate, _) if !rules.accepts_certificates() => {
+            Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRequired.into()))
+        }
         (Method::TokenReview | Method::Oidc | Method::Certificate, _) => Ok(Arc::clone(user)),
     }
 }

@@ -96,6 +96,11 @@ impl AccessConfig {
         self.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck)
     }
 
+    /// Returns whether a client certificate proves a user.
+    pub(super) fn accepts_certificates(&self) -> bool {
+        self.options.kubernetes.as_ref().is_some_and(|own| own.certificates)
+    }
+
     /// Returns the one source that judges a credential, which is [normalized](Sources::normalize).
     pub(super) fn source<'a>(&'a self, credential: &'a Credential) -> Source<'a> {
         let sources = &self.sources;

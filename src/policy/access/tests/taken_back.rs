@@ -370,3 +370,28 @@ async fn a_token_is_taken_back_though_the_certificate_beside_it_has_expired() {
         assert!(has_ended(&grant));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn certificates_that_prove_no_user_any_more_end_the_tunnels_of_those_without_a_credential() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    let peer = identities::certificate(seconds(3600));
+    let own = |credential| RequestCredentials {
+        credential,
+        peer: Some(&peer),
+        ..evidence("", 1)
+    };
+    let target = world.target("a");
+    let certified = world.access.authenticate(own(None)).await.unwrap();
+    let by_certificate = world.access.authorize(&certified, &target).await.unwrap();
+    let token = Some(Ok(Credential::Bearer("alice".into())));
+    let both = world.access.authenticate(own(token)).await.unwrap();
+    let by_both = world.access.authorize(&both, &target).await.unwrap();
+    world.reload(|options| options.kubernetes.as_mut().unwrap().certificates = false);
+    assert!(has_ended(&by_certificate));
+    sleep(seconds(301)).await;
+    assert!(!has_ended(&by_both));
+    // Between the two steps of a request, too.
+    let denial = world.access.authorize(&certified, &target).await.unwrap_err();
+    assert_eq!(denial.reason, RefusalReason::CredentialsRequired);
+}
