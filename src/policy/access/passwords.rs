@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
@@ -25,7 +25,8 @@ mod hash;
 #[derive(Debug)]
 pub struct PasswordFile {
     path: PathBuf,
-    table: ArcSwap<Table>,
+    /// `None` before the file was read; until then a name that is missing proves nothing.
+    table: ArcSwapOption<Table>,
     readings: Mutex<Readings>,
     /// Asks for a reading at once.
     read_again: Notify,
@@ -50,25 +51,30 @@ impl PasswordFile {
         }
     }
 
-    /// No users, until [`Self::reload`] finds a good file: for a process that lives without it.
+    /// Creates the state before the file was read, until [`Self::reload`] finds a good one: for a process that lives without it.
     pub fn empty(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
-            table: ArcSwap::default(),
+            table: ArcSwapOption::empty(),
             readings: Mutex::default(),
             read_again: Notify::new(),
             hashing: Arc::new(Semaphore::new(MAX_HASHED)),
         }
     }
 
+    /// Returns whether a good file has been read.
+    pub(super) fn is_loaded(&self) -> bool {
+        self.table.load().is_some()
+    }
+
     /// Whether there is a user of that name. Names are compared byte by byte.
     pub fn contains(&self, name: &str) -> bool {
-        self.table.load().contains_key(name)
+        self.entry(name).is_some()
     }
 
     /// The number of users.
     pub fn len(&self) -> usize {
-        self.table.load().len()
+        self.table.load().as_ref().map_or(0, |table| table.len())
     }
 
     /// Whether there are none.
@@ -79,7 +85,8 @@ impl PasswordFile {
     /// The first line whose password is guessed fast; `None` without any.
     pub fn weakness(&self) -> Option<UserFault> {
         let table = self.table.load();
-        let weak = table.values().filter(|entry| entry.hash.is_weak());
+        let weak = table.iter().flat_map(|table| table.values());
+        let weak = weak.filter(|entry| entry.hash.is_weak());
         let line = weak.map(|entry| entry.line).min();
         let reason =
             "bcrypt with a cost below 10 is guessed fast: make the hashes with `htpasswd -nB -C 10`".to_owned();
@@ -91,9 +98,15 @@ impl PasswordFile {
     /// That of a name that is no user's is refused after as long as the file's first user's would take. This hides which
     /// names exist from a client with a clock only as far as all users have the same kind of hash and the same cost, and as
     /// there is no queue. A file without users hides nothing.
+    ///
+    /// # Errors
+    /// No file has been read yet, or the password cannot be hashed.
     pub async fn verify(&self, user: &str, password: &Secret) -> Result<Verdict, ReviewError> {
+        if !self.is_loaded() {
+            return Err(ReviewError::new("users", "the file of users has not been read yet"));
+        }
         let entry = self.entry(user);
-        let first = || self.table.load().values().next().cloned();
+        let first = || self.table.load().as_ref()?.values().next().cloned();
         let is_right = match entry.clone().or_else(first) {
             Some(entry) => self.hash(&entry, password).await?,
             None => false,
@@ -113,7 +126,7 @@ impl PasswordFile {
         let read = || file::read_unless_short(&self.path, MAX_FILE_BYTES);
         follow::reload(&self.readings, SETTLING, read, |read| {
             let bytes = read.map_err(|reason| vec![UserFault::of_the_file(reason)])?;
-            self.table.store(Arc::new(parse(&bytes)?));
+            self.table.store(Some(Arc::new(parse(&bytes)?)));
             Ok(())
         })
     }
@@ -134,7 +147,7 @@ impl PasswordFile {
     }
 
     fn entry(&self, name: &str) -> Option<Arc<Entry>> {
-        self.table.load().get(name).cloned()
+        self.table.load().as_ref()?.get(name).cloned()
     }
 
     /// Whether the password is that of the entry.

@@ -1,6 +1,7 @@
 //! Rights that end while tunnels run.
 
 use super::*;
+use crate::base::follow::ReloadResult;
 
 #[tokio::test(start_paused = true)]
 async fn a_right_that_is_taken_back_ends_within_a_second() {
@@ -394,4 +395,59 @@ async fn certificates_that_prove_no_user_any_more_end_the_tunnels_of_those_witho
     // Between the two steps of a request, too.
     let denial = world.access.authorize(&certified, &target).await.unwrap_err();
     assert_eq!(denial.reason, RefusalReason::CredentialsRequired);
+}
+
+/// As a reload with another file does, which has a fault.
+#[tokio::test(start_paused = true)]
+async fn a_file_of_users_that_was_never_read_ends_no_tunnel_and_opens_none() {
+    let world = World::new(|_| {});
+    world.publish(["a".to_owned()], None);
+    let folder = tempfile::tempdir().unwrap();
+    let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+    // The password is `correct`: made by htpasswd(1).
+    std::fs::write(
+        &old,
+        "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu\n",
+    )
+    .unwrap();
+    std::fs::write(&new, "alice:plain\n").unwrap();
+    let apply = |users: passwords::PasswordFile| {
+        let (users, rules) = (Arc::new(users), world.access.judge.config.load_full());
+        let sources = Sources {
+            users: Some(Arc::clone(&users)),
+            ..rules.sources.clone()
+        };
+        world.access.apply(rules.options.clone(), sources);
+        users
+    };
+    let login = async || {
+        let correct = RequestCredentials {
+            credential: Some(Ok(Credential::Basic {
+                user: "alice".into(),
+                password: "correct".into(),
+            })),
+            ..evidence("", 1)
+        };
+        let subject = world.access.authenticate(correct).await?;
+        let grant = world.access.authorize(&subject, &world.target("a")).await;
+        grant.map(|grant| (subject, grant))
+    };
+    apply(passwords::PasswordFile::open(&old).unwrap());
+    let (subject, grant) = login().await.unwrap();
+    let users = apply(passwords::PasswordFile::empty(&new));
+    assert!(matches!(users.reload(), ReloadResult::Invalid(_)));
+    world.access.user_lists_changed();
+    sleep(seconds(301)).await;
+    assert!(!has_ended(&grant));
+    // Also between the two steps of a request.
+    for denied in [
+        login().await.map(drop),
+        world.access.authorize(&subject, &world.target("a")).await.map(drop),
+    ] {
+        assert_eq!(denied.unwrap_err().reason, RefusalReason::AuthorizationUnavailable);
+    }
+    std::fs::write(&new, "# alice has left\n").unwrap();
+    assert_eq!(users.reload(), ReloadResult::Loaded);
+    world.access.users_changed();
+    assert!(has_ended(&grant));
 }
