@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 
 use super::evidence::credential::Credential;
 use super::evidence::{self, RequestCredentials, Subject, brief};
-use super::reviewer::{Action, Decision, Verdict};
+use super::reviewer::{Action, Decision, GUESS_RATE, Verdict};
 use super::reviews::{ReviewContext, ReviewMode, Reviews, instant};
 use super::sources::AccessConfig;
 use super::tickets::{EXPIRED, TicketLookup, UNKNOWN};
@@ -100,6 +100,7 @@ impl AccessDecider {
         match self.reviews.authenticate(&inquiry, credential).await {
             Ok(Verdict::Authenticated(user)) => evidence::check_user(&user).map(|()| user),
             Ok(Verdict::Rejected(phrase)) => Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase)),
+            Err(error) if error.kind == GUESS_RATE => Err(RefusalReason::GuessRate.into()),
             Err(_) => Err(RefusalReason::AuthorizationUnavailable.into()),
         }
     }

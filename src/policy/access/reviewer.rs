@@ -115,5 +115,7 @@ pub(super) fn busy() -> ReviewError {
     ReviewError::new(BUSY, "too many questions at the moment")
 }
 
+/// The kind of a guess that is beyond the bound of its network or user.
+pub(super) const GUESS_RATE: &str = "guess_rate";
 /// The kind of [`busy`].
 pub(super) const BUSY: &str = "busy";

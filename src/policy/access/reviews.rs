@@ -18,7 +18,7 @@ use super::evidence::credential::Credential;
 use super::evidence::digest::{Digest, Key};
 use super::evidence::guess_limiter::GuessLimiter;
 use super::queue::{Permit, QueueLimits, ReviewQueue};
-use super::reviewer::{Action, Change, Decision, Review, ReviewError, Verdict, busy};
+use super::reviewer::{Action, Change, Decision, GUESS_RATE, Review, ReviewError, Verdict, busy};
 use super::sources::{AccessConfig, NO_SOURCE, Source};
 use super::tickets::watches::Watches;
 use super::user::User;
@@ -257,7 +257,7 @@ impl Reviews {
         let _permit = self.permit(&source, *client).await?;
         // Guesses that waited beside it may have been wrong.
         if !self.allows_guess(rules, credential, *client) {
-            return Err(busy());
+            return Err(ReviewError::new(GUESS_RATE, "too many wrong guesses"));
         }
         if let Some(verdict) = self.remembered(&digest) {
             return Ok(verdict);

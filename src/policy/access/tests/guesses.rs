@@ -178,3 +178,23 @@ async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotte
         Some(RefusalReason::GuessRate)
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_guess_that_is_beyond_the_bound_after_its_wait_is_refused_as_one() {
+    let world = world();
+    guess(&world, "alice", 1, 0..BURST - 1).await;
+    let passwords = &world.access.judge.reviews.passwords;
+    let client = Ipv4Addr::from_bits(1).into();
+    let mut permits: Vec<_> = std::iter::from_fn(|| passwords.enter(client).now_or_never()).collect();
+    let release = async {
+        tokio::task::yield_now().await;
+        drop(permits.pop());
+    };
+    let (first, second, ()) = tokio::join!(
+        refusal(&world, "alice", "x", 1),
+        refusal(&world, "alice", "y", 1),
+        release
+    );
+    assert_eq!(first, Some(RefusalReason::CredentialsRefused));
+    assert_eq!(second, Some(RefusalReason::GuessRate));
+}
