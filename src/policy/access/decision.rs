@@ -166,13 +166,13 @@ impl AccessDecider {
     /// Judges tunnels that run by what is known here, without a question.
     pub(super) fn decide_locally(&self, subject: &Subject, target: &Target) -> Result<(), NotAllowed> {
         let rules = self.config.load();
-        let user = local_user(&rules, subject, target, ReviewMode::Recheck)?;
+        let user = local_user(&rules, subject, target, ReviewMode::Recheck(None))?;
         action(&rules, &user, target).map(drop)
     }
 
     /// Returns whether the ticket of tunnels that run proves the user that it proved before, with the same groups.
     pub(super) fn has_same_ticket(&self, subject: &Subject, target: &Target) -> bool {
-        let user = local_user(&self.config.load(), subject, target, ReviewMode::Recheck);
+        let user = local_user(&self.config.load(), subject, target, ReviewMode::Recheck(None));
         user.is_ok_and(|user| user == subject.user)
     }
 }

@@ -223,7 +223,7 @@ struct Recheck {
     grant: Weak<ActiveGrant>,
     look: Arc<Notify>,
     namespace: Box<str>,
-    /// The part of the interval at which it is due.
+    /// The part of the period at which it is due. That of another grant with the same proof is at most [`SPREAD`] away.
     phase: f64,
 }
 
@@ -238,9 +238,10 @@ enum RecheckState {
 impl Recheck {
     fn new(grant: &Arc<ActiveGrant>) -> Self {
         let registry = Arc::clone(&grant.registry);
+        // Multiples of the golden ratio are spread evenly, however many there are.
+        let order = (f64::from(registry.made.fetch_add(1, Ordering::Relaxed)) * 0.618_034).fract();
         Self {
-            // Multiples of the golden ratio are spread evenly, however many there are.
-            phase: (f64::from(registry.made.fetch_add(1, Ordering::Relaxed)) * 0.618_034).fract(),
+            phase: grant.subject.digest.fraction() + SPREAD * order,
             registry,
             grant: Arc::downgrade(grant),
             look: Arc::clone(&grant.look),
@@ -264,12 +265,13 @@ impl Recheck {
         let (mut last, mut recovered) = (RecheckState::Kept, questions.recovered());
         // Answers one after the other that were not complete.
         let (mut asked, mut incomplete) = (Instant::now(), 0_u32);
+        let mut due = self.next_due();
         loop {
             let (mut scout, mut pace) = (None, RecheckClass::Counted);
             match last {
                 RecheckState::Kept => {
                     let settles = questions.wait_until_settled(&self.namespace, asked);
-                    let pause = settles.unwrap_or_else(|| self.until_due());
+                    let pause = settles.unwrap_or_else(|| due.saturating_duration_since(Instant::now()));
                     let is_changed = timeout(pause, self.look.notified()).await.is_ok();
                     if is_changed && self.grant.strong_count() > 0 {
                         sleep(TOGETHER).await;
@@ -308,7 +310,13 @@ impl Recheck {
             // Changes until now are in the answer.
             self.look.notified().now_or_never();
             asked = Instant::now();
-            match boxed(self.look_again(last == RecheckState::Denied)).await {
+            due = self.next_due();
+            let how = match last {
+                RecheckState::Denied => ReviewMode::Uncached,
+                // An older answer would be more than the interval old at the next recheck.
+                RecheckState::Kept | RecheckState::Unknown => ReviewMode::Recheck(due.checked_sub(self.interval())),
+            };
+            match boxed(self.look_again(how)).await {
                 Some(answer) => last = answer,
                 None => return,
             }
@@ -319,7 +327,7 @@ impl Recheck {
     }
 
     /// Asks about the right; `None` if it has ended.
-    async fn look_again(&self, was_denied: bool) -> Option<RecheckState> {
+    async fn look_again(&self, how: ReviewMode) -> Option<RecheckState> {
         // Not kept alive by the question.
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
@@ -327,16 +335,11 @@ impl Recheck {
         if self.registry.judge.config.load().options.mode == Mode::Open {
             return Some(RecheckState::Kept);
         }
-        let how = if was_denied {
-            ReviewMode::Uncached
-        } else {
-            ReviewMode::Recheck
-        };
         let judged = self.registry.judge.check(&subject, &target, how).await;
         let (result, last) = match judged {
             Ok(_) => ("kept", Some(RecheckState::Kept)),
             Err(NotAllowed::Unknown) => ("unknown", Some(RecheckState::Unknown)),
-            Err(NotAllowed::Denied(_)) if !was_denied => ("denied", Some(RecheckState::Denied)),
+            Err(NotAllowed::Denied(_)) if how != ReviewMode::Uncached => ("denied", Some(RecheckState::Denied)),
             Err(NotAllowed::Denied(_) | NotAllowed::DeniedLocally(_)) => ("ended", None),
         };
         self.registry.judge.metrics.access_rechecks.count([result]);
@@ -349,15 +352,22 @@ impl Recheck {
         last
     }
 
-    /// Returns the time until the grant is asked about again though nothing has changed.
-    fn until_due(&self) -> Duration {
-        let interval = self.registry.judge.config.load().recheck();
-        let intervals = self.registry.begun.elapsed().as_secs_f64() / interval.as_secs_f64();
+    fn interval(&self) -> Duration {
+        self.registry.judge.config.load().recheck()
+    }
+
+    /// Returns when the grant is asked about again though nothing has changed.
+    fn next_due(&self) -> Instant {
+        // Shorter, so that the answers of all grants of a credential count until each one's next recheck.
+        let period = self.interval().mul_f64(1.0 - SPREAD);
+        let periods = self.registry.begun.elapsed().as_secs_f64() / period.as_secs_f64();
         // Rounded, a time that has just passed may be due again.
-        interval.mul_f64((1.0 - (intervals - self.phase).rem_euclid(1.0)).max(0.01))
+        Instant::now() + period.mul_f64((1.0 - (periods - self.phase).rem_euclid(1.0)).max(0.01))
     }
 }
 
+/// The part of the interval over which the grants of one credential are spread: the review of the first counts for all.
+const SPREAD: f64 = 0.01;
 /// Between two denials of a grant.
 const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
 /// Between two questions about grants without an answer, of which one at a time finds out that there are answers again. One

@@ -69,10 +69,20 @@ pub(super) struct ReviewContext {
 pub(super) enum ReviewMode {
     /// For a request: after others in a queue. What was allowed before stays allowed while there is no answer.
     Login,
-    /// For tunnels that run: without a queue, and what has no answer stays unknown.
-    Recheck,
+    /// For tunnels that run: without a queue, and what has no answer stays unknown. No answer counts that was asked for
+    /// before that time.
+    Recheck(Option<Instant>),
     /// The same after a denial: no decision of before counts.
     Uncached,
+}
+
+impl ReviewMode {
+    fn since(self) -> Option<Instant> {
+        match self {
+            Self::Recheck(since) => since,
+            Self::Login | Self::Uncached => None,
+        }
+    }
 }
 
 /// The times of what may have changed answers.
@@ -214,7 +224,8 @@ impl Reviews {
         }
         let digest = self.key.credential(credential, *client);
         if *how != ReviewMode::Login {
-            return match self.verdicts.yes(&digest, rules.recheck() / 2) {
+            let max_ages = [rules.recheck() / 2, Duration::ZERO];
+            return match self.verdicts.fresh(&digest, max_ages, how.since()) {
                 Some(verdict) => Ok(verdict),
                 None => boxed(self.review_credential(source, *client, digest)).await,
             };
@@ -328,7 +339,8 @@ impl Reviews {
         let changed = self.changes.lock().last(&action.namespace);
         // Another API server, or its cache, may have learnt of the change later than the watch.
         let settled = changed.map(|changed| changed + AGAIN);
-        let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], settled);
+        let since = settled.max(inquiry.mode.since());
+        let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], since);
         if let Some(decision) = remembered.filter(|_| inquiry.mode != ReviewMode::Uncached) {
             self.metrics.access_cache_hits.count(["decision"]);
             return Ok(decision);

@@ -21,6 +21,14 @@ use crate::tunnel::limits::owners::network;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::policy::access) struct Digest([u8; 32]);
 
+impl Digest {
+    /// Returns a number from 0 to 1, which is the same for the same digest.
+    pub(in crate::policy::access) fn fraction(&self) -> f64 {
+        let [a, b, c, d, ..] = self.0;
+        f64::from(u32::from_be_bytes([a, b, c, d])) / f64::from(u32::MAX)
+    }
+}
+
 /// The key of a process's digests: random, and nowhere but here.
 pub(in crate::policy::access) struct Key(hmac::Key);
 
