@@ -80,26 +80,26 @@ impl Access {
         self.changed(&Change::Everywhere);
     }
 
-    /// Whether it is asked at all, and whether the answer counts.
+    /// Returns whether access is decided at all, and whether the decision counts.
     pub fn mode(&self) -> Mode {
         self.judge.config.load().options.mode
     }
 
-    /// Whether a target that a user may not reach is answered as one that is not on the allowlist. The time of the answer
-    /// is not hidden: an unknown name needs no question to the API server.
+    /// Returns whether a target that a user may not reach is answered as one that is not on the allowlist. The time of the
+    /// answer is not hidden: an unknown name needs no review.
     pub fn hides_names(&self) -> bool {
         self.judge.config.load().options.hide_names
     }
 
-    /// The watches that take access back: a ticket opens no tunnel while one of them is late.
+    /// Returns the watches that revoke access: a ticket opens no tunnel while one of them is late.
     pub fn watches(&self) -> Arc<Watches> {
         Arc::clone(&self.judge.reviews.watches)
     }
 
-    /// The user of a request.
+    /// Authenticates the user of a request.
     ///
     /// # Errors
-    /// Why it is of none that is known here.
+    /// The refusal of a request that proves no user, or for which that cannot be decided now.
     pub async fn authenticate(&self, evidence: RequestCredentials<'_>) -> Result<Subject, Refusal> {
         let rules = self.judge.config.load_full();
         let presented = evidence.credential.as_ref().and_then(|read| read.as_ref().ok());
@@ -112,7 +112,7 @@ impl Access {
         authenticated
     }
 
-    /// The user of the file for whom a credential claims to be the password; `None` for a name that is no user's.
+    /// Returns the user of the file for whom a credential claims to be the password; `None` for a name that is no user's.
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
         let sources = &self.judge.config.load().sources;
         let name = sources.password_name(credential)?;
@@ -123,7 +123,8 @@ impl Access {
     /// Decides whether the subject may reach the target: the one that is dialled, by whatever name it was asked for.
     ///
     /// # Errors
-    /// [`RefusalReason::NotAuthorized`], or [`RefusalReason::AuthorizationUnavailable`].
+    /// [`RefusalReason::NotAuthorized`], or [`RefusalReason::AuthorizationUnavailable`] without an answer. A credential that
+    /// has been revoked since it was authenticated is refused as such.
     pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<TunnelGrant, Refusal> {
         // Before the question: what is revoked while it is asked is revoked for this grant, too.
         let active = self.grants.get_or_insert(subject, target);

@@ -124,7 +124,7 @@ impl ApiReviewer {
         }
     }
 
-    /// Whether the server may have begun to answer so lately that it does not know each role and binding yet.
+    /// Returns true once 1.5 s have passed since the last failure: the server knows each role and binding again.
     fn has_warmed_up(&self, kind: Kind) -> bool {
         let health = self.health.lock();
         let last = health.troubled.get(&kind);

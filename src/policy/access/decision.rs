@@ -193,7 +193,7 @@ fn local_user(
         )))
     };
     match (user.method, &subject.credential) {
-        // That of tunnels that run is left to `on_expiry`.
+        // A ticket that expired while its tunnel runs is left to `on_expiry`.
         (Method::Ticket, _) if how != ReviewMode::Login && subject.user_expires_within(Duration::ZERO) => {
             Ok(Arc::clone(user))
         }

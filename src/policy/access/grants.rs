@@ -1,6 +1,6 @@
-//! The rights that are in use: an active grant is that of a user with tunnels to a target, or with one that is being opened.
+//! Active grants: the authorization of a user for a target, while tunnels use it or one is being opened.
 //!
-//! A task of each asks again from time to time, and at once when something may have ended the right. A missing answer ends
+//! A task for each rechecks it once in the interval, and at once when a change may have revoked it. A missing answer revokes
 //! nothing.
 
 mod turns;
@@ -35,7 +35,7 @@ pub struct TunnelGrant {
     active: Arc<ActiveGrant>,
 }
 
-/// A user and a target. Its tunnels share it.
+/// The authorization of a user for a target, shared by its tunnels.
 #[derive(Debug)]
 pub(super) struct ActiveGrant {
     pub(super) subject: Arc<Subject>,
@@ -46,7 +46,7 @@ pub(super) struct ActiveGrant {
     registry: Arc<ActiveGrants>,
 }
 
-/// All of them.
+/// The active grants of a process.
 #[derive(Debug)]
 pub(super) struct ActiveGrants {
     pub(super) judge: Arc<AccessDecider>,
@@ -110,7 +110,7 @@ impl TunnelGrant {
 }
 
 impl ActiveGrants {
-    /// None.
+    /// Creates the registry without a grant, and the counters of rechecks at 0.
     pub(super) fn new(judge: Arc<AccessDecider>) -> Arc<Self> {
         for result in ["kept", "denied", "ended", "unknown"] {
             judge.metrics.access_rechecks.zero([result]);
@@ -346,7 +346,7 @@ impl Recheck {
         if last.is_none() {
             let active = self.grant.upgrade()?;
             self.registry.revoke(&active);
-            // Not in the mode that counts.
+            // Only the mode `enforce` revokes.
             return (!active.is_revoked()).then_some(RecheckState::Kept);
         }
         last
@@ -368,10 +368,10 @@ impl Recheck {
 
 /// The part of the interval over which the grants of one credential are spread: the review of the first counts for all.
 const SPREAD: f64 = 0.01;
-/// Between two denials of a grant.
+/// The delay before a grant that was denied is reviewed again: a second denial revokes it.
 const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
-/// Between two questions about grants without an answer, of which one at a time finds out that there are answers again. One
-/// question a second is no load.
+/// The delay between two rechecks of grants without an answer, of which one at a time finds out that there are answers again.
+/// One review a second is no load.
 const BETWEEN_SCOUTS: Duration = Duration::from_secs(1);
 /// The same where there are answers, and none of them is complete: an API server that has just come back says no less than
 /// it will.

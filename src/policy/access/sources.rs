@@ -46,9 +46,9 @@ pub(super) enum Source<'a> {
 }
 
 impl Sources {
-    /// Returns the credential as it is judged: the password of a user that the file does not know is a token, whatever the
-    /// user. Where there is a file, a text that no token looks like stays a password: a typing error in a name must not send
-    /// the password that belongs to it to another server.
+    /// Returns the credential as it is judged: a password is a token, whatever the user name, if it looks like one or is a
+    /// ticket, or if there is no file of users. Any other text stays a password, also for a name that the file does not have:
+    /// a typing error in a name must not send the password that belongs to it to another server.
     pub(super) fn normalize(&self, credential: Credential) -> Credential {
         match credential {
             Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),

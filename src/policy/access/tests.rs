@@ -199,7 +199,6 @@ async fn a_flood_of_invalid_tokens_delays_no_user_and_evicts_none() {
     assert_eq!(world.script.asked(), before);
 }
 
-/// The server of an issuer's keys takes connections and never answers.
 #[tokio::test(start_paused = true)]
 async fn tokens_on_which_the_server_takes_long_delay_no_question_about_rights() {
     let world = World::new(|_| {});
@@ -222,6 +221,7 @@ async fn tokens_on_which_the_server_takes_long_delay_no_question_about_rights() 
     slow.iter().for_each(JoinHandle::abort);
 }
 
+/// The server of the keys takes connections and never answers.
 #[tokio::test(start_paused = true)]
 async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_api_server() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -23,11 +23,11 @@ pub(super) struct Turns {
 /// How a recheck counts against the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecheckClass {
-    /// It does: something may have changed.
+    /// Counts: a change may have revoked the grant.
     Counted,
-    /// It does not, as the interval bounds it.
+    /// Does not count: the interval bounds it.
     Periodic,
-    /// It does not, and has a place of its own: the right was denied once.
+    /// Does not count, and has a place of its own: the grant was denied once.
     Denied,
 }
 
@@ -83,9 +83,9 @@ impl Turns {
     }
 }
 
-/// Rechecks at a time.
+/// Rechecks that run at a time.
 const MAX_CHECKED: usize = 4;
-/// Rechecks at once, as many as there are grants on a busy day.
+/// Rechecks that count and are not delayed: the active grants of a busy day.
 const BURST: u32 = 4096;
-/// The interval in the long run, if changes never end.
+/// The interval of rechecks beyond the burst, while changes never end.
 const EACH: Duration = Duration::from_millis(20);

@@ -75,13 +75,13 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
     }
 
     /// Returns the yes that was asked for within that time.
-    pub(super) fn yes(&self, question: &Digest, timeout: Duration) -> Option<V> {
-        self.state.lock().yes.get(question, timeout, None)
+    pub(super) fn yes(&self, question: &Digest, max_age: Duration) -> Option<V> {
+        self.state.lock().yes.get(question, max_age, None)
     }
 
     /// Returns the answer that was asked for within the time for a yes or that for a no, and not before `since`.
-    pub(super) fn fresh(&self, question: &Digest, timeout: [Duration; 2], since: Option<Instant>) -> Option<V> {
-        let ([yes, no], state) = (timeout, self.state.lock());
+    pub(super) fn fresh(&self, question: &Digest, max_ages: [Duration; 2], since: Option<Instant>) -> Option<V> {
+        let ([yes, no], state) = (max_ages, self.state.lock());
         let allowed = state.yes.get(question, yes, since);
         allowed.or_else(|| state.no.get(question, no, since))
     }
@@ -199,10 +199,10 @@ impl<V: Clone> Cache<V> {
         }
     }
 
-    fn get(&self, question: &Digest, timeout: Duration, since: Option<Instant>) -> Option<V> {
+    fn get(&self, question: &Digest, max_age: Duration, since: Option<Instant>) -> Option<V> {
         let (known, _) = self.entries.get(question)?;
         let has_expired = known.expires.is_some_and(|expires| expires <= Instant::now());
-        let is_current = known.asked.elapsed() < timeout && since.is_none_or(|since| known.asked >= since);
+        let is_current = known.asked.elapsed() < max_age && since.is_none_or(|since| known.asked >= since);
         (is_current && !has_expired).then(|| known.value.clone())
     }
 
