@@ -1,4 +1,4 @@
-//! The allowlist and access control: which name leads to which target, and which users may reach it.
+//! The allowlist and access control: the target of each name, and which users may reach it.
 
 pub mod access;
 pub mod allowlist;

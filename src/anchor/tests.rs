@@ -424,7 +424,7 @@ async fn an_exchange_that_is_not_over_within_ten_seconds_is_dropped() {
         assert_eq!(shared.handshakes.len(), 1, "{spoken}");
         let dropped = |count: usize| {
             let page = shared.metrics.encode().unwrap();
-            page.contains(&format!("_exchanges_total{{result=\"timeout\"}} {count}\n"))
+            page.contains(&format!("_handshakes_total{{result=\"timeout\"}} {count}\n"))
         };
         assert!(dropped(done), "{spoken}");
         advance(Duration::from_millis(200)).await;

@@ -340,7 +340,7 @@ async fn another_api_server_is_asked_though_the_one_before_it_does_not_answer() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_series_has_a_user_in_it_and_what_is_burnt_is_counted() {
+async fn no_series_has_a_user_in_it_and_cleartext_credentials_are_counted() {
     let world = World::new(|_| {});
     world.publish(["a".to_owned()], None);
     world.grant("alice", "a").await.unwrap();

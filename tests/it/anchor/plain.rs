@@ -61,7 +61,7 @@ fn a_client_that_waits_for_the_server_sees_it_and_no_target_is_dialled_for_one_t
     let anchor = Anchor::start(target.address(), &[]);
     let mut client = plain(&anchor);
     drop(plain(&anchor));
-    anchor.counts("exchanges_total{result=\"closed\"}", 1.0);
+    anchor.counts("handshakes_total{result=\"closed\"}", 1.0);
 
     let mut server = target.accept();
     server.send("SSH-2.0-server\r\n");
@@ -130,7 +130,7 @@ fn a_target_that_cannot_be_reached_closes_the_connection_and_the_log_says_why_on
         let mut client = plain(&anchor);
         client.send("SSH-2.0-client\r\n");
         client.ends();
-        anchor.counts("exchanges_total{result=\"unreachable\"}", count);
+        anchor.counts("handshakes_total{result=\"unreachable\"}", count);
     }
     anchor.stop();
     let log = anchor.0.process.stderr.rest().join("\n");

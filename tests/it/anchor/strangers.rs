@@ -52,7 +52,7 @@ fn an_id_without_its_keys_is_like_no_id() {
                 assert_eq!(answer(&anchor, &resume(id, received)), end(EndReason::NoSuchSession));
             }
         }
-        anchor.counts("exchanges_total{result=\"gone\"}", 9.0);
+        anchor.counts("handshakes_total{result=\"gone\"}", 9.0);
         anchor.counts("sessions{state=\"attached\"}", 1.0);
         client.resume(anchor.address()).await.unwrap();
     });
@@ -85,7 +85,7 @@ fn an_exchange_that_was_recorded_resumes_nothing_when_it_is_replayed() {
         for _ in 0..3 {
             assert_eq!(answer(&anchor, &recorded), end(EndReason::NoSuchSession));
         }
-        anchor.counts("exchanges_total{result=\"gone\"}", 3.0);
+        anchor.counts("handshakes_total{result=\"gone\"}", 3.0);
         // The session is untouched, and its target was dialled once.
         target.expect_no_connection();
         client.resume(anchor.address()).await.unwrap();
@@ -131,8 +131,8 @@ fn hellos_with_faults_are_told_the_version_and_never_reach_the_target() {
         );
     }
     target.expect_no_connection();
-    anchor.counts("exchanges_total{result=\"version\"}", 4.0);
-    anchor.counts("exchanges_total{result=\"malformed\"}", 5.0);
+    anchor.counts("handshakes_total{result=\"version\"}", 4.0);
+    anchor.counts("handshakes_total{result=\"malformed\"}", 5.0);
 }
 
 #[test]

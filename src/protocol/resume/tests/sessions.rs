@@ -133,7 +133,7 @@ fn a_claim_of_bytes_that_are_not_kept_or_were_not_sent_loses_the_session_loudly(
         side.session.write(&[1; 500]);
         assert_eq!(side.attach(received), Err(ProtocolError::Claim));
         side.attachment = side.session.attachment().unwrap();
-        assert_eq!(side.sends(), ["End(Lost)"]);
+        assert_eq!(side.sends(), ["End(OutOfSync)"]);
         assert!(side.session.is_over() && side.sends().is_empty());
         assert_eq!(side.session.violation(), Some(ProtocolError::Claim));
     }
@@ -230,7 +230,7 @@ fn what_is_kept_is_said_once_a_connection_while_much_is_unacknowledged_and_when_
     side.attach(0).unwrap();
     assert_eq!(side.sends(), [FIRST_ACK, "Data(0+4097)", "Keeps { window: 8192 }"]);
     side.session.abort(EndReason::ProgramExited);
-    assert_eq!(side.sends(), ["End(Closed)"]);
+    assert_eq!(side.sends(), ["End(ProgramExited)"]);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "allowlist: {<<: {}}",
-            "line 1: allowlist.<<: unknown key; known here: report, static, kubernetes",
+            "line 1: allowlist.<<: unknown key; known here: report_only, static, kubernetes",
         ),
         (
             "\n\"\\e[1m\": 1",
@@ -165,7 +165,7 @@ fn tunnel_limits_are_checked() {
         ),
         (
             "limits: {roof: {download: unlimited}}",
-            "line 1: limits.roof: unknown key; known here: tunnel, target, client, user, total, ceiling",
+            "line 1: limits.roof: unknown key; known here: tunnel, target, client, user, process, ceiling",
         ),
     ]);
 }
@@ -182,7 +182,7 @@ fn all_faults_are_reported_at_once_in_the_order_of_their_lines() {
     assert_eq!(
         places,
         [
-            "2:9 timeouts.request_header",
+            "2:19 timeouts.request_header",
             "3:3 timeouts.hear",
             "6:3 drain.delay",
             "7:27 limits.tunnel.upload",
