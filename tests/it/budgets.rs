@@ -49,7 +49,7 @@ fn a_keystroke_goes_before_bulk_and_a_raised_budget_releases_waiting_tunnels() {
     let (bulk, shell) = (Target::listen(), Target::listen());
     let list = allow(&[("bulk:22", bulk.address()), ("shell:22", shell.address())]);
     let proxy = Proxy::start(&format!(
-        "{list}limits: {{tunnel: {{burst: 4KiB}}, total: {{download: 64KiB/s, upload: 64KiB/s}}}}\n"
+        "{list}limits: {{tunnel: {{burst: 4KiB}}, process: {{download: 64KiB/s, upload: 64KiB/s}}}}\n"
     ));
     let pouring: Vec<_> = (0..4)
         .map(|_| {

@@ -254,13 +254,13 @@ fn the_command_waits_until_few_enough_tunnels_are_left() {
     server.drains_to(r#"{"phase":"draining","tunnels":2,"resumable":0,"connections":2}"#);
     let mut impatient = drain(&server, &["--wait", "--at-most", "1", "--timeout", "10ms"]);
     assert_eq!(impatient.exit_status(), 3);
-    assert_eq!(impatient.stdout.next().unwrap(), "stopped: 2 tunnels, 2 connections");
+    assert_eq!(impatient.stdout.next().unwrap(), "draining: 2 tunnels, 2 connections");
     assert!(to_one.is_running());
     drop(first);
     assert_eq!(to_one.exit_status(), 0);
     // The connection of a tunnel that has ended may be about to.
     let told = to_one.stdout.next().unwrap();
-    assert!(told.starts_with("stopped: 1 tunnels, "), "{told}");
+    assert!(told.starts_with("draining: 1 tunnels, "), "{told}");
     server.drains_to(r#"{"phase":"draining","tunnels":1,"resumable":0,"connections":1}"#);
     assert!(to_none.is_running());
     drop(second);

@@ -115,7 +115,7 @@ fn check_prints_its_findings_as_json() {
         report["findings"][0],
         serde_json::json!({
             "severity": "error", "file": path, "line": 2, "column": 3, "key": "limits.tunel",
-            "message": "unknown key; did you mean `tunnel`? Known here: tunnel, target, client, user, total, ceiling",
+            "message": "unknown key; did you mean `tunnel`? Known here: tunnel, target, client, user, process, ceiling",
         })
     );
     settings.write("{}");
