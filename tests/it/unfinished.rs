@@ -17,8 +17,8 @@ use crate::http2::raw::{END_HEADERS, HEADERS, PREFACE, Raw, SETTINGS, connect, f
 use crate::tls::client::{Client, config, handshake, rest};
 use switchboard::tunnel::outcome::RefusalReason;
 
-/// The bounds on connections without an answer: of one client, and in total.
-const BOUNDS: [&str; 2] = ["client", "total"];
+/// The bounds on connections without an answer: of one client, and of the process.
+const BOUNDS: [&str; 2] = ["client", "process"];
 
 /// A proxy where two connections may be without an answer, and the target behind it.
 struct Scene {
