@@ -18,7 +18,7 @@ const EACH: usize = 2 << 20;
 
 #[test]
 fn tunnels_keep_to_each_budget_together() {
-    for budget in ["target", "client", "total"] {
+    for budget in ["target", "client", "process"] {
         for direction in ["download", "upload"] {
             let target = Target::listen();
             let list = allow(&[("devbox:22", target.address())]);
