@@ -269,17 +269,7 @@ impl Recheck {
         loop {
             let (mut scout, mut pace) = (None, RecheckClass::Counted);
             match last {
-                RecheckState::Kept => {
-                    let settles = questions.wait_until_settled(&self.namespace, asked);
-                    let pause = settles.unwrap_or_else(|| due.saturating_duration_since(Instant::now()));
-                    let is_changed = timeout(pause, self.look.notified()).await.is_ok();
-                    if is_changed && self.grant.strong_count() > 0 {
-                        sleep(TOGETHER).await;
-                    }
-                    if settles.is_none() && !is_changed {
-                        pace = RecheckClass::Periodic;
-                    }
-                }
+                RecheckState::Kept => pace = self.until_due(asked, due).await,
                 RecheckState::Denied => {
                     pace = RecheckClass::Denied;
                     sleep(BETWEEN_DENIALS).await;
@@ -323,6 +313,20 @@ impl Recheck {
             let is_incomplete = last == RecheckState::Unknown && !questions.is_silent();
             incomplete = if is_incomplete { incomplete.saturating_add(1) } else { 0 };
             drop(scout);
+        }
+    }
+
+    /// Waits until the recheck is due, or something has changed since the last one. Returns its class.
+    async fn until_due(&self, asked: Instant, due: Instant) -> RecheckClass {
+        let settles = self.registry.judge.reviews.wait_until_settled(&self.namespace, asked);
+        let pause = settles.unwrap_or_else(|| due.saturating_duration_since(Instant::now()));
+        let is_changed = timeout(pause, self.look.notified()).await.is_ok();
+        if is_changed && self.grant.strong_count() > 0 {
+            sleep(TOGETHER).await;
+        }
+        match settles.is_none() && !is_changed {
+            true => RecheckClass::Periodic,
+            false => RecheckClass::Counted,
         }
     }
 

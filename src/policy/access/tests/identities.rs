@@ -4,45 +4,32 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
+    use RefusalReason::{CredentialsRefused, IdentityRefused};
+
     let world = World::new(|_| {});
     for (name, groups, method, refusal) in [
         (
             "system:anonymous",
             vec![],
             Method::TokenReview,
-            Some(RefusalReason::CredentialsRefused),
+            Some(CredentialsRefused),
         ),
         (
             "x",
             vec!["system:unauthenticated"],
             Method::TokenReview,
-            Some(RefusalReason::CredentialsRefused),
+            Some(CredentialsRefused),
         ),
-        ("", vec![], Method::TokenReview, Some(RefusalReason::CredentialsRefused)),
+        ("", vec![], Method::TokenReview, Some(CredentialsRefused)),
         (
             "system:serviceaccount:a:b",
             vec!["system:serviceaccounts"],
             Method::TokenReview,
             None,
         ),
-        (
-            "system:admin",
-            vec![],
-            Method::Oidc,
-            Some(RefusalReason::IdentityRefused),
-        ),
-        (
-            "alice",
-            vec!["system:masters"],
-            Method::Oidc,
-            Some(RefusalReason::IdentityRefused),
-        ),
-        (
-            "alice",
-            vec!["system:masters"],
-            Method::Password,
-            Some(RefusalReason::IdentityRefused),
-        ),
+        ("system:admin", vec![], Method::Oidc, Some(IdentityRefused)),
+        ("alice", vec!["system:masters"], Method::Oidc, Some(IdentityRefused)),
+        ("alice", vec!["system:masters"], Method::Password, Some(IdentityRefused)),
         ("alice", vec!["system:authenticated", "ops"], Method::Oidc, None),
     ] {
         world.script.set_token(move |_| {
@@ -64,7 +51,7 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
     let asked = world.script.asked();
     for token in [" alice", "al ice", "", "a\u{e9}"] {
         let denial = world.identify(token, 1).await.unwrap_err();
-        assert_eq!(denial.reason, RefusalReason::CredentialsRefused, "{token:?}");
+        assert_eq!(denial.reason, CredentialsRefused, "{token:?}");
     }
     assert_eq!(world.script.asked(), asked);
 }
