@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     let timeout = Duration::from_secs_f64(minutes * 60.0);
     let program = Program {
         arguments: &[&minutes.to_string()],
-        longest: timeout + Duration::from_secs(120),
+        timeout: timeout + Duration::from_secs(120),
         namespaces: &lab::NAMESPACES,
     };
     lab::run_program(program, async |lab| Box::pin(soak(&lab, timeout)).await);
