@@ -51,7 +51,7 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     }
 }
 
-/// What a client is.
+/// The kind of a client.
 #[derive(Debug)]
 pub(super) enum ClientKind {
     Plain(Box<PlainConnection>),
@@ -199,7 +199,7 @@ impl Handshake<'_> {
             socket::reset_on_drop(&stream);
             return Err(HandshakeFailure::Closed);
         }
-        // What the target has said so far is sent: its next bytes follow.
+        // The target's bytes so far are sent: its next bytes follow.
         Ok(ClientKind::Plain(Box::new(PlainConnection {
             transports: PlainConnection::between(stream, dialled.stream, bytes),
             peer,

@@ -75,7 +75,7 @@ pub(super) struct SessionStatus {
     pub(super) eviction: Notify,
 }
 
-/// What changes of a session.
+/// The part of a session that changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     /// True if SSH's key exchange has ended: nobody has logged in before that.
@@ -124,7 +124,7 @@ pub(super) struct SessionGuard {
     pub(super) id: SessionId,
     /// The connections that resume it. It ends when the session is forgotten.
     pub(super) resumptions: mpsc::Receiver<Resumption>,
-    /// What proves it.
+    /// The keys that prove it.
     pub(super) keys: Keys,
     /// What the others know of it.
     pub(super) account: Arc<SessionStatus>,

@@ -50,7 +50,7 @@ impl Options {
         }
     }
 
-    /// Whether two public ports cannot be had together, [beside](Self::resolve_overlap) each other.
+    /// Returns whether two public ports cannot be had together, [beside](Self::resolve_overlap) each other.
     pub fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.address, other.address);
         let are_shared = self.reuse_port && other.reuse_port;

@@ -93,7 +93,7 @@ impl SockDiag {
         seen
     }
 
-    /// The same of several connections, with one call for all questions; [`DiagError::Closed`] where there is none.
+    /// Like the query of one connection, for several of them with one call; [`DiagError::Closed`] where there is none.
     pub fn look_up_all<const N: usize>(&self, all: [Option<SocketAddrs>; N]) -> [Result<TcpInfo, DiagError>; N] {
         let mut asking = self.socket_for(all.iter().flatten().next()).lock();
         let mut failed = asking.query(&all).err();

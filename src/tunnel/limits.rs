@@ -164,7 +164,7 @@ pub struct Limits {
     /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
     #[serde(skip)]
     pub ssh_only: bool,
-    /// Whether `ssh_only` refuses nothing, and tunnels that it would refuse are reported (`allowlist.report_only`).
+    /// True if `ssh_only` refuses nothing, and tunnels that it would refuse are reported (`allowlist.report_only`).
     #[serde(skip)]
     pub reports: bool,
 }

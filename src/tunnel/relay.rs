@@ -292,10 +292,10 @@ async fn is_over_when_cancelled(
             .map(|failure| failure.is_cancelled)
             == Poll::Ready(true)
     };
-    is_cancelled && timeout(FAREWELL_TIMEOUT, download.ends_here()).await == Ok(true)
+    is_cancelled && timeout(END_TIMEOUT, download.ends_here()).await == Ok(true)
 }
 
-/// How long a target has to end its stream behind that of a client that needs no more of it.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a target has to end its stream after that of a client that needs no more of it.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long bytes that were already read have to be written when the proxy ends a tunnel.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

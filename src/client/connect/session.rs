@@ -270,7 +270,7 @@ where
         // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
         let session = self.driver.session();
         if session.ending().is_some() && session.ended().is_none() {
-            self.flush_timeout.get_or_insert(now + FAREWELL_TIMEOUT);
+            self.flush_timeout.get_or_insert(now + FLUSH_TIMEOUT);
         }
         if is_over(self.flush_timeout) {
             self.driver.detach();
@@ -322,7 +322,7 @@ where
         self.is_leaving = true;
         self.driver.session_mut().end(EndReason::ProgramExited);
         let now = Instant::now();
-        self.flush_timeout.get_or_insert(now + FAREWELL_TIMEOUT);
+        self.flush_timeout.get_or_insert(now + FLUSH_TIMEOUT);
         self.backoff.reset();
     }
 }
@@ -330,7 +330,7 @@ where
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
 const NEW_SESSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The time to tell the anchor that ssh has left.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// After SIGHUP: the time for ssh to close stdin and for the target to finish.
 const LOGOUT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between two looks at clocks and stdout while there is a connection.

@@ -20,7 +20,7 @@ pub(in crate::client) struct Credentials {
     pub(in crate::client) certificate: Option<KeyPair>,
 }
 
-/// Whether the proxy is shown the same. Both are the user's own: the time that it takes tells nothing to others.
+/// Returns whether the proxy is shown the same. Both are the user's own: the time that it takes tells nothing to others.
 impl PartialEq for Credentials {
     fn eq(&self, other: &Self) -> bool {
         self.shown() == other.shown()

@@ -105,7 +105,7 @@ pub struct Driver {
     sink: Sink,
     timer: Option<Pin<Box<Sleep>>>,
     /// When the last frames are given up, once the session is over.
-    farewell: Option<Instant>,
+    final_frames_deadline: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ impl Driver {
             has_source_ended: false,
             sink: Sink::Open,
             timer: None,
-            farewell: None,
+            final_frames_deadline: None,
         }
     }
 
@@ -333,10 +333,13 @@ impl Driver {
             return None;
         }
         let has_said = self.session.attachment().is_none() || self.writer.is_written();
-        let farewell = *self.farewell.get_or_insert_with(|| Instant::now() + FAREWELL_TIMEOUT);
+        let final_frames_deadline = *self
+            .final_frames_deadline
+            .get_or_insert_with(|| Instant::now() + FINAL_FRAMES_TIMEOUT);
         let is_passed_on =
             self.sink == Sink::Ended || (self.session.readable().is_empty() && !self.session.is_at_fin());
-        let is_over = is_passed_on && self.sink != Sink::Unflushed && (has_said || farewell <= Instant::now());
+        let is_over =
+            is_passed_on && self.sink != Sink::Unflushed && (has_said || final_frames_deadline <= Instant::now());
         let end = self.session.ended().or(self.session.ending());
         end.filter(|_| is_over)
     }
@@ -373,7 +376,7 @@ impl Driver {
             None => self.session.stuck_at(),
         };
         let of_session = of_session.map(Instant::from_std);
-        let Some(deadline) = of_session.into_iter().chain(self.farewell).min() else {
+        let Some(deadline) = of_session.into_iter().chain(self.final_frames_deadline).min() else {
             return Poll::Pending;
         };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
@@ -388,7 +391,7 @@ impl Driver {
 /// half to pass on and to acknowledge meanwhile.
 const MAX_GATHERED: usize = 512 * 1024;
 /// Longest wait to write the last frames: a side that has ended the session may not read any more.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
+const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads from the program into the session, as much as is free. Returns how many bytes: 0 at their end.
 fn poll_take<R>(context: &mut Context<'_>, source: &mut R, session: &mut Session) -> Poll<io::Result<usize>>

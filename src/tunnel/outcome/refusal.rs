@@ -12,7 +12,7 @@ pub struct Refusal {
     /// The refusal.
     pub reason: RefusalReason,
     phrase: Box<str>,
-    /// The same for where the name that was asked for takes the place of the target.
+    /// The phrase for where the name that was asked for takes the place of the target.
     without_target: Box<Phrase>,
     details: Option<Box<str>>,
     starting: Option<Duration>,
@@ -69,12 +69,12 @@ impl Refusal {
         &self.phrase
     }
 
-    /// The same for a sentence that has the name that was asked for in place of the target.
+    /// The phrase for a sentence that has the name that was asked for in place of the target.
     pub fn without_target(&self) -> &Phrase {
         &self.without_target
     }
 
-    /// What there is to know beyond the phrase: one ASCII line.
+    /// Details beyond the phrase: one ASCII line.
     pub fn details(&self) -> Option<&str> {
         self.details.as_deref()
     }

@@ -33,7 +33,7 @@ refusals! {
     CleartextCredentials =>
         403, "cleartext_credentials", Proxy, "http_request_denied", None, 1,
         "credentials need TLS: use an https:// proxy";
-    /// What the client has proved to be is no user here, such as two users at once, or one of the cluster's own.
+    /// The identity that the client has proved is no user here, such as two users at once, or one of the cluster's own.
     IdentityRefused =>
         403, "identity_refused", Proxy, "http_request_denied", None, 1,
         "the client's identity is not accepted here";
@@ -200,12 +200,12 @@ impl RefusalReason {
         self.row().phrase
     }
 
-    /// Whether an SSH client may be told in band. A 407 stays one: clients ask for a password only then.
+    /// Returns whether an SSH client may be told in band. A 407 stays one: clients ask for a password only then.
     pub fn may_be_in_band(self) -> bool {
         self.is_answered() && self.status() != 407
     }
 
-    /// Whether a cap or a rate has been reached.
+    /// Returns whether a cap or a rate has been reached.
     pub fn is_of_a_limit(self) -> bool {
         matches!(
             self,
@@ -221,7 +221,7 @@ impl RefusalReason {
         )
     }
 
-    /// Whether there is a client left to answer.
+    /// Returns whether there is a client left to answer.
     pub fn is_answered(self) -> bool {
         self.status() != 499
     }

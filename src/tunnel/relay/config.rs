@@ -53,8 +53,8 @@ pub struct EarlyData {
     pub upload: Vec<u8>,
     /// From the target.
     pub download: Vec<u8>,
-    /// What looks at the beginnings of both directions, if anything does; as with [`RelayConfig::is_inspected`]. Here, where it takes
-    /// no memory of an idle tunnel.
+    /// The inspector of the prefixes of both directions, if there is one; as with [`RelayConfig::is_inspected`]. Here, where
+    /// it takes no memory of an idle tunnel.
     pub inspector: Option<Arc<dyn InspectPrefix>>,
 }
 

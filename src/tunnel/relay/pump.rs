@@ -186,7 +186,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         }
     }
 
-    /// Waits until the writer can lend memory. Ends if the sending side is [given up](abandoned) meanwhile.
+    /// Waits until the writer can lend memory. Ends if the sending side is [given up](abandoned).
     async fn lender_ready(&mut self) -> Result<(), Failure> {
         let Flow {
             direction,
@@ -205,7 +205,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         }
     }
 
-    /// Writes all that is in flight. Ends if the sending side is [given up](abandoned) meanwhile.
+    /// Writes all that is in flight. Ends if the sending side is [given up](abandoned).
     pub(super) async fn flush(&mut self) -> Result<(), Failure> {
         // Most often the receiver takes all of it at once: no clock is needed then.
         let at_once = poll_fn(|context| Poll::Ready(self.poll_write(context))).await;

@@ -140,8 +140,8 @@ impl Pipe<'_> {
 
     /// Writes until the pipe is empty. `moved` is called with the length of each write.
     ///
-    /// What it returns is left to be written: if splice(2) is refused, the bytes that were in the pipe, at most [`MAX_BYTES`].
-    /// That happens to a direction once, as no pipe is filled after it.
+    /// Returns the bytes that are left to be written: if splice(2) is refused, those that were in the pipe, at most
+    /// [`MAX_BYTES`]. That happens to a direction once, as no pipe is filled after it.
     pub(super) fn poll_drain(
         &mut self,
         context: &mut Context<'_>,

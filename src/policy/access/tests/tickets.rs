@@ -267,7 +267,7 @@ async fn a_right_that_is_taken_back_ends_the_tunnels_of_a_ticket() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ticket_that_expires_is_left_to_at_expiry() {
+async fn a_ticket_that_expires_is_left_to_on_expiry() {
     for (on_expiry, ends) in [(OnExpiry::Keep, false), (OnExpiry::Close, true)] {
         let (world, tickets) = world(|options| options.on_expiry = on_expiry);
         let minted = NewTicket::new().unwrap();

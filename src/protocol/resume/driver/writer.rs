@@ -30,7 +30,7 @@ impl Writer {
         self.outbox.is_empty() && !self.is_unflushed
     }
 
-    /// What is left to be written; see [`SendQueue::rest`].
+    /// The bytes that are left to be written; see [`SendQueue::rest`].
     pub(super) fn rest(self, session: &Session) -> Option<Vec<u8>> {
         self.outbox.rest(|offset, count| session.kept(offset, count))
     }
