@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use switchboard::base::secret::Secret;
-use switchboard::policy::access::evidence::credential::Credential;
+use switchboard::policy::access::credentials::credential::Credential;
 use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, RequestCredentials, Review, Reviewer,
     Sources, User, Verdict,

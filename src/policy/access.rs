@@ -3,8 +3,8 @@
 //! A request brings its `RequestCredentials`. [`Access::authenticate`] makes a `Subject` of it, [`Access::authorize`] decides about the
 //! subject and a target. Whether the answer counts is the caller's: [`Mode`].
 
+pub mod credentials;
 mod decision;
-pub mod evidence;
 mod grants;
 pub mod oidc;
 mod options;
@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
+use self::credentials::credential::Credential;
+pub use self::credentials::{RequestCredentials, Subject};
 use self::decision::{AccessDecider, NotAllowed};
-use self::evidence::credential::Credential;
-pub use self::evidence::{RequestCredentials, Subject};
 use self::grants::ActiveGrants;
 pub use self::grants::TunnelGrant;
 pub use self::options::{
@@ -100,12 +100,12 @@ impl Access {
     ///
     /// # Errors
     /// The refusal of a request that proves no user, or for which that cannot be decided now.
-    pub async fn authenticate(&self, evidence: RequestCredentials<'_>) -> Result<Subject, Refusal> {
+    pub async fn authenticate(&self, request: RequestCredentials<'_>) -> Result<Subject, Refusal> {
         let rules = self.judge.config.load_full();
-        let presented = evidence.credential.as_ref().and_then(|read| read.as_ref().ok());
+        let presented = request.credential.as_ref().and_then(|read| read.as_ref().ok());
         let name = presented.and_then(|credential| rules.sources.password_name(credential));
         let method = name.map_or(NO_METHOD, |_| Method::Password.label());
-        let authenticated = self.judge.authenticate(&rules, evidence).await;
+        let authenticated = self.judge.authenticate(&rules, request).await;
         if let Err(denial) = &authenticated {
             self.count_request(method, denial.reason.label());
         }
@@ -148,29 +148,31 @@ impl Access {
     pub fn changed(&self, change: &Change) {
         self.judge.reviews.changed(change);
         match change {
-            Change::Everywhere => self.grants.recheck_where(|_| true),
-            Change::Namespace(name) => self.grants.recheck_where(|grant| grant.target.id().namespace == *name),
+            Change::Everywhere => self.grants.request_recheck_where(|_| true),
+            Change::Namespace(name) => self
+                .grants
+                .request_recheck_where(|grant| grant.target.id().namespace == *name),
             Change::UserDeleted(id) => self.grants.end_where(|subject| subject.user.has_id(id)),
         }
     }
 
     /// The lists of targets have changed: what they no longer allow ends at once.
     pub fn user_lists_changed(&self) {
-        self.grants.recheck_where(|_| true);
+        self.grants.request_recheck_where(|_| true);
     }
 
     /// The file of users has changed: each password is judged again.
     pub fn users_changed(&self) {
         self.judge.reviews.forget_verdicts();
         self.grants
-            .recheck_where(|grant| grant.subject.user.method == Method::Password);
+            .request_recheck_where(|grant| grant.subject.user.method == Method::Password);
     }
 
     /// There is another table of tickets: the tunnels of those that were taken back end at once. One that has expired is left
     /// to `on_expiry`.
     pub fn tickets_changed(&self) {
         let is_of_ticket = |subject: &Subject| subject.user.method == Method::Ticket;
-        self.grants.recheck_where(|grant| {
+        self.grants.request_recheck_where(|grant| {
             is_of_ticket(&grant.subject) && !self.judge.has_same_ticket(&grant.subject, &grant.target)
         });
     }
@@ -186,13 +188,13 @@ impl Access {
     pub fn count(&self) {
         let AccessDecider {
             config: rules,
-            reviews: questions,
+            reviews,
             metrics,
         } = &*self.judge;
         metrics
             .access_active_grants
             .set(i64::try_from(self.grants.len()).unwrap_or(i64::MAX));
-        for (cache, entries) in questions.sizes() {
+        for (cache, entries) in reviews.sizes() {
             metrics.access_cache_entries.set([cache], entries);
         }
         let rules = rules.load();

@@ -156,7 +156,7 @@ const OWNERS: [(&str, &[&str]); 36] = [
             "base::secret",
             "client::credentials",
             "kubernetes::users",
-            "policy::access::evidence",
+            "policy::access::credentials",
             "protocol::ticket",
         ],
     ),

@@ -54,7 +54,7 @@ pub(crate) struct AddressFilter {
     /// `allowed_cidrs`; empty for all networks without dangerous addresses.
     allowed: Vec<IpNet>,
     /// The addresses of this host.
-    own: HashSet<IpAddr>,
+    own_addresses: HashSet<IpAddr>,
 }
 
 impl AddressFilter {
@@ -62,17 +62,17 @@ impl AddressFilter {
     pub(crate) fn new(allowed: &[IpNet]) -> Self {
         Self {
             allowed: allowed.to_vec(),
-            own: own_addresses(),
+            own_addresses: own_addresses(),
         }
     }
 
     /// These guards with the addresses that the host has now, or `None` if they are the same.
     pub(crate) fn read_again(&self) -> Option<Self> {
-        let own = own_addresses();
+        let own_addresses = own_addresses();
         // Without any, /proc could not be read: the loopback addresses are always there.
-        (!own.is_empty() && own != self.own).then(|| Self {
+        (!own_addresses.is_empty() && own_addresses != self.own_addresses).then(|| Self {
             allowed: self.allowed.clone(),
-            own,
+            own_addresses,
         })
     }
 
@@ -106,7 +106,7 @@ impl AddressFilter {
             IpAddr::V4(address) => class_v4(address),
             IpAddr::V6(address) => class_v6(address),
         };
-        class.or_else(|| self.own.contains(&address).then_some(AddressClass::Own))
+        class.or_else(|| self.own_addresses.contains(&address).then_some(AddressClass::Own))
     }
 
     fn is_all(&self, net: &IpNet, class: AddressClass) -> bool {
@@ -224,7 +224,7 @@ mod tests {
         let allowed: Vec<_> = allowed.iter().map(|net| net.parse().unwrap()).collect();
         AddressFilter {
             allowed,
-            own: ["10.1.2.3".parse().unwrap(), "fd00::3".parse().unwrap()].into(),
+            own_addresses: ["10.1.2.3".parse().unwrap(), "fd00::3".parse().unwrap()].into(),
         }
     }
 
@@ -363,19 +363,19 @@ mod tests {
         assert_eq!(check(&before, "10.1.2.3"), Err(AddressClass::Own));
         let now = before.read_again().unwrap();
         assert_eq!(check(&now, "10.1.2.3"), Ok(()));
-        assert_eq!(now.own, own_addresses());
+        assert_eq!(now.own_addresses, own_addresses());
         assert_eq!(now.allowed, before.allowed);
         assert_eq!(now.read_again(), None);
     }
 
     #[test]
     fn own_addresses_are_read_from_the_kernel() {
-        let own = own_addresses();
-        assert!(own.contains(&"127.0.0.1".parse().unwrap()));
+        let own_addresses = own_addresses();
+        assert!(own_addresses.contains(&"127.0.0.1".parse().unwrap()));
         // Nothing is sent: `connect` only looks up the route, if there is one.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_ok() {
-            assert!(own.contains(&socket.local_addr().unwrap().ip()));
+            assert!(own_addresses.contains(&socket.local_addr().unwrap().ip()));
         }
         let table =
             "fe80000000000000025056fffec00008 02 40 20 80 eth0\n00000000000000000000000000000001 01 80 10 80 lo\n";

@@ -132,17 +132,14 @@ impl ApiReviewer {
     }
 
     async fn token_verdict(&self, token: &Secret) -> Result<Verdict, ReviewError> {
-        // One deadline for both questions, where there are two.
+        // One deadline for both reviews, where there are two.
         let question = ReviewRequest::new(Kind::Token, Some(token));
-        let (questions, expires) = {
+        let (asked_audiences, expires) = {
             let jwt = Jwt::parse(token.expose());
-            (
-                self.audiences.questions(jwt.as_ref()),
-                jwt.and_then(|jwt| jwt.expires()),
-            )
+            (self.audiences.to_ask(jwt.as_ref()), jwt.and_then(|jwt| jwt.expires()))
         };
         let mut refused: Option<Verdict> = None;
-        for audiences in questions.into_iter().flatten() {
+        for audiences in asked_audiences.into_iter().flatten() {
             let spec = token::Spec {
                 token: token.expose(),
                 audiences,
@@ -306,7 +303,7 @@ fn status<T: DeserializeOwned>(body: &[u8], kind: Kind) -> Result<T, ApiError> {
     Ok(answer.status.0)
 }
 
-/// The `User-Agent` of questions, as audit logs show it.
+/// The `User-Agent` of reviews, as audit logs show it.
 const AGENT: &str = concat!("switchboard-access/", env!("CARGO_PKG_VERSION"));
 /// For a question and its answer: ten times what a loaded API server takes, and a client still waits.
 const DEADLINE: Duration = Duration::from_secs(3);

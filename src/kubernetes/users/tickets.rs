@@ -166,8 +166,8 @@ mod tests {
         };
         let mut own = SecretReader::new(&name, Arc::clone(&tickets), Metrics::new().unwrap());
         let is_known = || matches!(tickets.lookup(minted.key, SystemTime::now()), TicketLookup::Proved(_));
-        let read = |own: &SecretReader, object: &Value| own.read(&object.to_string()).unwrap();
-        let listed = |own: &SecretReader, object: &Value| Event::Listed(read(own, object).into_iter().collect());
+        let read = |reader: &SecretReader, object: &Value| reader.read(&object.to_string()).unwrap();
+        let listed = |reader: &SecretReader, object: &Value| Event::Listed(read(reader, object).into_iter().collect());
         let good = secret("own", &minted.key.to_string());
         assert!(
             read(&own, &secret("other", "x")).is_none(),

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 
-use super::evidence::credential::Credential;
-use super::evidence::{self, RequestCredentials, Subject, brief};
+use super::credentials::credential::Credential;
+use super::credentials::{self, RequestCredentials, Subject, brief};
 use super::reviewer::{Action, Decision, GUESS_RATE, Verdict};
 use super::reviews::{ReviewContext, ReviewMode, Reviews, instant};
 use super::sources::AccessConfig;
@@ -43,25 +43,25 @@ impl AccessDecider {
     pub(super) async fn authenticate(
         &self,
         rules: &Arc<AccessConfig>,
-        mut evidence: RequestCredentials<'_>,
+        mut request: RequestCredentials<'_>,
     ) -> Result<Subject, Refusal> {
-        if let Err(refusal) = evidence.check_transport(rules.options.cleartext) {
-            if evidence.credential.is_some() {
+        if let Err(refusal) = request.check_transport(rules.options.cleartext) {
+            if request.credential.is_some() {
                 self.metrics.access_cleartext_credentials.inc();
             }
             return Err(refusal.into());
         }
         let certified = match rules.accepts_certificates() {
-            true => evidence.certificate_user()?,
+            true => request.certificate_user()?,
             false => None,
         };
-        let credential = evidence.take_credential()?;
+        let credential = request.take_credential()?;
         let credential = credential.map(|credential| rules.sources.normalize(credential));
         let user = match &credential {
             Some(credential) => {
-                let user = self.prove(rules, credential, &evidence).await?;
+                let user = self.prove(rules, credential, &request).await?;
                 if let Some(certified) = &certified {
-                    evidence::check_same(&user, certified)?;
+                    credentials::check_same(&user, certified)?;
                 }
                 user
             }
@@ -69,7 +69,7 @@ impl AccessDecider {
         };
         let of_certificate = certified.as_ref().and_then(|certified| certified.expires);
         let expires = user.expires.into_iter().chain(of_certificate).min();
-        let certificate = evidence.peer.filter(|_| certified.is_some()).cloned();
+        let certificate = request.peer.filter(|_| certified.is_some()).cloned();
         let key = &self.reviews.key;
         Ok(Subject {
             expires: expires.map(instant),
@@ -78,7 +78,7 @@ impl AccessDecider {
             user,
             credential,
             certificate,
-            client: evidence.client,
+            client: request.client,
         })
     }
 
@@ -87,18 +87,18 @@ impl AccessDecider {
         &self,
         rules: &Arc<AccessConfig>,
         credential: &Credential,
-        evidence: &RequestCredentials<'_>,
+        request: &RequestCredentials<'_>,
     ) -> Result<Arc<User>, Refusal> {
-        let inquiry = ReviewContext {
+        let review = ReviewContext {
             config: Arc::clone(rules),
-            client: evidence.client,
+            client: request.client,
             mode: ReviewMode::Login,
         };
-        if !self.reviews.allows_guess(rules, credential, inquiry.client) {
+        if !self.reviews.allows_guess(rules, credential, review.client) {
             return Err(RefusalReason::GuessRate.into());
         }
-        match self.reviews.authenticate(&inquiry, credential).await {
-            Ok(Verdict::Authenticated(user)) => evidence::check_user(&user).map(|()| user),
+        match self.reviews.authenticate(&review, credential).await {
+            Ok(Verdict::Authenticated(user)) => credentials::check_user(&user).map(|()| user),
             Ok(Verdict::Rejected(phrase)) => Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase)),
             Err(error) if error.kind == GUESS_RATE => Err(RefusalReason::GuessRate.into()),
             Err(_) => Err(RefusalReason::AuthorizationUnavailable.into()),
@@ -113,20 +113,20 @@ impl AccessDecider {
         target: &Target,
         how: ReviewMode,
     ) -> Result<Box<str>, NotAllowed> {
-        let inquiry = ReviewContext {
+        let review = ReviewContext {
             config: self.config.load_full(),
             client: subject.client,
             mode: how,
         };
-        let mut user = local_user(&inquiry.config, subject, target, how)?;
+        let mut user = local_user(&review.config, subject, target, how)?;
         if how != ReviewMode::Login {
-            user = boxed(self.reauthenticate(&inquiry, subject, user)).await?;
+            user = boxed(self.reauthenticate(&review, subject, user)).await?;
         }
-        let Some(action) = action(&inquiry.config, &user, target)? else {
+        let Some(action) = action(&review.config, &user, target)? else {
             return Ok(BY_LIST.into());
         };
         let denied = || denial(&user, target).with_details(&format!("needs {action}"));
-        match self.reviews.authorize(&inquiry, &user, &action).await {
+        match self.reviews.authorize(&review, &user, &action).await {
             Ok(Decision {
                 allowed: true, reason, ..
             }) => Ok(reason),
@@ -139,7 +139,7 @@ impl AccessDecider {
     /// it proved before.
     async fn reauthenticate(
         &self,
-        inquiry: &ReviewContext,
+        review: &ReviewContext,
         subject: &Subject,
         user: Arc<User>,
     ) -> Result<Arc<User>, NotAllowed> {
@@ -152,8 +152,8 @@ impl AccessDecider {
         let Some(credential) = credential.filter(|_| user.method != Method::Ticket) else {
             return Ok(user);
         };
-        match self.reviews.authenticate(inquiry, credential).await {
-            Ok(Verdict::Authenticated(again)) if again.name == user.name && evidence::check_user(&again).is_ok() => {
+        match self.reviews.authenticate(review, credential).await {
+            Ok(Verdict::Authenticated(again)) if again.name == user.name && credentials::check_user(&again).is_ok() => {
                 Ok(again)
             }
             Ok(Verdict::Authenticated(_) | Verdict::Rejected(_)) => {

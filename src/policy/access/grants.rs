@@ -18,9 +18,9 @@ use tokio::sync::{Notify, Semaphore, SetOnce};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use self::turns::{RecheckClass, Turns};
+use super::credentials::digest::Digest;
+use super::credentials::{Subject, brief};
 use super::decision::{AccessDecider, NotAllowed};
-use super::evidence::digest::Digest;
-use super::evidence::{Subject, brief};
 use super::options::{Mode, OnExpiry};
 use super::reviews::ReviewMode;
 use crate::base::boxed::boxed;
@@ -170,7 +170,7 @@ impl ActiveGrants {
     }
 
     /// Looks at the grants that are concerned: what is known here ends them at once, and what is asked is asked soon.
-    pub(super) fn recheck_where(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
+    pub(super) fn request_recheck_where(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
         for grant in self.all().iter().filter(|grant| concerns(grant)) {
             match self.judge.decide_locally(&grant.subject, &grant.target) {
                 Err(NotAllowed::DeniedLocally(_)) => self.revoke(grant),
@@ -306,7 +306,7 @@ impl Recheck {
                 // An older answer would be more than the interval old at the next recheck.
                 RecheckState::Kept | RecheckState::Unknown => ReviewMode::Recheck(due.checked_sub(self.interval())),
             };
-            match boxed(self.look_again(how)).await {
+            match boxed(self.recheck_once(how)).await {
                 Some(answer) => last = answer,
                 None => return,
             }
@@ -331,7 +331,7 @@ impl Recheck {
     }
 
     /// Asks about the right; `None` if it has ended.
-    async fn look_again(&self, how: ReviewMode) -> Option<RecheckState> {
+    async fn recheck_once(&self, how: ReviewMode) -> Option<RecheckState> {
         // Not kept alive by the question.
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));

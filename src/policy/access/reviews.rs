@@ -1,7 +1,7 @@
 //! Asks which user a credential proves, and what a user may do: from memory, else once for all that ask, within the
 //! bounds of the queues.
 
-pub(super) mod answers;
+pub(super) mod cache;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use self::answers::{CachedAnswer, ReviewCache, ReviewResult};
-use super::evidence::credential::Credential;
-use super::evidence::digest::{Digest, Key};
-use super::evidence::guess_limiter::GuessLimiter;
+use self::cache::{CachedAnswer, ReviewCache, ReviewResult};
+use super::credentials::credential::Credential;
+use super::credentials::digest::{Digest, Key};
+use super::credentials::guess_limiter::GuessLimiter;
 use super::queue::{Permit, QueueLimits, ReviewQueue};
 use super::reviewer::{Action, Change, Decision, GUESS_RATE, Review, ReviewError, Verdict, busy};
 use super::sources::{AccessConfig, NO_SOURCE, Source};
@@ -204,14 +204,14 @@ impl Reviews {
     /// Asks for the user of the credential.
     pub(super) async fn authenticate(
         self: &Arc<Self>,
-        inquiry: &ReviewContext,
+        review: &ReviewContext,
         credential: &Credential,
     ) -> ReviewResult<Verdict> {
         let ReviewContext {
             config: rules,
             client,
             mode: how,
-        } = inquiry;
+        } = review;
         let source = rules.source(credential);
         match &source {
             Source::Nobody(phrase) => return Ok(Verdict::Rejected(phrase.clone())),
@@ -238,8 +238,8 @@ impl Reviews {
         }
         let forgotten = self.changes.lock().forgotten;
         let answer = self.verdicts.run(digest, forgotten, || {
-            let (own, inquiry, credential) = (Arc::clone(self), inquiry.clone(), credential.clone());
-            async move { own.prove_in_turn(&inquiry, &credential, digest).await }
+            let (reviewer, review, credential) = (Arc::clone(self), review.clone(), credential.clone());
+            async move { reviewer.prove_in_turn(&review, &credential, digest).await }
         });
         if !is_token {
             return answer.await;
@@ -257,13 +257,13 @@ impl Reviews {
 
     async fn prove_in_turn(
         &self,
-        inquiry: &ReviewContext,
+        review: &ReviewContext,
         credential: &Credential,
         digest: Digest,
     ) -> ReviewResult<Verdict> {
         let ReviewContext {
             config: rules, client, ..
-        } = inquiry;
+        } = review;
         let source = rules.source(credential);
         let _permit = self.permit(&source, *client).await?;
         // Guesses that waited beside it may have been wrong.
@@ -331,7 +331,7 @@ impl Reviews {
     /// Asks whether the user may do that.
     pub(super) async fn authorize(
         self: &Arc<Self>,
-        inquiry: &ReviewContext,
+        review: &ReviewContext,
         user: &Arc<User>,
         action: &Action,
     ) -> ReviewResult<Decision> {
@@ -339,24 +339,24 @@ impl Reviews {
         let changed = self.changes.lock().last(&action.namespace);
         // Another API server, or its cache, may have learnt of the change later than the watch.
         let settled = changed.map(|changed| changed + AGAIN);
-        let since = settled.max(inquiry.mode.since());
+        let since = settled.max(review.mode.since());
         let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], since);
-        if let Some(decision) = remembered.filter(|_| inquiry.mode != ReviewMode::Uncached) {
+        if let Some(decision) = remembered.filter(|_| review.mode != ReviewMode::Uncached) {
             self.metrics.access_cache_hits.count(["decision"]);
             return Ok(decision);
         }
-        if inquiry.mode != ReviewMode::Login {
-            return self.review_access(&inquiry.config, user, action).await;
+        if review.mode != ReviewMode::Login {
+            return self.review_access(&review.config, user, action).await;
         }
         let answer = self.decisions.run(digest, changed, || {
-            let (own, inquiry) = (Arc::clone(self), inquiry.clone());
+            let (reviewer, review) = (Arc::clone(self), review.clone());
             let (user, action) = (Arc::clone(user), action.clone());
             async move {
-                let _permit = own.rights.enter(inquiry.client).await.ok_or_else(busy)?;
-                own.review_access(&inquiry.config, &user, &action).await
+                let _permit = reviewer.rights.enter(review.client).await.ok_or_else(busy)?;
+                reviewer.review_access(&review.config, &user, &action).await
             }
         });
-        let stale = || self.decisions.yes(&digest, inquiry.config.stale());
+        let stale = || self.decisions.yes(&digest, review.config.stale());
         let is_failing = self.rights_fail.load(Ordering::Relaxed);
         // Not said for sure: what was allowed before stays allowed as without an answer.
         self.or_stale(answer, is_failing, stale, Decision::is_sure).await

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::evidence::credential::Credential;
+use super::credentials::credential::Credential;
 use super::oidc::{Issuers, Verifier};
 use super::options::Options;
 use super::passwords::PasswordFile;

@@ -82,7 +82,7 @@ impl World {
     }
 
     async fn identify(&self, token: &str, client: u32) -> Result<Subject, Refusal> {
-        self.access.authenticate(evidence(token, client)).await
+        self.access.authenticate(request(token, client)).await
     }
 
     /// Changes the rules, as a reload does.
@@ -104,7 +104,7 @@ impl World {
     }
 }
 
-fn evidence(token: &str, client: u32) -> RequestCredentials<'static> {
+fn request(token: &str, client: u32) -> RequestCredentials<'static> {
     RequestCredentials {
         credential: Some(Ok(Credential::Bearer(token.into()))),
         peer: None,
@@ -138,7 +138,7 @@ async fn what_is_known_is_not_asked_again_for_ten_seconds_and_once_by_all_togeth
     world.grant("alice", "a").await.unwrap();
     assert_eq!(world.script.asked(), 4);
     // A token as a password is the same, whatever the user's name.
-    let mut basic = evidence("", 1);
+    let mut basic = request("", 1);
     basic.credential = Some(Ok(Credential::Basic {
         user: "x".into(),
         password: "alice".into(),
@@ -160,7 +160,7 @@ async fn a_flood_of_invalid_tokens_delays_no_user_and_evicts_none() {
     let flood = (0..10_000).map(|number| async move {
         sleep(Duration::from_micros(100 * number)).await;
         let denial = access
-            .authenticate(evidence(&format!("invalid{number}"), 7))
+            .authenticate(request(&format!("invalid{number}"), 7))
             .await
             .unwrap_err();
         assert!(matches!(
@@ -208,8 +208,8 @@ async fn tokens_on_which_the_server_takes_long_delay_no_question_about_rights() 
     let slow = (1..=24_u32).map(|number| {
         let access = Arc::clone(&world.access);
         tokio::spawn(async move {
-            let evidence = evidence(&format!("slow{number}"), (number / 2) << 24);
-            access.authenticate(evidence).await.is_ok()
+            let request = request(&format!("slow{number}"), (number / 2) << 24);
+            access.authenticate(request).await.is_ok()
         })
     });
     let slow: Vec<_> = slow.collect();
@@ -247,7 +247,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         let access = &world.access;
         async move {
             let begun = Instant::now();
-            let denial = access.authenticate(evidence(&token, number / 2)).await.unwrap_err();
+            let denial = access.authenticate(request(&token, number / 2)).await.unwrap_err();
             assert_eq!(denial.reason, RefusalReason::AuthorizationUnavailable);
             begun.elapsed()
         }
@@ -344,7 +344,7 @@ async fn no_series_has_a_user_in_it_and_cleartext_credentials_are_counted() {
     let world = World::new(|_| {});
     world.publish(["a".to_owned()], None);
     world.grant("alice", "a").await.unwrap();
-    let mut clear = evidence("alice", 1);
+    let mut clear = request("alice", 1);
     clear.is_local = false;
     let denial = world.access.authenticate(clear).await.unwrap_err();
     assert_eq!(denial.reason, RefusalReason::CleartextCredentials);

@@ -20,7 +20,7 @@ use crate::net::tls::CertificateNames;
 use crate::protocol::phrase::Phrase;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::TargetLimits;
-use crate::tunnel::limits::bucket::Limit;
+use crate::tunnel::limits::bucket::RateLimit;
 use crate::tunnel::limits::budget::Budgets;
 use crate::tunnel::limits::queue::{DialQueue, Permit, QueueTimeouts};
 use crate::tunnel::limits::slots::{Slot, Slots};
@@ -138,7 +138,7 @@ pub struct Target {
     /// Notified when the endpoints have changed.
     endpoints_changed: Notify,
     next_address: AtomicUsize,
-    rates: Both<Limit>,
+    rates: Both<RateLimit>,
     terms: ArcSwap<TargetRules>,
     /// Made by the first request, as most targets of a large cluster are never asked for in this process: 200 bytes less
     /// of each.
@@ -161,8 +161,8 @@ impl Target {
             endpoints_changed: Notify::new(),
             next_address: AtomicUsize::new(0),
             rates: Both {
-                upload: Limit::new(tunnel.upload, tunnel.burst),
-                download: Limit::new(tunnel.download, tunnel.burst),
+                upload: RateLimit::new(tunnel.upload, tunnel.burst),
+                download: RateLimit::new(tunnel.download, tunnel.burst),
             },
             terms: ArcSwap::new(terms),
             shared: OnceLock::new(),
@@ -204,7 +204,7 @@ impl Target {
     }
 
     /// The rate of each of its tunnels in one direction.
-    pub fn limit(&self, direction: Direction) -> &Limit {
+    pub fn limit(&self, direction: Direction) -> &RateLimit {
         &self.rates[direction]
     }
 

@@ -9,7 +9,7 @@ use super::pending::PendingRequest;
 use super::shared::Shared;
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
-use crate::policy::access::evidence::credential::{Credential, CredentialError};
+use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::policy::access::{Mode, RequestCredentials, TunnelGrant};
 use crate::policy::allowlist::Target;
 use crate::proxy::http::ConnectRequest;

@@ -6,7 +6,7 @@ use std::io;
 use super::client_program::ClientProgram;
 use crate::base::authority::Authority;
 use crate::net::transport::Transport;
-use crate::policy::access::evidence::credential::{Credential, CredentialError};
+use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::Marker;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 

@@ -4,12 +4,12 @@ use httparse::{Error, Header, Request, Status};
 
 use super::exchange::credential;
 use crate::base::authority::Authority;
-use crate::policy::access::evidence::credential::{Credential, CredentialError};
+use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::{self, Marker};
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
 /// The most bytes that a request head may have.
-pub const MAX_BYTES: usize = 16 * 1024;
+pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// A complete head.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
     let mut request = Request::new(&mut fields);
     let length = match request.parse(bytes) {
         Ok(Status::Complete(length)) => length,
-        Ok(Status::Partial) if bytes.len() >= MAX_BYTES => return Err(RefusalReason::RequestHeaderTooLarge),
+        Ok(Status::Partial) if bytes.len() >= MAX_HEAD_BYTES => return Err(RefusalReason::RequestHeaderTooLarge),
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(refusal_of(error, bytes)),
     };
@@ -240,7 +240,7 @@ mod tests {
         }
         let many = format!("CONNECT a:1 HTTP/1.0\r\n{}", "X: y\r\n".repeat(65));
         assert_eq!(decide(&many), Err(RefusalReason::RequestHeaderTooLarge));
-        let long = format!("CONNECT {}", "a".repeat(MAX_BYTES));
+        let long = format!("CONNECT {}", "a".repeat(MAX_HEAD_BYTES));
         assert_eq!(decide(&long), Err(RefusalReason::RequestHeaderTooLarge));
     }
 

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::client_program::{ClientProgram, SniffedHead, identify};
 use super::exchange::{self, ConnectRequest, CredentialPolicy, body, fields, refusal_of};
-use super::head::{self, Head, MAX_BYTES, Version};
+use super::head::{self, Head, MAX_HEAD_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
@@ -42,7 +42,7 @@ impl<D: Transport> Exchange<D> {
 
     async fn read_some(&mut self) -> io::Result<usize> {
         let (mut reader, _) = self.stream.split();
-        let max = MAX_BYTES.saturating_sub(self.buffer.len());
+        let max = MAX_HEAD_BYTES.saturating_sub(self.buffer.len());
         read_more(&mut reader, max, &mut self.buffer).await
     }
 
@@ -84,7 +84,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
             let came = self.buffer.get(known..).unwrap_or_default();
             // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
             // after every byte of a slow client would cost the square of its head.
-            let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MAX_BYTES;
+            let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MAX_HEAD_BYTES;
             if decides && !came.is_empty() {
                 match head::parse(&self.buffer) {
                     Ok(Some(head)) => {
@@ -115,7 +115,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
     /// stream is a half-close: the data still has to reach the target.
     async fn client_gone(&mut self) -> RefusalReason {
         loop {
-            if self.buffer.len() >= MAX_BYTES {
+            if self.buffer.len() >= MAX_HEAD_BYTES {
                 break;
             }
             match self.read_some().await {

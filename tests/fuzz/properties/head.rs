@@ -1,13 +1,13 @@
 //! From the bytes of a request head to the decision.
 
-use switchboard::proxy::http::head::{MAX_BYTES, parse};
+use switchboard::proxy::http::head::{MAX_HEAD_BYTES, parse};
 
 use super::naive;
 
 /// The parser accepts what the plain one accepts, and nothing else; however a head is chopped, it is the same head, and
 /// what comes behind it does not matter.
 pub(crate) fn check(bytes: &[u8]) {
-    let bytes = &bytes[..bytes.len().min(MAX_BYTES)];
+    let bytes = &bytes[..bytes.len().min(MAX_HEAD_BYTES)];
     let decision = parse(bytes);
     let accepted = decision.as_ref().ok().and_then(Option::as_ref);
     let accepted = accepted.map(|head| (head.target.to_string(), head.length));

@@ -33,7 +33,7 @@ impl Audiences {
     /// The audiences of each question about a token, one after the other until one has a yes. A `TokenReview` without
     /// audiences asks for the server's own, which has no other name that is known here: so no question asks for both. The
     /// claim `aud` only orders them: a good token costs one question, and is not refused for what it says of itself.
-    pub(super) fn questions(&self, token: Option<&Jwt<'_>>) -> [Option<&[Box<str>]>; 2] {
+    pub(super) fn to_ask(&self, token: Option<&Jwt<'_>>) -> [Option<&[Box<str>]>; 2] {
         let named = (!self.named.is_empty()).then_some(&*self.named);
         let own = self.servers_own.then_some(&[][..]);
         let is_named = token.is_some_and(|jwt| jwt.is_for(&self.named));
@@ -267,7 +267,7 @@ mod tests {
             ),
         ] {
             let audiences = Audiences::new(audiences);
-            let asked = audiences.questions(Jwt::parse(token.expose()).as_ref());
+            let asked = audiences.to_ask(Jwt::parse(token.expose()).as_ref());
             let asked: Vec<_> = asked.into_iter().flatten().collect();
             assert_eq!(asked, expected);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::policy::access::evidence::guess_limiter::{BURST, EACH};
+use crate::policy::access::credentials::guess_limiter::{BURST, EACH};
 use crate::policy::access::tickets::Tickets;
 
 /// A world whose file has alice and bob, with the password `correct`: made by htpasswd(1).
@@ -29,7 +29,7 @@ fn login(user: &str, password: &str, client: u32) -> RequestCredentials<'static>
             user: user.into(),
             password: password.into(),
         })),
-        ..evidence("", client)
+        ..request("", client)
     }
 }
 

@@ -83,13 +83,13 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
     let world = World::new(|_| {});
     let identify = async |subject: &[(rcgen::DnType, &str)]| {
         let peer = peer(subject);
-        let evidence = RequestCredentials {
+        let request = RequestCredentials {
             credential: None,
             peer: Some(&peer),
             client: IpAddr::from([192, 0, 2, 1]),
             is_local: false,
         };
-        let identified = world.access.authenticate(evidence).await;
+        let identified = world.access.authenticate(request).await;
         identified
             .map(|subject| subject.user.groups.len())
             .map_err(|denial| (denial.reason, denial.phrase().to_owned()))
@@ -128,9 +128,9 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
 fn the_groups_of_a_certificate_are_bounded() {
     let mut alice = user("alice");
     alice.groups = vec!["ops".into(); 257];
-    assert!(evidence::check_names(&alice).is_ok());
+    assert!(credentials::check_names(&alice).is_ok());
     alice.groups.push("ops".into());
-    let denial = evidence::check_names(&alice).unwrap_err();
+    let denial = credentials::check_names(&alice).unwrap_err();
     assert_eq!(denial.phrase(), "the certificate has more than 256 organizations");
 }
 
@@ -145,13 +145,13 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
     let nameless = peer(&[]);
     let client = IpAddr::from([192, 0, 2, 1]);
     let identify = async |peer: &Arc<ClientTls>, token: Option<&str>| {
-        let evidence = RequestCredentials {
+        let request = RequestCredentials {
             credential: token.map(|token| Ok(Credential::Bearer(token.into()))),
             peer: Some(peer),
             client,
             is_local: false,
         };
-        let identified = world.access.authenticate(evidence).await;
+        let identified = world.access.authenticate(request).await;
         identified
             .map(|subject| {
                 format!(

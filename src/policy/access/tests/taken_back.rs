@@ -383,7 +383,7 @@ async fn a_token_is_taken_back_though_the_certificate_beside_it_has_expired() {
         let peer = identities::certificate(seconds(60));
         let both = RequestCredentials {
             peer: Some(&peer),
-            ..evidence("alice", 1)
+            ..request("alice", 1)
         };
         let subject = world.access.authenticate(both).await.unwrap();
         let grant = world.access.authorize(&subject, &world.target("a")).await.unwrap();
@@ -409,7 +409,7 @@ async fn certificates_that_prove_no_user_any_more_end_the_tunnels_of_those_witho
     let own = |credential| RequestCredentials {
         credential,
         peer: Some(&peer),
-        ..evidence("", 1)
+        ..request("", 1)
     };
     let target = world.target("a");
     let certified = world.access.authenticate(own(None)).await.unwrap();
@@ -455,7 +455,7 @@ async fn a_file_of_users_that_was_never_read_ends_no_tunnel_and_opens_none() {
                 user: "alice".into(),
                 password: "correct".into(),
             })),
-            ..evidence("", 1)
+            ..request("", 1)
         };
         let subject = world.access.authenticate(correct).await?;
         let grant = world.access.authorize(&subject, &world.target("a")).await;

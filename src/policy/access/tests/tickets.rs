@@ -44,12 +44,12 @@ fn ticket(lives: Duration) -> Ticket {
 }
 
 fn password(user: &str, password: &str) -> RequestCredentials<'static> {
-    let mut evidence = evidence("", 1);
-    evidence.credential = Some(Ok(Credential::Basic {
+    let mut request = request("", 1);
+    request.credential = Some(Ok(Credential::Basic {
         user: user.into(),
         password: password.into(),
     }));
-    evidence
+    request
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,8 +59,8 @@ async fn a_ticket_is_a_token_or_the_password_of_any_user_in_any_case_and_asks_no
     write(&tickets, &minted, &ticket(TTL / 2));
     let text = minted.ticket.expose();
     let hyphened = format!("{}-{}", &text[..13], text[13..].to_uppercase());
-    for evidence in [evidence(text, 1), password("", text), password("bob", &hyphened)] {
-        let subject = world.access.authenticate(evidence).await.unwrap();
+    for request in [request(text, 1), password("", text), password("bob", &hyphened)] {
+        let subject = world.access.authenticate(request).await.unwrap();
         assert_eq!((&*subject.user.name, subject.user.method), ("alice", Method::Ticket));
         assert!(subject.user.groups.contains(&"ops".into()));
         world.access.authorize(&subject, &world.target("a")).await.unwrap();
@@ -102,12 +102,12 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
     world.access.apply(options, sources);
     let minted = NewTicket::new().unwrap();
     write(&tickets, &minted, &ticket(TTL / 2));
-    for (evidence, name, method) in [
+    for (request, name, method) in [
         (password("carol", minted.ticket.expose()), "alice", Method::Ticket),
         (password("carol", "correct"), "carol", Method::Password),
-        (evidence("bob", 1), "bob", Method::TokenReview),
+        (request("bob", 1), "bob", Method::TokenReview),
     ] {
-        let user = world.access.authenticate(evidence).await.unwrap().user;
+        let user = world.access.authenticate(request).await.unwrap().user;
         assert_eq!((&*user.name, user.method), (name, method));
     }
     // One that is not known is no password, and is sent to no API server.
@@ -294,7 +294,7 @@ async fn a_ticket_is_taken_back_though_the_certificate_beside_it_has_expired() {
     let peer = identities::certificate(seconds(60));
     let both = RequestCredentials {
         peer: Some(&peer),
-        ..evidence(minted.ticket.expose(), 1)
+        ..request(minted.ticket.expose(), 1)
     };
     let subject = world.access.authenticate(both).await.unwrap();
     let grant = world.access.authorize(&subject, &world.target("a")).await.unwrap();

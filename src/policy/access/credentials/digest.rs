@@ -12,7 +12,7 @@ use aws_lc_rs::rand;
 use serde::Serialize;
 
 use crate::net::tls::ClientTls;
-use crate::policy::access::evidence::credential::Credential;
+use crate::policy::access::credentials::credential::Credential;
 use crate::policy::access::reviewer::Action;
 use crate::policy::access::user::User;
 use crate::tunnel::limits::owners::network;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::policy::access::evidence::digest::Digest;
+use crate::policy::access::credentials::digest::Digest;
 use crate::policy::access::reviewer::{BUSY, ReviewError, busy};
 
 /// An answer, or why there is none.
@@ -247,8 +247,8 @@ const MAX_JOINED: usize = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::access::evidence::credential::Credential;
-    use crate::policy::access::evidence::digest::Key;
+    use crate::policy::access::credentials::credential::Credential;
+    use crate::policy::access::credentials::digest::Key;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::Notify;
     use tokio::task::yield_now;
