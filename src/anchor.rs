@@ -1,6 +1,6 @@
 //! The program `anchor`: runs beside an SSH server, and keeps the sessions of clients that resume them (`docs/resume.md`).
 //!
-//! A connection begins with the exchange. It is a plain client's, whose bytes are passed on as they are, or it begins a
+//! A connection begins with the handshake. It is a plain client's, whose bytes are passed on as they are, or it begins a
 //! session, or it resumes one. Each session has a task of its own, which owns the connection to the SSH server.
 
 use std::io;
@@ -94,12 +94,12 @@ impl Anchor {
     pub fn start(options: Options, logs: Logs) -> Result<Self, StartError> {
         let descriptors = FdLimit::raise()?;
         let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
-        let own = listener.local_addr().unwrap_or(options.listen);
+        let own_addr = listener.local_addr().unwrap_or(options.listen);
         match options.to {
-            TargetAddr::Address(to) if is_self(to, own) => return Err(StartError::OwnTarget(to)),
+            TargetAddr::Address(to) if is_self(to, own_addr) => return Err(StartError::OwnTarget(to)),
             TargetAddr::Address(_) | TargetAddr::Name(_) => {}
         }
-        let shared = Arc::new(share(options, own, descriptors, logs)?);
+        let shared = Arc::new(share(options, own_addr, descriptors, logs)?);
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
         let listening = readiness.require("listener");
         let handlers = Handlers {
@@ -158,7 +158,7 @@ impl Anchor {
     }
 }
 
-/// Lets a connection begin its exchange, in a task of its own.
+/// Lets a connection begin its handshake, in a task of its own.
 fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let connection = Connection {
         stream,
@@ -172,9 +172,9 @@ fn bind<T>(address: SocketAddr, bind: impl FnOnce(SocketAddr) -> io::Result<T>) 
     bind(address).map_err(|source| StartError::Bind { address, source })
 }
 
-fn share(options: Options, own: SocketAddr, descriptors: FdLimit, logs: Logs) -> Result<Shared, StartError> {
+fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Logs) -> Result<Shared, StartError> {
     let pipes = descriptors.pipes(MAX_PIPES);
-    // A session and a plain connection take two descriptors each, as a tunnel does. A connection in the exchange takes
+    // A session and a plain connection take two descriptors each, as a tunnel does. A connection in the handshake takes
     // two as well, once the target's first bytes are awaited.
     let wanted = options.max_sessions.get();
     let fitting = descriptors.caps_for(
@@ -192,13 +192,13 @@ fn share(options: Options, own: SocketAddr, descriptors: FdLimit, logs: Logs) ->
         warn!("{sessions} sessions, less than --max-sessions: the limit of open files is {max}");
     }
     let metrics = Metrics::new()?;
-    handshake::results().for_each(|result| metrics.exchanges.zero([result]));
+    handshake::results().for_each(|result| metrics.handshakes.zero([result]));
     EndReason::known().for_each(|end| metrics.session_ends.zero([end.label()]));
     metrics
         .memory_limit
         .set(i64::try_from(options.memory).unwrap_or(i64::MAX));
     Ok(Shared {
-        dialler: Arc::new(TargetDialer::new(options.to.clone(), own)),
+        dialler: Arc::new(TargetDialer::new(options.to.clone(), own_addr)),
         key: AgreementKey::generate()?,
         sessions: Arc::new(SessionRegistry::new(sessions, options.memory)?),
         handshakes: UnfinishedSet::new(NonZeroU32::new(half(fitting.unfinished))),
@@ -243,7 +243,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     })
 }
 
-/// Connections in the exchange. One more drops the oldest: a resume is complete after two round trips.
+/// Connections in the handshake. One more drops the oldest: a resume is complete after two round trips.
 const MAX_HANDSHAKES: u32 = 512;
 /// Pipes of plain connections.
 const MAX_PIPES: usize = 32;

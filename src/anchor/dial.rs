@@ -1,4 +1,4 @@
-//! The connection to the SSH server that is made for a client in the exchange: at once when it is needed, and early for a
+//! The connection to the SSH server that is made for a client in the handshake: at once when it is needed, and early for a
 //! client that has not sent a byte, as it may be one that waits for the server.
 
 use std::future::{Future, pending};

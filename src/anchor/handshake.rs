@@ -1,4 +1,4 @@
-//! The exchange with which a connection begins: it finds out what the client is, and leads it there.
+//! The handshake with which a connection begins: it finds out what the client is, and leads it there.
 
 use std::io;
 use std::sync::Arc;
@@ -18,36 +18,36 @@ use super::shared::Shared;
 use crate::base::boxed::boxed;
 use crate::net::socket;
 use crate::protocol::resume::HANDSHAKE_TIMEOUT;
-use crate::protocol::resume::exchange::anchor_handshake::{
+use crate::protocol::resume::frame::Frame;
+use crate::protocol::resume::handshake::anchor_handshake::{
     AnchorHandshake, AnchorHandshakeStep, NewSession, ResumeRequest,
 };
-use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::reason::EndReason;
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard};
 
 /// Welcomes a client, and serves it as long as it is not the carrier of a session, which has a task of its own.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
-    let ticket = EvictionKey {
+    let key = EvictionKey {
         class: EvictionClass::Eligible,
         seq: shared.next_number(),
     };
-    let membership = UnfinishedGuard::join([Some(&shared.handshakes), None], ticket);
+    let guard = UnfinishedGuard::join([Some(&shared.handshakes), None], key);
     let result = tokio::select! {
         biased;
         () = shared.stopping.cancelled() => Err(HandshakeFailure::Stopping),
-        () = membership.evicted() => Err(HandshakeFailure::Evicted),
+        () = guard.evicted() => Err(HandshakeFailure::Evicted),
         result = boxed(accept(connection, &shared)) => result,
     };
-    drop(membership);
+    drop(guard);
     match result {
         Ok(admitted) => {
-            shared.metrics.exchanges.count([admitted.label()]);
+            shared.metrics.handshakes.count([admitted.label()]);
             if let ClientKind::Plain(plain) = admitted {
                 boxed(plain.relay(&shared)).await;
             }
         }
         // Not a line: a stranger chooses how many there are.
-        Err(fault) => shared.metrics.exchanges.count([fault.label()]),
+        Err(fault) => shared.metrics.handshakes.count([fault.label()]),
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) enum ClientKind {
     Resumed,
 }
 
-/// Why an exchange has led to nothing.
+/// Why a handshake has led to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeFailure {
     /// The client has left.
@@ -103,7 +103,7 @@ impl From<io::Error> for HandshakeFailure {
     }
 }
 
-/// The results of an exchange that the metrics know from the beginning.
+/// The results of a handshake that the metrics know from the beginning.
 pub(super) fn results() -> impl Iterator<Item = &'static str> {
     let ends = [
         EndReason::Unreachable,
@@ -124,7 +124,7 @@ pub(super) fn results() -> impl Iterator<Item = &'static str> {
         .chain(ends.into_iter().map(EndReason::label))
 }
 
-/// The exchange of one connection.
+/// The handshake of one connection.
 struct Handshake<'a> {
     connection: Connection,
     welcome: AnchorHandshake,
@@ -136,19 +136,19 @@ async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKi
     let deadline = connection.accepted + HANDSHAKE_TIMEOUT;
     // Without random bytes there is no anchor.
     let welcome = AnchorHandshake::new(&shared.key).map_err(|_| HandshakeFailure::Closed)?;
-    let mut exchange = Handshake {
+    let mut handshake = Handshake {
         probe: TargetDial::new(&shared.dialler, connection.accepted + silence(shared.sessions.len())),
         connection,
         welcome,
         shared,
     };
-    let step = timeout_at(deadline, exchange.negotiate()).await;
+    let step = timeout_at(deadline, handshake.negotiate()).await;
     match step.unwrap_or(Err(HandshakeFailure::TimedOut)) {
-        Ok(AnchorHandshakeStep::Plain(bytes)) => exchange.pass_on(bytes).await,
-        Ok(AnchorHandshakeStep::New(new)) => boxed(exchange.begin(new)).await,
-        Ok(AnchorHandshakeStep::Resume(resume)) => boxed(exchange.resume(resume)).await,
+        Ok(AnchorHandshakeStep::Plain(bytes)) => handshake.pass_on(bytes).await,
+        Ok(AnchorHandshakeStep::New(new)) => boxed(handshake.begin(new)).await,
+        Ok(AnchorHandshakeStep::Resume(resume)) => boxed(handshake.resume(resume)).await,
         Ok(AnchorHandshakeStep::NeedMore) => Err(HandshakeFailure::TimedOut),
-        Err(HandshakeFailure::Ended(end)) => Err(exchange.send(&[], end).await),
+        Err(HandshakeFailure::Ended(end)) => Err(handshake.send(&[], end).await),
         Err(fault) => Err(fault),
     }
 }

@@ -14,12 +14,12 @@ pub struct Metrics {
     pub sessions: Gauges<1>,
     /// Sessions that ended, by reason.
     pub session_ends: Counters<1>,
-    /// Connections, by what their exchange has led to.
-    pub exchanges: Counters<1>,
+    /// Connections, by what their handshake has led to.
+    pub handshakes: Counters<1>,
     bytes: Counters<2>,
     /// Connections that have begun to carry a session, its first one included.
     pub attachments: IntCounter,
-    /// Connections in the exchange.
+    /// Connections in the handshake.
     pub handshakes_in_progress: IntGauge,
     /// Open plain connections.
     pub plain: IntGauge,
@@ -55,7 +55,7 @@ impl Metrics {
         build_info.set([env!("CARGO_PKG_VERSION")], 1);
         let sessions = "Sessions, by state: with a connection, without one, or kept to say how they ended.";
         let ends = "Sessions that ended, by reason.";
-        let exchanges = "Connections, by what their exchange has led to.";
+        let handshakes = "Connections, by what their handshake has led to.";
         let bytes = "Bytes passed on, by direction, of sessions and of plain connections.";
         let attachments = "Connections that have begun to carry a session, its first one included.";
         let accept_paused = "Pauses of the listener for lack of descriptors or memory.";
@@ -64,7 +64,7 @@ impl Metrics {
         Ok(Self {
             sessions: gauges(registry, "switchboard_anchor_sessions", sessions, &["state"])?,
             session_ends: counters(registry, "switchboard_anchor_session_ends_total", ends, &["reason"])?,
-            exchanges: counters(registry, "switchboard_anchor_handshakes_total", exchanges, &["result"])?,
+            handshakes: counters(registry, "switchboard_anchor_handshakes_total", handshakes, &["result"])?,
             bytes: counters(
                 registry,
                 "switchboard_anchor_bytes_total",
@@ -75,7 +75,7 @@ impl Metrics {
             handshakes_in_progress: gauge(
                 registry,
                 "switchboard_anchor_handshakes_in_progress",
-                "Connections in the exchange.",
+                "Connections in the handshake.",
             )?,
             plain: gauge(
                 registry,

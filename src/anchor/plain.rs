@@ -11,7 +11,7 @@ use super::record::SessionRecord;
 use super::shared::Shared;
 use crate::tunnel::direction::Both;
 use crate::tunnel::limits::TunnelLimits;
-use crate::tunnel::limits::bucket::Limit;
+use crate::tunnel::limits::bucket::RateLimit;
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::Meter;
@@ -50,7 +50,7 @@ impl PlainConnection {
         let addresses = [self.peer, self.target];
         let record = SessionRecord::begin("plain", shared.next_number(), addresses, self.started);
         let limits = TunnelLimits::default();
-        let unlimited = Limit::new(limits.upload, limits.burst);
+        let unlimited = RateLimit::new(limits.upload, limits.burst);
         let meter = Meter::new(Arc::clone(&shared.plain_bytes));
         // A side that has finished may wait for minutes of silence, and no longer: a peer could keep connections for ever
         // of which sshd knows nothing any more.

@@ -25,7 +25,7 @@ pub(super) struct Connection {
     pub(super) stream: TcpStream,
     /// The address of the client.
     pub(super) peer: SocketAddr,
-    /// When it was there, in front of the announcement: the exchange has to be over soon after.
+    /// When it was there, in front of the announcement: the handshake has to be over soon after.
     pub(super) accepted: Instant,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Resumption {
     pub(super) received: u64,
     /// What is to be sent in front of the answer.
     pub(super) before: Vec<u8>,
-    /// The client's bytes behind the exchange.
+    /// The client's bytes behind the handshake.
     pub(super) rest: Vec<u8>,
 }
 

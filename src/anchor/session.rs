@@ -19,8 +19,8 @@ use super::target::{Target, TargetConnection};
 use crate::base::boxed::boxed;
 use crate::net::socket;
 use crate::protocol::resume::driver::{Attachment, DetachCause, Driver, Event, HandshakeOutput, Side};
-use crate::protocol::resume::exchange::anchor_handshake::attached;
 use crate::protocol::resume::frame::Frame;
+use crate::protocol::resume::handshake::anchor_handshake::attached;
 use crate::protocol::resume::keys::ResumeClaim;
 use crate::protocol::resume::reason::{DetachReason, EndReason};
 use crate::protocol::resume::session::Session;
@@ -195,12 +195,12 @@ impl SessionTask {
             received: driver.session().received(),
         };
         attached(&self.opened.keys, &claim).encode(&mut before);
-        let exchanged = HandshakeOutput {
+        let output = HandshakeOutput {
             answer: before,
             received,
             rest: &rest,
         };
-        self.moving.link = Some(driver.attach(connection.stream, exchanged));
+        self.moving.link = Some(driver.attach(connection.stream, output));
         self.detached = None;
         self.opened.account.state.lock().detached = None;
         self.shared.metrics.attachments.inc();

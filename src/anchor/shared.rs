@@ -76,7 +76,7 @@ pub(super) struct Shared {
     pub(super) dialler: Arc<TargetDialer>,
     pub(super) key: AgreementKey,
     pub(super) sessions: Arc<SessionRegistry>,
-    /// The connections in the exchange.
+    /// The connections in the handshake.
     pub(super) handshakes: UnfinishedSet,
     /// The plain connections.
     pub(super) plain: Arc<Slots>,

@@ -13,7 +13,7 @@ use super::metrics::SessionBytes;
 use crate::net::socket;
 use crate::tunnel::direction::Both;
 
-/// The connection to the target, as the exchange has made it.
+/// The connection to the target, as the handshake has made it.
 #[derive(Debug)]
 pub(super) struct TargetConnection {
     /// Where it leads.

@@ -55,7 +55,7 @@ impl fmt::Display for TargetAddr {
 pub(super) struct TargetDialer {
     to: TargetAddr,
     /// The anchor's own address: a name that leads there would make a loop.
-    own: SocketAddr,
+    own_addr: SocketAddr,
     look_up: Resolver,
     /// Those without an answer and when they began, the oldest first.
     lookups: Mutex<Vec<(Instant, Answer)>>,
@@ -94,11 +94,11 @@ impl LoggedFailure {
 }
 
 impl TargetDialer {
-    /// Of the anchor that listens at `own`.
-    pub(super) fn new(to: TargetAddr, own: SocketAddr) -> Self {
+    /// Of the anchor that listens at `own_addr`.
+    pub(super) fn new(to: TargetAddr, own_addr: SocketAddr) -> Self {
         Self {
             to,
-            own,
+            own_addr,
             look_up: |name| Box::pin(async move { Ok(lookup_host(&*name).await?.collect()) }),
             lookups: Mutex::default(),
             fault: Mutex::default(),
@@ -140,7 +140,7 @@ impl TargetDialer {
         };
         let fault = match self.look_up(name).await {
             Ok(mut addresses) => {
-                addresses.retain(|&address| !is_self(address, self.own));
+                addresses.retain(|&address| !is_self(address, self.own_addr));
                 if !addresses.is_empty() {
                     return Ok(addresses);
                 }
@@ -188,11 +188,11 @@ impl TargetDialer {
     }
 }
 
-/// Whether a connection to `target` arrives at a port that is bound at `own`, as far as the addresses tell.
-pub(super) fn is_self(target: SocketAddr, own: SocketAddr) -> bool {
-    let (to, at) = (target.ip().to_canonical(), own.ip().to_canonical());
+/// Whether a connection to `target` arrives at a port that is bound at `own_addr`, as far as the addresses tell.
+pub(super) fn is_self(target: SocketAddr, own_addr: SocketAddr) -> bool {
+    let (to, at) = (target.ip().to_canonical(), own_addr.ip().to_canonical());
     let is_local = to.is_loopback() || to.is_unspecified();
-    target.port() == own.port() && (to == at || (is_local && (at.is_unspecified() || to.is_unspecified())))
+    target.port() == own_addr.port() && (to == at || (is_local && (at.is_unspecified() || to.is_unspecified())))
 }
 
 /// The longest that a client waits for the target: for its addresses, and for one that accepts.
@@ -286,10 +286,10 @@ mod tests {
         NEXT.store(other.local_addr().unwrap().port().into(), Ordering::Relaxed);
         let upstream = dialler.dial().await.unwrap();
         assert_eq!(upstream.address, other.local_addr().unwrap());
-        dialler.own = other.local_addr().unwrap();
-        NEXT.store(dialler.own.port().into(), Ordering::Relaxed);
+        dialler.own_addr = other.local_addr().unwrap();
+        NEXT.store(dialler.own_addr.port().into(), Ordering::Relaxed);
         assert_eq!(dialler.addresses().await.unwrap(), [OWN]);
-        dialler.own = OWN;
+        dialler.own_addr = OWN;
         NEXT.store(OWN.port().into(), Ordering::Relaxed);
         assert_eq!(dialler.dial().await.unwrap_err(), RefusalReason::NoEndpoint);
     }

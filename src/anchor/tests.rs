@@ -11,9 +11,9 @@ use super::registry::Resumption;
 use super::session::SessionTask;
 use super::target::TargetConnection;
 use super::*;
-use crate::protocol::resume::exchange::client_handshake::{self, ClientHandshake};
-use crate::protocol::resume::exchange::lines::{Hello, IDENTIFICATION};
 use crate::protocol::resume::frame::{self, Frame};
+use crate::protocol::resume::handshake::client_handshake::{self, ClientHandshake};
+use crate::protocol::resume::handshake::lines::{Hello, IDENTIFICATION};
 use crate::protocol::resume::keys::{Keys, Mac, Nonce, Nonces, ResumeClaim, SessionId};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -407,7 +407,7 @@ async fn an_anchor_that_has_sessions_waits_longer_before_it_asks_the_target_to_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_exchange_that_is_not_over_within_ten_seconds_is_dropped() {
+async fn a_handshake_that_is_not_over_within_ten_seconds_is_dropped() {
     let (shared, _target, _still) = beside_target();
     let (hello, proof, _) = resume_of_none();
     let all = [&*hello, &proof].concat();

@@ -1,13 +1,13 @@
 //! Sessions that outlive their connections: the protocol of `docs/resume.md`, without sockets and without a clock.
 //!
 //! A session is two streams of bytes, one each way, between a client (beside ssh) and an anchor (beside sshd). One
-//! connection after the other carries it. [`client_handshake`](exchange::client_handshake) and [`anchor_handshake`](exchange::anchor_handshake) are the two sides of the handshake with
-//! which a connection begins, [`session`] is what both sides do from then on. The caller brings bytes and the time: [`driver`] does
-//! for the streams of Tokio.
+//! connection after the other carries it. The two sides of the [`handshake`] with which a connection begins come first, and
+//! [`session`] is what both sides do from then on. The caller brings bytes and the time: [`driver`] does for the streams of
+//! Tokio.
 
 pub mod driver;
-pub mod exchange;
 pub mod frame;
+pub mod handshake;
 pub mod keys;
 mod liveness;
 mod options;

@@ -17,10 +17,10 @@ mod key_set;
 mod naive;
 #[path = "../fuzz/properties/proxy_header.rs"]
 mod proxy_header;
-#[path = "../fuzz/properties/resume_exchange.rs"]
-mod resume_exchange;
 #[path = "../fuzz/properties/resume_frames.rs"]
 mod resume_frames;
+#[path = "../fuzz/properties/resume_handshake.rs"]
+mod resume_handshake;
 #[path = "../fuzz/properties/token.rs"]
 mod token;
 #[path = "../fuzz/properties/users.rs"]
@@ -85,5 +85,5 @@ fn resumed_sessions() {
 
 #[test]
 fn openings_of_sessions() {
-    replay("resume_exchange", resume_exchange::check);
+    replay("resume_handshake", resume_handshake::check);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::harness::loopback::{Rig, SETUPS, Wires};
 use switchboard::tunnel::direction::Direction;
-use switchboard::tunnel::limits::bucket::{Limit, MAX_WAIT};
+use switchboard::tunnel::limits::bucket::{MAX_WAIT, RateLimit};
 use switchboard::tunnel::limits::{Rate, Size};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,11 +18,11 @@ const BURST: u64 = 64 << 10;
 /// Of a flow that takes little more than a second.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn set(limit: &Limit, rate: u64, burst: u64) {
+fn set(limit: &RateLimit, rate: u64, burst: u64) {
     limit.set(Rate::per_second(rate).unwrap(), Size::bytes(burst).unwrap());
 }
 
-fn limit(rig: &Rig, direction: Direction) -> &Limit {
+fn limit(rig: &Rig, direction: Direction) -> &RateLimit {
     match direction {
         Direction::Upload => &rig.upload,
         Direction::Download => &rig.download,

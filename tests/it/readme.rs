@@ -86,7 +86,7 @@ fn every_metric_of_the_anchor_has_a_row_and_no_other() {
     let metrics = AnchorMetrics::new().unwrap();
     metrics.sessions.set(["attached"], 1);
     metrics.session_ends.zero(["done"]);
-    metrics.exchanges.zero(["plain"]);
+    metrics.handshakes.zero(["plain"]);
     metrics.session_bytes().upload.inc_by(1);
     let page = metrics.encode().unwrap();
     let named = |line: &'static str, prefix| line.strip_prefix(prefix)?.split(['{', '`']).next();

@@ -18,7 +18,7 @@ use crate::client::dial::io::BoxedIo;
 use crate::client::error::{ClientError, Retry};
 use crate::client::options::{Options, Settings};
 use crate::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
-use crate::protocol::resume::exchange::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
+use crate::protocol::resume::handshake::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
 use crate::protocol::resume::reason::EndReason;
 use crate::protocol::resume::session;
 use crate::protocol::resume::{self, CONFIRMATION_TIMEOUT, HANDSHAKE_TIMEOUT};
@@ -163,9 +163,9 @@ where
         };
         let received = self.driver.session().received();
         let opening = ClientHandshake::resume(secrets, received).map_err(HandshakeError::from)?;
-        let exchange = timeout(HANDSHAKE_TIMEOUT, handshake::resume(stream, early, opening));
-        let (stream, attached) = match self.beside(Box::pin(exchange)).await {
-            Ok(Ok(exchanged)) => exchanged?,
+        let handshake = timeout(HANDSHAKE_TIMEOUT, handshake::resume(stream, early, opening));
+        let (stream, attached) = match self.beside(Box::pin(handshake)).await {
+            Ok(Ok(opened)) => opened?,
             Ok(Err(_)) => return Err(error::unanswered()),
             Err(left) => return left,
         };
@@ -174,12 +174,12 @@ where
             self.delivered = attached.received;
             self.backoff.reset();
         }
-        let exchanged = HandshakeOutput {
+        let output = HandshakeOutput {
             answer: Vec::new(),
             received: attached.received,
             rest: &attached.rest,
         };
-        let link = self.driver.attach(stream, exchanged);
+        let link = self.driver.attach(stream, output);
         self.report.connected();
         self.relay(link).await
     }
@@ -327,7 +327,7 @@ where
     }
 }
 
-/// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the exchange.
+/// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the handshake.
 const NEW_SESSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The time to tell the anchor that ssh has left.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

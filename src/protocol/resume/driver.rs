@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::writer::Writer;
-use super::exchange::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
+use super::handshake::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
 use super::reason::{DetachReason, EndReason};
 use super::session::{AttachmentId, AttachmentState, Session};
 
@@ -50,7 +50,7 @@ pub struct Attachment<S> {
     pub attachment: AttachmentId,
 }
 
-/// The result of the exchange of a connection.
+/// The result of the handshake of a connection.
 #[derive(Debug, Default)]
 pub struct HandshakeOutput<'a> {
     /// This side's answer, which is sent before the first frame. The offset in it has to be the session's
@@ -58,7 +58,7 @@ pub struct HandshakeOutput<'a> {
     pub answer: Vec<u8>,
     /// The offset that the other side expects.
     pub received: u64,
-    /// The first frames of the other side, after the exchange.
+    /// The first frames of the other side, after the handshake.
     pub rest: &'a [u8],
 }
 
@@ -89,7 +89,7 @@ pub enum DetachCause {
     Silent,
     /// The other side drops it.
     ByPeer(DetachReason),
-    /// The exchange of a new session has failed.
+    /// The handshake of a new session has failed.
     Refused(HandshakeError),
 }
 
@@ -98,7 +98,7 @@ pub enum DetachCause {
 pub struct Driver {
     session: Session,
     side: Side,
-    /// The rest of the exchange of a new session, behind the client's proof.
+    /// The rest of the handshake of a new session, behind the client's proof.
     opening: Option<Box<ClientHandshake>>,
     writer: Writer,
     has_source_ended: bool,
@@ -140,15 +140,15 @@ impl Driver {
         &mut self.session
     }
 
-    /// Lets a connection carry the session, behind the exchange. An older one is displaced.
+    /// Lets a connection carry the session, behind the handshake. An older one is displaced.
     ///
     /// If the other side expects what is not kept, the connection says so, and the session is [over](Event::Over).
-    pub fn attach<S>(&mut self, stream: S, exchanged: HandshakeOutput<'_>) -> Attachment<S> {
+    pub fn attach<S>(&mut self, stream: S, output: HandshakeOutput<'_>) -> Attachment<S> {
         let now = Instant::now().into_std();
         self.opening = None;
-        self.writer = Writer::new(exchanged.answer);
-        let attachment = self.session.attach(exchanged.received, now);
-        self.session.receive(attachment, exchanged.rest, now);
+        self.writer = Writer::new(output.answer);
+        let attachment = self.session.attach(output.received, now);
+        self.session.receive(attachment, output.rest, now);
         Attachment { stream, attachment }
     }
 
@@ -156,11 +156,11 @@ impl Driver {
     /// anchor has answered, which takes as long as the anchor's connection to its target. The caller bounds that time, up
     /// to [`Event::Confirmed`].
     pub fn attach_early<S>(&mut self, stream: S, mut opening: Box<ClientHandshake>) -> Attachment<S> {
-        let exchanged = HandshakeOutput {
+        let output = HandshakeOutput {
             answer: opening.take_output(),
             ..HandshakeOutput::default()
         };
-        let link = self.attach(stream, exchanged);
+        let link = self.attach(stream, output);
         self.opening = Some(opening);
         link
     }

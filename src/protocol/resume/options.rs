@@ -30,7 +30,7 @@ pub(super) fn bounded(window: u32) -> usize {
     usize::try_from(window).unwrap_or(usize::MAX)
 }
 
-/// The time for an exchange, from the connection on.
+/// The time for a handshake, from the connection on.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a session lasts that is not confirmed: the client gives its attempts up, and the anchor keeps a session of which
 /// nothing was acknowledged no longer without a connection.

@@ -129,7 +129,7 @@ impl Session {
     }
 
     /// Lets a new connection carry the session, from the offset that the other side expects. An older one is displaced:
-    /// its bytes are not received any more. What this side claims in the exchange, its [`received`](Self::received), has
+    /// its bytes are not received any more. What this side claims in the handshake, its [`received`](Self::received), has
     /// to be read in the same step, or an older connection may bring more in between.
     ///
     /// If the other side expects what is not kept, or was never sent, that is a [`violation`](Self::violation): the session

@@ -1,18 +1,18 @@
-//! Both sides of a session together: the exchange, attacks on it, and the model.
+//! Both sides of a session together: the handshake, attacks on it, and the model.
 
 use std::time::{Duration, Instant};
 
-use super::exchange::anchor_handshake::{self, AnchorHandshake};
-use super::exchange::client_handshake::{self, ClientHandshake, HandshakeError};
 use super::frame::{Decoder, Frame, Piece, encode_data};
+use super::handshake::anchor_handshake::{self, AnchorHandshake};
+use super::handshake::client_handshake::{self, ClientHandshake, HandshakeError};
 use super::keys::{AgreementKey, Mac, ResumeClaim};
 use super::reason::{DetachReason, EndReason};
 use super::registry::Registry;
 use super::session::{AttachmentState, Session};
 use super::*;
 
-mod exchange;
 mod frames;
+mod handshake;
 mod hostile;
 mod model;
 mod sessions;

@@ -1,4 +1,4 @@
-//! The bytes of a connection behind the exchange of `resume`.
+//! The bytes of a connection after the handshake of `resume`.
 
 use std::time::Instant;
 

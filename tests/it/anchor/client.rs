@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use switchboard::protocol::resume::Options;
 use switchboard::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
-use switchboard::protocol::resume::exchange::client_handshake::{
+use switchboard::protocol::resume::handshake::client_handshake::{
     ClientHandshake, HandshakeError, HandshakeResult, HandshakeStep, ResumptionSecrets,
 };
 use switchboard::protocol::resume::session::Session;

@@ -4,7 +4,7 @@ use std::io::{Write as _, pipe};
 use std::time::Duration;
 
 use switchboard::protocol::resume::driver::{DetachCause, Event};
-use switchboard::protocol::resume::exchange::client_handshake::HandshakeError;
+use switchboard::protocol::resume::handshake::client_handshake::HandshakeError;
 use switchboard::protocol::resume::reason::{DetachReason, EndReason};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
@@ -120,7 +120,7 @@ fn a_newer_connection_displaces_an_older_one() {
         let (mut client, mut user) = Client::begin(anchor.address()).await.unwrap();
         let mut server = target.accept();
         // Another process with the keys, or the same one that believes its connection to be dead.
-        let opening = switchboard::protocol::resume::exchange::client_handshake::ClientHandshake::resume(
+        let opening = switchboard::protocol::resume::handshake::client_handshake::ClientHandshake::resume(
             client.secrets.clone(),
             0,
         )

@@ -1,8 +1,8 @@
 //! Peers without the keys of a session, and peers that do not keep to the protocol.
 
-use switchboard::protocol::resume::exchange::client_handshake::{ClientHandshake, HandshakeError, HandshakeStep};
-use switchboard::protocol::resume::exchange::lines::{Hello, IDENTIFICATION};
 use switchboard::protocol::resume::frame::Frame;
+use switchboard::protocol::resume::handshake::client_handshake::{ClientHandshake, HandshakeError, HandshakeStep};
+use switchboard::protocol::resume::handshake::lines::{Hello, IDENTIFICATION};
 use switchboard::protocol::resume::keys::{Mac, Nonce, PublicKey, SessionId};
 use switchboard::protocol::resume::reason::EndReason;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -59,7 +59,7 @@ fn an_id_without_its_keys_is_like_no_id() {
 }
 
 #[test]
-fn an_exchange_that_was_recorded_resumes_nothing_when_it_is_replayed() {
+fn a_handshake_that_was_recorded_resumes_nothing_when_it_is_replayed() {
     let target = Target::listen();
     let anchor = Anchor::start(target.address(), &[]);
     block_on(async {

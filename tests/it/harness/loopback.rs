@@ -11,7 +11,7 @@ use std::time::Duration;
 use socket2::SockRef;
 use switchboard::tunnel::direction::{Both, Direction};
 use switchboard::tunnel::drain::TunnelGuard;
-use switchboard::tunnel::limits::bucket::Limit;
+use switchboard::tunnel::limits::bucket::RateLimit;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::outcome::Close;
 use switchboard::tunnel::relay::meter::{Meter, Totals};
@@ -40,8 +40,8 @@ pub(crate) const SETUPS: [Setup; 4] = [
 /// All that one relay runs under.
 #[derive(Debug)]
 pub(crate) struct Rig {
-    pub(crate) upload: Limit,
-    pub(crate) download: Limit,
+    pub(crate) upload: RateLimit,
+    pub(crate) download: RateLimit,
     pub(crate) meter: Meter,
     pub(crate) totals: Arc<Totals>,
     pub(crate) resources: Resources,
@@ -53,7 +53,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(setup: Setup) -> Self {
-        let unlimited = || Limit::new(Rate::UNLIMITED, Size::bytes(1 << 20).unwrap());
+        let unlimited = || RateLimit::new(Rate::UNLIMITED, Size::bytes(1 << 20).unwrap());
         let totals = Arc::new(Totals::default());
         Self {
             upload: unlimited(),

@@ -4,8 +4,8 @@ use anyhow::anyhow;
 
 use crate::client::error::ClientError;
 use crate::protocol::resume::driver::DetachCause;
-use crate::protocol::resume::exchange::client_handshake::HandshakeError;
 use crate::protocol::resume::frame::ProtocolError;
+use crate::protocol::resume::handshake::client_handshake::HandshakeError;
 use crate::protocol::resume::reason::{DetachReason, EndReason};
 
 impl From<HandshakeError> for ClientError {
@@ -36,7 +36,7 @@ impl From<DetachCause> for ClientError {
     }
 }
 
-/// No answer came in the time of an exchange.
+/// No answer came in the time of a handshake.
 pub(super) fn unanswered() -> ClientError {
     ClientError::WithPauses(anyhow!("the anchor did not answer in time"))
 }

@@ -1,4 +1,4 @@
-//! The exchange with which a connection begins, over the stream of a tunnel.
+//! The handshake with which a connection begins, over the stream of a tunnel.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::client::dial::io::{BoxedIo, read_some};
 use crate::client::error::ClientError;
 use crate::protocol::resume::HANDSHAKE_TIMEOUT;
 use crate::protocol::resume::driver::DetachCause;
-use crate::protocol::resume::exchange::client_handshake::{
+use crate::protocol::resume::handshake::client_handshake::{
     ClientHandshake, HandshakeError, HandshakeResult, HandshakeStep,
 };
 
@@ -89,5 +89,5 @@ pub(super) async fn resume(
 
 /// The silence behind which there is no anchor.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The bytes of one read: the lines of an exchange are not many more.
+/// The bytes of one read: the lines of a handshake are not many more.
 const BUFFER: usize = 4 * 1024;

@@ -1,10 +1,10 @@
-//! An anchor in the test's process: the exchange, a registry and a driver for each session.
+//! An anchor in the test's process: the handshake, a registry and a driver for each session.
 
 use super::*;
 
 use crate::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
-use crate::protocol::resume::exchange::anchor_handshake::{self, AnchorHandshake, AnchorHandshakeStep};
 use crate::protocol::resume::frame::Frame;
+use crate::protocol::resume::handshake::anchor_handshake::{self, AnchorHandshake, AnchorHandshakeStep};
 use crate::protocol::resume::keys::{AgreementKey, Keys, Nonces, ResumeClaim, SessionId};
 use crate::protocol::resume::reason::{DetachReason, EndReason};
 use crate::protocol::resume::registry::Registry;

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::{Attachment, DetachCause, Driver, Event, Sink};
-use crate::protocol::resume::exchange::client_handshake::{self, HandshakeError};
+use crate::protocol::resume::handshake::client_handshake::{self, HandshakeError};
 use crate::protocol::resume::session::AttachmentId;
 
 impl Driver {
@@ -82,7 +82,7 @@ impl Driver {
         failure.map_or(Ok(()), |error| Err(Event::SinkFailed(error)))
     }
 
-    /// Takes bytes of the connection, at first those of the exchange.
+    /// Takes bytes of the connection, at first those of the handshake.
     fn received(&mut self, attachment: AttachmentId, bytes: &[u8]) -> Result<(), Event> {
         let now = Instant::now().into_std();
         let Some(opening) = &mut self.opening else {

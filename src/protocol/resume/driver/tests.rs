@@ -34,15 +34,15 @@ async fn carry(
     let mut ends = (None, None);
     for cut in cuts.iter().copied().chain([usize::MAX]) {
         let (near, far) = duplex(3_000);
-        // What each expects is read before either is attached, as in an exchange.
+        // What each expects is read before either is attached, as in a handshake.
         let (at_client, at_anchor) = (client.0.session().received(), anchor.0.session().received());
-        let exchanged = |received| HandshakeOutput {
+        let output = |received| HandshakeOutput {
             received,
             ..HandshakeOutput::default()
         };
         let mut links = (
-            client.0.attach(near, exchanged(at_anchor)),
-            anchor.0.attach(far, exchanged(at_client)),
+            client.0.attach(near, output(at_anchor)),
+            anchor.0.attach(far, output(at_client)),
         );
         let mut polls = 0;
         poll_fn(|context| {

@@ -26,7 +26,7 @@ impl World {
     fn new(windows: (u32, u32)) -> Self {
         let key = AgreementKey::generate().unwrap();
         let mut registry = Registry::new(1).unwrap();
-        let secrets = exchange::begun(&key, &mut registry);
+        let secrets = handshake::begun(&key, &mut registry);
         let mut world = Self {
             client: Side::new(windows.0),
             anchor: Side::new(windows.1),
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Opens a connection with the real exchange, which is cut behind `max` bytes of both directions together. An anchor
+    /// Opens a connection with the real handshake, which is cut behind `max` bytes of both directions together. An anchor
     /// that does not know of a cut has an older connection displaced.
     fn connect(&mut self, mut max: usize) {
         if let Some(attachment) = self.client.attachment.take() {
@@ -233,7 +233,7 @@ impl World {
                 return;
             }
         }
-        panic!("the exchange does not end");
+        panic!("the handshake does not end");
     }
 
     fn attach_anchor(&mut self, resume: &anchor_handshake::ResumeRequest, down: &mut Vec<u8>) {

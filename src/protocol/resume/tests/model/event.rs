@@ -28,7 +28,7 @@ pub(super) enum Event {
     Deliver(Role, usize, usize),
     /// The connection is gone with all that is on it. A side that is not told goes on as before.
     Cut { tells_client: bool, tells_anchor: bool },
-    /// The client opens a connection. The exchange is cut after so many bytes, if there are.
+    /// The client opens a connection. The handshake is cut after so many bytes, if there are.
     Resume(usize),
     /// Time goes by.
     Wait(u64),

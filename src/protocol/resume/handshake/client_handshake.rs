@@ -1,4 +1,4 @@
-//! The client's side of the exchange with which a connection begins.
+//! The client's side of the handshake with which a connection begins.
 
 use super::lines::{Announcement, Hello, Lines, is_identification, is_ssh};
 use crate::protocol::resume::MAX_LINE_BYTES;
@@ -30,14 +30,14 @@ pub enum HandshakeStep {
     Attached(HandshakeResult),
 }
 
-/// The end of the exchange.
+/// The end of the handshake.
 #[derive(Debug)]
 pub struct HandshakeResult {
     /// For the next connection.
     pub secrets: ResumptionSecrets,
     /// The offset of the next byte that the anchor expects.
     pub received: u64,
-    /// The bytes behind the exchange: frames of the session.
+    /// The bytes behind the handshake: frames of the session.
     pub rest: Vec<u8>,
 }
 
@@ -70,7 +70,7 @@ impl From<ProtocolError> for HandshakeError {
     }
 }
 
-/// The exchange of one connection. It ends when it has returned anything but [`HandshakeStep::NeedMore`].
+/// The handshake of one connection. It ends when it has returned anything but [`HandshakeStep::NeedMore`].
 #[derive(Debug)]
 pub struct ClientHandshake {
     purpose: Purpose,
@@ -107,7 +107,7 @@ struct DerivedKeys {
 }
 
 impl ClientHandshake {
-    /// Returns the exchange of a new session. Before an anchor has announced itself no key is made, and nothing is sent:
+    /// Returns the handshake of a new session. Before an anchor has announced itself no key is made, and nothing is sent:
     /// the target may be an SSH server.
     pub fn begin() -> Self {
         Self::new(Purpose::New)
@@ -145,7 +145,7 @@ impl ClientHandshake {
         std::mem::take(&mut self.output)
     }
 
-    /// Whether the client has said all that it says in the exchange. Frames of a new session may follow at once: the
+    /// Whether the client has said all that it says in the handshake. Frames of a new session may follow at once: the
     /// anchor expects its first byte.
     pub fn is_proved(&self) -> bool {
         !matches!(self.phase, Phase::Announcement)

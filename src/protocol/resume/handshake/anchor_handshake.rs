@@ -1,4 +1,4 @@
-//! The anchor's side of the exchange with which a connection begins.
+//! The anchor's side of the handshake with which a connection begins.
 
 use super::lines::{Announcement, FirstBytes, Hello, IDENTIFICATION, classify};
 use crate::protocol::resume::MAX_LINE_BYTES;
@@ -26,7 +26,7 @@ pub struct NewSession {
     pub keys: Keys,
     /// Those of the connection.
     pub nonces: Nonces,
-    /// The bytes behind the exchange: frames of the session.
+    /// The bytes behind the handshake: frames of the session.
     pub rest: Vec<u8>,
 }
 
@@ -37,11 +37,11 @@ pub struct ResumeRequest {
     pub claim: ResumeClaim,
     /// Whether it is true.
     pub proof: Mac,
-    /// The bytes behind the exchange: frames of the session.
+    /// The bytes behind the handshake: frames of the session.
     pub rest: Vec<u8>,
 }
 
-/// The exchange of one connection. It ends when it has returned anything but [`AnchorHandshakeStep::NeedMore`].
+/// The handshake of one connection. It ends when it has returned anything but [`AnchorHandshakeStep::NeedMore`].
 ///
 /// It holds one line at most, or one frame.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
-//! The exchange with which a connection begins, and attacks on it.
+//! The handshake with which a connection begins, and attacks on it.
 
 use super::*;
-use crate::protocol::resume::exchange::lines::{Announcement, Hello, IDENTIFICATION};
+use crate::protocol::resume::handshake::lines::{Announcement, Hello, IDENTIFICATION};
 use crate::protocol::resume::keys::{Nonce, Nonces, PublicKey, SessionId};
 
 /// Both sides of one connection, and what each has sent.
@@ -235,7 +235,7 @@ fn an_unknown_session_and_a_stolen_id_get_the_same_answer() {
 }
 
 #[test]
-fn a_replayed_exchange_proves_nothing() {
+fn a_replayed_handshake_proves_nothing() {
     let key = AgreementKey::generate().unwrap();
     let mut registry = Registry::new(9).unwrap();
     let mut pair = Pair::new(ClientHandshake::begin(), &key);
@@ -348,7 +348,7 @@ fn a_new_session_begins_at_its_first_byte_and_has_an_id() {
 }
 
 #[test]
-fn a_client_that_breaks_the_exchange_gets_a_reason_and_nothing_else() {
+fn a_client_that_breaks_the_handshake_gets_a_reason_and_nothing_else() {
     let key = AgreementKey::generate().unwrap();
     let hello = Hello::New {
         key: key.public(),

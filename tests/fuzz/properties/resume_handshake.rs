@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use switchboard::protocol::resume::exchange::anchor_handshake::{self, AnchorHandshake};
-use switchboard::protocol::resume::exchange::client_handshake::{self, ClientHandshake};
-use switchboard::protocol::resume::exchange::lines::{FirstBytes, classify};
+use switchboard::protocol::resume::handshake::anchor_handshake::{self, AnchorHandshake};
+use switchboard::protocol::resume::handshake::client_handshake::{self, ClientHandshake};
+use switchboard::protocol::resume::handshake::lines::{FirstBytes, classify};
 use switchboard::protocol::resume::keys::AgreementKey;
 
 static KEY: OnceLock<AgreementKey> = OnceLock::new();
