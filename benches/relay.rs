@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group};
 use switchboard::tunnel::direction::Both;
-use switchboard::tunnel::limits::bucket::Limit;
+use switchboard::tunnel::limits::bucket::RateLimit;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::relay::meter::{Meter, Totals};
 use switchboard::tunnel::relay::{Options, RelayConfig, Resources, Transports, relay};
@@ -192,7 +192,7 @@ fn relay_all(engine: fn() -> Resources, ends: Vec<(TcpStream, TcpStream)>) -> Du
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let resources = Arc::new(engine());
-        let limit = Arc::new(Limit::new(Rate::UNLIMITED, Size::bytes(1 << 20).unwrap()));
+        let limit = Arc::new(RateLimit::new(Rate::UNLIMITED, Size::bytes(1 << 20).unwrap()));
         let start = used();
         let mut tunnels = JoinSet::new();
         for (downstream, upstream) in ends {

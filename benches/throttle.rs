@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group};
 use switchboard::tunnel::direction::{Both, Direction};
-use switchboard::tunnel::limits::bucket::Limit;
+use switchboard::tunnel::limits::bucket::RateLimit;
 use switchboard::tunnel::limits::throttle::Throttle;
 use switchboard::tunnel::limits::{Rate, Size};
 use switchboard::tunnel::outcome::Close;
@@ -32,8 +32,8 @@ const MAX_WRITE: usize = 256 * 1024;
 /// Seconds that are measured, after the one in which the burst goes.
 const SECONDS: u32 = 5;
 
-fn limit(rate: &str) -> Limit {
-    Limit::new(rate.parse().unwrap(), BURST.parse().unwrap())
+fn limit(rate: &str) -> RateLimit {
+    RateLimit::new(rate.parse().unwrap(), BURST.parse().unwrap())
 }
 
 fn runtime() -> Runtime {
@@ -43,7 +43,7 @@ fn runtime() -> Runtime {
 /// The cost of one read's admission and payment, when it has not to wait.
 fn cost(criterion: &mut Criterion<ThreadTime>) {
     let mut group = criterion.benchmark_group("throttle");
-    let fastest = Limit::new(Rate::per_second(1 << 50).unwrap(), Size::bytes(1 << 50).unwrap());
+    let fastest = RateLimit::new(Rate::per_second(1 << 50).unwrap(), Size::bytes(1 << 50).unwrap());
     for (name, limit) in [("unlimited", limit("unlimited")), ("limited", fastest)] {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|iterations| {

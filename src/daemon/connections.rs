@@ -22,17 +22,14 @@ where
     let mut number = 0;
     let spawn = move |stream, peer| {
         number += 1;
-        let standing = EvictionClass::Eligible;
-        let ticket = EvictionKey {
-            class: standing,
-            seq: number,
-        };
+        let class = EvictionClass::Eligible;
+        let key = EvictionKey { class, seq: number };
         let (serving, open) = (serve(stream, peer), Arc::clone(&open));
         tokio::spawn(async move {
-            let membership = UnfinishedGuard::join([Some(&open), None], ticket);
+            let guard = UnfinishedGuard::join([Some(&open), None], key);
             tokio::select! {
                 () = serving => {}
-                () = membership.evicted() => {}
+                () = guard.evicted() => {}
             }
         });
     };

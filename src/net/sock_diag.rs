@@ -128,12 +128,12 @@ impl DiagSocket {
     /// that call.
     fn query(&mut self, all: &[Option<SocketAddrs>]) -> Result<(), Errno> {
         self.answered = self.asked;
-        let mut questions = Vec::with_capacity(all.len() * QUESTION);
+        let mut requests = Vec::with_capacity(all.len() * REQUEST_BYTES);
         for ends in all.iter().flatten() {
             self.asked = self.asked.wrapping_add(1);
-            add_question(&mut questions, *ends, self.asked);
+            add_request(&mut requests, *ends, self.asked);
         }
-        if questions.is_empty() {
+        if requests.is_empty() {
             return Ok(());
         }
         let socket = match &self.socket {
@@ -145,7 +145,7 @@ impl DiagSocket {
                 Some(netlink::SOCK_DIAG),
             )?),
         };
-        send(socket, &questions, SendFlags::empty()).map(drop)
+        send(socket, &requests, SendFlags::empty()).map(drop)
     }
 
     /// The next answer.
@@ -159,7 +159,7 @@ impl DiagSocket {
 }
 
 /// A `struct nlmsghdr` and a `struct inet_diag_req_v2` (linux/netlink.h, linux/inet_diag.h).
-fn add_question(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
+fn add_request(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
     question.extend(QUESTION_LENGTH.to_ne_bytes());
     question.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     question.extend(NLM_F_REQUEST.to_ne_bytes());
@@ -280,7 +280,7 @@ impl Fields<'_> {
 /// `sizeof(struct nlmsghdr)`.
 const HEADER: usize = 16;
 /// The same, and `sizeof(struct inet_diag_req_v2)`.
-const QUESTION: usize = HEADER + 56;
+const REQUEST_BYTES: usize = HEADER + 56;
 const QUESTION_LENGTH: u32 = 16 + 56;
 /// `sizeof(struct inet_diag_msg)`.
 const MESSAGE: usize = 72;

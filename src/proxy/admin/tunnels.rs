@@ -126,7 +126,7 @@ pub(super) async fn limit(
     // All of them are read before one is set.
     let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, HttpError>>()?;
     for (direction, rate) in wanted {
-        open.own_rates[direction].set(rate);
+        open.rate_overrides[direction].set(rate);
     }
     log_change(&open, Change::Limited, &shared);
     Ok(Json(view::tunnel(&open)))

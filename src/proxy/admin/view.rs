@@ -146,11 +146,11 @@ pub(super) fn millis(duration: Duration) -> u64 {
 }
 
 fn limit(open: &OpenTunnel, direction: Direction) -> api::Limit {
-    let own = open.own_rates[direction].get();
+    let rate_override = open.rate_overrides[direction].get();
     let of_target = || Some(open.facts.target.as_ref()?.limit(direction).rate());
     api::Limit {
-        rate: own.or_else(of_target).unwrap_or_default().to_string(),
-        is_own: own.is_some(),
+        rate: rate_override.or_else(of_target).unwrap_or_default().to_string(),
+        is_own: rate_override.is_some(),
         waited_ms: millis(open.meter.throttled_time(direction)),
     }
 }

@@ -18,7 +18,7 @@ use crate::policy::access::TunnelGrant;
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::{self, Marker};
 use crate::protocol::phrase::Phrase;
-use crate::protocol::resume::exchange::lines::{FirstBytes, classify};
+use crate::protocol::resume::handshake::lines::{FirstBytes, classify};
 use crate::proxy::http::RefusalMode;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::TunnelRecord;
@@ -255,7 +255,7 @@ fn bounds<'a>(
 ) -> DirectionLimits<'a> {
     DirectionLimits {
         tunnel: target.limit(direction),
-        own: Some(&tunnel.own_rates[direction]),
+        rate_override: Some(&tunnel.rate_overrides[direction]),
         shared: [target.shared(), &holdings.owner.budgets, &shared.total].map(|budgets| Some(&budgets[direction])),
     }
 }

@@ -185,29 +185,23 @@ impl<'a> PendingRequest<'a> {
 
     /// Completes when a wait that began at `since` is over. Waits are in the order of their numbers.
     async fn expiry(&self, since: Instant, number: u64) -> RefusalReason {
-        let (standing, evicted) = match self.admission {
+        let (class, evicted) = match self.admission {
             Ok(()) => (EvictionClass::Eligible, RefusalReason::Evicted),
             Err(refusal) => (EvictionClass::ToBeRefused, refusal),
         };
-        let membership = self.join(number, standing);
+        let guard = self.join(number, class);
         tokio::select! {
             () = sleep_until(since + self.shared.timeouts.request_header) => RefusalReason::RequestHeaderTimeout,
-            () = membership.evicted() => evicted,
+            () = guard.evicted() => evicted,
             () = self.shared.drain.draining(number) => RefusalReason::Draining,
         }
     }
 
-    fn join(&self, number: u64, standing: EvictionClass) -> UnfinishedGuard<'_> {
+    fn join(&self, number: u64, class: EvictionClass) -> UnfinishedGuard<'_> {
         let sets = [
             Some(&self.shared.unfinished),
             self.client.as_ref().map(|client| &client.unfinished),
         ];
-        UnfinishedGuard::join(
-            sets,
-            EvictionKey {
-                class: standing,
-                seq: number,
-            },
-        )
+        UnfinishedGuard::join(sets, EvictionKey { class, seq: number })
     }
 }

@@ -32,7 +32,7 @@ pub struct OpenTunnel {
     /// The tunnel in a drain.
     pub open: TunnelGuard,
     /// Rates in place of those of its target.
-    pub own_rates: Both<RateOverride>,
+    pub rate_overrides: Both<RateOverride>,
     /// Why an operator ends it, in the operator's words.
     close_reason: OnceLock<Box<str>>,
     /// That of the tunnel's task, which waits for `close_reason`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
@@ -68,7 +68,7 @@ impl OpenTunnel {
             start,
             meter: Meter::new(Arc::clone(&series.totals)),
             open,
-            own_rates: Default::default(),
+            rate_overrides: Default::default(),
             close_reason: OnceLock::new(),
             closer: AtomicWaker::new(),
             used: Mutex::new(ActivityHistory {

@@ -9,12 +9,12 @@ use super::{Rate, Size};
 
 /// A rate and a burst that can be changed while tunnels run under them.
 #[derive(Debug)]
-pub struct Limit {
+pub struct RateLimit {
     rate: AtomicU64,
     burst: AtomicU64,
 }
 
-impl Limit {
+impl RateLimit {
     /// A limit at that rate and burst.
     pub fn new(rate: Rate, burst: Size) -> Self {
         Self {
@@ -66,8 +66,8 @@ pub(super) struct EffectiveLimit {
     pub(super) burst: u64,
 }
 
-impl From<&Limit> for EffectiveLimit {
-    fn from(limit: &Limit) -> Self {
+impl From<&RateLimit> for EffectiveLimit {
+    fn from(limit: &RateLimit) -> Self {
         Self {
             rate: limit.rate(),
             burst: limit.burst(),
@@ -75,7 +75,7 @@ impl From<&Limit> for EffectiveLimit {
     }
 }
 
-/// The credit of one flow under a [`Limit`].
+/// The credit of one flow under a [`RateLimit`].
 ///
 /// Credit is kept in byte-nanoseconds, so nothing is rounded away: at 600 MB/s whole nanoseconds a byte would be 66 %
 /// off. It falls below zero when more is spent than there was.
@@ -83,7 +83,7 @@ impl From<&Limit> for EffectiveLimit {
 /// A timer that fires late is the proxy's fault, not the flow's: as long as a flow is backlogged, it keeps what it earns
 /// within [`LATENESS`] even above the burst.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(super) struct TokenBucket {
     credit: i128,
     /// When the credit was last brought up to date.
     earned_until: Instant,
@@ -91,7 +91,7 @@ pub(super) struct Bucket {
     is_backlogged: bool,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// A full bucket.
     pub(super) fn full(limit: impl Into<EffectiveLimit>) -> Self {
         Self {
@@ -176,14 +176,14 @@ const LATENESS: Duration = Duration::from_millis(50);
 mod tests {
     use super::*;
 
-    fn limit() -> Limit {
-        Limit::new("1KiB/s".parse().unwrap(), "1KiB".parse().unwrap())
+    fn limit() -> RateLimit {
+        RateLimit::new("1KiB/s".parse().unwrap(), "1KiB".parse().unwrap())
     }
 
     #[tokio::test(start_paused = true)]
     async fn credit_is_earned_to_the_nanosecond_and_never_above_the_burst() {
         let limit = limit();
-        let mut bucket = Bucket::full(&limit);
+        let mut bucket = TokenBucket::full(&limit);
         assert_eq!(bucket.available(), 1024);
         bucket.debit(1025);
         assert!(!bucket.has_credit());
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_backlogged_flow_earns_above_the_burst_until_it_pauses() {
         let limit = limit();
-        let mut bucket = Bucket::full(&limit);
+        let mut bucket = TokenBucket::full(&limit);
         tokio::time::advance(Duration::from_secs(1)).await;
         bucket.refill(&limit, true);
         // 50 ms at 1 KiB/s.
@@ -220,7 +220,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn debt_is_paid_off_or_forgiven() {
-        let mut bucket = Bucket::full(&limit());
+        let mut bucket = TokenBucket::full(&limit());
         bucket.debit(3000);
         bucket.give_back(1000);
         assert!(!bucket.has_credit());

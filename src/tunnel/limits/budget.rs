@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use super::bucket::{Bucket, Limit};
+use super::bucket::{RateLimit, TokenBucket};
 use super::{Rate, SharedLimits, Size};
 use crate::base::boxed::boxed;
 use crate::tunnel::direction::Both;
@@ -23,7 +23,7 @@ use crate::tunnel::direction::Both;
 /// ask for is shared by the others.
 #[derive(Debug)]
 pub struct Budget {
-    limit: Limit,
+    limit: RateLimit,
     state: Mutex<State>,
 }
 
@@ -46,7 +46,7 @@ impl Budgets {
 #[derive(Debug)]
 struct State {
     /// In debt when the last grant was larger than the credit: a grant is never cut to crumbs.
-    bucket: Bucket,
+    bucket: TokenBucket,
     /// The largest tag that was served, but for small messages before waiting bulk.
     served: u64,
     /// The number of requests that have been queued.
@@ -65,9 +65,9 @@ struct Position {
 impl Budget {
     /// A full budget.
     pub fn new(rate: Rate, burst: Size) -> Self {
-        let limit = Limit::new(rate, burst);
+        let limit = RateLimit::new(rate, burst);
         let state = State {
-            bucket: Bucket::full(&limit),
+            bucket: TokenBucket::full(&limit),
             served: 0,
             tickets: 0,
             queue: BTreeMap::new(),
@@ -247,7 +247,7 @@ impl State {
     }
 
     /// Earns up to now.
-    fn earn(&mut self, limit: &Limit) {
+    fn earn(&mut self, limit: &RateLimit) {
         let is_waiting = !self.queue.is_empty();
         self.bucket.refill(limit, is_waiting);
     }

@@ -5,40 +5,40 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::Rate;
-use super::bucket::{Bucket, EffectiveLimit, Limit, RateOverride};
+use super::bucket::{EffectiveLimit, RateLimit, RateOverride, TokenBucket};
 use crate::base::boxed::boxed;
 
 /// The throttle of one direction of one tunnel. What is moved beyond the credit, such as early data, is forgiven.
 #[derive(Debug)]
 pub struct Throttle<'a> {
-    limit: &'a Limit,
-    own: Option<&'a RateOverride>,
+    limit: &'a RateLimit,
+    rate_override: Option<&'a RateOverride>,
     /// `None`: there was no limit at the last call, and one that is set now starts with a full bucket. Boxed: an idle tunnel
     /// without limits has two throttles.
-    bucket: Option<Box<Bucket>>,
+    bucket: Option<Box<TokenBucket>>,
 }
 
 impl<'a> Throttle<'a> {
     /// A throttle with a full bucket.
-    pub fn new(limit: &'a Limit) -> Self {
+    pub fn new(limit: &'a RateLimit) -> Self {
         let is_limited = !limit.rate().is_unlimited();
         Self {
             limit,
-            own: None,
-            bucket: is_limited.then(|| Box::new(Bucket::full(limit))),
+            rate_override: None,
+            bucket: is_limited.then(|| Box::new(TokenBucket::full(limit))),
         }
     }
 
     /// The same, with a rate of the tunnel's own that goes before the limit's while there is one.
-    pub fn with_own(self, own: Option<&'a RateOverride>) -> Self {
-        Self { own, ..self }
+    pub fn with_override(self, rate_override: Option<&'a RateOverride>) -> Self {
+        Self { rate_override, ..self }
     }
 
     fn in_force(&self) -> EffectiveLimit {
         let limit = EffectiveLimit::from(self.limit);
-        let own = self.own.and_then(RateOverride::get);
+        let rate_override = self.rate_override.and_then(RateOverride::get);
         EffectiveLimit {
-            rate: own.unwrap_or(limit.rate),
+            rate: rate_override.unwrap_or(limit.rate),
             ..limit
         }
     }
@@ -72,7 +72,7 @@ impl<'a> Throttle<'a> {
             self.bucket = None;
             return Ok(max);
         }
-        let bucket = self.bucket.get_or_insert_with(|| Box::new(Bucket::full(in_force)));
+        let bucket = self.bucket.get_or_insert_with(|| Box::new(TokenBucket::full(in_force)));
         bucket.refill(in_force, false);
         let available = bucket.available();
         if available < worth_moving(rate).min(burst).min(max as u64) {
@@ -130,8 +130,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn limit(rate: &str, burst: &str) -> Limit {
-        Limit::new(rate.parse().unwrap(), burst.parse().unwrap())
+    fn limit(rate: &str, burst: &str) -> RateLimit {
+        RateLimit::new(rate.parse().unwrap(), burst.parse().unwrap())
     }
 
     /// Moves as fast as the throttle lets it for that long, in pieces of at most `max`. Returns the bytes moved.
@@ -279,7 +279,7 @@ mod tests {
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
-                let limit = Limit::new(Rate::per_second(rate).unwrap(), Size::bytes(burst).unwrap());
+                let limit = RateLimit::new(Rate::per_second(rate).unwrap(), Size::bytes(burst).unwrap());
                 let mut throttle = Throttle::new(&limit);
                 let start = Instant::now();
                 let mut moved = 0_u128;

@@ -25,7 +25,7 @@ struct State {
     waiting: BTreeMap<EvictionKey, Arc<Notify>>,
 }
 
-/// A connection's position in the order of evictions: by its standing, then by its age. It keeps its number through every
+/// A connection's position in the order of evictions: by its class, then by its age. It keeps its number through every
 /// step until its answer, so that bytes do not make it younger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EvictionKey {
@@ -35,7 +35,7 @@ pub struct EvictionKey {
     pub seq: u64,
 }
 
-/// What a connection waits for. A connection of lower standing may only use capacity that none of higher standing needs:
+/// What a connection waits for. One of a lower class may only use capacity that none of a higher class needs:
 /// it evicts nothing but its like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionClass {
@@ -131,21 +131,18 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Waker};
 
-    fn welcome(number: u64) -> EvictionKey {
-        let standing = EvictionClass::Eligible;
-        EvictionKey {
-            class: standing,
-            seq: number,
-        }
+    fn welcome(seq: u64) -> EvictionKey {
+        let class = EvictionClass::Eligible;
+        EvictionKey { class, seq }
     }
 
-    fn join(set: &UnfinishedSet, ticket: u64) -> UnfinishedGuard<'_> {
-        UnfinishedGuard::join([Some(set), None], welcome(ticket))
+    fn join(set: &UnfinishedSet, seq: u64) -> UnfinishedGuard<'_> {
+        UnfinishedGuard::join([Some(set), None], welcome(seq))
     }
 
-    fn is_evicted(membership: &UnfinishedGuard<'_>) -> bool {
+    fn is_evicted(guard: &UnfinishedGuard<'_>) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        pin!(membership.evicted()).poll(&mut context).is_ready()
+        pin!(guard.evicted()).poll(&mut context).is_ready()
     }
 
     #[test]
@@ -164,7 +161,7 @@ mod tests {
         set.set(NonZeroU32::new(1));
         assert!(is_evicted(&third));
         set.set(None);
-        let _more: Vec<_> = (5..15).map(|ticket| join(&set, ticket)).collect();
+        let _more: Vec<_> = (5..15).map(|seq| join(&set, seq)).collect();
         assert_eq!(set.len(), 11);
     }
 
@@ -188,14 +185,8 @@ mod tests {
         let set = UnfinishedSet::new(NonZeroU32::new(3));
         let [first, second] = [1, 2].map(|number| join(&set, number));
         let refusable = |number| {
-            let standing = EvictionClass::ToBeRefused;
-            UnfinishedGuard::join(
-                [Some(&set), None],
-                EvictionKey {
-                    class: standing,
-                    seq: number,
-                },
-            )
+            let class = EvictionClass::ToBeRefused;
+            UnfinishedGuard::join([Some(&set), None], EvictionKey { class, seq: number })
         };
         let third = refusable(3);
         let fourth = refusable(4);

@@ -13,7 +13,7 @@ use super::splice::PipePool;
 use super::strategy::HOT;
 use crate::tunnel::direction::Both;
 use crate::tunnel::drain::TunnelGuard;
-use crate::tunnel::limits::bucket::{Limit, RateOverride};
+use crate::tunnel::limits::bucket::{RateLimit, RateOverride};
 use crate::tunnel::limits::budget::Budget;
 use crate::tunnel::limits::slots::Slots;
 
@@ -62,19 +62,19 @@ pub struct EarlyData {
 #[derive(Clone, Copy, Debug)]
 pub struct DirectionLimits<'a> {
     /// Of this tunnel alone.
-    pub tunnel: &'a Limit,
+    pub tunnel: &'a RateLimit,
     /// The rate that goes before that of the limit, while there is one.
-    pub own: Option<&'a RateOverride>,
+    pub rate_override: Option<&'a RateOverride>,
     /// Of this tunnel together with those of its target, of its client and of the process.
     pub shared: [Option<&'a Budget>; 3],
 }
 
 /// A limit of the tunnel alone.
-impl<'a> From<&'a Limit> for DirectionLimits<'a> {
-    fn from(tunnel: &'a Limit) -> Self {
+impl<'a> From<&'a RateLimit> for DirectionLimits<'a> {
+    fn from(tunnel: &'a RateLimit) -> Self {
         Self {
             tunnel,
-            own: None,
+            rate_override: None,
             shared: [None; 3],
         }
     }

@@ -12,7 +12,7 @@ use crate::tunnel::direction::{Both, Direction};
 /// Bytes and throttled time of one tunnel, passed on to the totals of its target as they happen.
 #[derive(Debug)]
 pub struct Meter {
-    own: Totals,
+    tunnel: Totals,
     target: Arc<Totals>,
     born: Instant,
     /// When a byte was last written, in milliseconds after `born`.
@@ -25,7 +25,7 @@ impl Meter {
     /// A meter at zero, whose tunnel was active just now.
     pub fn new(target: Arc<Totals>) -> Self {
         Self {
-            own: Totals::default(),
+            tunnel: Totals::default(),
             target,
             born: Instant::now(),
             moved_at: AtomicU64::new(0),
@@ -35,7 +35,7 @@ impl Meter {
 
     /// Counts bytes that were written to the receiving side.
     pub fn record(&self, direction: Direction, bytes: usize) {
-        self.own.add(direction, bytes as u64);
+        self.tunnel.add(direction, bytes as u64);
         self.target.add(direction, bytes as u64);
         self.messages[direction].fetch_add(1, Ordering::Relaxed);
         self.moved_at
@@ -44,13 +44,13 @@ impl Meter {
 
     /// Counts a wait of a direction for its limits.
     pub fn throttled(&self, direction: Direction, waited: Duration) {
-        self.own.throttle(direction, waited);
+        self.tunnel.throttle(direction, waited);
         self.target.throttle(direction, waited);
     }
 
     /// Bytes written so far in a direction.
     pub fn bytes(&self, direction: Direction) -> u64 {
-        self.own.bytes(direction)
+        self.tunnel.bytes(direction)
     }
 
     /// Messages and bytes written so far.
@@ -63,7 +63,7 @@ impl Meter {
 
     /// The sum of the waits of a direction for its limits.
     pub fn throttled_time(&self, direction: Direction) -> Duration {
-        self.own.throttled(direction)
+        self.tunnel.throttled(direction)
     }
 
     /// When a byte was last written in either direction, to the millisecond; the start if none was.

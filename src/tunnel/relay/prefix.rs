@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::protocol::resume::exchange::lines::{FirstBytes, classify};
+use crate::protocol::resume::handshake::lines::{FirstBytes, classify};
 use crate::tunnel::direction::Direction;
 use crate::tunnel::drain::TunnelGuard;
 

@@ -50,12 +50,16 @@ enum InFlight<'a> {
 impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// One direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
     pub(super) fn new(halves: Flow<'a, R, W>, bulk: BulkMode, terms: &'a RelayConfig<'a>) -> Self {
-        let DirectionLimits { tunnel, own, shared } = terms.limits[halves.direction];
+        let DirectionLimits {
+            tunnel,
+            rate_override,
+            shared,
+        } = terms.limits[halves.direction];
         Self {
             strategy: Strategy::new(halves.direction, bulk, terms.resources.hot),
             halves,
             terms,
-            throttle: Throttle::new(tunnel).with_own(own),
+            throttle: Throttle::new(tunnel).with_override(rate_override),
             shares: shared.map(|budget| budget.map(Budget::share)),
             in_flight: InFlight::Nothing,
             since_yield: 0,

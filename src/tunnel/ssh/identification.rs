@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::net::transport::{Reader, Transport, Writer, read_more};
-use crate::protocol::resume::exchange::lines;
+use crate::protocol::resume::handshake::lines;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::Meter;
