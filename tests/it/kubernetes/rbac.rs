@@ -179,12 +179,15 @@ fn what_changes_during_an_outage_is_told_after_it_and_nothing_is_told_if_nothing
         scene.api.close().await;
         eventually("it is noticed", async || scene.failures("connect")).await;
         let watches = scene.api.seen(Verb::Watch);
+        for object in objects() {
+            scene.api.put(with(object, "/metadata/annotations", json!({"a": "b"})));
+        }
         scene.api.open();
         eventually("each kind is watched", async || {
             scene.api.seen(Verb::Watch) >= watches + KINDS
         })
         .await;
-        assert!(scene.changes.try_recv().is_err(), "nothing has changed");
+        assert!(scene.changes.try_recv().is_err(), "no rights have changed");
         scene.api.close().await;
         scene.api.delete(&account("ci"));
         scene.api.delete(&role_binding("team-a", "alice", "ssh", "alice"));
