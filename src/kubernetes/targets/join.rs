@@ -131,6 +131,17 @@ impl ClusterObjects {
         }
     }
 
+    /// The known Services that an object belongs to: itself, that of a slice, or those of a Namespace.
+    pub(crate) fn services_of(&self, kind: Kind, key: &Key) -> Vec<Key> {
+        let mut services = match kind {
+            Kind::Service => vec![key.clone()],
+            Kind::Slice => self.owner(key).into_iter().collect(),
+            Kind::Namespace => self.within(&key.name).cloned().collect(),
+        };
+        services.retain(|key| self.services.get(key).is_some_and(|entry| entry.service.is_some()));
+        services
+    }
+
     /// Every known object, for a snapshot.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Key, Object)> {
         let services = self.services.iter().flat_map(|(key, entry)| {
@@ -196,9 +207,14 @@ impl ClusterObjects {
     }
 
     fn mark_namespace(&mut self, namespace: &str) {
-        let within = self.services.range(Key::new(namespace, "")..).map(|(key, _)| key);
-        let within = within.take_while(|key| *key.namespace == *namespace);
-        self.dirty.extend(within.cloned());
+        let within: Vec<_> = self.within(namespace).cloned().collect();
+        self.dirty.extend(within);
+    }
+
+    /// The Services of a Namespace that are known, or have slices.
+    fn within(&self, namespace: &str) -> impl Iterator<Item = &Key> {
+        let from = self.services.range(Key::new(namespace, "")..).map(|(key, _)| key);
+        from.take_while(move |key| *key.namespace == *namespace)
     }
 
     /// A Service that may be on the allowlist, and its port for SSH.

@@ -2,8 +2,8 @@
 //! the tunnels of every Service.
 //!
 //! Removals are held until a later list confirms them, or for 5 minutes. No list confirms one without any object: a server
-//! that has lost its data repeats it, and so does one whose rights are back before its objects. Deletions by a watch event
-//! and the additions of a list apply at once.
+//! that has lost its data repeats it, and so does one whose rights are back before its objects. What belongs to a Service
+//! that is held is held with it. Deletions by a watch event and the additions of a list apply at once.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -34,7 +34,7 @@ struct HeldRemovals {
 impl MassRemovalHold {
     /// Takes a complete list, and returns the objects to remove: all `known` ones that it misses, or none while the
     /// removals are held.
-    pub(crate) fn check_list(&mut self, known: Vec<Key>, listed: &HashSet<&Key>, now: Instant) -> Vec<Key> {
+    pub(crate) fn check_list(&mut self, known: Vec<Key>, listed: &HashSet<Key>, now: Instant) -> Vec<Key> {
         let before = known.len();
         let missing: HashSet<Key> = known.into_iter().filter(|key| !listed.contains(key)).collect();
         let is_empty = listed.is_empty() && before > 0;
@@ -64,6 +64,25 @@ impl MassRemovalHold {
         if let Some(held) = &mut self.held {
             held.missing.remove(key);
         }
+    }
+
+    /// Holds further removals, until a list has the objects, or for 5 minutes.
+    pub(crate) fn hold(&mut self, missing: Vec<Key>, now: Instant) {
+        if missing.is_empty() {
+            return;
+        }
+        let held = self.held.get_or_insert_with(|| HeldRemovals {
+            held_since: now,
+            empty_since: None,
+            missing: HashSet::new(),
+            missing_since: now,
+        });
+        held.missing.extend(missing);
+    }
+
+    /// Returns whether the removal of this object is held.
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        self.held.as_ref().is_some_and(|held| held.missing.contains(key))
     }
 
     /// Whether removals are held.
@@ -113,7 +132,9 @@ mod tests {
 
     /// The number of removals after a list.
     fn removals(guard: &mut MassRemovalHold, known: &[Key], list: &[Key], now: Instant) -> usize {
-        guard.check_list(known.to_vec(), &list.iter().collect(), now).len()
+        guard
+            .check_list(known.to_vec(), &list.iter().cloned().collect(), now)
+            .len()
     }
 
     #[test]

@@ -231,34 +231,66 @@ impl Reconciler {
     }
 
     /// Takes a complete list in place of all known objects of a source.
+    ///
+    /// Slices and Namespaces stay for as long as their Services are held. Those without a Service here are not judged: an
+    /// API server that has lost its data makes some of its own.
     fn replace(&mut self, index: usize, objects: Vec<Item>) {
+        let Some(SourceState { feed, .. }) = self.sources.get(index) else {
+            return;
+        };
+        let kind = feed.source.kind;
+        let known = self.join.keys(kind, feed.source.namespace.as_deref());
+        let mut listed = HashSet::new();
+        for (key, object) in objects {
+            if let Some(object) = object {
+                listed.insert(key.clone());
+                self.join.put(key, object);
+            }
+        }
+        let (mut judged, mut held, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+        for key in known {
+            let services = self.join.services_of(kind, &key);
+            let is_missing = !listed.contains(&key);
+            if kind != Kind::Service && services.iter().any(|service| self.holds(service)) {
+                held.extend(is_missing.then_some(key));
+            } else if services.is_empty() {
+                missing.extend(is_missing.then_some(key));
+            } else {
+                judged.push(key);
+            }
+        }
+        let (before, after, now) = (judged.len(), listed.len(), Instant::now());
+        if !listed.iter().any(|key| !self.join.services_of(kind, key).is_empty()) {
+            listed.clear();
+        }
         let Some(source) = self.sources.get_mut(index) else {
             return;
         };
-        let kind = source.feed.source.kind;
-        let known = self.join.keys(kind, source.feed.source.namespace.as_deref());
-        let objects: Vec<_> = objects
-            .into_iter()
-            .filter_map(|(key, object)| Some((key, object?)))
-            .collect();
-        let listed: HashSet<&Key> = objects.iter().map(|(key, _)| key).collect();
-        let was_held = source.removal_hold.is_active();
-        let (before, now) = (known.len(), listed.len());
-        let missing = source.removal_hold.check_list(known, &listed, Instant::now());
         source.is_listed = true;
+        let was_held = source.removal_hold.is_active();
+        missing.extend(source.removal_hold.check_list(judged, &listed, now));
         if source.removal_hold.is_active() && !was_held {
             warn!(
                 kind = kind.name(),
-                before, now, "a list has lost all or more than half of its objects, which stay for up to 5 minutes"
+                before,
+                now = after,
+                "a list has lost all or more than half of its objects, which stay for up to 5 minutes"
             );
         }
-        for (key, object) in objects {
-            self.join.put(key, object);
-        }
+        source.removal_hold.hold(held, now);
         for key in missing {
             self.join.remove(kind, &key);
         }
         self.show_held();
+    }
+
+    /// Returns whether the removal of a Service is held.
+    fn holds(&self, service: &Key) -> bool {
+        let mut services = self
+            .sources
+            .iter()
+            .filter(|source| source.feed.source.kind == Kind::Service);
+        services.any(|source| source.removal_hold.holds(service))
     }
 
     /// Removes the objects whose removal was held for as long as it may be.

@@ -7,7 +7,7 @@ use tokio::time::advance;
 use super::*;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::objects::annotations::AnnotationError;
-use crate::kubernetes::objects::model::{Kind, Object, Service, ServicePort, Slice};
+use crate::kubernetes::objects::model::{Endpoint, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
 use crate::kubernetes::options::Options;
 use crate::kubernetes::targets::source::sources;
 use crate::policy::allowlist::Allowlist;
@@ -128,6 +128,107 @@ async fn a_list_that_lost_most_objects_is_held_and_listed_again_soon() {
     assert!(stage.shows("switchboard_allowlist_removals_held 0"));
     assert!(!wants_list(&stage));
     assert_eq!(stage.authorize("s29.n:22"), Err(RefusalReason::NotAllowed));
+}
+
+/// A slice of the Service of that name, with one endpoint.
+fn slice(service: &str) -> Item {
+    let slice = Slice {
+        service: service.into(),
+        ports: Box::new([SlicePort {
+            name: Box::default(),
+            number: 22,
+        }]),
+        endpoints: Box::new([Endpoint {
+            address: "10.0.0.1".parse().unwrap(),
+            state: State::Ready,
+            node: Box::default(),
+        }]),
+        ..Slice::default()
+    };
+    (key(&format!("{service}-x")), Some(Object::Slice(Box::new(slice))))
+}
+
+fn slices(count: usize) -> Event<Item> {
+    Event::Listed((0..count).map(|index| slice(&format!("s{index}"))).collect())
+}
+
+/// The slices and Namespaces that an API server makes for itself.
+fn own(kind: Kind) -> Event<Item> {
+    let (mut key, mut object) = slice("kubernetes");
+    key.namespace = "default".into();
+    if kind == Kind::Namespace {
+        (key, object) = (Key::new("", "default"), Some(Object::Namespace));
+    }
+    Event::Listed(vec![(key, object)])
+}
+
+impl Stage {
+    fn take_all(&mut self, sources: [usize; 3], event: impl Fn(usize) -> Event<Item>) {
+        sources.into_iter().for_each(|source| self.take(source, event(source)));
+    }
+
+    fn has_endpoint(&self, name: &str) -> bool {
+        let target = self.allowlist.find_target(&name.parse().unwrap());
+        target.is_ok_and(|target| !target.endpoints().addresses.is_empty())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_belongs_to_services_that_are_held_is_held_in_whatever_order_the_lists_come() {
+    let options = Options {
+        namespace_selector: Some("a!=b".into()),
+        ..Options::default()
+    };
+    for (count, order) in [(30, [0, 1, 2]), (30, [2, 1, 0]), (3, [0, 1, 2]), (3, [2, 1, 0])] {
+        let mut stage = stage_of(&options, None);
+        let namespace = (Key::new("", "n"), Some(Object::Namespace));
+        let all = |source| match source {
+            0 => services(count),
+            1 => slices(count),
+            _ => Event::Listed(vec![namespace.clone()]),
+        };
+        let lost = |source| match source {
+            0 => Event::Listed(Vec::new()),
+            1 => own(Kind::Slice),
+            _ => own(Kind::Namespace),
+        };
+        stage.take_all(order, all);
+        for seconds in [0, 20, 20] {
+            advance(Duration::from_secs(seconds)).await;
+            for source in order {
+                stage.take(source, lost(source));
+                assert!(stage.has_endpoint("s2.n:22"), "{count} {order:?} {source}");
+            }
+        }
+        // They are back.
+        stage.take_all(order, all);
+        assert!(stage.shows("switchboard_allowlist_removals_held 0"));
+        stage.take_all(order, lost);
+        advance(Duration::from_secs(300)).await;
+        stage.reconciler.release();
+        stage.reconciler.settle();
+        assert_eq!(stage.authorize("s2.n:22"), Err(RefusalReason::NotAllowed));
+        stage.take_all(order, lost);
+        assert_eq!(stage.reconciler.join.keys(Kind::Slice, Some("n")), []);
+        assert!(stage.shows("switchboard_allowlist_removals_held 0"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_list_of_slices_confirms_nothing_about_services_that_are_held() {
+    let mut stage = stage(None);
+    stage.take(0, services(30));
+    stage.take(1, slices(30));
+    stage.take(1, slices(1));
+    stage.take(0, services(1));
+    advance(Duration::from_secs(20)).await;
+    stage.take(1, slices(1));
+    assert!(stage.has_endpoint("s29.n:22"));
+    stage.take(0, services(1));
+    assert_eq!(stage.authorize("s29.n:22"), Err(RefusalReason::NotAllowed));
+    stage.take(1, slices(1));
+    assert_eq!(stage.reconciler.join.keys(Kind::Slice, None), [key("s0-x")]);
+    assert!(stage.has_endpoint("s0.n:22") && stage.shows("switchboard_allowlist_removals_held 0"));
 }
 
 #[test]
