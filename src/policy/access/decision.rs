@@ -202,8 +202,9 @@ fn local_user(
             match ticket.map(|(tickets, key)| tickets.lookup(key, SystemTime::now())) {
                 Some(TicketLookup::Proved(proof)) if proof.user.name == user.name => match &proof.target {
                     Some(own) if !proof.allows(target.id()) => {
-                        let details = format!("the ticket is for {} alone", brief(&own.to_string()));
-                        Err(NotAllowed::DeniedLocally(denial(user, target).with_details(&details)))
+                        let phrase = format!("this ticket is for {} only", brief(&own.to_string()));
+                        let denial = Refusal::with_phrase(RefusalReason::NotAuthorized, &phrase);
+                        Err(NotAllowed::DeniedLocally(denial))
                     }
                     Some(_) | None => Ok(proof.user),
                 },

@@ -157,7 +157,7 @@ fn a_ticket_opens_what_its_user_may_and_its_tunnels_end_when_it_is_taken_back() 
             .proxy
             .connect_with("Other.team-a.svc.cluster.local.:22", &basic("", &narrow))
             .await;
-        assert_eq!(elsewhere.unwrap_err().phrase, "alice may not ssh to other.team-a");
+        assert_eq!(elsewhere.unwrap_err().phrase, "this ticket is for devbox.team-a only");
         take_back(&stage, &said);
         narrowed.ended().await;
         refused(&stage.proxy, &narrow, UNKNOWN).await;

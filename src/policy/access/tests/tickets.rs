@@ -157,7 +157,7 @@ async fn a_ticket_opens_its_target_alone_and_the_right_is_asked_about_as_well() 
     let denial = world.grant(minted.ticket.expose(), "b").await.unwrap_err();
     assert_eq!(
         (denial.reason, denial.phrase()),
-        (RefusalReason::NotAuthorized, "alice may not ssh to b.team")
+        (RefusalReason::NotAuthorized, "this ticket is for a.team only")
     );
     // Made narrower while a tunnel runs.
     let other = Ticket {
