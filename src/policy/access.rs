@@ -29,6 +29,7 @@ pub use self::options::{
     Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry, Options, SecretName, TicketOptions,
 };
 pub use self::reviewer::{Action, Change, Decision, Review, ReviewError, Reviewer, Verdict};
+pub(crate) use self::reviews::SETTLING_TIME;
 use self::reviews::{ReviewMode, Reviews};
 use self::sources::AccessConfig;
 pub use self::sources::Sources;

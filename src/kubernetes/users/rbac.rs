@@ -12,14 +12,15 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
-use crate::policy::access::Change;
+use crate::policy::access::{Change, SETTLING_TIME};
 use crate::tunnel::metrics::Metrics;
 
 /// Follows roles, bindings and ServiceAccounts on a thread, whether the API server answers or not. `changed` is called on it
-/// for each change, and for none that the first lists tell.
+/// for each change, and for a first list that comes late.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
@@ -65,6 +66,8 @@ struct ObjectVersions {
     /// Keyed: the authors of roles and bindings cannot choose two of one hash.
     hasher: RandomState,
     is_complete: bool,
+    /// The time since when they are followed.
+    since: Instant,
     changed: OnChange,
     metrics: Metrics,
 }
@@ -83,17 +86,23 @@ impl ObjectVersions {
             hashes: HashMap::new(),
             hasher: RandomState::new(),
             is_complete: false,
+            since: Instant::now(),
             changed,
             metrics,
         }
     }
 
-    /// Takes a complete list, and says what has changed since the last one: nothing at the first.
+    /// Takes a complete list, and says what has changed since the last one.
+    ///
+    /// The first one shows no change. All rights are asked about at the end of the settling time after a start: what is taken
+    /// back later, and before the first list, is in neither.
     fn list(&mut self, objects: Vec<Object>) -> Vec<Change> {
         let listed = objects.into_iter().map(|object| (object.uid, object.hash)).collect();
         let before = std::mem::replace(&mut self.hashes, listed);
         if !std::mem::replace(&mut self.is_complete, true) {
-            return Vec::new();
+            // Half of it is left for the start of this thread.
+            let is_late = !self.are_accounts && self.since.elapsed() >= SETTLING_TIME / 2;
+            return Vec::from_iter(is_late.then_some(Change::Everywhere));
         }
         if !self.are_accounts {
             // The namespaces of objects that are gone are not known.
@@ -216,6 +225,16 @@ mod tests {
                 assert_eq!(list(&mut known, objects), [Change::Everywhere], "{objects:?}");
                 assert_eq!(list(&mut known, objects), []);
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_list_that_comes_late_may_have_missed_a_change() {
+        for (kind, expected) in [("rolebindings", vec![Change::Everywhere]), (ACCOUNTS, vec![])] {
+            let mut known = known(kind);
+            tokio::time::advance(SETTLING_TIME).await;
+            assert_eq!(list(&mut known, &[("a", 1)]), expected, "{kind}");
+            assert_eq!(list(&mut known, &[("a", 1)]), [], "{kind}");
         }
     }
 

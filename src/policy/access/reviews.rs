@@ -160,7 +160,7 @@ impl Reviews {
     /// Returns the time until every API server knows of the last change in that namespace; `None` if an answer that was
     /// `asked` for then has it.
     pub(super) fn wait_until_settled(&self, namespace: &str, asked: Instant) -> Option<Duration> {
-        let settled = self.changes.lock().last(namespace)? + AGAIN;
+        let settled = self.changes.lock().last(namespace)? + SETTLING_TIME;
         (settled > asked).then(|| settled.saturating_duration_since(Instant::now()))
     }
 
@@ -338,7 +338,7 @@ impl Reviews {
         let digest = self.key.right(user, action);
         let changed = self.changes.lock().last(&action.namespace);
         // Another API server, or its cache, may have learnt of the change later than the watch.
-        let settled = changed.map(|changed| changed + AGAIN);
+        let settled = changed.map(|changed| changed + SETTLING_TIME);
         let since = settled.max(review.mode.since());
         let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], since);
         if let Some(decision) = remembered.filter(|_| review.mode != ReviewMode::Uncached) {
@@ -469,7 +469,7 @@ const FRESH: Duration = Duration::from_secs(10);
 /// The same of a right that is denied: the user may just be given it.
 const FRESH_DENIAL: Duration = Duration::from_secs(5);
 /// The time after which a change is looked at once more, and up to which no answer is remembered as fresh.
-const AGAIN: Duration = Duration::from_secs(2);
+pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
 /// The wait for an answer of an API server that had none for the last question, where a yes of before takes its place.
 const STALE_WAIT: Duration = Duration::from_secs(1);
 /// Longer than the API server proves a user that was deleted.

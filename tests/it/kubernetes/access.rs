@@ -8,6 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::api::{Api, Fault, Token, Verb};
 use super::lab::{self, Lab};
@@ -20,13 +21,7 @@ async fn stage(lab: Lab, prepare: impl FnOnce(&Api)) -> Stage {
     let access = json!({"mode": "enforce", "cleartext": "allow", "kubernetes": {"enabled": true}});
     let settings = with(settings(&[]), "/access", access);
     let stage = Stage::over(lab, settings, async |api| {
-        api.put(slice("team-a", "devbox", &["10.9.1.1"]));
-        api.put(service("team-a", "devbox"));
-        api.put(role("team-a", "ssh", &["devbox"]));
-        for user in ["alice", "bob"] {
-            api.know(user, Token::new(user, &["switchboard"]));
-        }
-        api.put(binding("alice"));
+        alice_at_devbox(api);
         prepare(api);
         api.open();
     });
@@ -36,6 +31,16 @@ async fn stage(lab: Lab, prepare: impl FnOnce(&Api)) -> Stage {
     })
     .await;
     stage
+}
+
+fn alice_at_devbox(api: &Api) {
+    api.put(slice("team-a", "devbox", &["10.9.1.1"]));
+    api.put(service("team-a", "devbox"));
+    api.put(role("team-a", "ssh", &["devbox"]));
+    for user in ["alice", "bob"] {
+        api.know(user, Token::new(user, &["switchboard"]));
+    }
+    api.put(binding("alice"));
 }
 
 fn binding(user: &str) -> Value {
@@ -92,6 +97,27 @@ fn a_binding_that_is_removed_ends_the_tunnels_of_its_user_and_no_others() {
         // By its role.
         stage.api.delete(&role("team-a", "ssh", &["devbox"]));
         bobs.ended().await;
+    });
+}
+
+#[test]
+fn a_binding_that_is_removed_before_a_late_first_list_of_bindings_ends_the_tunnels_of_its_user() {
+    lab::run(async |lab| {
+        let access = json!({"mode": "enforce", "cleartext": "allow", "kubernetes": {"enabled": true, "recheck": "1d"}});
+        let settings = with(settings(&[]), "/access", access);
+        let stage = Stage::over(lab, settings, async |api| {
+            alice_at_devbox(api);
+            api.allow("rolebindings", false);
+            api.open();
+        });
+        let stage = stage.await.ready().await;
+        let mut tunnel = login(&stage.proxy, "alice").await.unwrap();
+        // The age of the replica, not a wait for anything: all rights are asked about at 2 s.
+        sleep(Duration::from_secs(3)).await;
+        tunnel.echo().await.unwrap();
+        stage.api.delete(&binding("alice"));
+        stage.api.allow("rolebindings", true);
+        tunnel.ended().await;
     });
 }
 
