@@ -94,7 +94,7 @@ impl AccessDecider {
             client: request.client,
             mode: ReviewMode::Login,
         };
-        if !self.reviews.allows_guess(rules, credential, review.client) {
+        if !self.reviews.allows_guess(credential, review.client) {
             return Err(RefusalReason::GuessRate.into());
         }
         match self.reviews.authenticate(&review, credential).await {

@@ -40,9 +40,9 @@ pub(super) struct Reviews {
     /// Of passwords, whose checks take as long: they keep no question from the API server.
     pub(super) passwords: Arc<ReviewQueue>,
     /// At passwords, by network and by name.
-    password_guesses: GuessLimiter,
+    password_guesses: Mutex<GuessLimiter>,
     /// At tickets, by network. They cost no hash: however many there are, no wrong password is forgotten for them.
-    ticket_guesses: GuessLimiter,
+    ticket_guesses: Mutex<GuessLimiter>,
     /// True if the last review of a token had no answer.
     tokens_fail: AtomicBool,
     /// True if the last review of a right had no answer, or no complete one.
@@ -115,8 +115,8 @@ impl Reviews {
             tokens: ReviewQueue::new(QueueLimits::COSTLY),
             rights: ReviewQueue::new(QueueLimits::COSTLY),
             passwords: ReviewQueue::new(QueueLimits::PASSWORDS),
-            password_guesses: GuessLimiter::default(),
-            ticket_guesses: GuessLimiter::default(),
+            password_guesses: Mutex::default(),
+            ticket_guesses: Mutex::default(),
             tokens_fail: AtomicBool::default(),
             rights_fail: AtomicBool::default(),
             is_silent: AtomicBool::default(),
@@ -185,17 +185,16 @@ impl Reviews {
         ]
     }
 
-    /// Returns whether a ticket or a password of this client is looked at, right or wrong.
+    /// Returns whether a password of this client is looked at, right or wrong.
     ///
     /// Guesses at a user from elsewhere do not lock that user out of a network that has sent no wrong password lately.
-    pub(super) fn allows_guess(&self, rules: &AccessConfig, credential: &Credential, client: IpAddr) -> bool {
+    pub(super) fn allows_guess(&self, credential: &Credential, client: IpAddr) -> bool {
         let network = network(client);
         match credential {
-            Credential::Bearer(token) if rules.sources.ticket(token).is_some() => self.ticket_guesses.allows(network),
             Credential::Bearer(_) => true,
             // By name whether or not a user has it: names are no oracle.
             Credential::Basic { user, .. } => {
-                let guesses = &self.password_guesses;
+                let guesses = self.password_guesses.lock();
                 guesses.is_clear(network) || (guesses.allows(network) && guesses.allows(&**user))
             }
         }
@@ -216,8 +215,13 @@ impl Reviews {
         match &source {
             Source::Nobody(phrase) => return Ok(Verdict::Rejected(phrase.clone())),
             Source::Tickets(tickets, key) => {
+                // Locked until it is counted: of two requests at a time only one is the last guess.
+                let (mut guesses, network) = (self.ticket_guesses.lock(), network(*client));
+                if !guesses.allows(network) {
+                    return Err(too_many_guesses());
+                }
                 // Not remembered: one that is taken back is refused at once.
-                let count = || self.ticket_guesses.record_wrong(network(*client), *key);
+                let count = || guesses.record_wrong(network, *key);
                 return tickets.authenticate(*key, self.watches.are_late(), count);
             }
             Source::Users(..) | Source::Issuer(..) | Source::ApiServer(..) => {}
@@ -267,18 +271,19 @@ impl Reviews {
         let source = rules.source(credential);
         let _permit = self.permit(&source, *client).await?;
         // Guesses that waited beside it may have been wrong.
-        if !self.allows_guess(rules, credential, *client) {
-            return Err(ReviewError::new(GUESS_RATE, "too many wrong guesses"));
+        if !self.allows_guess(credential, *client) {
+            return Err(too_many_guesses());
         }
         if let Some(verdict) = self.remembered(&digest) {
             return Ok(verdict);
         }
         let verdict = self.review_credential(source, *client, digest).await?;
         // A password that was sent for that name before is no guess.
-        if let (Verdict::Rejected(_), Credential::Basic { user, .. }) = (&verdict, credential)
-            && self.password_guesses.record_wrong(&**user, digest)
-        {
-            self.password_guesses.record_wrong(network(*client), digest);
+        if let (Verdict::Rejected(_), Credential::Basic { user, .. }) = (&verdict, credential) {
+            let mut guesses = self.password_guesses.lock();
+            if guesses.record_wrong(&**user, digest) {
+                guesses.record_wrong(network(*client), digest);
+            }
         }
         Ok(verdict)
     }
@@ -449,6 +454,10 @@ impl Changes {
             .iter()
             .any(|(id, at)| user.has_id(id) && is_recent(at))
     }
+}
+
+fn too_many_guesses() -> ReviewError {
+    ReviewError::new(GUESS_RATE, "too many wrong guesses")
 }
 
 /// Returns when that time comes, on the clock that is not set.

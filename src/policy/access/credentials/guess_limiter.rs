@@ -5,13 +5,12 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The wrong guesses for each key, by the generic cell rate algorithm (ITU-T I.371). Keys and guesses are kept as keyed hashes.
 #[derive(Debug, Default)]
 pub(in crate::policy::access) struct GuessLimiter {
-    states: Mutex<HashMap<u64, GuessState>>,
+    states: HashMap<u64, GuessState>,
     hasher: RandomState,
 }
 
@@ -35,19 +34,15 @@ impl GuessLimiter {
     }
 
     fn debt(&self, key: impl Hash) -> Duration {
-        let due = self
-            .states
-            .lock()
-            .get(&self.hasher.hash_one(key))
-            .map(|state| state.due);
+        let due = self.states.get(&self.hasher.hash_one(key)).map(|state| state.due);
         due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()))
     }
 
     /// Counts a wrong guess, and returns whether it was a new one: a repeated one does not count.
-    pub(in crate::policy::access) fn record_wrong(&self, key: impl Hash, guess: impl Hash) -> bool {
+    pub(in crate::policy::access) fn record_wrong(&mut self, key: impl Hash, guess: impl Hash) -> bool {
         let [key, guess] = [self.hasher.hash_one(key), self.hasher.hash_one(guess)];
         let now = Instant::now();
-        let mut states = self.states.lock();
+        let states = &mut self.states;
         if states.len() >= MAX_KEYS && !states.contains_key(&key) {
             let mut by_due: Vec<_> = states.iter().map(|(key, state)| (state.due, *key)).collect();
             by_due.select_nth_unstable(EVICTED);
@@ -86,7 +81,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_key_has_a_hundred_wrong_guesses_at_once_and_one_in_ten_seconds_and_others_as_many() {
-        let limiter = GuessLimiter::default();
+        let mut limiter = GuessLimiter::default();
         assert!(limiter.is_clear(1));
         for guess in 0..BURST {
             assert!(limiter.allows(1));
@@ -106,7 +101,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn guesses_that_are_repeated_count_once() {
-        let limiter = GuessLimiter::default();
+        let mut limiter = GuessLimiter::default();
         for number in 0..10 * BURST {
             limiter.record_wrong(1, number % 8);
         }
@@ -116,15 +111,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_keys_are_bounded_and_the_one_with_most_wrong_guesses_stays() {
-        let limiter = GuessLimiter::default();
+        let mut limiter = GuessLimiter::default();
         for guess in 0..BURST {
             limiter.record_wrong(0, guess);
         }
         let mut scans = 0;
         for key in 1..20_000 {
-            let before = limiter.states.lock().len();
+            let before = limiter.states.len();
             limiter.record_wrong(key, 0);
-            let len = limiter.states.lock().len();
+            let len = limiter.states.len();
             assert!(len <= MAX_KEYS);
             scans += usize::from(len <= before);
         }

@@ -23,6 +23,20 @@ fn world() -> World {
     world
 }
 
+/// The same where tickets are accepted, and there is none.
+fn with_tickets() -> World {
+    let world = world();
+    let tickets = Arc::new(Tickets::new(seconds(60)));
+    tickets.replace(&BTreeMap::new());
+    let rules = world.access.judge.config.load_full();
+    let sources = Sources {
+        tickets: Some(tickets),
+        ..rules.sources.clone()
+    };
+    world.access.apply(rules.options.clone(), sources);
+    world
+}
+
 fn login(user: &str, password: &str, client: u32) -> RequestCredentials<'static> {
     RequestCredentials {
         credential: Some(Ok(Credential::Basic {
@@ -156,15 +170,7 @@ async fn right_and_wrong_passwords_have_the_same_answer_where_none_is_checked() 
 
 #[tokio::test(start_paused = true)]
 async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotten() {
-    let world = world();
-    let tickets = Arc::new(Tickets::new(seconds(60)));
-    tickets.replace(&BTreeMap::new());
-    let rules = world.access.judge.config.load_full();
-    let sources = Sources {
-        tickets: Some(tickets),
-        ..rules.sources.clone()
-    };
-    world.access.apply(rules.options.clone(), sources);
+    let world = with_tickets();
     guess(&world, "alice", 1, 0..BURST).await;
     guess(&world, "alice", 2, BURST..BURST + 1).await;
     for network in 3..10_000 {
@@ -177,6 +183,29 @@ async fn wrong_tickets_of_any_number_of_networks_make_no_wrong_password_forgotte
         refusal(&world, "alice", "correct", 2).await,
         Some(RefusalReason::GuessRate)
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_tickets_that_come_at_the_same_moment_are_a_hundred_together() {
+    let world = with_tickets();
+    let clock = tokio::runtime::Handle::current();
+    for network in 0..200 {
+        let together = std::sync::Barrier::new(2);
+        let guess = |first: u32| {
+            let _clock = clock.enter();
+            together.wait();
+            let wrong = (first..first + BURST).map(|number| format!("{number:026}"));
+            let answers = wrong.map(|ticket| world.identify(&ticket, network).now_or_never().unwrap().unwrap_err());
+            answers
+                .filter(|denial| denial.reason == RefusalReason::CredentialsRefused)
+                .count()
+        };
+        let looked_at = std::thread::scope(|scope| {
+            let other = scope.spawn(|| guess(BURST));
+            guess(0) + other.join().unwrap()
+        });
+        assert_eq!(looked_at, BURST as usize, "of network {network}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
