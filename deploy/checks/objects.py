@@ -141,6 +141,32 @@ def promises_of_any(where, objects):
                 fault(where, f"{name(each)} selects no pod")
 
 
+def is_restricted(where, objects):
+    """What the level `restricted` of Pod Security wants of every pod."""
+    for owner, template in pods(objects):
+        pod = template["spec"]
+        of_pod = pod.get("securityContext", {})
+
+        def must(true, what):
+            if not true:
+                fault(where, f"{name(owner)} is not `restricted`: {what}")
+
+        must(not any(pod.get(key) for key in ("hostNetwork", "hostPID", "hostIPC")), "it is in a namespace of the host")
+        kinds = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+        must(all(volume.keys() - {"name"} <= kinds for volume in pod.get("volumes", [])), "volumes")
+        for container in containers(pod):
+            own = container.get("securityContext", {})
+            both = of_pod | own
+            must(both.get("runAsNonRoot") is True and both.get("runAsUser") != 0, "runAsNonRoot")
+            must(both.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"), "seccompProfile")
+            must(own.get("allowPrivilegeEscalation") is False, "allowPrivilegeEscalation")
+            capabilities = own.get("capabilities", {})
+            must("ALL" in capabilities.get("drop", []), "capabilities.drop")
+            must(set(capabilities.get("add", [])) <= {"NET_BIND_SERVICE"}, "capabilities.add")
+            must(not own.get("privileged"), "privileged")
+            must(not any("hostPort" in port for port in container.get("ports", [])), "hostPort")
+
+
 def configurations(objects):
     """The proxy's configuration files, each with the name of its ConfigMap."""
     for each in objects:
@@ -373,6 +399,8 @@ def main():
             promises_of_any(where, objects)
             if where.startswith(("helm-", "kustomize-")):
                 promises_of_switchboard(where, objects)
+            if where.startswith("example-"):
+                is_restricted(where, objects)
         except KeyError as missing:
             fault(where, f"{missing} is missing")
     agree(folder / "helm-default.yaml", folder / "kustomize-base.yaml")
