@@ -26,7 +26,7 @@ use self::decision::{AccessDecider, NotAllowed};
 use self::grants::ActiveGrants;
 pub use self::grants::TunnelGrant;
 pub use self::options::{
-    Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry, Options, SecretName, TicketOptions,
+    Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry, Options, SecretName, TicketOptions, UserFileOptions,
 };
 pub use self::reviewer::{Action, Change, Decision, Review, ReviewError, Reviewer, Verdict};
 pub(crate) use self::reviews::SETTLING_TIME;

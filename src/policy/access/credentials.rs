@@ -77,10 +77,15 @@ impl Subject {
 impl RequestCredentials<'_> {
     /// Refuses connections in clear, whether they bring a credential or not: a challenge would ask for the next one.
     pub(super) fn check_transport(&self, rule: Cleartext) -> Result<(), RefusalReason> {
-        if rule == Cleartext::Allow || self.peer.is_some() || self.is_local {
-            return Ok(());
+        let is_accepted = match rule {
+            Cleartext::Allow => true,
+            Cleartext::Loopback => self.is_local,
+            Cleartext::Refuse => false,
+        };
+        match is_accepted || self.peer.is_some() {
+            true => Ok(()),
+            false => Err(RefusalReason::CleartextCredentials),
         }
-        Err(RefusalReason::CleartextCredentials)
     }
 
     /// The user of the certificate.

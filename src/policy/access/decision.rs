@@ -217,7 +217,7 @@ fn local_user(
         (Method::Password, _) => match &rules.sources.users {
             Some(users) if !users.is_loaded() && how == ReviewMode::Login => Err(NotAllowed::Unknown),
             Some(users) if !users.is_loaded() => Ok(Arc::clone(user)),
-            Some(users) if users.contains(&user.name) => Ok(Arc::clone(user)),
+            Some(users) if users.proves(&user.name) => Ok(Arc::clone(user)),
             Some(_) | None => Err(NotAllowed::DeniedLocally(RefusalReason::CredentialsRefused.into())),
         },
         (Method::Ticket, _) => refused(UNKNOWN),

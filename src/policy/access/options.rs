@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::Uri;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::base::user_name::{is_name, is_reserved};
 use crate::base::values::{self, is_label, is_object_name};
 use crate::base::yaml::forms::{self, DURATION, Schema};
 
@@ -31,8 +32,7 @@ pub struct Options {
     /// The OIDC issuers whose tokens are verified here.
     pub oidc: Vec<Issuer>,
     /// The file of users and password hashes.
-    #[serde(deserialize_with = "users")]
-    pub users: Option<PathBuf>,
+    pub users: Option<UserFileOptions>,
     /// Short tickets in place of tokens.
     pub tickets: Option<TicketOptions>,
 }
@@ -61,9 +61,11 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cleartext {
+    /// They are refused.
+    Refuse,
     /// They are refused, but for those of clients at a loopback address.
     #[default]
-    Refuse,
+    Loopback,
     /// They are accepted: a load balancer ends TLS.
     Allow,
 }
@@ -180,6 +182,9 @@ pub struct Issuer {
     /// (OpenID Connect Core 1.0, section 2).
     #[serde(default = "subject")]
     pub username: Box<str>,
+    /// The beginning of each of its users' names, after which the claim stands. `None` has not been decided, see [`UserFileOptions`].
+    #[serde(default, deserialize_with = "forms::some::<NamePrefix, _>")]
+    pub username_prefix: Option<Box<str>>,
     /// The claim that lists the groups, if there is one.
     pub groups: Option<Box<str>>,
     /// Where its keys are.
@@ -187,6 +192,18 @@ pub struct Issuer {
     pub jwks: Jwks,
     /// The authorities that sign the server's certificate; `None` trusts the system's.
     pub ca: Option<PathBuf>,
+}
+
+/// A file of users and password hashes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename = "file", deny_unknown_fields)]
+pub struct UserFileOptions {
+    /// Its path.
+    pub file: PathBuf,
+    /// The beginning of each of its users' names, after which the name of the file stands. An empty one says that its users are
+    /// those of the same names of other sources; `None` does so as well, with a warning.
+    #[serde(default, deserialize_with = "forms::some::<NamePrefix, _>")]
+    pub username_prefix: Option<Box<str>>,
 }
 
 /// A JSON Web Key Set (RFC 7517).
@@ -245,6 +262,7 @@ forms::forms! {
         Schema::Pattern("^([a-z][-a-z0-9.]*)?$");
     Recheck: Duration = |text| within_a_day(text, FREQUENT, ["must be at least 10s: answers count for that long", LOST]), DURATION;
     Stale: Duration = |text| within_a_day(text, Duration::ZERO, ["", LOST]), DURATION;
+    NamePrefix: Box<str> = name_prefix, Schema::Pattern("");
     KeySet: Jwks = Jwks::from_str, Schema::Text;
     TicketLife: Duration = |text| within_a_day(text, MIN_LIFETIME, ["must be at least 10m", "must be at most 1d"]), DURATION;
     TicketSecret: SecretName = secret, Schema::Pattern("^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$");
@@ -264,18 +282,17 @@ fn check<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Check, D::Error> 
     Ok(check)
 }
 
-/// Reads the map with the path of the file.
-fn users<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename = "file", deny_unknown_fields)]
-    struct Users {
-        file: PathBuf,
-    }
-    Users::deserialize(deserializer).map(|users| Some(users.file))
-}
-
 fn subject() -> Box<str> {
     "sub".into()
+}
+
+/// The beginning of names of users, none of which is the cluster's own.
+fn name_prefix(text: &str) -> Result<Box<str>, &'static str> {
+    match text {
+        "" => Ok(Box::default()),
+        text if is_name(text, MAX_PREFIX) && !is_reserved(text) => Ok(text.into()),
+        _ => Err("expected the beginning of a name, such as `oidc:`: at most 64 bytes, and not `system:`"),
+    }
 }
 
 fn known_check(text: &str) -> Result<Check, &'static str> {
@@ -354,6 +371,8 @@ fn is_loopback(host: &str) -> bool {
     address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
+/// In bytes.
+const MAX_PREFIX: usize = 64;
 const NOT_A_URL: &str = "expected the path of a file, or a URL such as `https://id.example.com/keys`";
 /// Ten times what clocks may differ by.
 const MIN_LIFETIME: Duration = Duration::from_mins(10);

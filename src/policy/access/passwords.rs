@@ -25,6 +25,8 @@ mod hash;
 #[derive(Debug)]
 pub struct PasswordFile {
     path: PathBuf,
+    /// The beginning of the users' names, which the file leaves out.
+    prefix: Box<str>,
     /// `None` before the file was read; until then a name that is missing proves nothing.
     table: ArcSwapOption<Table>,
     readings: Mutex<Readings>,
@@ -55,6 +57,7 @@ impl PasswordFile {
     pub fn empty(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
+            prefix: Box::default(),
             table: ArcSwapOption::empty(),
             readings: Mutex::default(),
             read_again: Notify::new(),
@@ -62,12 +65,24 @@ impl PasswordFile {
         }
     }
 
+    /// Gives all users a prefix.
+    #[must_use]
+    pub fn with_prefix(self, prefix: Option<Box<str>>) -> Self {
+        let prefix = prefix.unwrap_or_default();
+        Self { prefix, ..self }
+    }
+
+    /// Returns whether it has the user of that name, prefix included.
+    pub(super) fn proves(&self, name: &str) -> bool {
+        name.strip_prefix(&*self.prefix).is_some_and(|name| self.contains(name))
+    }
+
     /// Returns whether a good file has been read.
     pub(super) fn is_loaded(&self) -> bool {
         self.table.load().is_some()
     }
 
-    /// Whether there is a user of that name. Names are compared byte by byte.
+    /// Whether there is a user of that name, prefix left out. Names are compared byte by byte.
     pub fn contains(&self, name: &str) -> bool {
         self.entry(name).is_some()
     }
@@ -114,7 +129,7 @@ impl PasswordFile {
         // The line may have been removed or changed meanwhile; groups that were changed count as well.
         let now = entry.filter(|_| is_right).zip(self.entry(user));
         Ok(match now.filter(|(entry, now)| now.hash == entry.hash) {
-            Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(user))),
+            Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(&format!("{}{user}", self.prefix)))),
             None => Verdict::Rejected(WRONG.into()),
         })
     }

@@ -229,6 +229,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         issuer: "https://id.example".into(),
         audiences: vec!["switchboard".into()],
         username: "sub".into(),
+        username_prefix: None,
         groups: None,
         jwks: format!("http://{}/keys", silent.local_addr().unwrap()).parse().unwrap(),
         ca: None,
@@ -337,6 +338,25 @@ async fn another_api_server_is_asked_though_the_one_before_it_does_not_answer() 
     let start = Instant::now();
     world.identify("alice", 1).await.unwrap();
     assert!(start.elapsed() <= Duration::from_millis(2), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_in_clear_count_from_loopback_or_everywhere_or_nowhere() {
+    let world = World::new(|_| {});
+    for (rule, of_loopback, of_others) in [
+        (Cleartext::Refuse, false, false),
+        (Cleartext::Loopback, true, false),
+        (Cleartext::Allow, true, true),
+    ] {
+        world.reload(|options| options.cleartext = rule);
+        for (is_local, is_accepted) in [(true, of_loopback), (false, of_others)] {
+            let mut clear = request("alice", 1);
+            clear.is_local = is_local;
+            let denial = world.access.authenticate(clear).await.err().map(|denial| denial.reason);
+            let expected = (!is_accepted).then_some(RefusalReason::CleartextCredentials);
+            assert_eq!(denial, expected, "{rule:?} {is_local}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -135,7 +135,9 @@ fn users(options: &access::Options, access: &Field<'_>) {
     if options.mode != Mode::Open && !proves_users(options) && !access.has_faults() {
         mode.fault("no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`");
     }
-    let Some(path) = &options.users else { return };
+    let Some(path) = options.users.as_ref().map(|users| &users.file) else {
+        return;
+    };
     let field = access.at("users.file");
     let users = PasswordFile::open(path);
     if let Some(weakness) = users.as_ref().ok().and_then(PasswordFile::weakness) {

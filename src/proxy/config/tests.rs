@@ -50,11 +50,12 @@ access:
     - issuer: https://id.example.com
       audiences: [ssh]
       username: email
+      username_prefix: "oidc:"
       groups: roles
       jwks: https://id.example.com/keys
       ca: /etc/switchboard/id.pem
     - {issuer: other, audiences: [a, b], jwks: /etc/switchboard/keys.json}
-  users: {file: /etc/switchboard/users}
+  users: {file: /etc/switchboard/users, username_prefix: "file:"}
   tickets: {enabled: true, ttl: 4h, secret: ssh/tickets}
 allowlist:
   static:

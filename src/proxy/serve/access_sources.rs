@@ -1,7 +1,7 @@
 //! Brings what proves users and decides about their rights, and follows what changes it.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio_util::task::AbortOnDropHandle;
@@ -21,7 +21,7 @@ use crate::proxy::connection::Shared;
 pub(super) struct AccessSources {
     applied: Option<access::Options>,
     issuers: SourceSlot<Vec<access::Issuer>, Arc<oidc::Issuers>>,
-    users: SourceSlot<PathBuf, UserFile>,
+    users: SourceSlot<access::UserFileOptions, UserFile>,
     /// By their options and the kubeconfig.
     tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTickets>,
     /// Dropped with the settings that it follows.
@@ -90,7 +90,7 @@ impl AccessSources {
         let users = options.and_then(|options| options.users.as_ref());
         let tickets = options.and_then(|options| options.tickets.clone());
         let tickets = tickets.map(|options| (options, kubeconfig.clone()));
-        let users = keep_or(&mut self.users, users, |file| Some(users_of(file, shared)));
+        let users = keep_or(&mut self.users, users, |own| Some(users_of(own, shared)));
         let tickets = keep_or(&mut self.tickets, tickets.as_ref(), |(options, kubeconfig)| {
             tickets_of(options, kubeconfig.clone(), shared)
         });
@@ -117,9 +117,9 @@ fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
     (!issuers.is_empty()).then(|| Arc::new(oidc::Issuers::new(issuers)))
 }
 
-fn users_of(file: &Path, shared: &Arc<Shared>) -> UserFile {
+fn users_of(options: &access::UserFileOptions, shared: &Arc<Shared>) -> UserFile {
     let access = Arc::clone(&shared.access);
-    follow_users(file, move |users, found| {
+    follow_users(options, move |users, found| {
         match &found {
             Ok(found) => log_unread(found, "the users"),
             Err(error) => warn!("the file of users was {error}: they stay as they were"),
@@ -132,11 +132,12 @@ fn users_of(file: &Path, shared: &Arc<Shared>) -> UserFile {
 }
 
 /// Reads the file, for as long as a reading may take, and follows it. Every reading is reported, the first one and late ones too.
-fn follow_users<R>(file: &Path, report: R) -> UserFile
+fn follow_users<R>(options: &access::UserFileOptions, report: R) -> UserFile
 where
     R: Fn(&passwords::PasswordFile, Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + Sync + 'static,
 {
-    let users = Arc::new(passwords::PasswordFile::empty(file));
+    let users = passwords::PasswordFile::empty(&options.file).with_prefix(options.username_prefix.clone());
+    let users = Arc::new(users);
     let (first, own) = (Arc::clone(&users), Arc::clone(&users));
     let report = move |found| report(&own, found);
     let report_first = report.clone();
@@ -216,7 +217,11 @@ mod tests {
         let file = directory.path().join("users");
         std::fs::write(&file, "# none yet\n").unwrap();
         let (sender, reported) = std::sync::mpsc::channel();
-        let file = follow_users(&file, move |users, found| sender.send((users.len(), found)).unwrap());
+        let options = access::UserFileOptions {
+            file,
+            username_prefix: None,
+        };
+        let file = follow_users(&options, move |users, found| sender.send((users.len(), found)).unwrap());
         // Read before the function returns, so that nothing is waited for.
         assert_eq!(reported.try_recv(), Ok((0, Ok(ReloadResult::Loaded))));
         assert!(file.users.is_empty());

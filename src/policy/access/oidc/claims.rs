@@ -40,9 +40,10 @@ pub(super) fn check(jwt: &Jwt<'_>, issuer: &Issuer, now: SystemTime) -> Result<S
 pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Result<User, &'static str> {
     let name = claims.text(&issuer.username);
     let name = name.ok_or("the token has no claim with the user's name")?;
-    // What Kubernetes does: an address that its owner has not confirmed may be that of another user. A token without the
-    // claim is of an issuer that knows no unconfirmed ones.
-    let is_verified = matches!(claims.get("email_verified"), None | Some(Value::Bool(true)));
+    // As Kubernetes does: an address that its owner has not confirmed may be that of another user. A token without the
+    // claim is of an issuer that knows no unconfirmed ones; one with null is not.
+    let verified = claims.get("email_verified").and_then(Value::as_bool);
+    let is_verified = !claims.has("email_verified") || verified == Some(true);
     if &*issuer.username == "email" && !is_verified {
         return Err("the token's e-mail address is not verified");
     }
@@ -53,9 +54,10 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
     if !is_name(name, MAX_NAME) {
         return Err("the user's name is empty, too long or not printable");
     }
+    let name = format!("{}{name}", issuer.username_prefix.as_deref().unwrap_or_default());
     Ok(User {
         uid: claims.text("sub").map(Into::into),
-        ..User::claimed(Method::Oidc, name, groups(claims, issuer)?, Some(expires))
+        ..User::claimed(Method::Oidc, &name, groups(claims, issuer)?, Some(expires))
     })
 }
 

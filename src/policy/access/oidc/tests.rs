@@ -123,6 +123,7 @@ fn issuer() -> Issuer {
         issuer: "https://issuer.example".into(),
         audiences: vec!["switchboard".into(), "other".into()],
         username: "email".into(),
+        username_prefix: None,
         groups: Some("groups".into()),
         jwks: Jwks::File(tempfile::tempdir().unwrap().path().join("missing")),
         ca: None,

@@ -124,6 +124,55 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_user_of_the_file_with_a_prefix_is_none_of_another_source() {
+    let world = World::new(|_| {});
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // The password is `correct`: made by htpasswd(1).
+    let line = "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu\n";
+    std::fs::write(file.path(), line).unwrap();
+    let apply = |prefix: &str| {
+        let users = passwords::PasswordFile::open(file.path())
+            .unwrap()
+            .with_prefix(Some(prefix.into()));
+        let rules = world.access.judge.config.load_full();
+        let sources = Sources {
+            users: Some(Arc::new(users)),
+            ..rules.sources.clone()
+        };
+        world.access.apply(rules.options.clone(), sources);
+    };
+    apply("file:");
+    let publish = |user: &str| {
+        let lists = UserLists {
+            users: [user.into()].into(),
+            groups: [].into(),
+        };
+        world.publish(["a".to_owned()], Some(&lists));
+    };
+    publish("alice");
+    let login = RequestCredentials {
+        credential: Some(Ok(Credential::Basic {
+            user: "alice".into(),
+            password: "correct".into(),
+        })),
+        ..request("", 1)
+    };
+    let subject = world.access.authenticate(login).await.unwrap();
+    assert_eq!(&*subject.user.name, "file:alice");
+    let refused = world.access.authorize(&subject, &world.target("a")).await;
+    assert_eq!(refused.unwrap_err().reason, RefusalReason::NotAuthorized);
+    publish("file:alice");
+    let grant = world.access.authorize(&subject, &world.target("a")).await.unwrap();
+    world.access.users_changed();
+    sleep(seconds(1)).await;
+    assert!(!has_ended(&grant));
+    // Its users have other names.
+    apply("other:");
+    sleep(seconds(1)).await;
+    assert!(has_ended(&grant));
+}
+
 #[test]
 fn the_groups_of_a_certificate_are_bounded() {
     let mut alice = user("alice");

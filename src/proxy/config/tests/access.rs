@@ -34,6 +34,7 @@ pub(super) fn everything() -> crate::policy::access::Options {
                 issuer: "https://id.example.com".into(),
                 audiences: vec!["ssh".into()],
                 username: "email".into(),
+                username_prefix: Some("oidc:".into()),
                 groups: Some("roles".into()),
                 jwks: Jwks::Url("https://id.example.com/keys".parse().unwrap()),
                 ca: Some("/etc/switchboard/id.pem".into()),
@@ -42,12 +43,16 @@ pub(super) fn everything() -> crate::policy::access::Options {
                 issuer: "other".into(),
                 audiences: vec!["a".into(), "b".into()],
                 username: "sub".into(),
+                username_prefix: None,
                 groups: None,
                 jwks: Jwks::File("/etc/switchboard/keys.json".into()),
                 ca: None,
             },
         ],
-        users: Some("/etc/switchboard/users".into()),
+        users: Some(crate::policy::access::UserFileOptions {
+            file: "/etc/switchboard/users".into(),
+            username_prefix: Some("file:".into()),
+        }),
         tickets: Some(TicketOptions {
             enabled: true,
             ttl: Duration::from_hours(4),
@@ -88,7 +93,7 @@ const FAULTS: &[(&str, &str)] = &[
     ),
     (
         "cleartext: warn",
-        "1:21: error: access.cleartext: expected `refuse` or `allow` (found `warn`)",
+        "1:21: error: access.cleartext: expected `refuse`, `loopback` or `allow` (found `warn`)",
     ),
     (
         "hide_names: 'true'",

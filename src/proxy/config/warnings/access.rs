@@ -14,11 +14,13 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
         Mode::Open => without_effect(config, top),
         Mode::Report => {
             unreachable(config, top);
+            shared_names(config, top);
             cleartext(config, top, "would be refused");
             limits_without_effect(config, top);
         }
         Mode::Enforce => {
             unreachable(config, top);
+            shared_names(config, top);
             cleartext(config, top, "is refused");
         }
     }
@@ -69,25 +71,51 @@ fn unreachable(config: &Config, top: &Field<'_>) {
 
 /// Ports where credentials are in clear.
 fn cleartext(config: &Config, top: &Field<'_>, refused: &str) {
-    let is_local = |port: &&Port| port.listener.address.ip().is_loopback();
-    let mut public = config.listen.iter().filter(|port| !is_local(port));
-    let plain = public.clone().find(|port| port.tls == tls::Mode::Off);
-    match (config.access.cleartext, plain) {
-        (Cleartext::Refuse, Some(_)) if public.all(|port| port.tls == tls::Mode::Off) => {
-            top.at("access.cleartext").warning(format!(
-                "every request from another host {refused}: credentials need TLS, and no port has it; set `tls` of a \
-                 port, or `cleartext: allow` behind a load balancer that ends TLS"
+    let rule = config.access.cleartext;
+    let is_concerned = |port: &&Port| rule == Cleartext::Refuse || !port.listener.address.ip().is_loopback();
+    let mut concerned = config.listen.iter().filter(is_concerned);
+    let Some(plain) = concerned.clone().find(|port| port.tls == tls::Mode::Off) else {
+        return;
+    };
+    let (field, address) = (top.at("access.cleartext"), plain.listener.address);
+    let from = if rule == Cleartext::Refuse {
+        ""
+    } else {
+        " from another host"
+    };
+    match rule {
+        Cleartext::Allow => field.note(format!(
+            "{address} accepts credentials in clear: that is safe only behind a load balancer that ends TLS"
+        )),
+        Cleartext::Refuse | Cleartext::Loopback if concerned.all(|port| port.tls == tls::Mode::Off) => {
+            field.warning(format!(
+                "every request{from} {refused}: credentials need TLS, and no port has it; set `tls` of a port, or \
+                 `cleartext: allow` behind a load balancer that ends TLS"
             ));
         }
-        (Cleartext::Refuse, Some(port)) => top.at("access.cleartext").note(format!(
-            "every request to {} from another host {refused}: credentials need TLS",
-            port.listener.address
+        Cleartext::Refuse | Cleartext::Loopback => field.note(format!(
+            "every request to {address}{from} {refused}: credentials need TLS"
         )),
-        (Cleartext::Allow, Some(port)) => top.at("access.cleartext").note(format!(
-            "{} accepts credentials in clear: that is safe only behind a load balancer that ends TLS",
-            port.listener.address
-        )),
-        (Cleartext::Refuse | Cleartext::Allow, None) => {}
+    }
+}
+
+/// Sources that say who has a name, without a prefix: a name that several of them know is one user.
+fn shared_names(config: &Config, top: &Field<'_>) {
+    let access = &config.access;
+    let issuers = (0..).zip(&access.oidc);
+    let issuers = issuers.filter(|(_, issuer)| issuer.username_prefix.is_none());
+    let file = access.users.as_ref().filter(|file| file.username_prefix.is_none());
+    let sources = access.kubernetes.iter().map(|_| "kubernetes".to_owned());
+    let sources = sources.chain(issuers.map(|(index, _)| format!("oidc[{index}]")));
+    let sources: Vec<_> = sources.chain(file.map(|_| "users".to_owned())).collect();
+    if let [others @ .., last] = &*sources
+        && !others.is_empty()
+    {
+        top.at("access").warning(format!(
+            "{} and {last} prove names of one space: `alice` of each is one user with the rights of all; set \
+             `username_prefix`, or set it to \"\" where that is meant",
+            others.join(", ")
+        ));
     }
 }
 

@@ -162,6 +162,40 @@ async fn without_a_claim_for_groups_there_are_none_and_other_names_need_no_verif
 }
 
 #[tokio::test]
+async fn an_address_of_which_the_issuer_says_null_is_not_verified() {
+    let signer = Signer::p256();
+    let bench = Bench::new(issuer(), &[signer.jwk("1")]).await;
+    let good = claims(&json!({})).to_string();
+    for (claim, is_accepted) in [
+        ("", true),
+        ("\"email_verified\":true,", true),
+        ("\"email_verified\":null,", false),
+    ] {
+        let token = good.replacen('{', &format!("{{{claim}"), 1);
+        let judged = bench
+            .judge(&signer.raw_token(r#"{"alg":"ES256","kid":"1"}"#, &token))
+            .await;
+        let expected = (!is_accepted).then_some("the token's e-mail address is not verified");
+        assert_eq!(judged.err().as_deref(), expected, "{claim}");
+    }
+}
+
+#[tokio::test]
+async fn the_name_of_a_user_begins_with_the_prefix_of_its_issuer() {
+    let signer = Signer::p256();
+    let prefixed = Issuer {
+        username_prefix: Some("oidc:".into()),
+        ..issuer()
+    };
+    let bench = Bench::new(prefixed, &[signer.jwk("1")]).await;
+    let header = json!({"alg": "ES256", "kid": "1"});
+    let user = bench.judge(&signer.token(&header, &claims(&json!({})))).await.unwrap();
+    assert_eq!(&*user.name, "oidc:alice@example.com");
+    let reserved = claims(&json!({"email": "system:admin"}));
+    assert!(bench.judge(&signer.token(&header, &reserved)).await.is_err());
+}
+
+#[tokio::test]
 async fn claims_that_two_readers_could_read_differently_are_refused() {
     let signer = Signer::p256();
     let bench = Bench::new(issuer(), &[signer.jwk("1")]).await;

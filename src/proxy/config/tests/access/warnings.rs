@@ -77,6 +77,52 @@ fn targets_that_no_user_reaches_are_warned_of() {
     );
 }
 
+#[test]
+fn sources_without_a_prefix_that_share_their_names_are_warned_of() {
+    let said = |sources: &str| {
+        let lines = served(&with_alice(&format!("access: {{mode: enforce, {sources}}}")));
+        lines
+            .into_iter()
+            .filter(|line| line.contains("one space"))
+            .collect::<Vec<_>>()
+    };
+    let oidc = |more: &str| format!("oidc: [{{issuer: i, audiences: [a], jwks: https://a/b{more}}}]");
+    let (kubernetes, users) = ("kubernetes: {enabled: true}", "users: {file: /dev/null}");
+    let shared = |sources: &str| {
+        format!(
+            "1:1: warning: access: {sources} prove names of one space: `alice` of each is one user with the rights of all; \
+             set `username_prefix`, or set it to \"\" where that is meant"
+        )
+    };
+    for (sources, expected) in [
+        (format!("{kubernetes}, {}", oidc("")), Some("kubernetes and oidc[0]")),
+        (
+            format!("{kubernetes}, {}, {users}", oidc("")),
+            Some("kubernetes, oidc[0] and users"),
+        ),
+        (format!("{}, {users}", oidc(", username_prefix: \"oidc:\"")), None),
+        (format!("{}, {users}", oidc(", username_prefix: \"\"")), None),
+        (format!("{kubernetes}, tickets: {{enabled: true}}"), None),
+    ] {
+        assert_eq!(
+            said(&sources),
+            expected.map(shared).into_iter().collect::<Vec<_>>(),
+            "{sources}"
+        );
+    }
+    for bad in ["system:", "System:x", " x", "a\tb"] {
+        let faults = served(&with_alice(&format!(
+            "access: {{mode: enforce, {}}}",
+            oidc(&format!(", username_prefix: {bad:?}"))
+        )))
+        .concat();
+        assert!(
+            faults.contains("expected the beginning of a name, such as `oidc:`"),
+            "{bad}: {faults}"
+        );
+    }
+}
+
 /// Built by hand: a file with `tls` needs certificates.
 #[test]
 fn ports_without_tls_are_told_of() {
@@ -88,14 +134,22 @@ fn ports_without_tls_are_told_of() {
     };
     let refused = "1:36: warning: access.cleartext: every request from another host is refused: credentials need TLS, and \
                    no port has it; set `tls` of a port, or `cleartext: allow` behind a load balancer that ends TLS";
-    assert_eq!(said("enforce", "refuse", "127.0.0.1:1, 0.0.0.0:3"), refused);
+    assert_eq!(said("enforce", "loopback", "127.0.0.1:1, 0.0.0.0:3"), refused);
     assert_eq!(
-        said("report", "refuse", "0.0.0.0:3"),
+        said("enforce", "refuse", "127.0.0.1:1, 0.0.0.0:3"),
+        refused.replace(" from another host", "")
+    );
+    assert_eq!(
+        said("enforce", "refuse", "127.0.0.1:1"),
+        refused.replace(" from another host", "")
+    );
+    assert_eq!(
+        said("report", "loopback", "0.0.0.0:3"),
         refused
             .replace("1:36", "1:35")
             .replace("is refused", "would be refused")
     );
-    assert_eq!(said("enforce", "refuse", "127.0.0.1:1, \"[::1]:3\""), "");
+    assert_eq!(said("enforce", "loopback", "127.0.0.1:1, \"[::1]:3\""), "");
     assert_eq!(
         said("enforce", "allow", "127.0.0.1:1, 0.0.0.0:3"),
         "1:36: note: access.cleartext: 0.0.0.0:3 accepts credentials in clear: that is safe only behind a load balancer \
