@@ -105,6 +105,7 @@ impl Anchor {
         let handlers = Handlers {
             readiness: readiness.clone(),
             scrape: scrape(Arc::clone(&shared)),
+            scrape_networks: None,
             progress: progress(Arc::clone(&shared)),
             drain_request: drain_request.clone(),
         };

@@ -306,6 +306,8 @@ def promises_of_switchboard(where, objects):
     for file in [file for file in files if file and file.startswith("/")]:
         must(file.rsplit("/", 1)[0] in mounts, f"{file} is in no mount")
     [policy] = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    scrapes = [rule for rule in policy["spec"]["ingress"] if "metrics" in {port["port"] for port in rule["ports"]}]
+    must(all(rule.get("from") for rule in scrapes), "the admin port admits no peer that is not named")
     outside = {port["port"] for rule in policy["spec"]["egress"] if "to" not in rule for port in rule["ports"]}
     by_url = [issuer["jwks"] for issuer in access.get("oidc") or [] if "://" in issuer["jwks"]]
     must((53 in outside) == bool(by_url), "DNS exactly where an issuer has a URL")

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use self::caller::Caller;
+pub use self::caller::ScrapeNetworks;
 pub use self::probes::{DrainStatus, Handlers};
 use self::response::{name_the_methods, text};
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Json, Router, middleware};
 use hyper::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
 
 use crate::daemon::admin::api::{Refusals, RefusalsByReason};
-use crate::daemon::admin::{DrainStatus, Handlers, Routes, caller};
+use crate::daemon::admin::{DrainStatus, Handlers, Routes, ScrapeNetworks, caller};
 use crate::daemon::readiness::Readiness;
 use crate::proxy::connection::Shared;
 use crate::tunnel::exposition::declare::raise_to;
@@ -23,13 +23,20 @@ mod tunnels;
 mod view;
 
 /// The pages of the probes, and the API of operators. A POST to `/drain` cancels `drain_request`.
-pub(crate) fn routes(shared: &Arc<Shared>, readiness: &Readiness, drain_request: &CancellationToken) -> Routes {
+pub(crate) fn routes(
+    shared: &Arc<Shared>,
+    readiness: &Readiness,
+    drain_request: &CancellationToken,
+    scrape_networks: &ScrapeNetworks,
+) -> Routes {
     let handlers = Handlers {
         readiness: readiness.clone(),
         scrape: scrape(Arc::clone(shared)),
+        scrape_networks: scrape_networks.clone(),
         progress: progress(Arc::clone(shared)),
         drain_request: drain_request.clone(),
     };
+    let permission = middleware::from_fn_with_state(scrape_networks.clone(), caller::only_scrapers);
     let api = Router::new()
         .route("/tunnels", get(tunnels::list).delete(tunnels::close_those))
         .route(
@@ -46,9 +53,9 @@ pub(crate) fn routes(shared: &Arc<Shared>, readiness: &Readiness, drain_request:
         .route("/events", get(events::events))
         .method_not_allowed_fallback(extract::method_not_allowed)
         .layer(DefaultBodyLimit::max(extract::MAX_BODY))
-        .layer(axum::middleware::from_fn(caller::only_from_here))
-        // Readable by every peer. Only this host learns by whom a target is used.
-        .route("/activity", get(targets::activity))
+        .layer(middleware::from_fn(caller::only_from_here))
+        // Only this host learns by whom a target is used.
+        .route("/activity", get(targets::activity).route_layer(permission))
         .route(
             "/openapi.json",
             get(async || ([(CONTENT_TYPE, "application/json")], DOCUMENT)),

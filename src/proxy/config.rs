@@ -22,6 +22,7 @@ pub use load::{LoadedConfig, Purpose};
 
 use crate::base::values::address;
 use crate::base::yaml::forms;
+use crate::daemon::admin::ScrapeNetworks;
 use crate::kubernetes;
 use crate::net::tls;
 use crate::policy::access;
@@ -42,6 +43,9 @@ pub struct Config {
     /// The address of the admin port.
     #[serde(deserialize_with = "forms::one::<listen::LocalAddress, _>")]
     pub admin: SocketAddr,
+    /// The peers of the admin port that may read which targets there are.
+    #[serde(deserialize_with = "listen::scrape_networks")]
+    pub admin_scrape: ScrapeNetworks,
     /// Access control.
     pub access: access::Options,
     /// The targets.
@@ -76,6 +80,7 @@ impl Default for Config {
             tls: tls::Settings::default(),
             listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)).into()],
             admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
+            admin_scrape: None,
             access: access::Options::default(),
             allowlist: Allowlist::default(),
             limits: Limits::default(),
@@ -126,6 +131,7 @@ impl Config {
             tls: _,
             listen,
             admin,
+            admin_scrape,
             access: _,
             allowlist: _,
             limits: _,
@@ -136,6 +142,7 @@ impl Config {
         [
             ("listen", *listen != new.listen),
             ("admin", *admin != new.admin),
+            ("admin_scrape", *admin_scrape != new.admin_scrape),
             ("timeouts", *timeouts != new.timeouts),
             ("drain", *drain != new.drain),
         ]

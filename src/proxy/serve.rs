@@ -219,7 +219,7 @@ impl Startup {
         let allowlist_ready = readiness.require("allowlist");
         let public = PublicPorts::bind(&config.listen)?;
         let drain_request = CancellationToken::new();
-        let routes = crate::proxy::admin::routes(&shared, &readiness, &drain_request);
+        let routes = crate::proxy::admin::routes(&shared, &readiness, &drain_request, &config.admin_scrape);
         let address = config.admin;
         let admin = admin_port::start(address, routes, capacity.descriptors.admin_connections());
         let admin = admin.map_err(|source| BindError { address, source })?;

@@ -321,6 +321,28 @@ fn pages_of_browsers_and_other_hosts_see_no_names() {
 }
 
 #[test]
+fn where_scrapes_are_of_this_host_only_no_other_learns_which_targets_there_are() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "admin_scrape: loopback\n");
+    for path in [
+        "/metrics",
+        "/activity?target=static/one:22",
+        "/activity?target=static/none",
+    ] {
+        let elsewhere = server.ask_admin_as("GET", path, "switchboard.example.com");
+        assert_eq!(elsewhere.status, 403, "{path}: {}", elsewhere.body);
+        assert_ne!(server.ask_admin("GET", path).status, 403, "{path}");
+    }
+    for path in ["/livez", "/readyz", "/drain"] {
+        assert_eq!(
+            server.ask_admin_as("GET", path, "switchboard.example.com").status,
+            200,
+            "{path}"
+        );
+    }
+}
+
+#[test]
 fn a_target_is_in_use_from_its_first_tunnel_on_and_only_this_host_learns_by_whom() {
     let (one, other) = (Target::listen(), Target::listen());
     let server = two_targets(&one, &other, "");

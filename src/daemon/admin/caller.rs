@@ -1,15 +1,16 @@
-//! The peer of a request, and whether it may see names and act: every peer may read the pages of the probes, but only this
-//! host may do more.
+//! The peer of a request, and whether it may see names and act: every peer may read the pages of the probes, peers of some
+//! networks perhaps those with names of targets, but only this host may do more.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use hyper::StatusCode;
 use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
+use ipnet::IpNet;
 
 use super::response::HttpError;
 
@@ -75,6 +76,24 @@ pub(crate) async fn only_from_here(request: Request, next: Next) -> Response {
     match permitted {
         Ok(()) => next.run(request).await,
         Err(reason) => HttpError::new(StatusCode::FORBIDDEN, reason).into_response(),
+    }
+}
+
+/// Where the peers are that may read names of targets and their use, beside this host. `None`: anywhere.
+pub type ScrapeNetworks = Option<Arc<[IpNet]>>;
+
+/// Refuses what may not read names of targets.
+pub(crate) async fn only_scrapers(State(networks): State<ScrapeNetworks>, request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>();
+    let peer = caller.map(|caller| caller.peer.ip().to_canonical());
+    let contains = |networks: &Arc<[IpNet]>| {
+        networks
+            .iter()
+            .any(|network| peer.is_some_and(|peer| network.contains(&peer)))
+    };
+    match networks.as_ref().is_none_or(contains) {
+        true => next.run(request).await,
+        false => only_from_here(request, next).await,
     }
 }
 

@@ -1,4 +1,4 @@
-//! The pages that every peer may read: `/metrics`, `/livez`, `/readyz` and `/drain`.
+//! The pages of probes and scrapes: `/metrics`, `/livez`, `/readyz` and `/drain`.
 
 use std::fmt::Write;
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use axum::{Extension, Router};
+use axum::{Extension, Router, middleware};
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::caller::Caller;
+use super::caller::{Caller, ScrapeNetworks, only_scrapers};
 use super::response::text;
 use crate::daemon::readiness::Readiness;
 use crate::tunnel::exposition::CONTENT_TYPE as OF_METRICS;
@@ -27,6 +27,8 @@ pub struct Handlers {
     pub readiness: Readiness,
     /// Writes the page `/metrics`.
     pub scrape: Box<dyn Fn() -> String + Send + Sync>,
+    /// The peers that may read it.
+    pub scrape_networks: ScrapeNetworks,
     /// The answer of `/drain`.
     pub progress: Box<dyn Fn() -> DrainStatus + Send + Sync>,
     /// Cancelled by a POST to `/drain`.
@@ -80,8 +82,9 @@ impl Pages {
 /// The routes of the pages.
 pub(super) fn router(handlers: Handlers) -> Router {
     let last = Mutex::default();
+    let permission = middleware::from_fn_with_state(handlers.scrape_networks.clone(), only_scrapers);
     Router::new()
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(metrics).route_layer(permission))
         .route("/livez", get(async || text(StatusCode::OK, "ok\n")))
         .route("/readyz", get(readyz))
         .route("/drain", get(progress).post(begin_drain))

@@ -14,6 +14,7 @@ fn handlers(readiness: &Readiness) -> Handlers {
     Handlers {
         readiness: readiness.clone(),
         scrape: Box::new(|| "a_metric 1\n".to_owned()),
+        scrape_networks: None,
         progress: Box::new(|| DrainStatus {
             phase: "serving".to_owned(),
             tunnels: 1,
@@ -172,6 +173,43 @@ async fn readers_of_one_second_share_a_page_of_metrics_while_one_has_not_read_it
     drop(third);
     ask().await;
     assert_eq!(scrapes.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn metrics_are_told_to_peers_of_the_configured_networks_and_to_this_host() {
+    let networks = |networks: &[&str]| Some(networks.iter().map(|network| network.parse().unwrap()).collect());
+    for (scrape_networks, permitted, refused) in [
+        (None, &["192.0.2.1:1", "127.0.0.6:1"][..], &[][..]),
+        (
+            networks(&[]),
+            &["127.0.0.1:1", "[::1]:1"],
+            &["127.0.0.6:1", "192.0.2.1:1", "[2001:db8::1]:1"],
+        ),
+        (
+            networks(&["10.0.0.0/8", "2001:db8::/32"]),
+            &["127.0.0.1:1", "10.1.2.3:1", "[::ffff:10.1.2.3]:1", "[2001:db8::1]:1"],
+            &["192.0.2.1:1", "127.0.0.6:1"],
+        ),
+    ] {
+        let statuses = permitted
+            .iter()
+            .map(|peer| (peer, 200))
+            .chain(refused.iter().map(|peer| (peer, 403)));
+        for (peer, status) in statuses {
+            let handlers = Handlers {
+                scrape_networks: scrape_networks.clone(),
+                ..handlers(&Readiness::default())
+            };
+            let router = Routes::probes(handlers).into_router();
+            for (path, status) in [("/metrics", status), ("/livez", 200)] {
+                let caller = Caller::new(peer.parse().unwrap());
+                let answer = answer(router.clone(), caller, request(Method::GET, path))
+                    .await
+                    .unwrap();
+                assert_eq!(answer.status().as_u16(), status, "{scrape_networks:?} {peer} {path}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The keys `listen` and `admin`: the ports, and the protocols of each.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use super::Config;
 use crate::base::yaml::field::Field;
 use crate::base::yaml::forms::{self, Schema};
+use crate::daemon::admin::ScrapeNetworks;
 use crate::net::listen_conflicts::collide;
 use crate::net::listener;
 use crate::net::tls::Mode;
@@ -84,14 +86,39 @@ impl From<PortForm> for Port {
     }
 }
 
+/// Reads a word, or a list of networks.
+pub(super) fn scrape_networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ScrapeNetworks, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename = "any of")]
+    enum Peers {
+        #[serde(rename = "a single value", deserialize_with = "forms::one::<ScrapePeers, _>")]
+        Word(ScrapeNetworks),
+        #[serde(rename = "a list", deserialize_with = "forms::list::<forms::Network, _, _>")]
+        Networks(Vec<IpNet>),
+    }
+    Ok(match Peers::deserialize(deserializer)? {
+        Peers::Word(peers) => peers,
+        Peers::Networks(networks) => Some(networks.into()),
+    })
+}
+
 forms::forms! {
     pub(super) LocalAddress: SocketAddr = local_address, forms::ADDRESS;
+    ScrapePeers: ScrapeNetworks = scrape_peers, Schema::Words(&["all", "loopback"]);
     ProxyProtocol: bool = is_required, Schema::Words(&["off", "required"]);
 }
 
 fn local_address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse()
         .map_err(|_| "expected IP:port such as `0.0.0.0:8080` or `[::]:8080`")
+}
+
+fn scrape_peers(text: &str) -> Result<ScrapeNetworks, &'static str> {
+    match text {
+        "all" => Ok(None),
+        "loopback" => Ok(Some(Arc::default())),
+        _ => Err("expected `all`, `loopback` or a list of networks"),
+    }
 }
 
 fn is_required(text: &str) -> Result<bool, &'static str> {

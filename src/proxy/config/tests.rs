@@ -32,6 +32,7 @@ listen:
     reuse_port: true
     refusals: auto
 admin: "127.0.0.1:1090"
+admin_scrape: [10.0.0.0/8]
 access:
   mode: enforce
   cleartext: allow
@@ -235,6 +236,7 @@ fn every_key_is_read() {
     let expected = Config {
         listen: vec![address("127.0.0.1:1080"), address("[::1]:0"), behind_a_balancer],
         admin: "127.0.0.1:1090".parse().unwrap(),
+        admin_scrape: Some(["10.0.0.0/8".parse().unwrap()].into()),
         access: access::everything(),
         allowlist: Allowlist {
             report_only: false,
@@ -320,7 +322,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
 fn access_targets_and_tunnel_limits_change_without_a_restart() {
     let default = Config::default();
     let full = Config::parse(FULL).unwrap();
-    let all = ["listen", "admin", "timeouts", "drain"];
+    let all = ["listen", "admin", "admin_scrape", "timeouts", "drain"];
     assert_eq!(default.changes_needing_restart(&full), all);
     let live = Config {
         access: full.access.clone(),

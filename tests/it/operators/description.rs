@@ -259,7 +259,7 @@ fn is_described(answer: &Response, method: &str, route: &str, document: &Value) 
 #[test]
 fn every_answer_that_is_described_is_given() {
     let (one, other) = (Target::listen(), Target::listen());
-    let server = two_targets(&one, &other, "");
+    let server = two_targets(&one, &other, "admin_scrape: loopback\n");
     let document = document(&server);
     let _open = server.tunnel("one:22", &one);
     let id = all(&server, 1)[0].tunnel_id.clone();

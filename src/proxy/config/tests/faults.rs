@@ -35,6 +35,14 @@ fn a_value_of_the_wrong_kind_is_a_fault() {
         ("- a", "line 1: expected a map (found a list)"),
         ("admin", "line 1: expected a map (found a single value)"),
         ("drain: 5s", "line 1: drain: expected a map (found a single value)"),
+        (
+            "admin_scrape: none",
+            "line 1: admin_scrape: expected `all`, `loopback` or a list of networks (found `none`)",
+        ),
+        (
+            "admin_scrape: [10.0.0.1]",
+            "line 1: admin_scrape[0]: expected a network such as `10.0.0.0/8` or `fd00::/8` (found `10.0.0.1`)",
+        ),
         ("admin: []", "line 1: admin: expected a single value (found a list)"),
         (
             "timeouts:\n  request_header:\n    - 1s",
@@ -61,7 +69,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "tsl: {}\n",
-            "line 1: tsl: unknown key; did you mean `tls`? Known here: tls, listen, admin, access, allowlist, limits, ssh_only, \
+            "line 1: tsl: unknown key; did you mean `tls`? Known here: tls, listen, admin, admin_scrape, access, allowlist, limits, ssh_only, \
              timeouts, drain",
         ),
         (
@@ -70,7 +78,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "\n\"\\e[1m\": 1",
-            "line 2: \\u{1b}[1m: unknown key; known here: tls, listen, admin, access, allowlist, limits, ssh_only, timeouts, drain",
+            "line 2: \\u{1b}[1m: unknown key; known here: tls, listen, admin, admin_scrape, access, allowlist, limits, ssh_only, timeouts, drain",
         ),
         (
             "drain:\n  delay: 1s\n  delay: 1s\n",
