@@ -233,6 +233,31 @@ fn of_two_lists_of_one_authority_the_newer_one_counts() {
     );
 }
 
+/// The verifier would refuse every certificate of the authority.
+#[test]
+fn a_list_that_another_key_of_the_same_name_has_signed_is_a_fault() {
+    let (files, stranger) = (Files::new(), Files::new());
+    let (own, foreign) = (files.list(1, &[6], [2020, 2090]), stranger.list(2, &[], [2021, 2090]));
+    let fault = |line: usize| {
+        format!(
+            "crl: line {line}: the revocation list of CN=authority is not signed by the key that CN=authority has in ca"
+        )
+    };
+    assert_eq!(files.said(&files.with_lists(&foreign)), (vec![fault(1)], vec![]));
+    // It is the newer one.
+    let second = 1 + own.lines().count();
+    assert_eq!(
+        files.said(&files.with_lists(&format!("{own}{foreign}"))),
+        (vec![fault(second)], vec![])
+    );
+    // An authority with two keys, of which one has signed it.
+    files.write("ca", &format!("{}{}", stranger.authority.pem(), files.authority.pem()));
+    assert_eq!(files.said(&files.with_lists(&own)), (vec![], vec![]));
+    // An intermediate authority may have signed it.
+    files.write("ca", &files.made(&named("other")).pem);
+    assert_eq!(files.said(&files.with_lists(&own)), (vec![], vec![]));
+}
+
 #[test]
 fn certificates_are_remarked_on_before_and_after_their_time() {
     let files = Files::new();

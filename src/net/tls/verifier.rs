@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, SignatureVerificationAlgorithm};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::crl::{Crl, SelectedCrls, choose};
 use super::files::{ALWAYS, FileError, FileWarning, PemFile};
@@ -35,6 +37,10 @@ pub(super) fn client_verifier(
         (roots, chosen) => return Err(roots.err().into_iter().flatten().chain(chosen.err()).collect()),
     };
     if let Some(file) = list {
+        let foreign = of_other_keys(&chosen, (authorities, file), &provider);
+        if !foreign.is_empty() {
+            return Err(foreign);
+        }
         remark(settings.crl_expired, file, &chosen, cautions);
     }
     let ders: Vec<_> = chosen.lists.iter().map(|list| list.der.clone()).collect();
@@ -84,6 +90,45 @@ fn lists(file: &PemFile) -> Result<SelectedCrls, FileError> {
         lists.push(Crl::parse(line, der).ok_or_else(|| file.fault_at(line, "the revocation list is damaged"))?);
     }
     choose(lists).map_err(|(line, reason)| file.fault_at(line, reason))
+}
+
+/// Finds the lists with the name of an authority whose key has not signed them: the verifier would refuse every certificate of
+/// it. A list of another name may be that of an intermediate authority, which only clients show.
+fn of_other_keys(
+    chosen: &SelectedCrls,
+    (authorities, file): (&PemFile, &PemFile),
+    provider: &CryptoProvider,
+) -> Vec<FileError> {
+    let ders = authorities.items::<CertificateDer<'static>>().unwrap_or_default();
+    let roots: Vec<_> = ders.iter().filter_map(|(_, der)| parse(der)).collect();
+    let algorithms = provider.signature_verification_algorithms.all;
+    let is_foreign = |list: &&Crl| {
+        let Ok((_, read)) = CertificateRevocationList::from_der(&list.der) else {
+            return false;
+        };
+        let (message, signature) = (read.tbs_cert_list.as_ref(), read.signature_value.as_ref());
+        let has_signed = |root: &X509Certificate<'_>| {
+            let key = root.public_key().subject_public_key.as_ref();
+            let verifies = |algorithm: &&dyn SignatureVerificationAlgorithm| {
+                algorithm.verify_signature(key, message, signature).is_ok()
+            };
+            // Whatever a weak key has signed, a remark says that its certificates are refused.
+            algorithms.iter().any(verifies) || weak_bits(root).is_some()
+        };
+        let mut issuers = roots
+            .iter()
+            .filter(|root| root.subject().as_raw() == read.issuer().as_raw())
+            .peekable();
+        issuers.peek().is_some() && !issuers.any(has_signed)
+    };
+    let fault = |list: &Crl| {
+        let (issuer, path) = (&list.issuer, authorities.path.display());
+        file.fault_at(
+            list.line,
+            format!("the revocation list of {issuer} is not signed by the key that {issuer} has in {path}"),
+        )
+    };
+    chosen.lists.iter().filter(is_foreign).map(fault).collect()
 }
 
 fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &SelectedCrls, cautions: &mut Vec<FileWarning>) {
