@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::base::authority::Authority;
-use crate::tunnel::dial::{self, Upstream, dial};
+use crate::tunnel::dial::{self, DialError, Upstream, dial};
 use crate::tunnel::outcome::RefusalReason;
 
 /// The SSH server, as `--to` has it.
@@ -122,11 +122,11 @@ impl TargetDialer {
         };
         let dialled = dial(&addresses, 0, &options).await;
         match &dialled {
-            Err(refusal) => self.fails(&refusal.phrase().to_string()),
+            Err(error) => self.fails(&reason(error)),
             Ok(_) if self.fault.lock().recovered() => info!("the target {} can be reached again", self.to),
             Ok(_) => {}
         }
-        dialled
+        dialled.map_err(|error| error.reason)
     }
 
     /// Returns the target's addresses now. Where a name has none, the log says why.
@@ -188,6 +188,14 @@ impl TargetDialer {
     }
 }
 
+/// Why a dial has failed. The phrases of a refusal are those of a proxy, and name no error of the system.
+fn reason(error: &DialError) -> String {
+    match error.errno.filter(|_| error.reason != RefusalReason::TargetRefused) {
+        Some(errno) => format!("the target cannot be reached: {errno}"),
+        None => error.reason.phrase().to_string(),
+    }
+}
+
 /// Whether a connection to `target` arrives at a port that is bound at `own_addr`, as far as the addresses tell.
 pub(super) fn is_self(target: SocketAddr, own_addr: SocketAddr) -> bool {
     let (to, at) = (target.ip().to_canonical(), own_addr.ip().to_canonical());
@@ -210,6 +218,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use rustix::io::Errno;
     use tokio::net::TcpListener;
     use tokio::task::JoinSet;
     use tokio::time::sleep;
@@ -250,6 +259,30 @@ mod tests {
             "a b:22",
         ] {
             assert!(text.parse::<TargetAddr>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_log_says_why_a_dial_has_failed_by_the_error_of_the_system() {
+        for (refusal, errno, expected) in [
+            (
+                RefusalReason::OutOfSockets,
+                Some(Errno::MFILE),
+                "the target cannot be reached: Too many open files (os error 24)",
+            ),
+            (
+                RefusalReason::TargetUnreachable,
+                Some(Errno::PERM),
+                "the target cannot be reached: Operation not permitted (os error 1)",
+            ),
+            (
+                RefusalReason::TargetRefused,
+                Some(Errno::CONNREFUSED),
+                "the target refused the connection",
+            ),
+            (RefusalReason::DialTimeout, None, "the target did not answer in time"),
+        ] {
+            assert_eq!(reason(&DialError { reason: refusal, errno }), expected);
         }
     }
 

@@ -19,7 +19,7 @@ pub(crate) fn check(file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
         return Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).into());
     };
     let report = Configuration::check(&file)?;
-    report.lines().for_each(|(_, line)| to_stderr(line));
+    report.lines().for_each(to_stderr);
     print(format!("{}: ok\n", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -72,7 +72,7 @@ impl ClientFlags {
         let mut place = String::new();
         if let Some(file) = file {
             let (configuration, report) = Configuration::read(&file, is_demanded)?;
-            report.lines().for_each(|(_, line)| to_stderr(line));
+            report.lines().for_each(to_stderr);
             if let Some(entry) = configuration.entry(target)
                 && let Some(proxy) = &entry.proxy
             {

@@ -17,7 +17,7 @@ use super::open_tunnels::request_info::{Id, RequestInfo, SshPeers, WOULD_BE_REFU
 use crate::base::text::excerpt;
 use crate::net::tls::{self, CertificateNames, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
-use crate::tunnel::dial::Upstream;
+use crate::tunnel::dial::{DialError, Upstream};
 use crate::tunnel::direction::Direction;
 use crate::tunnel::drain::TunnelGuard;
 use crate::tunnel::metrics::{Metrics, TargetSeries};
@@ -118,9 +118,10 @@ impl<'a> RequestRecord<'a> {
     }
 
     /// The end of the dial of one of those endpoints, which took that long.
-    pub fn dialled(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream, &RefusalReason>) {
+    pub fn dialled(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream, &DialError>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
         self.info.dial_ms = millis(took);
+        self.info.dial_error = result.err().and_then(|error| error.errno);
         self.info.upstream = result.ok().map(|upstream| upstream.address);
         let [_, local] = &mut self.info.locals;
         *local = result.ok().map(|upstream| upstream.local);

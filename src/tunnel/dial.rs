@@ -4,12 +4,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustix::io::Errno;
+pub use rustix::io::Errno;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use crate::net::socket;
-use crate::tunnel::outcome::RefusalReason;
+use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// The longest that a dial may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,27 +33,53 @@ pub struct Upstream {
     pub local: SocketAddr,
 }
 
+/// Why no address could be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DialError {
+    /// The refusal of the request.
+    pub reason: RefusalReason,
+    /// The system's error at the last address; `None` where there was none, as at the deadline.
+    pub errno: Option<Errno>,
+}
+
+impl From<RefusalReason> for DialError {
+    fn from(reason: RefusalReason) -> Self {
+        Self { reason, errno: None }
+    }
+}
+
+impl From<DialError> for Refusal {
+    fn from(error: DialError) -> Self {
+        error.reason.into()
+    }
+}
+
 /// Tries the addresses in turn, beginning with the one at `start` (modulo their number), until one connects.
 ///
 /// The caller spreads the load by counting `start` up. Dropping the future ends the attempt that is in progress.
 ///
 /// # Errors
-/// The refusal for the last address, if all of them failed.
-pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> Result<Upstream, RefusalReason> {
+/// That of the last address, if all of them failed.
+pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> Result<Upstream, DialError> {
     let deadline = Instant::now() + options.dial;
-    let mut refusal = RefusalReason::NoEndpoint;
+    let mut last = DialError::from(RefusalReason::NoEndpoint);
     for address in in_turn(addresses, start) {
         let try_deadline = deadline.min(Instant::now() + options.dial_try);
         match timeout_at(try_deadline, connect(address, options)).await {
             Ok(Ok(upstream)) => return Ok(upstream),
-            Ok(Err(error)) => refusal = classify(&error),
-            Err(_) => refusal = RefusalReason::DialTimeout,
+            Ok(Err(error)) => {
+                last = DialError {
+                    reason: classify(&error),
+                    errno: Errno::from_io_error(&error),
+                };
+            }
+            Err(_) => last = RefusalReason::DialTimeout.into(),
         }
         if Instant::now() >= deadline {
             break;
         }
     }
-    Err(refusal)
+    Err(last)
 }
 
 fn in_turn(addresses: &[SocketAddr], start: usize) -> impl Iterator<Item = SocketAddr> {
@@ -176,10 +202,18 @@ mod tests {
 
     #[tokio::test]
     async fn each_failure_has_its_refusal() {
+        let error = |reason, errno| DialError { reason, errno };
         let refused = dial(&[closed().await], 0, &OPTIONS).await.unwrap_err();
-        assert_eq!(refused, RefusalReason::TargetRefused);
+        assert_eq!(refused, error(RefusalReason::TargetRefused, Some(Errno::CONNREFUSED)));
+        // No TCP connection leads to an address of all.
+        let broadcast = "127.255.255.255:22".parse().unwrap();
+        let unreachable = dial(&[broadcast], 0, &OPTIONS).await.unwrap_err();
+        assert_eq!(
+            unreachable,
+            error(RefusalReason::TargetUnreachable, Some(Errno::NETUNREACH))
+        );
         let none = dial(&[], 7, &OPTIONS).await.unwrap_err();
-        assert_eq!(none, RefusalReason::NoEndpoint);
+        assert_eq!(none, error(RefusalReason::NoEndpoint, None));
         for (errno, refusal) in [
             (Errno::MFILE, RefusalReason::OutOfSockets),
             (Errno::ADDRNOTAVAIL, RefusalReason::OutOfSockets),
@@ -211,7 +245,7 @@ mod tests {
         };
         assert_eq!(
             dial(&[blackhole], 0, &options).await.unwrap_err(),
-            RefusalReason::DialTimeout
+            RefusalReason::DialTimeout.into()
         );
         assert_eq!(dial(&[blackhole, open], 0, &options).await.unwrap().address, open);
     }

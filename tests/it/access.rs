@@ -46,6 +46,7 @@ fn fields(client: Value) -> Value {
         "bytes_received": 0,
         "duration_ms": null,
         "dial_ms": null,
+        "dial_error": "",
         "client.rtt_ms": null,
         "client.retransmits": null,
         "upstream.rtt_ms": null,
@@ -142,7 +143,10 @@ fn no_field_is_both_a_value_and_the_prefix_of_another() {
 #[test]
 fn a_refusal_has_a_line_with_every_field() {
     let closed = Closed::bind();
-    let mut server = Server::with(&Settings::new(&allow(&[("[fd00::1]:22", closed.address())])));
+    // No TCP connection leads to an address of all.
+    let broadcast = "127.255.255.255:22".parse().unwrap();
+    let targets = [("[fd00::1]:22", closed.address()), ("broadcast:22", broadcast)];
+    let mut server = Server::with(&Settings::new(&allow(&targets)));
     let refusals = [
         (
             request("[FD00::1]:22"),
@@ -154,6 +158,19 @@ fn a_refusal_has_a_line_with_every_field() {
                 "status": 502,
                 "reason": "target_refused",
                 "closed_by": "target",
+                "dial_error": "Connection refused (os error 111)",
+            }),
+        ),
+        (
+            request("broadcast:22"),
+            json!({
+                "server.address": "broadcast",
+                "server.port": 22,
+                "target.namespace": "static",
+                "target.service": "broadcast:22",
+                "status": 502,
+                "reason": "target_unreachable",
+                "dial_error": "Network is unreachable (os error 101)",
             }),
         ),
         (

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::harness::CONFIRMATION;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Server, Settings};
+use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
 
 /// The password is `correct`: made by htpasswd(1).
@@ -79,6 +79,31 @@ fn a_line_of_the_file_opens_a_target_and_its_removal_ends_the_tunnel() {
     assert_eq!(
         ask(&server, &basic("alice", "correct")),
         "HTTP/1.1 407 the user or the password is wrong"
+    );
+}
+
+#[test]
+fn a_faulty_file_of_users_is_one_line_of_the_log_which_says_its_level_once() {
+    let folder = TempDir::new().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, "alice:plain\n").unwrap();
+    let settings = Settings::new(&format!(
+        "access: {{mode: enforce, users: {{file: {}}}}}\n",
+        users.display()
+    ));
+    let mut serve = Process::spawn(switchboard(&["serve", "--config", settings.path()]));
+    let mut log = Vec::new();
+    while log.last().is_none_or(|line: &String| !line.contains("admin port ")) {
+        log.push(serve.stderr.next().unwrap());
+    }
+    let path = users.display().to_string();
+    let named: Vec<_> = log.iter().filter(|line| line.contains(&path)).collect();
+    let [line] = *named else { panic!("{log:#?}") };
+    assert!(line.contains("ERROR") && line.contains("line 1: "), "{line}");
+    assert!(
+        !log.iter()
+            .any(|line| line.contains("warning: ") || line.contains("error: ")),
+        "{log:#?}"
     );
 }
 

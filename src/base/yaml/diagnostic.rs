@@ -51,7 +51,8 @@ impl fmt::Display for Position {
     }
 }
 
-/// One finding of a configuration. Prints as `12:15: error: limits.tunnel.download: expected …`.
+/// One finding of a configuration. Prints as `12:15: error: limits.tunnel.download: expected …`, and with `{:#}` without its
+/// severity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Its weight.
@@ -69,7 +70,9 @@ impl fmt::Display for Diagnostic {
         if let Some(position) = self.position {
             write!(f, "{position}: ")?;
         }
-        write!(f, "{}: ", self.severity)?;
+        if !f.alternate() {
+            write!(f, "{}: ", self.severity)?;
+        }
         if !self.key.is_empty() {
             write!(f, "{}: ", self.key)?;
         }
@@ -115,16 +118,23 @@ impl Report {
         self.findings.iter()
     }
 
-    /// The findings as lines, each with its severity.
-    pub fn lines(&self) -> impl Iterator<Item = (Severity, String)> {
-        self.iter().map(|finding| {
-            let line = match &self.file {
-                Some(file) if finding.position.is_some() => format!("{}:{finding}", escaped(file)),
-                Some(file) => format!("{}: {finding}", escaped(file)),
-                None => finding.to_string(),
-            };
-            (finding.severity, line)
-        })
+    /// The findings as lines.
+    pub fn lines(&self) -> impl Iterator<Item = String> {
+        self.iter().map(|finding| format!("{}{finding}", self.place(finding)))
+    }
+
+    /// The findings as lines of a log, each with its severity, which is not in the text.
+    pub fn log_lines(&self) -> impl Iterator<Item = (Severity, String)> {
+        let line = |finding: &Diagnostic| format!("{}{finding:#}", self.place(finding));
+        self.iter().map(move |finding| (finding.severity, line(finding)))
+    }
+
+    /// The file, as a finding of it begins.
+    fn place(&self, finding: &Diagnostic) -> String {
+        let space = if finding.position.is_some() { "" } else { " " };
+        let file = self.file.as_ref();
+        file.map(|file| format!("{}:{space}", escaped(file)))
+            .unwrap_or_default()
     }
 
     /// The findings as an object with the keys `ok` and `findings`; docs/configuration.md describes it.
@@ -148,7 +158,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (_, line)) in self.lines().enumerate() {
+        for (index, line) in self.lines().enumerate() {
             if index > 0 {
                 f.write_str("\n")?;
             }
@@ -262,6 +272,15 @@ mod tests {
         );
         let unreadable = Report::unreadable("a", "cannot be read".to_owned());
         assert_eq!(unreadable.to_string(), "a: error: cannot be read");
+        let logged = [
+            unreadable.log_lines().next(),
+            some().finish(Some("a"), ()).unwrap_err().log_lines().nth(1),
+        ];
+        let expected = [
+            (Severity::Error, "a: cannot be read".to_owned()),
+            (Severity::Warning, "a:3:8: admin: second".to_owned()),
+        ];
+        assert_eq!(logged, expected.map(Some));
     }
 
     #[test]

@@ -103,6 +103,13 @@ impl<'a> Field<'a> {
         self.report(self.findings.dispensable(), reason);
     }
 
+    /// Reports a fault that only `check` refuses the configuration for: a process reports it at each reading of the file.
+    pub(crate) fn fault_of_a_check(&self, reason: impl Into<String>) {
+        if self.findings.dispensable() == Severity::Error {
+            self.fault(reason);
+        }
+    }
+
     /// Reports what the author of the configuration may want to know. It is accepted.
     pub(crate) fn note(&self, reason: impl Into<String>) {
         self.report(Severity::Note, reason);

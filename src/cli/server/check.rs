@@ -61,7 +61,7 @@ pub(crate) fn check(options: Check) -> anyhow::Result<ExitCode> {
     match options.format {
         Format::Json => print(format!("{:#}\n", report.json()))?,
         Format::Text => {
-            report.lines().for_each(|(_, line)| to_stderr(line));
+            report.lines().for_each(to_stderr);
             if is_ok {
                 let name = if is_stdin { STDIN.into() } else { file.to_string_lossy() };
                 print(format!("{name}: ok\n"))?;

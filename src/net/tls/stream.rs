@@ -107,7 +107,8 @@ impl State {
             }
             self.connection.read_tls(&mut encrypted)?;
             let news = self.connection.process_new_packets();
-            let news = news.map_err(session_error)?;
+            // Of a few faults rustls makes no alert. A close_notify in its place would say that the session has ended in order.
+            let news = news.inspect_err(|_| self.sent_end = true).map_err(session_error)?;
             self.plaintext = news.plaintext_bytes_to_read();
             self.peer_has_ended = news.peer_has_closed();
         }

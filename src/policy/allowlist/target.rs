@@ -306,13 +306,13 @@ impl Target {
     ///
     /// # Errors
     /// The error of `work`, or [`RefusalReason::NotAllowed`].
-    pub async fn while_listed<T>(
+    pub async fn while_listed<T, E: From<RefusalReason>>(
         &self,
-        work: impl Future<Output = Result<T, RefusalReason>>,
-    ) -> Result<T, RefusalReason> {
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         tokio::select! {
             biased;
-            () = self.removed() => Err(RefusalReason::NotAllowed),
+            () = self.removed() => Err(RefusalReason::NotAllowed.into()),
             done = work => done,
         }
     }

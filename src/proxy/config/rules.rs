@@ -144,7 +144,7 @@ fn users(options: &access::Options, access: &Field<'_>) {
         field.warning(format!("{}: {weakness}", path.display()));
     }
     for fault in users.err().unwrap_or_default() {
-        field.dispensable_fault(format!("{}: {fault}", path.display()));
+        field.fault_of_a_check(format!("{}: {fault}", path.display()));
     }
 }
 

@@ -15,6 +15,7 @@ use crate::net::sock_diag::SocketAddrs;
 use crate::net::tls::ClientTls;
 use crate::policy::access::User;
 use crate::policy::allowlist::Target;
+use crate::tunnel::dial::Errno;
 use crate::tunnel::outcome::Side;
 use crate::tunnel::ssh::identification::Software;
 
@@ -39,6 +40,8 @@ pub struct RequestInfo {
     pub node: Box<str>,
     /// Milliseconds of the dial. 0 when nothing was dialled.
     pub dial_ms: f64,
+    /// The system's error of a dial that failed.
+    pub dial_error: Option<Errno>,
     /// The TLS session.
     pub tls: Option<Arc<ClientTls>>,
     /// The user of the request.
@@ -77,6 +80,7 @@ impl RequestInfo {
             upstream: None,
             node: Box::default(),
             dial_ms: 0.0,
+            dial_error: None,
             tls: None,
             user: None,
             claimed: None,

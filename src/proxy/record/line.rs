@@ -13,6 +13,7 @@ use crate::net::tls::CertificateNames;
 use crate::policy::access::User;
 use crate::policy::allowlist::Target;
 use crate::proxy::open_tunnels::request_info::{Id, RequestInfo};
+use crate::tunnel::dial::Errno;
 use crate::tunnel::outcome::{Malformed, Outcome, RefusalReason};
 use crate::tunnel::ssh::identification::Software;
 
@@ -71,6 +72,8 @@ pub(super) struct AccessLine<'a> {
     pub(super) bytes_received: u64,
     pub(super) duration_ms: f64,
     pub(super) dial_ms: f64,
+    #[serde(serialize_with = "or_empty")]
+    pub(super) dial_error: Option<Errno>,
     #[serde(rename = "client.rtt_ms")]
     pub(super) client_rtt_ms: f64,
     #[serde(rename = "client.retransmits")]
@@ -127,6 +130,7 @@ impl<'a> AccessLine<'a> {
             service: target.map_or("", |id| &id.service),
             duration_ms: millis(facts.accepted.elapsed()),
             dial_ms: facts.dial_ms,
+            dial_error: facts.dial_error,
             answered: AnswerKind::Http,
             tunnel_id: Some(facts.id),
             ..Self::without_facts(event, outcome, 1)

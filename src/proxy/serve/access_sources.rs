@@ -119,9 +119,10 @@ fn issuers_of(issuers: &[access::Issuer]) -> Option<Arc<oidc::Issuers>> {
 
 fn users_of(options: &access::UserFileOptions, shared: &Arc<Shared>) -> UserFile {
     let access = Arc::clone(&shared.access);
+    let what = format!("the users of {}", options.file.display());
     follow_users(options, move |users, found| {
         match &found {
-            Ok(found) => log_unread(found, "the users"),
+            Ok(found) => log_unread(found, &what),
             Err(error) => warn!("the file of users was {error}: they stay as they were"),
         }
         if found == Ok(ReloadResult::Loaded) {

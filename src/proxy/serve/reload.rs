@@ -149,9 +149,9 @@ impl Reload {
     }
 }
 
-/// Logs every finding, as `switchboard check` prints it.
+/// Logs every finding, as `switchboard check` prints it but for its severity, which is the line's level.
 pub(super) fn log(report: &Report) {
-    for (severity, line) in report.lines() {
+    for (severity, line) in report.log_lines() {
         match severity {
             Severity::Error => error!("{line}"),
             Severity::Warning => warn!("{line}"),

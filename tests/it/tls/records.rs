@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
-use rustls::{AlertDescription, Error};
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use rustls::{AlertDescription, ConnectionTrafficSecrets, Error, StreamOwned};
 
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
@@ -103,6 +104,38 @@ fn a_broken_record_under_http_2_gets_its_alert_too() {
         proxy.settles("connect_requests_total{code=\"499\",reason=\"tls_record\"}", count);
     }
     proxy.settles("connections_active", 0.0);
+}
+
+/// Encrypted as it should be, but of no content type (RFC 8446 section 5.4): rustls makes no alert of that.
+#[test]
+fn a_malformed_record_that_has_no_alert_gets_no_close_notify() {
+    let (authority, target) = (Authority::new(), Target::listen());
+    let proxy = Proxy::start(&(tls(&authority, false) + &allow(&[("devbox:22", target.address())])));
+    let mut extractable = (*config(&authority, None)).clone();
+    extractable.enable_secret_extraction = true;
+    let mut client = connect(proxy.public(), &extractable.into(), "127.0.0.1").unwrap();
+    open(&mut client, "devbox:22");
+    let mut service = target.accept();
+    let StreamOwned { conn, mut sock } = client;
+    let (sequence, secrets) = conn.dangerous_extract_secrets().unwrap().tx;
+    let ConnectionTrafficSecrets::Aes128Gcm { key, iv } = secrets else {
+        panic!("another cipher suite")
+    };
+    let mut nonce: [u8; 12] = iv.as_ref().try_into().unwrap();
+    for (byte, other) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
+        *byte ^= other;
+    }
+    let (mut record, header) = (vec![0; 3], [23, 3, 3, 0, 19]);
+    let key = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, key.as_ref()).unwrap());
+    let nonce = Nonce::assume_unique_for_key(nonce);
+    key.seal_in_place_append_tag(nonce, Aad::from(header), &mut record)
+        .unwrap();
+    sock.write_all(&[&header, &*record].concat()).unwrap();
+    let mut end = Vec::new();
+    sock.read_to_end(&mut end).unwrap();
+    assert!(end.is_empty(), "a close_notify: {end:?}");
+    service.expect_reset();
+    proxy.settles("tunnels_closed_total{by=\"client\",reason=\"corrupted\"}", 1.0);
 }
 
 /// A client that gives up, as one does that finds a fault of its own.

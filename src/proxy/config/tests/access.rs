@@ -284,9 +284,12 @@ fn a_file_that_is_missing_is_a_fault_for_check_and_a_warning_for_serve() {
          - {issuer: j, audiences: [a], jwks: https://a/keys, ca: /no/ca}\n",
     );
     for (purpose, severity) in [(Purpose::Serve, "warning"), (Purpose::Check, "error")] {
-        let places = ["3:17", "4:43", "6:41", "7:61"];
-        let keys = ["users.file", "kubernetes.kubeconfig", "oidc[0].jwks", "oidc[1].ca"];
-        let lines = said(&text, purpose);
+        // A process that serves tells of the users at each reading of their file.
+        let told = usize::from(purpose == Purpose::Serve);
+        let places = &["3:17", "4:43", "6:41", "7:61"][told..];
+        let keys = &["users.file", "kubernetes.kubeconfig", "oidc[0].jwks", "oidc[1].ca"][told..];
+        let mut lines = said(&text, purpose);
+        lines.retain(|line| !line.contains("one space"));
         assert_eq!(lines.len(), keys.len(), "{lines:?}");
         for ((line, place), key) in lines.iter().zip(places).zip(keys) {
             let start = format!("{place}: {severity}: access.{key}: ");
