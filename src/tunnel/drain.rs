@@ -225,9 +225,11 @@ impl Drain {
         self.deadline(tunnel().id).await;
         if let Phase::Closing { started: since, spread } = self.phase() {
             let TunnelState {
-                id: number, last_moved, ..
+                id: number,
+                last_active,
+                ..
             } = tunnel();
-            let idle = last_moved.elapsed() >= IDLE;
+            let idle = last_active.elapsed() >= IDLE;
             let closes = since + spread.mul_f64(close_offset(number, idle));
             timeout_at(closes, self.clone().ended()).await.ok();
         }
@@ -384,7 +386,7 @@ fn spread_evenly(number: u64) -> f64 {
 
 /// The locks of the waits for a drain.
 const PARTS: usize = 16;
-/// A tunnel without a byte for this long is idle.
+/// A tunnel without an active minute for this long is idle.
 const IDLE: Duration = Duration::from_secs(60);
 /// The part of the spread in which idle tunnels close.
 const IDLE_PART: f64 = 0.1;

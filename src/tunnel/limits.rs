@@ -101,7 +101,7 @@ pub struct TargetLimits {
     pub caps: TargetCaps,
     /// Whether no further tunnel may be opened.
     pub is_closed: bool,
-    /// The longest silence of its tunnels, where `Some(None)` is unlimited; `None` leaves the default.
+    /// The longest idle time of its tunnels, where `Some(None)` is unlimited; `None` leaves the default.
     pub idle: Option<Option<Duration>>,
     /// Whether both sides of its tunnels must begin with an SSH identification.
     pub ssh_only: bool,

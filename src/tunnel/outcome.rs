@@ -61,7 +61,7 @@ pub struct Close {
 pub enum CloseReason {
     /// Both sides finished.
     Eof,
-    /// No byte moved for the idle timeout, or for the half-closed timeout after one side had finished.
+    /// No minute was active for the idle timeout, or no byte moved for the half-closed timeout after one side had finished.
     Idle,
     /// A side reset its connection; the reset was passed on.
     Reset,

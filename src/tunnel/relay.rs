@@ -5,12 +5,12 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 pub use self::config::{DirectionLimits, EarlyData, OnClose, Options, RelayConfig, Resources, Transports};
 use self::copy::Flow;
 pub use self::failure::Failure;
-use self::half_close::{SILENCE_TIMEOUT, silence};
+use self::half_close::{SILENCE_TIMEOUT, idle, silence};
 pub use self::prefix::InspectPrefix;
 use self::prefix::Prefix;
 use self::pump::Pump;
@@ -224,7 +224,7 @@ async fn until_both_end(
     let (finished, first) = tokio::select! {
         finished = upload.run() => (finished, Side::Client),
         finished = download.run() => (finished, Side::Target),
-        close = silence(terms.meter, terms.options.idle, Instant::now()) => return close,
+        close = idle(terms) => return close,
     };
     if let Err(failure) = finished {
         return failure.into();
@@ -242,8 +242,7 @@ async fn half_closed(
     first: Side,
     terms: &RelayConfig<'_>,
 ) -> Close {
-    let half_closed = terms.options.half_closed;
-    let mut timeout = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
+    let mut timeout = terms.options.half_closed;
     let is_resumable = terms.is_resumable();
     if is_resumable {
         timeout = timeout.min(SILENCE_TIMEOUT);
@@ -255,7 +254,8 @@ async fn half_closed(
             Err(failure) => failure,
         },
         failure = ended.reader_failed() => failure,
-        close = silence(terms.meter, Some(timeout), Instant::now()) => return if is_resumable { eof(first) } else { close },
+        close = idle(terms) => return close,
+        close = silence(terms.meter, timeout) => return if is_resumable { eof(first) } else { close },
     };
     match first {
         Side::Client => {

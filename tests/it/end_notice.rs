@@ -116,7 +116,7 @@ const ENDINGS: [Ending; 6] = [
     Ending {
         settings: "timeouts: {request_header: 2m, idle: 1s}\n",
         end: |_| {},
-        said: "devbox:22: the proxy ended the session: no byte has moved for the idle timeout",
+        said: "devbox:22: the proxy ended the session: the connection was idle for too long",
         logged: "idle",
     },
     Ending {

@@ -45,7 +45,7 @@ pub enum Sort {
     /// The time since the beginning.
     #[default]
     Age,
-    /// The time without a byte.
+    /// The time since the last active minute.
     Idle,
 }
 
@@ -71,7 +71,7 @@ pub struct Tunnel {
     /// Milliseconds since then.
     #[serde(default)]
     pub age_ms: u64,
-    /// Milliseconds without a byte in either direction.
+    /// Milliseconds since `last_active`.
     #[serde(default)]
     pub idle_ms: u64,
     /// Whether it is used, and not only kept alive: see docs/operations.md.
@@ -406,7 +406,7 @@ pub struct Client {
     /// Bytes from it.
     #[serde(default)]
     pub bytes_received: u64,
-    /// Milliseconds without a byte of any of them.
+    /// Milliseconds since one of them was last active.
     #[serde(default)]
     pub idle_ms: u64,
 }

@@ -30,7 +30,7 @@ pub(crate) struct Annotations {
     /// `max-tunnels`: the most tunnels at once; 0 closes the Service to new ones.
     #[serde(rename = "most_tunnels")]
     pub(crate) max_tunnels: Option<u32>,
-    /// `idle-timeout`: the longest silence of a tunnel.
+    /// `idle-timeout`: the longest idle time of a tunnel.
     #[serde(rename = "idle")]
     pub(crate) idle_timeout: Option<IdleTimeout>,
     /// `allowed-clients`: names of client certificates, one of which a client must have.
@@ -53,7 +53,7 @@ pub(crate) struct Annotations {
     pub(crate) report_activity: Option<Box<Workload>>,
 }
 
-/// The longest silence of a tunnel. An enum, because JSON cannot tell `Some(None)` from `None`.
+/// The longest idle time of a tunnel. An enum, because JSON cannot tell `Some(None)` from `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum IdleTimeout {
     /// No timeout.

@@ -80,8 +80,8 @@ pub(super) struct Changes {
 struct TunnelRow {
     key: String,
     replica: String,
-    /// When the last byte moved, in milliseconds since 1970.
-    moved: u64,
+    /// When it was last active, in milliseconds since 1970.
+    active_at: u64,
     /// Its age and idle time are 0: they change all the time.
     #[serde(flatten)]
     tunnel: Tunnel,
@@ -187,11 +187,11 @@ impl State {
         let changed = self.generation;
         let mut before = std::mem::take(&mut state.tunnels);
         let rows = tunnels.into_iter().map(|mut tunnel| {
-            let moved = now.saturating_sub(tunnel.idle_ms);
+            let active_at = now.saturating_sub(tunnel.idle_ms);
             (tunnel.age_ms, tunnel.idle_ms) = (0, 0);
             let id = tunnel.tunnel_id.clone();
             let row = match before.remove(&id) {
-                // Its last byte is only known to the millisecond of an answer: the bytes say whether there was another one.
+                // Its last activity is only known to the millisecond of an answer: `last_active` says whether there was another one.
                 Some((since, known)) if known.tunnel == tunnel => (since, known),
                 Some(_) | None => {
                     let (key, replica) = (key(name, &id), name.to_owned());
@@ -200,7 +200,7 @@ impl State {
                         TunnelRow {
                             key,
                             replica,
-                            moved,
+                            active_at,
                             tunnel,
                         },
                     )
@@ -433,7 +433,7 @@ mod tests {
         // From before anything was known.
         assert_eq!(told(&state, first - 1), (false, all, keys(&[])));
         assert_eq!(told(&state, first), (false, keys(&[]), keys(&[])));
-        assert_eq!(state.changes_since(0, 0).tunnels[0].moved, 7);
+        assert_eq!(state.changes_since(0, 0).tunnels[0].active_at, 7);
         let mut limited = tunnel("b", 1);
         limited.download.rate = "1MiB/s".to_owned();
         // The age of a tunnel is no change.

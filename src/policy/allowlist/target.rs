@@ -219,7 +219,7 @@ impl Target {
         self.terms.load().limits.tunnel.lifetime
     }
 
-    /// The longest silence of a tunnel that begins now; `None` is unlimited. `default` is that of the process.
+    /// The longest idle time of a tunnel that begins now; `None` is unlimited. `default` is that of the process.
     pub fn idle(&self, default: Option<Duration>) -> Option<Duration> {
         self.terms.load().limits.idle.unwrap_or(default)
     }

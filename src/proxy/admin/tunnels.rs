@@ -48,7 +48,7 @@ fn place(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
         Sort::Rate => sum(open.rates()),
         // Not an age, which would be another one at the next request.
         Sort::Age => u64::MAX - open.facts.id.seq,
-        Sort::Idle => view::millis(open.meter.last_moved().elapsed()),
+        Sort::Idle => view::millis(open.activity().idle),
     };
     (key, open.facts.id.seq)
 }
@@ -160,7 +160,7 @@ pub(super) async fn clients(
         client.tunnels += 1;
         client.bytes_sent += open.meter.bytes(Direction::Download);
         client.bytes_received += open.meter.bytes(Direction::Upload);
-        client.idle_ms = client.idle_ms.min(view::millis(open.meter.last_moved().elapsed()));
+        client.idle_ms = client.idle_ms.min(view::millis(open.activity().idle));
     }
     let place = |client: &Client| (client.tunnels as u64, format!("{} {}", client.address, client.user));
     let Page { items, total, next } = part

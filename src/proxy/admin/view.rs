@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::Instant;
-
 use crate::base::authority::Authority;
 use crate::daemon::admin::api;
 use crate::net::sock_diag::{DiagError, TcpInfo};
@@ -21,13 +19,11 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
     let target = facts.target.as_ref().map(|target| target.id());
     let rates = open.rates();
     let activity = open.activity();
-    let now = Instant::now();
-    let since = |moment| millis(now.saturating_duration_since(moment));
     api::Tunnel {
         tunnel_id: facts.id.to_string(),
         since: rfc3339(open.start.started),
-        age_ms: since(open.start.established),
-        idle_ms: since(open.meter.last_moved()),
+        age_ms: millis(open.start.established.elapsed()),
+        idle_ms: millis(activity.idle),
         is_active: activity.is_active,
         last_active: rfc3339(activity.last_active),
         client_address: facts.client.ip(),

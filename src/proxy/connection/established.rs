@@ -332,7 +332,7 @@ fn forced_close(
     async move {
         let state = || drain::TunnelState {
             id: record.id().seq,
-            last_moved: record.tunnel().meter.last_moved(),
+            last_active: record.tunnel().meter.activity().last_active,
             is_resumable: record.tunnel().open.is_resumable(),
         };
         let taken_back = async {

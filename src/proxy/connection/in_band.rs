@@ -88,7 +88,7 @@ pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
         CloseReason::AccessRevoked => return Phrase::of_target("the user may no longer ssh to ", ""),
         CloseReason::Expired => "the credentials have expired",
         CloseReason::Drained | CloseReason::ResumedElsewhere => return RefusalReason::Draining.phrase(),
-        CloseReason::Idle => "no byte has moved for the idle timeout",
+        CloseReason::Idle => "the connection was idle for too long",
         CloseReason::Lifetime => "the longest time for a connection is over",
         CloseReason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
         CloseReason::ClosedByOperator => return format!("an operator ended the connection: {operator}").into(),

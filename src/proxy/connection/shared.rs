@@ -92,10 +92,10 @@ pub struct Timeouts {
     /// From the 200 until both sides have sent their SSH identification.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub ssh_identification: Duration,
-    /// Without a byte either way; `None` is for ever, as SSH sessions sleep for days.
+    /// Without an active minute; `None` is for ever, as SSH sessions sleep for days.
     #[serde(deserialize_with = "forms::one::<forms::TimeoutOrOff, _>")]
     pub idle: Option<Duration>,
-    /// The same once one side has finished.
+    /// Without a byte either way, once one side has finished.
     #[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]
     pub half_closed: Duration,
 }

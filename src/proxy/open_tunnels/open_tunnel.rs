@@ -17,8 +17,7 @@ use crate::tunnel::direction::Both;
 use crate::tunnel::drain::TunnelGuard;
 use crate::tunnel::limits::bucket::RateOverride;
 use crate::tunnel::metrics::TargetSeries;
-use crate::tunnel::relay::activity_rule::History;
-use crate::tunnel::relay::meter::Meter;
+use crate::tunnel::relay::meter::{self, Meter};
 
 /// A tunnel from its 200 to its end.
 #[derive(Debug)]
@@ -37,8 +36,6 @@ pub struct OpenTunnel {
     close_reason: OnceLock<Box<str>>,
     /// That of the tunnel's task, which waits for `close_reason`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
     closer: AtomicWaker,
-    /// Whether it is used.
-    used: Mutex<ActivityHistory>,
     /// The series of its target's last activity.
     series: Arc<TargetSeries>,
     /// The last look at its counts.
@@ -71,11 +68,6 @@ impl OpenTunnel {
             rate_overrides: Default::default(),
             close_reason: OnceLock::new(),
             closer: AtomicWaker::new(),
-            used: Mutex::new(ActivityHistory {
-                history: History::default(),
-                was_active: true,
-                last_active: start.established,
-            }),
             series: Arc::clone(series),
             look: Mutex::new(RateSample {
                 at: start.established,
@@ -89,29 +81,20 @@ impl OpenTunnel {
 
     /// Returns its use at this moment.
     pub fn activity(&self) -> Activity {
-        let mut used = self.used.lock();
-        let is_active_already = used.history.is_already_active(self.meter.totals());
-        if is_active_already {
-            self.note(&mut used);
-        }
-        Activity {
-            is_active: used.was_active || is_active_already,
-            last_active: self.start.to_system_time(used.last_active),
-        }
+        let meter::Activity { is_active, last_active } = self.meter.activity();
+        let activity = Activity {
+            is_active,
+            last_active: self.start.to_system_time(last_active),
+            idle: last_active.elapsed(),
+        };
+        self.series.was_active(activity.last_active);
+        activity
     }
 
     /// Ends a minute, as the rule of [`activity`](crate::tunnel::relay::activity_rule) counts them.
     pub(crate) fn end_minute(&self) {
-        let mut used = self.used.lock();
-        used.was_active = used.history.end_minute(self.meter.totals());
-        if used.was_active {
-            self.note(&mut used);
-        }
-    }
-
-    fn note(&self, used: &mut ActivityHistory) {
-        used.last_active = self.meter.last_moved();
-        self.series.was_active(self.start.to_system_time(used.last_active));
+        self.meter.end_minute();
+        let _noted = self.activity();
     }
 
     /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.
@@ -191,6 +174,8 @@ pub struct Activity {
     pub is_active: bool,
     /// The last byte of its last active minute; its beginning if there was none.
     pub last_active: SystemTime,
+    /// The time since then.
+    pub idle: Duration,
 }
 
 /// The time at which a tunnel was established.
@@ -215,14 +200,6 @@ impl Start {
     fn to_system_time(self, moment: Instant) -> SystemTime {
         self.started + moment.saturating_duration_since(self.established)
     }
-}
-
-/// The use of a tunnel so far.
-#[derive(Debug)]
-struct ActivityHistory {
-    history: History,
-    was_active: bool,
-    last_active: Instant,
 }
 
 /// The round trip of a connection, and what was sent again on it.

@@ -179,6 +179,8 @@ mod tests {
         }
         let idle = tunnel.activity();
         assert_eq!((idle.is_active, idle.last_active), (false, active.last_active));
+        // The bytes of now are no activity.
+        assert_eq!(idle.idle, 2 * MINUTE);
         judging.abort();
     }
 

@@ -28,7 +28,7 @@ fn until_closed(drain: &Drain, open: TunnelGuard, id: u64) -> impl Future<Output
 fn busy(number: u64, open: &TunnelGuard) -> TunnelState {
     TunnelState {
         id: number,
-        last_moved: Instant::now(),
+        last_active: Instant::now(),
         is_resumable: open.is_resumable(),
     }
 }
@@ -62,7 +62,7 @@ async fn past_the_deadline_idle_tunnels_close_first_and_the_rest_is_spread() {
             let open = drain.opened();
             tasks.connections.spawn(async move {
                 let state = || TunnelState {
-                    last_moved: if idle { start } else { Instant::now() },
+                    last_active: if idle { start } else { Instant::now() },
                     ..busy(id, &open)
                 };
                 drain.close_due(state).await;

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 pub struct TunnelState {
     /// Its number in this process.
     pub id: u64,
-    /// When a byte of it was last written.
-    pub last_moved: Instant,
+    /// The last byte of its last active minute.
+    pub last_active: Instant,
     /// Whether the session in it outlives it.
     pub is_resumable: bool,
 }

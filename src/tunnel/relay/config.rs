@@ -17,12 +17,13 @@ use crate::tunnel::limits::bucket::{RateLimit, RateOverride};
 use crate::tunnel::limits::budget::Budget;
 use crate::tunnel::limits::slots::Slots;
 
-/// The longest silences of a relay.
+/// The longest times that a relay goes on without use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Without a byte either way; `None` is for ever, as SSH sessions sleep for days.
+    /// Without an active minute, as [`activity_rule`](super::activity_rule) has it; `None` is for ever, as SSH sessions sleep for
+    /// days.
     pub idle: Option<Duration>,
-    /// The same once one side has finished.
+    /// Without a byte either way, once one side has finished.
     pub half_closed: Duration,
 }
 

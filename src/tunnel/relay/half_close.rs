@@ -26,7 +26,7 @@ pub(super) async fn abandoned(reader: &mut impl Reader, terms: &RelayConfig<'_>,
         biased;
         error = reader.failed() => Failure::new(by, &error),
         // It has ended in order, but the other side did not take its last bytes in time.
-        _ = silence(terms.meter, Some(SILENCE_TIMEOUT), Instant::now()) => Failure {
+        _ = silence(terms.meter, SILENCE_TIMEOUT) => Failure {
             by,
             reason: CloseReason::Eof,
             is_cancelled: false,
@@ -34,17 +34,33 @@ pub(super) async fn abandoned(reader: &mut impl Reader, terms: &RelayConfig<'_>,
     }
 }
 
-/// Completes when no byte was written either way for `timeout`, counted from `since` at the earliest.
+/// Completes when no byte was written either way for `timeout`, counted from now at the earliest.
+pub(super) fn silence(meter: &Meter, timeout: Duration) -> impl Future<Output = Close> {
+    let now = Instant::now();
+    elapsed(move || meter.last_moved().max(now), timeout)
+}
+
+/// Completes when the last active minute is as long ago as the idle timeout; never without one.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
 )]
-pub(super) fn silence(meter: &Meter, timeout: Option<Duration>, since: Instant) -> impl Future<Output = Close> {
+pub(super) fn idle(terms: &RelayConfig<'_>) -> impl Future<Output = Close> {
     async move {
-        let Some(timeout) = timeout else {
-            return pending().await;
-        };
-        while let deadline = meter.last_moved().max(since) + timeout
+        match terms.options.idle {
+            Some(timeout) => elapsed(|| terms.meter.activity().last_active, timeout).await,
+            None => pending().await,
+        }
+    }
+}
+
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
+)]
+fn elapsed(last: impl Fn() -> Instant, timeout: Duration) -> impl Future<Output = Close> {
+    async move {
+        while let deadline = last() + timeout
             && deadline > Instant::now()
         {
             boxed(sleep_until(deadline)).await;
@@ -60,3 +76,35 @@ pub(super) fn silence(meter: &Meter, timeout: Option<Duration>, since: Instant) 
 /// bytes on, an ACK follows within 100 ms (docs/resume.md). So what a side has said behind many bytes, such as the end of its
 /// session, still arrives.
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tunnel::direction::Direction;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_whose_bytes_only_repeat_reaches_its_idle_timeout() {
+        let (meter, start) = (Meter::new(Arc::default()), Instant::now());
+        let pings = async {
+            for beat in 1..=600 {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                meter.record(Direction::Upload, 12);
+                meter.record(Direction::Download, 12);
+                if beat % 6 == 0 {
+                    meter.end_minute();
+                }
+            }
+        };
+        let idle = elapsed(|| meter.activity().last_active, Duration::from_mins(10));
+        let close = tokio::select! {
+            biased;
+            close = idle => close,
+            () = pings => panic!("it never ends"),
+        };
+        assert_eq!(close.reason, CloseReason::Idle);
+        // The first minutes have none to be compared with.
+        assert_eq!(start.elapsed(), Duration::from_mins(13));
+    }
+}

@@ -1,12 +1,13 @@
-//! Counts the bytes of a relay while it moves them.
+//! Counts the bytes of a relay while it moves them, and tells when they were last of use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::activity_rule::Traffic;
+use super::activity_rule::{History, Traffic};
 use crate::tunnel::direction::{Both, Direction};
 
 /// Bytes and throttled time of one tunnel, passed on to the totals of its target as they happen.
@@ -19,17 +20,41 @@ pub struct Meter {
     moved_at: AtomicU64,
     /// Writes, by direction.
     messages: Both<AtomicU32>,
+    activity: Mutex<ActivityHistory>,
+}
+
+/// The use of a tunnel so far.
+#[derive(Debug)]
+struct ActivityHistory {
+    history: History,
+    was_active: bool,
+    last_active: Instant,
+}
+
+/// The use of a tunnel, now and last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// True if its last minute was active, or the current one is.
+    pub is_active: bool,
+    /// The last byte of its last active minute; its beginning if there was none.
+    pub last_active: Instant,
 }
 
 impl Meter {
     /// A meter at zero, whose tunnel was active just now.
     pub fn new(target: Arc<Totals>) -> Self {
+        let born = Instant::now();
         Self {
             tunnel: Totals::default(),
             target,
-            born: Instant::now(),
+            born,
             moved_at: AtomicU64::new(0),
             messages: Default::default(),
+            activity: Mutex::new(ActivityHistory {
+                history: History::default(),
+                was_active: true,
+                last_active: born,
+            }),
         }
     }
 
@@ -69,6 +94,28 @@ impl Meter {
     /// When a byte was last written in either direction, to the millisecond; the start if none was.
     pub fn last_moved(&self) -> Instant {
         self.born + Duration::from_millis(self.moved_at.load(Ordering::Relaxed))
+    }
+
+    /// Returns the use of the tunnel at this moment. The time since `last_active` is its idle time.
+    pub fn activity(&self) -> Activity {
+        let mut used = self.activity.lock();
+        let is_active_already = used.history.is_already_active(self.totals());
+        if is_active_already {
+            used.last_active = self.last_moved();
+        }
+        Activity {
+            is_active: used.was_active || is_active_already,
+            last_active: used.last_active,
+        }
+    }
+
+    /// Ends a minute, as the [rule](super::activity_rule) counts them.
+    pub fn end_minute(&self) {
+        let mut used = self.activity.lock();
+        used.was_active = used.history.end_minute(self.totals());
+        if used.was_active {
+            used.last_active = self.last_moved();
+        }
     }
 }
 

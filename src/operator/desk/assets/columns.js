@@ -3,7 +3,7 @@
 import { sparkline } from "./chart.js";
 import { bytes, count, duration, rate } from "./format.js";
 
-const idle = (row, now) => (row.isSilent ? Infinity : now - row.moved);
+const idle = (row, now) => (row.isSilent ? Infinity : now - row.activeAt);
 
 const quiet = (milliseconds) => (milliseconds < 3000 ? "now" : duration(milliseconds));
 
@@ -20,7 +20,7 @@ export function ofTunnels(model) {
     { id: "bytes", title: "Bytes", isDown: true, value: (row) => row.sent + row.received,
       text: (row) => bytes(row.sent + row.received) },
     { id: "idle", title: "Idle", isDown: true, value: (row) => idle(row, model.now()),
-      text: (row) => (row.isSilent ? "?" : quiet(model.now() - row.moved)) },
+      text: (row) => (row.isSilent ? "?" : quiet(model.now() - row.activeAt)) },
     { id: "age", title: "Age", isDown: true, value: (row) => -row.since, text: (row) => duration(model.now() - row.since) },
     { id: "node", title: "Node", hint: true, value: (row) => row.node, text: (row) => row.node },
     { id: "replica", title: "Replica", hint: true, value: (row) => row.replica,

@@ -8,7 +8,7 @@ import { authority, bytes, duration, moment, plural, rate } from "./format.js";
 const at = (id) => document.getElementById(id);
 
 /** The fields of a tunnel that have a line of their own; all others follow as they are. */
-const TOLD = new Set(["key", "replica", "moved", "tunnel_id", "since", "age_ms", "idle_ms", "client.address", "client.port",
+const TOLD = new Set(["key", "replica", "active_at", "tunnel_id", "since", "age_ms", "idle_ms", "client.address", "client.port",
   "network.peer.address", "client.software", "user.name", "http.version", "tls.version", "server.address", "server.port",
   "target.namespace", "target.service", "upstream.address", "upstream.software", "upstream.node", "tunnel.resumable", "bytes_sent",
   "bytes_received", "sent_per_second", "received_per_second", "download", "upload", "legs"]);
@@ -64,7 +64,7 @@ function linesOfTunnel(row, model, extra) {
     ["node", row.node],
     ["target's software", facts["upstream.software"]],
     ["since", `${moment(row.since)}, ${duration(model.now() - row.since)} ago`],
-    ["idle", row.isSilent ? "unknown: the replica does not answer" : duration(model.now() - row.moved)],
+    ["idle", row.isSilent ? "unknown: the replica does not answer" : duration(model.now() - row.activeAt)],
     ["to client", `${bytes(row.sent)}, now ${row.down ? rate(row.down) : "nothing"}`],
     ["from client", `${bytes(row.received)}, now ${row.up ? rate(row.up) : "nothing"}`],
     ["limit to client", limit(facts.download)],

@@ -69,7 +69,7 @@ export class Model {
   learn(key, facts) {
     const row = this.tunnels.get(key) ?? { key, history: null };
     Object.assign(row, names(facts), {
-      facts, moved: facts.moved, sent: facts.bytes_sent, received: facts.bytes_received,
+      facts, activeAt: facts.active_at, sent: facts.bytes_sent, received: facts.bytes_received,
       down: facts.sent_per_second, up: facts.received_per_second,
     });
     this.tunnels.set(key, row);
