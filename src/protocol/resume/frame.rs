@@ -70,6 +70,9 @@ pub enum ProtocolError {
     /// The other side claims to have received what was not sent, or has not what it acknowledged.
     #[error("the other side has not received what it acknowledged, or more than was sent")]
     Claim,
+    /// More frames without bytes of a stream than there is a reason for.
+    #[error("frames come that only cost work")]
+    Flood,
     /// A session was called done while bytes were under way.
     #[error("the session was called done although it was not")]
     NotDone,
@@ -211,6 +214,8 @@ pub struct Decoder {
     length: usize,
     /// What is left of a payload that is not held.
     within: DecodeState,
+    /// The frames without bytes of a stream.
+    frames: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -226,11 +231,17 @@ impl Default for Decoder {
             held: [0; MAX_HELD],
             length: 0,
             within: DecodeState::Head,
+            frames: 0,
         }
     }
 }
 
 impl Decoder {
+    /// Returns how many frames without bytes of a stream have been found since the last call.
+    pub fn take_frames(&mut self) -> u32 {
+        std::mem::take(&mut self.frames)
+    }
+
     /// The next piece, whose bytes are taken away from `input`; `None` when all of it has been taken.
     ///
     /// # Errors
@@ -284,12 +295,14 @@ impl Decoder {
                     return Ok(None);
                 }
                 self.length = 0;
+                self.frames = self.frames.saturating_add(1);
                 let payload = self.held.get(HEAD..HEAD + length).unwrap_or_default();
                 Frame::decode(kind, payload)
             }
             _ if length > MAX_UNKNOWN => Err(ProtocolError::Length),
             _ => {
                 self.length = 0;
+                self.frames = self.frames.saturating_add(1);
                 self.within = match length {
                     0 => DecodeState::Head,
                     left => DecodeState::Unknown { left },

@@ -1,6 +1,7 @@
 //! One side of a session: both streams, and the connection that carries them now. Client and anchor are alike.
 
 mod buffer;
+mod frame_budget;
 mod incoming;
 mod outgoing;
 pub(crate) mod send_queue;
@@ -8,6 +9,7 @@ pub(crate) mod send_queue;
 use std::io::IoSlice;
 use std::time::Instant;
 
+use self::frame_budget::FrameBudget;
 use self::incoming::{Incoming, Taking};
 use self::outgoing::Outgoing;
 use super::frame::{Decoder, Frame, Output, Piece, ProtocolError};
@@ -139,6 +141,7 @@ impl Session {
         self.link = Some(AttachmentLiveness {
             decoder: Decoder::default(),
             liveness: Liveness::new(self.timing, now),
+            budget: FrameBudget::new(now),
             pong: None,
             left: None,
             has_sent_last: false,
@@ -217,9 +220,13 @@ impl Session {
         if let Err(violation) = result {
             self.abort_with(violation, EndReason::Malformed);
         }
-        let is_outstanding = self.outgoing.is_outstanding();
+        let (is_outstanding, sent) = (self.outgoing.is_outstanding(), self.outgoing.sent());
         if let Some(link) = &mut self.link {
             link.liveness.heard(is_outstanding, now);
+            let frames = link.decoder.take_frames();
+            if frames > 0 && !link.budget.charge(frames, sent, now) {
+                self.abort_with(ProtocolError::Flood, EndReason::Malformed);
+            }
         }
     }
 
@@ -406,6 +413,7 @@ pub enum AttachmentState {
 struct AttachmentLiveness {
     decoder: Decoder,
     liveness: Liveness,
+    budget: FrameBudget,
     /// The number of the last PING that was not answered yet.
     pong: Option<u64>,
     left: Option<DetachReason>,

@@ -222,6 +222,11 @@ impl Outgoing {
         }
     }
 
+    /// The offsets that any connection has sent.
+    pub(in crate::protocol::resume) fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// Whether this connection has sent all there is.
     pub(in crate::protocol::resume) fn is_sent(&self) -> bool {
         self.cursor == self.end()

@@ -66,6 +66,47 @@ fn each_lie_ends_the_session_with_a_reason() {
 }
 
 #[test]
+fn frames_that_only_cost_work_end_the_session() {
+    let ack = encoded(&[Frame::Ack { offset: 0, window: 1 }]);
+    for frame in [
+        encoded(&[Frame::Ping(1)]),
+        encoded(&[Frame::Pong(1)]),
+        ack,
+        vec![77, 0, 0, 0],
+    ] {
+        let (mut session, attachment, mut now) = side();
+        // What is sent earns the credit for its acknowledgements.
+        let ended = (1..100).find(|_| {
+            session.receive(attachment, &frame.repeat(100), now);
+            now += Duration::from_millis(5);
+            session.violation().is_some()
+        });
+        assert_eq!(
+            (ended, session.violation()),
+            (Some(21), Some(ProtocolError::Flood)),
+            "{frame:?}"
+        );
+    }
+}
+
+#[test]
+fn an_acknowledgement_for_each_keystroke_floods_nobody() {
+    let (mut session, attachment, now) = side();
+    let mut acknowledged = 0;
+    for _ in 0..100_000 {
+        session.write(&[7; 36]);
+        session.transmit(attachment, &mut Vec::new(), 100_000, now);
+        acknowledged += 36;
+        let ack = Frame::Ack {
+            offset: acknowledged,
+            window: 30_000,
+        };
+        session.receive(attachment, &encoded(&[ack]), now);
+        assert_eq!(session.violation(), None);
+    }
+}
+
+#[test]
 fn what_a_later_version_adds_is_skipped() {
     let (mut session, attachment, now) = side();
     let mut bytes = vec![77, 0, 0, 3, 1, 2, 3, 0, 0, 0, 0];
