@@ -64,6 +64,8 @@ pub(in crate::client) struct ClientSession<'a, R, W> {
     next_look: Instant,
     /// When the anchor has to have answered a new session.
     confirmation: Option<Instant>,
+    /// The anchors that have announced themselves and did not answer.
+    unanswered: u32,
     /// When the anchor has to have heard that the session is over.
     flush_timeout: Option<Instant>,
 }
@@ -102,6 +104,7 @@ where
             delivered: 0,
             next_look: Instant::now(),
             confirmation: None,
+            unanswered: 0,
             flush_timeout: None,
         }
     }
@@ -110,7 +113,17 @@ where
     async fn begin(&mut self, stream: BoxedIo, opening: Box<ClientHandshake>) -> Result<SessionExit, ClientError> {
         self.confirmation = Some(Instant::now() + NEW_SESSION_TIMEOUT);
         let link = self.driver.attach_early(stream, opening);
-        self.relay(link).await
+        let left = self.relay(link).await;
+        match left {
+            Err(error) if self.secrets.is_none() && !matches!(error, ClientError::Moved(_) | ClientError::Never(_)) => {
+                self.unanswered += 1;
+                match self.unanswered {
+                    MAX_UNANSWERED => Err(ClientError::Never(anyhow!(error).context(NOT_BEGUN))),
+                    _ => Err(error),
+                }
+            }
+            left => left,
+        }
     }
 
     /// Begins at the anchor of the first tunnel, which was reached by `dialing`, and goes on until the session is over.
@@ -329,6 +342,9 @@ where
 
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the handshake.
 const NEW_SESSION_TIMEOUT: Duration = Duration::from_secs(20);
+/// The handshakes of a new session that may fail: of one that never was there is nothing to go on with.
+const MAX_UNANSWERED: u32 = 3;
+const NOT_BEGUN: &str = "the anchor beside the SSH server begins no session";
 /// The time to tell the anchor that ssh has left.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// After SIGHUP: the time for ssh to close stdin and for the target to finish.

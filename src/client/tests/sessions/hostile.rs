@@ -31,6 +31,20 @@ async fn an_anchor_that_begins_no_session_has_lost_none() {
 }
 
 #[tokio::test]
+async fn an_anchor_that_announces_itself_three_times_and_never_attaches_ends_the_client() {
+    let rig = Rig::new().await;
+    let mut session = rig.start();
+    for _ in 0..3 {
+        let stream;
+        (session, stream) = announced_to(session, &rig).await;
+        drop(stream);
+    }
+    let line = session.failure().await;
+    let expected = "the anchor beside the SSH server begins no session: ";
+    assert!(line.starts_with(expected), "{line}");
+}
+
+#[tokio::test]
 async fn rubbish_in_place_of_an_answer_costs_the_connection() {
     let identification = b"SSH-2.0-switchboard_anchor_1\r\n".as_slice();
     let frame = |kind: u8, length: u32| {
