@@ -1,6 +1,5 @@
 //! A client that leaves while its target is dialled frees the dial; one that has only finished sending has not left.
 
-use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Blackhole;
@@ -14,37 +13,45 @@ fn proxy_to(blackhole: &Blackhole) -> Proxy {
 
 #[test]
 fn a_client_that_leaves_during_the_dial_ends_the_dial() {
-    let leave: [fn(Peer); 3] = [Peer::reset, |mut client| client.finish(), drop];
-    // Without early bytes a FIN means that it has left; with them only a reset does, however many they are.
-    for (early, ways) in [
-        (0, &leave[..]),
-        (10, &leave[..1]),
-        (16_384, &leave[..1]),
-        (100_000, &leave[..1]),
-    ] {
-        for way in ways {
-            let blackhole = Blackhole::open();
-            let proxy = proxy_to(&blackhole);
-            let mut client = proxy.client(request("hole:22"));
-            client.send(vec![b'x'; early]);
+    // Only a reset means that it has left, however many early bytes there are.
+    for early in [0, 10, 16_384, 100_000] {
+        let blackhole = Blackhole::open();
+        let proxy = proxy_to(&blackhole);
+        let mut client = proxy.client(request("hole:22"));
+        client.send(vec![b'x'; early]);
+        blackhole.expect_dials(1);
+        assert_eq!(proxy.scrape().value("connections_active"), 1.0);
+        client.reset();
+        blackhole.expect_dials(0);
+        proxy.settles("connections_active", 0.0);
+        let answered = proxy.scrape().counted("connect_requests_total");
+        assert_eq!(
+            answered,
+            [(r#"code="499",reason="client_disconnected""#.to_owned(), 1.0)],
+            "{early}"
+        );
+    }
+}
+
+#[test]
+fn a_client_that_half_closes_right_after_its_head_gets_its_answer() {
+    let blackhole = Blackhole::open();
+    let proxy = proxy_to(&blackhole);
+    for (name, begins) in [("hole:22", CONFIRMATION), ("nowhere:22", "HTTP/1.1 403 ")] {
+        let mut client = proxy.client(request(name));
+        client.finish();
+        if name == "hole:22" {
             blackhole.expect_dials(1);
-            assert_eq!(proxy.scrape().value("connections_active"), 1.0);
-            way(client);
-            blackhole.expect_dials(0);
-            proxy.settles("connections_active", 0.0);
-            let answered = proxy.scrape().counted("connect_requests_total");
-            assert_eq!(
-                answered,
-                [(r#"code="499",reason="client_disconnected""#.to_owned(), 1.0)],
-                "{early}"
-            );
+            blackhole.relent().finish();
         }
+        let answer = client.rest_as_text();
+        assert!(answer.starts_with(begins), "{answer}");
     }
 }
 
 #[test]
 fn early_bytes_of_a_client_that_has_finished_still_reach_the_target() {
-    for early in [1, 1_000, 16_384, 100_000] {
+    for early in [0, 1, 1_000, 16_384, 100_000] {
         let blackhole = Blackhole::open();
         let proxy = proxy_to(&blackhole);
         let mut client = proxy.client(request("hole:22"));

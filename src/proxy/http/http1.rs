@@ -111,15 +111,10 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
         }
     }
 
-    /// A client leaves by a reset, or by an end of stream before any byte for its target. After early data an end of
-    /// stream is a half-close: the data still has to reach the target.
+    /// A client leaves by a reset. An end of stream is a half-close, as that of `printf … | nc`: the client waits for its answer.
     async fn client_gone(&mut self) -> RefusalReason {
-        loop {
-            if self.buffer.len() >= MAX_HEAD_BYTES {
-                break;
-            }
+        while self.buffer.len() < MAX_HEAD_BYTES {
             match self.read_some().await {
-                Ok(0) if self.buffer.is_empty() => return RefusalReason::ClientDisconnected,
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) => return refusal_of(&error, RefusalReason::ClientDisconnected),
