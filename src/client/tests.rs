@@ -274,6 +274,7 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
         target: TARGET,
         authorization: Some("Basic dXNlcjpwQHNz".to_owned().into()),
         end_marker: end_marker(&segment),
+        session: None,
     };
     assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
 }

@@ -66,22 +66,28 @@ pub(crate) fn marker<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<M
     Marker::parse(first.trim_ascii())
 }
 
-/// The bytes of a notice: the marker, the length of the sentence in one byte, and the sentence, which is printable ASCII.
-pub(crate) fn notice(marker: Marker, sentence: &str) -> Vec<u8> {
-    let sentence = sentence.as_bytes();
-    let length = u8::try_from(sentence.len()).unwrap_or(u8::MAX);
+/// The bytes of a notice: the marker, the length of what follows in one byte, the sentence, which is printable ASCII, and a 1 if
+/// the session in the tunnel is over, too. Clients that do not know the 1 do not print it.
+pub(crate) fn notice(marker: Marker, sentence: &str, is_final: bool) -> Vec<u8> {
+    let length = sentence.len().min(MAX_SENTENCE_BYTES) + usize::from(is_final);
     let mut bytes = marker.0.to_vec();
-    bytes.push(length);
-    bytes.extend(sentence.iter().take(length.into()));
+    bytes.push(u8::try_from(length).unwrap_or_default());
+    bytes.extend(sentence.bytes().take(MAX_SENTENCE_BYTES));
+    bytes.extend(is_final.then_some(FINAL));
     bytes
 }
 
-/// Returns the sentence of a notice, the bytes after its marker, once it has come as a whole.
-pub(crate) fn sentence(notice: &[u8]) -> Option<String> {
+/// Returns the sentence of a notice, the bytes after its marker, once it has come as a whole, and whether the session is over.
+pub(crate) fn sentence(notice: &[u8]) -> Option<(String, bool)> {
     let (&length, rest) = notice.split_first()?;
     let sentence = rest.get(..length.into())?;
-    Some(String::from_utf8_lossy(sentence).into_owned())
+    let is_final = sentence.ends_with(&[FINAL]);
+    Some((String::from_utf8_lossy(sentence).into_owned(), is_final))
 }
+
+/// The most bytes of a sentence.
+pub(crate) const MAX_SENTENCE_BYTES: usize = 254;
+const FINAL: u8 = 1;
 
 const MARKER: usize = 16;
 /// The bytes of a notice.
@@ -114,10 +120,12 @@ mod tests {
 
     #[test]
     fn a_long_sentence_is_cut_and_an_incomplete_one_is_none() {
-        let bytes = notice(MARK, &"x".repeat(300));
-        assert_eq!(bytes.len(), MAX_BYTES);
-        assert_eq!(sentence(&bytes[MARKER..]), Some("x".repeat(255)));
-        assert_eq!(sentence(&bytes[MARKER..MAX_BYTES - 1]), None);
+        for (is_final, last) in [(false, ""), (true, "\x01")] {
+            let bytes = notice(MARK, &"x".repeat(300), is_final);
+            assert_eq!(bytes.len(), MAX_BYTES - 1 + last.len());
+            assert_eq!(sentence(&bytes[MARKER..]), Some(("x".repeat(254) + last, is_final)));
+            assert_eq!(sentence(&bytes[MARKER..MAX_BYTES - 2]), None);
+        }
         assert_eq!(sentence(&[]), None);
     }
 }

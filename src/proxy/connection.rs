@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use self::authorize::{AuthorizedRequest, authorize};
 use self::established::{ConnectedTarget, Tunnel, TunnelContext};
+use self::in_band::close_phrase;
 use self::negotiate::{NegotiatedProtocol, negotiate};
 use self::pending::PendingRequest;
 pub use self::shared::{Port, Shared, Timeouts};
@@ -26,7 +27,7 @@ use crate::proxy::http::{self, ConnectRequest, CredentialPolicy, Exchange, http2
 use crate::tunnel::dial::{self, Upstream};
 use crate::tunnel::limits::owners::OwnerName;
 use crate::tunnel::limits::queue::QueueTimeouts;
-use crate::tunnel::outcome::{Refusal, RefusalReason};
+use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
 use crate::tunnel::proxy_header;
 
 mod authorize;
@@ -174,8 +175,12 @@ async fn serve_request<'a, E: Exchange>(
 async fn connect_target(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<ConnectedTarget, Refusal> {
     // Refused before, by the rate or the certificate, and told only now that the protocol is known.
     pending.admission?;
-    let end_marker = asked.end_marker;
+    let (end_marker, session) = (asked.end_marker, asked.session);
     let AuthorizedRequest { target, grant } = authorize(asked, pending).await?;
+    if let Some(words) = session.and_then(|session| pending.shared.registry.ended_sessions.reason(session)) {
+        let phrase = close_phrase(CloseReason::ClosedByOperator, &words);
+        return Err(Refusal::new(RefusalReason::SessionEnded, phrase));
+    }
     // Only after authorization: the form of a refusal would tell whether the target is an SSH server.
     pending.target_is_ssh = target.ssh_only() && !target.reports();
     let of_process = pending.shared.tunnels.take().ok_or(RefusalReason::ProxyFull)?;

@@ -1,6 +1,7 @@
 //! The tunnels that are open, as operators see them.
 
 pub mod diagnosis;
+pub mod ended_sessions;
 pub mod events;
 pub mod open_tunnel;
 pub mod registry;

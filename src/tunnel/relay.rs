@@ -141,7 +141,7 @@ pub async fn run<D: Transport>(
         direction: Direction::Download,
         reader: from_target,
         writer: to_client,
-        beginning: Prefix::new(Direction::Download, None, inspector),
+        beginning: Prefix::new(Direction::Download, terms.inspected_download(), inspector),
     };
     let mut upload = Pump::new(up, D::BULK, terms).beginning_with(early_upload);
     let mut download = Pump::new(down, D::BULK, terms).beginning_with(early_download);

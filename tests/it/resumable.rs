@@ -414,3 +414,87 @@ fn the_command_tells_resumable_tunnels_apart_and_counts_only_the_others() {
     drop(plain);
     assert_eq!(server.process.exit_status(), 0);
 }
+
+/// A tunnel of the session with that id, which the anchor attaches, and whose lines have passed.
+fn attached(server: &Server, target: &Target, id: u8) -> (Peer, Peer) {
+    let (mut client, mut anchor) = server.tunnel("devbox:22", target);
+    anchor.send(announcement());
+    client.expect(announcement());
+    client.send(hello("new"));
+    anchor.expect(hello("new"));
+    let answer = [ANCHOR.as_bytes(), &[2, 0, 0, 56], &[id; 16], &[7; 40]].concat();
+    anchor.send(&answer);
+    client.expect(answer);
+    (client, anchor)
+}
+
+#[test]
+fn a_session_that_an_operator_has_ended_is_refused_by_its_hello() {
+    for ssh_only in [true, false] {
+        let target = Target::listen();
+        let mut server = server_to(&target, ssh_only, "{}");
+        let end = |body: &str| {
+            let answer = server.tell_admin("DELETE", "/tunnels?target=static/devbox:22", body);
+            assert_eq!(answer.status, 200, "{}", answer.body);
+        };
+        // One that is moved goes on here. It is known by its hello, the next one by the answer to it.
+        let (mut client, _anchor) = resumed(&server, &target);
+        end(r#"{"reason": "busy", "move": true}"#);
+        client.expect_reset();
+        // Another session.
+        let (mut client, _anchor) = attached(&server, &target, 0x55);
+        end(r#"{"reason": "abuse"}"#);
+        client.expect_reset();
+        let (mut client, mut anchor) = resumed(&server, &target);
+        still_carries(&mut client, &mut anchor);
+        drop((client, anchor));
+        server.settles("tunnels_resumable", 0.0);
+        let (mut client, _anchor) = attached(&server, &target, 0xc1);
+        end(r#"{"reason": "abuse", "for": "1h"}"#);
+        client.expect_reset();
+        // One that names it in its request, as connect does, is not led to the target.
+        let named = format!("\r\nSwitchboard-Session: {}\r\n\r\n", "c1".repeat(16));
+        let mut client = server.client(request("devbox:22").replace("\r\n\r\n", &named));
+        let answer = client.rest_as_text();
+        assert!(
+            answer.starts_with("HTTP/1.1 403 an operator ended the connection: abuse\r\n"),
+            "{answer}"
+        );
+        target.expect_no_connection();
+        for _ in 0..3 {
+            let mut client = server.client(request("devbox:22") + &hello("resume"));
+            client.expect(CONFIRMATION);
+            let _anchor = target.accept();
+            client.ends();
+        }
+        server.process.signal(Signal::TERM);
+        let lines = server.process.stdout.rest();
+        let lines = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let ended: Vec<_> = lines.filter(|line| line["reason"] == "closed_by_operator").collect();
+        let words: Vec<_> = ended
+            .iter()
+            .map(|line| line["operator.reason"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            words,
+            ["busy", "abuse", "abuse", "abuse", "abuse", "abuse"],
+            "{ssh_only}"
+        );
+    }
+}
+
+#[test]
+fn tunnels_without_a_session_cannot_be_moved() {
+    let target = Target::listen();
+    let server = server_to(&target, true, "{}");
+    let (mut client, mut service) = plain(&server, &target);
+    for (body, status, says) in [
+        (r#"{"move": true}"#, 200, r#""closed":[]"#),
+        (r#"{"for": "soon"}"#, 400, "for: expected a duration such as"),
+    ] {
+        let answer = server.tell_admin("DELETE", "/tunnels?target=static/devbox:22", body);
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.body.contains(says), "{}", answer.body);
+    }
+    still_carries(&mut client, &mut service);
+}

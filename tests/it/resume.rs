@@ -4,6 +4,7 @@ mod abandoned;
 mod anchor;
 mod caps;
 mod dead_path;
+mod ended;
 mod faults;
 mod middle;
 mod owner;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use switchboard::base::values::timeout;
 use switchboard::daemon::admin::api::{CloseRequest, Rates, Tunnel};
 use switchboard::operator::replicas::{self, MergedList, Query, Reason, Replicas, Sort, TargetName, TunnelSelector};
 use switchboard::operator::tables::diagnoses::{diagnosis_summary, diagnosis_table};
@@ -36,9 +37,12 @@ enum Action {
     /// Look at one tunnel, or at those of a node, target, client or user, and tell what makes it slow
     #[command(after_help = OPERATOR_EXITS)]
     Why(WhyArgs),
-    /// End tunnels: those with these ids, or those of a target, a client or a user
+    /// End tunnels and the sessions in them: those with these ids, or those of a target, a client or a user
     #[command(after_help = OPERATOR_EXITS)]
     Close(Close),
+    /// Move resumable sessions to other tunnels, such as those of another replica
+    #[command(after_help = OPERATOR_EXITS)]
+    Move(Chosen),
     /// Set the rates of a tunnel, until it ends
     #[command(after_help = OPERATOR_EXITS)]
     Limit(Limit),
@@ -115,12 +119,21 @@ struct WhyArgs {
 
 #[derive(Args)]
 struct Close {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// Refuse a resumable session that comes back for that long, on the replicas of its tunnels; 10m without it
+    #[arg(long = "for", value_name = "DURATION", value_parser = |text: &str| timeout(text).map(|_| text.to_owned()))]
+    refused_for: Option<String>,
+}
+
+#[derive(Args)]
+struct Chosen {
     /// The ids, as `tunnels` and the access log show them
     #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
     ids: Vec<String>,
     #[command(flatten)]
     filter: FilterFlags,
-    /// Why: for the access log
+    /// Why: for the access log and, if their sessions end, for the users
     #[arg(long, value_name = "TEXT")]
     reason: Option<Reason>,
     /// Do not ask
@@ -152,7 +165,8 @@ pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
         Some(Action::List(options)) => list(options),
         Some(Action::Show(options)) => show(&options.replies, &options.replies.replicas()?, &options.id, ""),
         Some(Action::Why(options)) => why(options),
-        Some(Action::Close(options)) => close(options),
+        Some(Action::Close(Close { chosen, refused_for })) => close(chosen, false, refused_for),
+        Some(Action::Move(chosen)) => close(chosen, true, None),
         Some(Action::Limit(options)) => limit(options),
     }
 }
@@ -230,25 +244,30 @@ fn show(replies: &Replies, replicas: &Replicas, id: &str, path: &str) -> anyhow:
     Ok(found(&report))
 }
 
-fn close(options: Close) -> anyhow::Result<ExitCode> {
+fn close(options: Chosen, is_move: bool, refused_for: Option<String>) -> anyhow::Result<ExitCode> {
     // One runtime for all of it: the client of the API server lives in the one that it began in.
-    run(close_asked(options))
+    run(close_asked(options, is_move, refused_for))
 }
 
-async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
+async fn close_asked(options: Chosen, is_move: bool, refused_for: Option<String>) -> anyhow::Result<ExitCode> {
+    let (verb, done, not_found) = match is_move {
+        true => ("Move", "moved", NOT_RESUMABLE),
+        false => ("End", "closed", NOT_FOUND),
+    };
     let replicas = options.replies.replicas()?;
     let query = options.filter.into_query();
     let mut listed = replicas.list::<Tunnel>(&query).await?;
     if !options.ids.is_empty() {
         listed.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
     }
+    listed.items.retain(|row| !is_move || row.item.is_resumable);
     if listed.items.is_empty() && listed.is_complete() {
-        to_stderr(NOT_FOUND);
+        to_stderr(not_found);
         return Ok(ExitCode::FAILURE);
     }
     if !options.yes {
         print(rendered(&tunnel_table(&listed, false, false)))?;
-        if !confirm(&format!("End {} tunnels?", listed.items.len()))? {
+        if !confirm(&format!("{verb} {} tunnels?", listed.items.len()))? {
             return Ok(ExitCode::FAILURE);
         }
     }
@@ -256,18 +275,21 @@ async fn close_asked(options: Close) -> anyhow::Result<ExitCode> {
         true => vec![TunnelSelector::Query(query)],
         false => options.ids.into_iter().map(TunnelSelector::Id).collect(),
     };
-    let reason = options.reason.map(String::from).unwrap_or_default();
-    let closing = CloseRequest { reason };
+    let closing = CloseRequest {
+        reason: options.reason.map(String::from).unwrap_or_default(),
+        is_move,
+        refused_for,
+    };
     let mut ended = replicas::ClosedTunnels::default();
     for selection in &selections {
         ended.add(replicas.close(selection, &closing).await?);
     }
-    options.replies.print(&ended, || said(&ended, &listed))?;
-    Ok(status_unless_none(ended.changed.is_empty(), &ended.replicas, NOT_FOUND))
+    options.replies.print(&ended, || said(&ended, done, &listed))?;
+    Ok(status_unless_none(ended.changed.is_empty(), &ended.replicas, not_found))
 }
 
 /// What has ended, in words.
-fn said(ended: &replicas::ClosedTunnels, listed: &MergedList<Tunnel>) -> String {
+fn said(ended: &replicas::ClosedTunnels, verb: &str, listed: &MergedList<Tunnel>) -> String {
     let lines = ended.changed.iter().map(|row| {
         let known = listed
             .items
@@ -278,7 +300,7 @@ fn said(ended: &replicas::ClosedTunnels, listed: &MergedList<Tunnel>) -> String 
             format!(" of {client} to {target}")
         });
         let id = display::escape(&row.item.tunnel_id);
-        format!("closed {id}{} on {}\n", of.unwrap_or_default(), row.replica)
+        format!("{verb} {id}{} on {}\n", of.unwrap_or_default(), row.replica)
     });
     lines.collect()
 }
@@ -311,6 +333,7 @@ fn found<T>(report: &replicas::ChangeResult<T>) -> ExitCode {
 }
 
 const NOT_FOUND: &str = "switchboard: no open tunnel is that";
+const NOT_RESUMABLE: &str = "switchboard: no open tunnel with a resumable session is that";
 /// The proxy's own look at a tunnel takes that long, within the deadline of its answer.
 const LOOK: &str = "/diagnosis?over_ms=2000";
 /// What says which tunnels, in place of an id.

@@ -102,6 +102,7 @@ async fn request(
         target: &options.target,
         authorization,
         end_marker: end_notice::marker(),
+        session: dialing.session,
     };
     let (early, marker) = Box::pin(request.open(&mut stream, deadline)).await?;
     Ok(match marker {

@@ -61,9 +61,10 @@ impl<S> EndNoticeStream<S> {
             self.free = self.before;
             let told = sentence(notice);
             if told.is_some() || end.is_some() {
-                let told = told.filter(|sentence| !sentence.is_empty());
-                let told = told.unwrap_or_else(|| "the proxy ended the session".to_owned());
-                self.end = Some(Err(io::Error::other(Ended(printable(&told, MAX_LINE)))));
+                let told = told.filter(|(sentence, _)| !sentence.is_empty());
+                let (told, is_final) = told.unwrap_or_else(|| ("the proxy ended the session".to_owned(), false));
+                let sentence = printable(&told, MAX_LINE);
+                self.end = Some(Err(io::Error::other(Ended { sentence, is_final })));
             }
         } else {
             let is_held = end.is_none() && rest.len() >= LEAST_HELD;
@@ -172,7 +173,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_notice_is_read_as_an_error_behind_the_bytes_of_the_target_in_whatever_pieces() {
-        let notice = notice(MARK.into(), "the proxy ended the session: why");
+        let notice = notice(MARK.into(), "the proxy ended the session: why", false);
         let all = [b"bytes 0123", notice.as_slice()].concat();
         let why = Some("the proxy ended the session: why".to_owned());
         for at_once in [1, 2, 3, 7, 1000] {
@@ -199,14 +200,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_notice_that_is_cut_off_has_a_sentence_of_our_own() {
-        let notice = notice(MARK.into(), "the proxy ended the session: why");
+        let notice = notice(MARK.into(), "the proxy ended the session: why", false);
         let cut = read(b"", &[&notice[..20]], 100).await;
         assert_eq!(cut, (Vec::new(), Some("the proxy ended the session".to_owned())));
     }
 
     #[tokio::test]
+    async fn only_a_notice_that_is_final_ends_the_session() {
+        for is_final in [false, true] {
+            let notice = notice(MARK.into(), "why", is_final);
+            for at in 1..=notice.len() {
+                let (early, late) = notice.split_at(at);
+                let mut watched = EndNoticeStream::new(late, MARK.into(), early.to_vec());
+                let error = watched.read_to_end(&mut Vec::new()).await.unwrap_err();
+                let retry = crate::client::error::ClientError::from(error).retry();
+                assert_eq!(retry == crate::client::error::Retry::Never, is_final, "{at}");
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn a_sentence_has_no_control_characters() {
-        let notice = notice(MARK.into(), "a\x1b[2Jb\r\nc");
+        let notice = notice(MARK.into(), "a\x1b[2Jb\r\nc", false);
         assert_eq!(read(b"", &[&notice], 100).await.1.as_deref(), Some("a[2Jbc"));
     }
 
@@ -247,7 +262,7 @@ mod tests {
             // Within a stream a whole marker is the notice.
             prop_assume!(!expected.windows(MARK.len()).any(|window| window == MARK));
             let mut all = expected.clone();
-            all.extend(notice(MARK.into(), "the reason"));
+            all.extend(notice(MARK.into(), "the reason", true));
             prop_assume!(all.windows(MARK.len()).position(|window| window == MARK) == Some(expected.len()));
             let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(all.len())).collect();
             cuts.extend([0, all.len()]);

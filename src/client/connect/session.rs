@@ -246,6 +246,7 @@ where
             Event::Over(end) => return Ok(Some(SessionExit::Over(end))),
             Event::Detached(unlinked) => return Err(unlinked.into()),
             Event::Confirmed(secrets) => {
+                self.dialer.session = Some(secrets.id);
                 self.secrets = Some(secrets);
                 self.confirmation = None;
                 self.report.connected();

@@ -14,10 +14,13 @@ use super::url::ProxyUrl;
 use crate::base::platform;
 use crate::client::error::ClientError;
 use crate::net::keepalive::Keepalive;
+use crate::protocol::resume::keys::SessionId;
 
 /// How the proxy is reached.
 #[derive(Debug, Default)]
 pub(in crate::client) struct ProxyDialer {
+    /// The session that is to go on, once there is one.
+    pub(in crate::client) session: Option<SessionId>,
     /// The step of an attempt that was begun last.
     pub(in crate::client) step: Step,
     /// The time for the next connection, if it is to carry a session again. `None`: it is the first one.

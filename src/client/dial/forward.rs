@@ -75,6 +75,7 @@ impl ForwardProxy {
             target: &target,
             authorization: self.url.authorization().map(Secret::from),
             end_marker: None,
+            session: None,
         };
         let (early, _) = Box::pin(request.open(stream, deadline)).await?;
         // Neither HTTP nor TLS has a server that speaks first.

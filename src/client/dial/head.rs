@@ -14,6 +14,7 @@ use crate::base::text::printable;
 use crate::client::error::{ClientError, Refusal};
 use crate::client::stderr::MAX_LINE;
 use crate::protocol::end_notice::{self, Marker};
+use crate::protocol::resume::keys::SessionId;
 
 /// What the proxy is asked for.
 pub(in crate::client) struct Request<'a> {
@@ -23,6 +24,8 @@ pub(in crate::client) struct Request<'a> {
     pub(in crate::client) authorization: Option<Secret>,
     /// The marker of the end notice that is asked for.
     pub(in crate::client) end_marker: Option<Marker>,
+    /// The session that is to go on.
+    pub(in crate::client) session: Option<SessionId>,
 }
 
 impl Request<'_> {
@@ -85,8 +88,10 @@ impl Request<'_> {
         let [name, value, end] = authorization.map_or([""; 3], |value| ["Proxy-Authorization: ", value, "\r\n"]);
         let marker = self.end_marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
         let marker = marker.unwrap_or_default();
+        let session = self.session.map(|id| format!("Switchboard-Session: {id}\r\n"));
+        let session = session.unwrap_or_default();
         // At once in its final length: what a reallocation leaves behind would not be overwritten.
-        [&*line, name, value, end, &*marker, "\r\n"].concat().into()
+        [&*line, name, value, end, &*marker, &*session, "\r\n"].concat().into()
     }
 }
 
@@ -266,6 +271,7 @@ mod tests {
             target: "H.:22",
             authorization: authorization.map(|value| value.to_owned().into()),
             end_marker: None,
+            session: None,
         };
         assert_eq!(request(None).to_http1().expose(), plain);
         let with = plain.replace("\r\n\r\n", "\r\nProxy-Authorization: Basic eA==\r\n\r\n");

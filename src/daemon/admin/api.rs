@@ -122,7 +122,7 @@ pub struct Tunnel {
     /// The target's SSH software.
     #[serde(default, rename = "upstream.software")]
     pub upstream_software: String,
-    /// Whether its session outlives it: a drain, or an operator's end, moves the session to another tunnel.
+    /// Whether its session outlives it: a drain, or an operator, moves the session to another tunnel.
     #[serde(default, rename = "tunnel.resumable")]
     pub is_resumable: bool,
     /// Bytes to the client.
@@ -281,9 +281,15 @@ pub struct Rates {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CloseRequest {
-    /// Why, in the operator's words: for the access log.
+    /// Why, in the operator's words: for the access log, and for the user of a session that ends.
     #[serde(default)]
     pub reason: String,
+    /// True if sessions are to go on by other tunnels: tunnels without one stay.
+    #[serde(default, rename = "move", skip_serializing_if = "std::ops::Not::not")]
+    pub is_move: bool,
+    /// How long this process refuses a session that has ended, such as `10m`, the default.
+    #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
+    pub refused_for: Option<String>,
 }
 
 /// The answer of `DELETE /tunnels` and `DELETE /tunnels/{id}`.

@@ -85,6 +85,8 @@ struct Close {
     replica: String,
     tunnel_id: String,
     reason: String,
+    #[serde(default, rename = "move")]
+    is_move: bool,
 }
 
 /// The answer to a change.
@@ -97,7 +99,7 @@ struct ChangeResponse {
 }
 
 async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<ChangeResponse> {
-    let closing = closing(&close.reason)?;
+    let closing = closing(&close.reason, close.is_move)?;
     let ask = AdminRequest::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
     let answer = hub.find(&close.replica)?.find::<CloseResponse>(&ask).await;
     hub.refresh();
@@ -115,7 +117,7 @@ struct CloseTarget {
 }
 
 async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Reply<ChangeResponse> {
-    let closing = closing(&close.reason)?;
+    let closing = closing(&close.reason, false)?;
     let target: TargetName = close.target.parse().map_err(HttpError::bad)?;
     let query = replicas::Query {
         target: Some(target.to_string()),
@@ -173,11 +175,15 @@ fn faults(mut replicas: Vec<ReplicaState>) -> Vec<ReplicaState> {
 }
 
 /// What is told of an end, by the reason that an operator has given.
-fn closing(reason: &str) -> Result<CloseRequest, HttpError> {
+fn closing(reason: &str, is_move: bool) -> Result<CloseRequest, HttpError> {
     let reason: Reason = reason
         .parse()
         .map_err(|error: ReasonError| HttpError::bad(error.to_string()))?;
-    Ok(CloseRequest { reason: reason.into() })
+    Ok(CloseRequest {
+        reason: reason.into(),
+        is_move,
+        refused_for: None,
+    })
 }
 
 /// The path of a tunnel, whose id is the proxy's: `89ab4567-1c`.

@@ -357,6 +357,8 @@ const KEEPS: u8 = 10;
 
 /// The bytes of a type and a length.
 const HEAD: usize = 4;
+/// The head of an ATTACHED; the session's id follows.
+pub(super) const ATTACHED_HEAD: [u8; HEAD] = [ATTACHED, 0, 0, 56];
 /// The bytes of an offset.
 const OFFSET: usize = 8;
 /// The bytes of the longest frame that is held until it is whole: an ATTACHED.

@@ -86,7 +86,7 @@ pub(super) trait BodyShape: DeserializeOwned + Default {
 }
 
 impl BodyShape for CloseRequest {
-    const FORM: &'static str = r#"{"reason": TEXT}"#;
+    const FORM: &'static str = r#"{"reason": TEXT, "move": BOOLEAN, "for": DURATION}"#;
 }
 
 impl BodyShape for Rates {

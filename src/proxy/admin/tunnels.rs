@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 
 use super::extract::{JsonBody, Page, PageQuery, QueryParams, SortKey, TunnelPath};
 use super::view;
+use crate::base::values::timeout;
 use crate::daemon::admin::api::{
     Client, Clients, CloseRequest, CloseResponse, Detail, Query, Rates, Sort, Tunnel, Tunnels,
 };
@@ -76,8 +78,8 @@ pub(super) async fn close_one(
     State(shared): State<Arc<Shared>>,
     TunnelPath(open): TunnelPath,
     JsonBody(closing): JsonBody<CloseRequest>,
-) -> Json<CloseResponse> {
-    Json(close(&[open], &closing, &shared))
+) -> Answer<CloseResponse> {
+    Ok(Json(close(&[open], &closing, &shared)?))
 }
 
 /// Ends those that a query is for, the oldest first.
@@ -97,18 +99,32 @@ pub(super) async fn close_those(
     let left = those.split_off(query.limit.unwrap_or(usize::MAX).min(those.len()));
     Ok(Json(CloseResponse {
         left: left.len(),
-        ..close(&those, &closing, &shared)
+        ..close(&those, &closing, &shared)?
     }))
 }
 
-fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -> CloseResponse {
-    let told = tunnels.iter().filter(|open| open.close(&closing.reason));
-    let told = told.inspect(|open| log_change(open, Change::Closing, shared));
-    CloseResponse {
+fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -> Result<CloseResponse, HttpError> {
+    let is_final = !closing.is_move;
+    let time = closing.refused_for.as_deref().map(timeout).transpose();
+    let time = time.map_err(|error| HttpError::bad(format!("for: {error}")))?;
+    let told = tunnels.iter().filter(|open| is_final || open.open.is_resumable());
+    let told = told.filter(|open| open.close(&closing.reason, is_final));
+    let told = told.inspect(|open| {
+        if is_final && let Some(session) = open.open.session() {
+            let reason = open.close_reason().unwrap_or_default();
+            let time = time.unwrap_or(REFUSED_FOR);
+            shared.registry.ended_sessions.refuse(session, reason, time);
+        }
+        log_change(open, Change::Closing, shared);
+    });
+    Ok(CloseResponse {
         closed: told.map(|open| open.facts.id.to_string()).collect(),
         left: 0,
-    }
+    })
 }
+
+/// How long a session that an operator has ended is refused here: longer than a client that has missed its end tries on.
+const REFUSED_FOR: Duration = Duration::from_mins(10);
 
 fn log_change(open: &OpenTunnel, change: Change, shared: &Shared) {
     let name = || Event::Changed(open.facts.id.to_string().into(), change);

@@ -16,7 +16,7 @@ use crate::base::boxed::boxed;
 use crate::net::transport::{Transport, send_all};
 use crate::policy::access::TunnelGrant;
 use crate::policy::allowlist::Target;
-use crate::protocol::end_notice::{self, Marker};
+use crate::protocol::end_notice::{self, MAX_SENTENCE_BYTES, Marker};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::resume::handshake::lines::{FirstBytes, classify};
 use crate::proxy::http::RefusalMode;
@@ -197,7 +197,7 @@ async fn require_ssh<D: Transport>(
     let is_noticed = match holdings.end_marker {
         Some(marker) if close.by != Side::Client => {
             let end = unidentified_end(close, ends, record, shared);
-            let notice = notice(marker, phrase(&end), record);
+            let notice = notice(marker, (phrase(&end), false), record);
             send(&mut ends.downstream, &notice).await
         }
         Some(marker) if close.reason == CloseReason::NotSsh => {
@@ -277,8 +277,8 @@ async fn identify<D: Transport>(
         record.identified(side, Software::parse(line.software));
         if side == Side::Client {
             is_client_ssh.store(true, Ordering::Relaxed);
-            if matches!(classify(line.text), FirstBytes::Hello(..)) {
-                record.tunnel().open.set_resumable();
+            if let FirstBytes::Hello(hello, _) = classify(line.text) {
+                record.tunnel().open.set_hello(hello);
             }
         }
     };
@@ -344,7 +344,7 @@ fn forced_close(
         let reason = tokio::select! {
             () = target.lifetime_elapsed() => CloseReason::Lifetime,
             () = target.removed() => CloseReason::TargetRemoved,
-            () = record.tunnel().closed_by_operator() => CloseReason::ClosedByOperator,
+            () = record.tunnel().closed_by_operator(&shared.registry.ended_sessions) => CloseReason::ClosedByOperator,
             reason = taken_back => reason,
             () = shared.drain.close_due(state) => match record.tunnel().open.is_resumable() {
                 true => CloseReason::ResumedElsewhere,
@@ -361,16 +361,18 @@ fn forced_close(
 /// The notice of a tunnel that the proxy has ended.
 fn of_proxy(marker: Marker, reason: CloseReason, record: &TunnelRecord<'_>) -> Vec<u8> {
     let operator = record.tunnel().close_reason().unwrap_or_default();
-    notice(marker, close_phrase(reason, operator), record)
+    // Any other end moves the session.
+    let is_final = reason == CloseReason::Idle || record.tunnel().is_end_final();
+    notice(marker, (close_phrase(reason, operator), is_final), record)
 }
 
-fn notice(marker: Marker, phrase: Phrase, record: &TunnelRecord<'_>) -> Vec<u8> {
+fn notice(marker: Marker, (phrase, is_final): (Phrase, bool), record: &TunnelRecord<'_>) -> Vec<u8> {
     // The client knows the name that it has asked for, and puts it in front of a sentence without it.
     let authority = record.tunnel().facts.authority.as_ref();
     let name = authority.filter(|_| phrase.is_of_target()).map(ToString::to_string);
     let phrase = phrase.preceded_by("the proxy ended the session: ");
-    let sentence = phrase.sentence(&name.unwrap_or_default(), Some(&record.id()), MAX_REASON_BYTES);
-    end_notice::notice(marker, &sentence)
+    let sentence = phrase.sentence(&name.unwrap_or_default(), Some(&record.id()), MAX_SENTENCE_BYTES);
+    end_notice::notice(marker, &sentence, is_final)
 }
 
 /// Sends a notice to a client that takes it at once, or nearly so. False: perhaps a part of it.
@@ -378,7 +380,5 @@ async fn send(client: &mut impl Transport, notice: &[u8]) -> bool {
     matches!(timeout(SEND_TIMEOUT, send_all(client, notice)).await, Ok(Ok(())))
 }
 
-/// The bytes of a sentence: what its length can say.
-const MAX_REASON_BYTES: usize = 255;
 /// A client that takes no more is cut off without a notice: the end of a drain waits for it.
 const SEND_TIMEOUT: Duration = Duration::from_millis(500);

@@ -8,6 +8,7 @@ use crate::base::authority::Authority;
 use crate::net::transport::Transport;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::Marker;
+use crate::protocol::resume::keys::SessionId;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// A complete request.
@@ -19,6 +20,8 @@ pub struct ConnectRequest {
     pub credential: Option<Result<Credential, CredentialError>>,
     /// The marker of the notice that the client asks for.
     pub(crate) end_marker: Option<Marker>,
+    /// The session that the client wants to go on with.
+    pub(crate) session: Option<SessionId>,
 }
 
 /// What becomes of the field `Proxy-Authorization`.
@@ -91,6 +94,14 @@ pub(super) fn credential<'a>(
         Some(_) => Err(CredentialError::Repeated),
     })
 }
+
+/// The session in the values of a request's fields [`SESSION_FIELD`].
+pub(super) fn session<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<SessionId> {
+    SessionId::parse(str::from_utf8(values.next()?).ok()?)
+}
+
+/// The field with which `switchboard connect` names the session that is to go on. Its hello says the same, behind the 200.
+pub(super) const SESSION_FIELD: &str = "switchboard-session";
 
 /// The fields of a refusal by every version of HTTP, with the details that `Proxy-Status` is to have.
 pub(super) fn fields(denial: &Refusal, details: Option<&str>) -> Vec<(&'static str, String)> {

@@ -2,10 +2,11 @@
 
 use httparse::{Error, Header, Request, Status};
 
-use super::exchange::credential;
+use super::exchange::{SESSION_FIELD, credential, session};
 use crate::base::authority::Authority;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::{self, Marker};
+use crate::protocol::resume::keys::SessionId;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
 /// The most bytes that a request head may have.
@@ -22,6 +23,8 @@ pub struct Head {
     pub version: Version,
     /// The marker of the end notice that the client asks for.
     pub(crate) end_marker: Option<Marker>,
+    /// The session that the client wants to go on with.
+    pub(crate) session: Option<SessionId>,
 }
 
 /// The version of an HTTP/1 request.
@@ -74,6 +77,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
         length,
         version,
         end_marker: end_notice::marker(values(request.headers, end_notice::FIELD)),
+        session: session(values(request.headers, SESSION_FIELD)),
     }))
 }
 

@@ -64,6 +64,7 @@ impl<D: Transport> Exchange<D> {
             authority: head.target,
             credential,
             end_marker: head.end_marker,
+            session: head.session,
         }
     }
 

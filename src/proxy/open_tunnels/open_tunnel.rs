@@ -10,6 +10,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::ended_sessions::EndedSessions;
 use super::request_info::RequestInfo;
 use crate::base::text::excerpt;
 use crate::net::sock_diag::{DiagError, SockDiag, TcpInfo};
@@ -32,8 +33,8 @@ pub struct OpenTunnel {
     pub open: TunnelGuard,
     /// Rates in place of those of its target.
     pub rate_overrides: Both<RateOverride>,
-    /// Why an operator ends it, in the operator's words.
-    close_reason: OnceLock<Box<str>>,
+    /// Why an operator ends it, in the operator's words, and whether the session in it ends, too.
+    close_reason: OnceLock<(Box<str>, bool)>,
     /// That of the tunnel's task, which waits for `close_reason`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
     closer: AtomicWaker,
     /// The series of its target's last activity.
@@ -138,22 +139,37 @@ impl OpenTunnel {
         *self.last_rtt.lock()
     }
 
-    /// Ends the tunnel, with a reason for the access log. Whether it is the first to do so.
-    pub fn close(&self, reason: &str) -> bool {
-        let is_first = self.close_reason.set(excerpt(reason, MAX_REASON).into()).is_ok();
+    /// Ends the tunnel, with a reason for the access log, and if it `is_final` the session in it. Returns whether it is the first
+    /// to do so.
+    pub fn close(&self, reason: &str, is_final: bool) -> bool {
+        let reason = excerpt(reason, MAX_REASON).into();
+        let is_first = self.close_reason.set((reason, is_final)).is_ok();
         self.closer.wake();
         is_first
     }
 
     /// The reason of the operator that has ended the tunnel.
     pub fn close_reason(&self) -> Option<&str> {
-        self.close_reason.get().map(|reason| &**reason)
+        self.close_reason.get().map(|(reason, _)| &**reason)
     }
 
-    /// Completes when an operator ends the tunnel. Only its own task waits for it.
-    pub(crate) async fn closed_by_operator(&self) {
+    /// Returns whether that operator has ended the session in the tunnel, too.
+    pub(crate) fn is_end_final(&self) -> bool {
+        self.close_reason.get().is_some_and(|(_, is_final)| *is_final)
+    }
+
+    /// Completes when an operator ends the tunnel, or has ended the session that its client wants to go on with. Only its own task
+    /// waits for it.
+    pub(crate) async fn closed_by_operator(&self, ended: &EndedSessions) {
+        let mut session = None;
         poll_fn(|context| {
             self.closer.register(context.waker());
+            if session.is_none() {
+                session = self.open.session();
+                if let Some(reason) = session.and_then(|session| ended.reason(session)) {
+                    self.close(&reason, true);
+                }
+            }
             match self.close_reason() {
                 Some(_) => Poll::Ready(()),
                 None => Poll::Pending,

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::ended_sessions::EndedSessions;
 use super::events::{Event, Events};
 use super::open_tunnel::OpenTunnel;
 use crate::net::sock_diag::SockDiag;
@@ -19,6 +20,8 @@ pub struct Registry {
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
     /// What happens to tunnels.
     pub events: Arc<Events>,
+    /// The sessions that operators have ended.
+    pub ended_sessions: EndedSessions,
     /// Refusals since the start of the process.
     pub refusals: Refusals,
     /// What the kernel knows of their connections.

@@ -1,9 +1,12 @@
 //! The open tunnels of a process: those that a drain would cut, and those whose sessions go on by other tunnels.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
+
+use crate::protocol::resume::handshake::lines::Hello;
+use crate::protocol::resume::keys::SessionId;
 
 /// What a drain has to know of a tunnel.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +26,7 @@ pub struct TunnelGuard {
     counts: Arc<Counts>,
     is_resumable: AtomicBool,
     is_closed: AtomicBool,
+    session: OnceLock<SessionId>,
 }
 
 impl TunnelGuard {
@@ -33,7 +37,16 @@ impl TunnelGuard {
             counts,
             is_resumable: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            session: OnceLock::new(),
         }
+    }
+
+    /// Notes the hello of a client, whose session outlives the tunnel.
+    pub fn set_hello(&self, hello: Hello) {
+        if let Hello::Resume { id, .. } = hello {
+            self.set_session(id);
+        }
+        self.set_resumable();
     }
 
     /// Notes that the session in the tunnel outlives it: its client is about to open another tunnel for it. Of a tunnel that
@@ -43,6 +56,17 @@ impl TunnelGuard {
             self.counts.resumable.fetch_add(1, Ordering::Relaxed);
             self.counts.plain.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// Notes the session in the tunnel.
+    pub fn set_session(&self, session: SessionId) {
+        // That of the hello comes first.
+        self.session.set(session).ok();
+    }
+
+    /// The session in the tunnel, once it is known.
+    pub fn session(&self) -> Option<SessionId> {
+        self.session.get().copied()
     }
 
     /// Whether the session in the tunnel outlives it.

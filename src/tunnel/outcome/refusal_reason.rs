@@ -41,6 +41,10 @@ refusals! {
     NotAuthorized =>
         403, "not_authorized", Proxy, "http_request_denied", None, 10,
         Phrase::of_target("the user may not ssh to ", "");
+    /// An operator has ended the session that the request is to go on with.
+    SessionEnded =>
+        403, "session_ended", Proxy, "http_request_denied", None, 10,
+        "an operator ended the connection";
     /// The source of users or rights does not answer, and has not answered this question lately.
     AuthorizationUnavailable =>
         503, "authorization_unavailable", Proxy, "destination_unavailable", Some(5), 10,

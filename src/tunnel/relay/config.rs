@@ -115,6 +115,11 @@ impl<'a> RelayConfig<'a> {
         self.tunnel.filter(|_| self.is_inspected)
     }
 
+    /// The tunnel, if its download is to be looked at: it may bring a session, or does so for certain.
+    pub(super) fn inspected_download(&self) -> Option<&'a TunnelGuard> {
+        self.tunnel.filter(|tunnel| self.is_inspected || tunnel.is_resumable())
+    }
+
     /// Whether the session in the tunnel is known to outlive it.
     pub(super) fn is_resumable(&self) -> bool {
         self.tunnel.is_some_and(TunnelGuard::is_resumable)

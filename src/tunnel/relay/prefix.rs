@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::protocol::resume::handshake::lines::{FirstBytes, classify};
+use crate::protocol::resume::handshake::lines::{FirstBytes, attached, classify};
 use crate::tunnel::direction::Direction;
 use crate::tunnel::drain::TunnelGuard;
 
@@ -19,7 +19,7 @@ pub trait InspectPrefix: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
     direction: Direction,
-    /// The tunnel, until it is known whether it is resumable.
+    /// The tunnel, until it is known whether it is resumable, and of which session.
     tunnel: Option<&'a TunnelGuard>,
     inspector: Option<Arc<dyn InspectPrefix>>,
     /// Empty when one read brings enough, as it most often does.
@@ -33,7 +33,6 @@ impl<'a> Prefix<'a> {
         tunnel: Option<&'a TunnelGuard>,
         inspector: Option<Arc<dyn InspectPrefix>>,
     ) -> Option<Box<Self>> {
-        let tunnel = tunnel.filter(|_| direction == Direction::Upload);
         (tunnel.is_some() || inspector.is_some()).then(|| {
             Box::new(Self {
                 direction,
@@ -53,7 +52,7 @@ impl<'a> Prefix<'a> {
         let beginning = if is_first { bytes } else { &self.held };
         if self
             .tunnel
-            .is_some_and(|tunnel| detect_resumable(tunnel, beginning).is_break())
+            .is_some_and(|tunnel| detect_resumable(tunnel, self.direction, beginning).is_break())
         {
             self.tunnel = None;
         }
@@ -72,11 +71,16 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// With `Break` it is known whether the tunnel is resumable: after 255 bytes at the latest, the length of a line.
-fn detect_resumable(tunnel: &TunnelGuard, beginning: &[u8]) -> ControlFlow<()> {
+/// With `Break` it is known whether the tunnel is resumable, after 255 bytes of the upload at the latest, the length of a line; or
+/// the download has said which session is in it, if any.
+fn detect_resumable(tunnel: &TunnelGuard, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
+    if direction == Direction::Download {
+        let session = attached(beginning);
+        return session.map_break(|session| session.into_iter().for_each(|id| tunnel.set_session(id)));
+    }
     match classify(beginning) {
         FirstBytes::NeedMore => return ControlFlow::Continue(()),
-        FirstBytes::Hello(..) => tunnel.set_resumable(),
+        FirstBytes::Hello(hello, _) => tunnel.set_hello(hello),
         FirstBytes::Plain | FirstBytes::Malformed => {}
     }
     ControlFlow::Break(())
@@ -85,6 +89,7 @@ fn detect_resumable(tunnel: &TunnelGuard, beginning: &[u8]) -> ControlFlow<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::resume::keys::SessionId;
     use crate::tunnel::drain::DrainController;
 
     #[test]
@@ -126,6 +131,39 @@ mod tests {
                     looked_at < 255 + piece && beginning.held.capacity() <= 1024,
                     "{looked_at}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn the_session_that_an_anchor_attaches_is_found_however_its_answer_is_cut() {
+        let announcement = format!("switchboard-resume-1 {} {}\r\n", "0f".repeat(32), "01".repeat(16));
+        let frame = [&[2, 0, 0, 56][..], &[9; 56]].concat();
+        let identification = b"SSH-2.0-switchboard_anchor_1\r\n";
+        let answer = |between: &[u8]| [announcement.as_bytes(), between, identification, &frame, b"more"].concat();
+        let end = [announcement.as_bytes(), identification, &[9, 0, 0, 1, 4]].concat();
+        let session = Some(SessionId([9; 16]));
+        for (says, expected) in [
+            (answer(b""), session),
+            (
+                answer(b"SSH-2.0-OpenSSH_10.0\r\n\0\0\x04\x14\x02\n\x02\0\0\x38\r\n"),
+                session,
+            ),
+            // A relay that begins after the lines.
+            (frame.clone(), session),
+            (end, None),
+            (b"SSH-2.0-OpenSSH_10.0\r\n".to_vec(), None),
+            (
+                [announcement.as_bytes(), &[b'x'; 20_000], identification, &frame].concat(),
+                None,
+            ),
+        ] {
+            for piece in [1, 2, 7, 100, 1000] {
+                let (_conductor, drain) = DrainController::new();
+                let open = drain.opened();
+                let mut beginning = Prefix::new(Direction::Download, Some(&open), None).unwrap();
+                let _seen = says.chunks(piece).find(|bytes| beginning.inspect(bytes).is_break());
+                assert_eq!(open.session(), expected, "{says:?} in pieces of {piece}");
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::harness::target::Closed;
 /// A running `switchboard serve`.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    admin: SocketAddr,
+    pub(crate) admin: SocketAddr,
     stdout: Lines,
     stderr: Lines,
     process: Process,

@@ -55,7 +55,8 @@ fn a_body_that_is_no_object_is_refused_with_the_form_that_is_wanted() {
     let _open = server.tunnel("one:22", &one);
     let id = &all(&server, 1)[0].tunnel_id;
     let (this, those) = (format!("/tunnels/{id}"), "/tunnels?target=static/one:22");
-    let (rates, reason) = (r#"{"download": RATE, "upload": RATE}"#, r#"{"reason": TEXT}"#);
+    let rates = r#"{"download": RATE, "upload": RATE}"#;
+    let reason = r#"{"reason": TEXT, "move": BOOLEAN, "for": DURATION}"#;
     for (method, path, form) in [
         ("PATCH", &*this, rates),
         ("DELETE", &this, reason),

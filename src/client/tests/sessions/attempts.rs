@@ -25,6 +25,26 @@ async fn a_path_that_falls_silent_is_left_for_another() {
 }
 
 #[tokio::test]
+async fn a_request_of_a_session_that_goes_on_names_it() {
+    let mut rig = Rig::new().await;
+    let mut session = rig.start();
+    let mut stream = rig.proxy.accept().await;
+    assert!(!read_request(&mut stream).await.contains("Switchboard-Session"));
+    stream.write_all(ACCEPT).await.unwrap();
+    let path = rig.lead(Box::new(stream));
+    let mut beside = within(rig.begun.recv()).await.unwrap();
+    talk(&mut session, &mut beside, b"hello").await;
+    path.cut().await;
+    let mut stream = rig.proxy.accept().await;
+    let request = read_request(&mut stream).await;
+    let (_, named) = request.split_once("\r\nSwitchboard-Session: ").unwrap();
+    stream.write_all(ACCEPT).await.unwrap();
+    let hello = read_exactly::<68>(&mut stream).await;
+    let expected = format!("SSH-2.0-switchboard_resume_1 resume {}", &named[..32]);
+    assert_eq!(String::from_utf8_lossy(&hello), expected);
+}
+
+#[tokio::test]
 async fn a_path_that_is_to_be_closed_is_left_at_once() {
     let mut rig = Rig::new().await;
     let mut session = rig.start();

@@ -215,6 +215,7 @@ const KEYS = {
   k: () => step(-1),
   "?": help,
   x: () => act("x"),
+  m: () => act("m"),
   l: () => act("l"),
   c: () => act("c"),
   1: () => open("tunnels"),

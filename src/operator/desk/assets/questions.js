@@ -12,8 +12,10 @@ export function onFinished(done) {
 
 /** What may be done with a tunnel of a model. */
 export function tunnelActions(model, row) {
+  const isResumable = row.facts["tunnel.resumable"];
   return [
     { label: "Limit…", key: "l", run: () => limit(model, row) },
+    ...(isResumable ? [{ label: "Move…", key: "m", run: () => move(model, row) }] : []),
     { label: "End…", key: "x", isDangerous: true, run: () => end(model, row) },
   ];
 }
@@ -43,7 +45,7 @@ function end(model, row) {
   ask({
     title: "End this tunnel?",
     text: row.facts["tunnel.resumable"]
-      ? "Its session is resumable, and goes on by another tunnel: cordon the target to keep it off."
+      ? "The user is told the reason, and the session ends: this replica refuses it for ten minutes."
       : "The session in it ends at once, on both sides.",
     facts: factsOf(model, row),
     fields: [REASON],
@@ -54,10 +56,22 @@ function end(model, row) {
   });
 }
 
+function move(model, row) {
+  ask({
+    title: "Move this session?",
+    text: "Its tunnel ends, and the session goes on by another one, such as that of another replica.",
+    facts: factsOf(model, row),
+    fields: [REASON],
+    confirm: "Move the session",
+    send: ({ reason }) => ["POST", "/api/close", { replica: row.replica, tunnel_id: row.id, reason, move: true }],
+    done: (answer) => finished(answer.closed.length ? "The session is told to move." : "The tunnel had ended already.", answer),
+  });
+}
+
 function endAll(row) {
   ask({
     title: "End all tunnels of this target?",
-    text: "The sessions in them end at once, at every replica that answers. Resumable ones go on by other tunnels.",
+    text: "The sessions in them end at once, at every replica that answers, resumable ones, too.",
     facts: [["target", row.name], ["tunnels", count(row.facts.tunnels)]],
     fields: [REASON],
     confirm: `End ${plural(row.facts.tunnels, "tunnel")}`,

@@ -2,7 +2,10 @@
 //!
 //! Both identifications are ones of SSH (RFC 4253 section 4.2), so that whatever lets only SSH pass lets them pass.
 
+use std::ops::ControlFlow::{self, Break, Continue};
+
 use crate::protocol::resume::MAX_LINE_BYTES;
+use crate::protocol::resume::frame::ATTACHED_HEAD;
 use crate::protocol::resume::keys::{Nonce, PublicKey, SessionId};
 
 /// The anchor's first line. SSH clients skip it: it does not begin with `SSH-`.
@@ -121,6 +124,35 @@ pub fn classify(bytes: &[u8]) -> FirstBytes {
     match line.and_then(|line| Hello::read(without_end(line))) {
         Some(hello) => FirstBytes::Hello(hello, length),
         None => FirstBytes::Malformed,
+    }
+}
+
+/// Looks for the session that an anchor's first bytes attach, with its lines in front of the frames or without. `Break(None)`: they
+/// attach none.
+pub fn attached(bytes: &[u8]) -> ControlFlow<Option<SessionId>> {
+    let begins_like = |bytes: &[u8], other: &[u8]| bytes.iter().zip(other).all(|(one, other)| one == other);
+    let (mut rest, mut are_frames) = (bytes, true);
+    loop {
+        if are_frames && begins_like(rest, &ATTACHED_HEAD) {
+            let id = rest.get(ATTACHED_HEAD.len()..).and_then(<[u8]>::first_chunk);
+            return id.map_or(Continue(()), |id| Break(Some(SessionId(*id))));
+        }
+        let is_first = rest.len() == bytes.len();
+        if is_first && !begins_like(bytes, ANNOUNCEMENT.as_bytes()) {
+            return Break(None);
+        }
+        let Some((line, after)) = rest
+            .iter()
+            .position(|&byte| byte == b'\n')
+            .map(|end| rest.split_at(end + 1))
+        else {
+            return if bytes.len() > MAX_LINE_BYTES {
+                Break(None)
+            } else {
+                Continue(())
+            };
+        };
+        (rest, are_frames) = (after, is_identification(without_end(line)));
     }
 }
 

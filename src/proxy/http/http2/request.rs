@@ -11,7 +11,9 @@ use super::payload::Payload;
 use super::stream::{Stream, stream_error};
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
-use crate::proxy::http::exchange::{ConnectRequest, CredentialPolicy, Exchange, body, credential, fields, refusal_of};
+use crate::proxy::http::exchange::{
+    ConnectRequest, CredentialPolicy, Exchange, SESSION_FIELD, body, credential, fields, refusal_of, session,
+};
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason};
 
 /// A request that has not been answered.
@@ -73,6 +75,13 @@ impl Exchange for Request {
             authority: target,
             credential,
             end_marker: self.end_marker(),
+            session: session(
+                self.head
+                    .headers
+                    .get_all(SESSION_FIELD)
+                    .iter()
+                    .map(HeaderValue::as_bytes),
+            ),
         })
     }
 

@@ -1,0 +1,53 @@
+//! The sessions that operators have ended: for some time this process carries none of them on.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::protocol::resume::keys::SessionId;
+
+/// The sessions, each with the operator's words and the time up to which it is refused.
+#[derive(Debug, Default)]
+pub struct EndedSessions(Mutex<HashMap<SessionId, (Box<str>, Instant)>>);
+
+impl EndedSessions {
+    /// Refuses a session for that long, unless as many as may be are refused already.
+    pub fn refuse(&self, session: SessionId, reason: &str, time: Duration) {
+        let (mut sessions, now) = (self.0.lock(), Instant::now());
+        sessions.retain(|_, (_, until)| *until > now);
+        if sessions.len() < MAX_SESSIONS {
+            sessions.insert(session, (reason.into(), now + time));
+        }
+    }
+
+    /// Returns why a session is refused; `None` if it is not.
+    pub(crate) fn reason(&self, session: SessionId) -> Option<Box<str>> {
+        let sessions = self.0.lock();
+        let (reason, until) = sessions.get(&session)?;
+        (*until > Instant::now()).then(|| reason.clone())
+    }
+}
+
+/// With up to 800 bytes of words each. A client that heeds its notice does not come back in any case.
+const MAX_SESSIONS: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_is_refused_for_its_time_and_no_more_than_so_many_are_kept() {
+        let (ended, [first, second]) = (EndedSessions::default(), [1, 2].map(|byte| SessionId([byte; 16])));
+        ended.refuse(first, "abuse", Duration::from_mins(10));
+        assert_eq!(ended.reason(first).as_deref(), Some("abuse"));
+        assert_eq!(ended.reason(second), None);
+        tokio::time::advance(Duration::from_mins(10)).await;
+        assert_eq!(ended.reason(first), None);
+        for number in 0..=MAX_SESSIONS as u128 {
+            ended.refuse(SessionId(number.to_be_bytes()), "", Duration::from_secs(1));
+        }
+        assert_eq!(ended.0.lock().len(), MAX_SESSIONS);
+    }
+}
