@@ -122,7 +122,7 @@ pub struct Tunnel {
     /// The target's SSH software.
     #[serde(default, rename = "upstream.software")]
     pub upstream_software: String,
-    /// Whether its session outlives it: a drain, or an operator, moves the session to another tunnel.
+    /// True if its session outlives it: a drain, or an operator, moves the session to another tunnel.
     #[serde(default, rename = "tunnel.resumable")]
     pub is_resumable: bool,
     /// Bytes to the client.

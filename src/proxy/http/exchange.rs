@@ -100,7 +100,7 @@ pub(super) fn session<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<
     SessionId::parse(str::from_utf8(values.next()?).ok()?)
 }
 
-/// The field with which `switchboard connect` names the session that is to go on. Its hello says the same, behind the 200.
+/// The field with which `switchboard connect` names the session that is to go on. Its hello says so again, after the 200.
 pub(super) const SESSION_FIELD: &str = "switchboard-session";
 
 /// The fields of a refusal by every version of HTTP, with the details that `Proxy-Status` is to have.

@@ -75,7 +75,7 @@ fn frames_that_only_cost_work_end_the_session() {
         vec![77, 0, 0, 0],
     ] {
         let (mut session, attachment, mut now) = side();
-        // What is sent earns the credit for its acknowledgements.
+        // Bytes that are sent earn the credit for their acknowledgements.
         let ended = (1..100).find(|_| {
             session.receive(attachment, &frame.repeat(100), now);
             now += Duration::from_millis(5);
