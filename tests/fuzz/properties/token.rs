@@ -11,7 +11,10 @@ pub(crate) fn check(bytes: &[u8]) {
         Ok(jwt) => jwt,
         Err(fault) => {
             assert!(fault.is_ascii() && fault.starts_with("the token "), "{fault}");
-            assert!(text.len() < 12 || !fault.contains(text), "{fault}");
+            assert!(
+                *fault == *CHARACTERS || text.len() < 12 || !fault.contains(text),
+                "{fault}"
+            );
             return;
         }
     };
@@ -25,3 +28,6 @@ pub(crate) fn check(bytes: &[u8]) {
         assert_ne!(refused, Some("the token is for another audience"));
     }
 }
+
+/// A fault that is the same for every token: one may be a part of it by chance.
+const CHARACTERS: &str = "the token has characters that no token has";
