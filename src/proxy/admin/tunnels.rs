@@ -91,6 +91,11 @@ pub(super) async fn close_those(
     if query.is_for_all() {
         return Err(HttpError::bad("which tunnels? give target, client, user or node"));
     }
+    // Of a variable that is not set: without it more tunnels would end, and an empty user is that of every tunnel without one.
+    let texts = [("target", &query.target), ("user", &query.user), ("node", &query.node)];
+    if let Some((name, _)) = texts.iter().find(|(_, text)| text.as_deref() == Some("")) {
+        return Err(HttpError::bad(format!("{name}: the value is empty")));
+    }
     if query.sort.is_some() || query.cursor.is_some() {
         return Err(HttpError::bad("sort, cursor: the oldest tunnels end first"));
     }
