@@ -100,7 +100,6 @@ pub(super) async fn run(hub: Arc<Hub>) {
 async fn poll_replica(hub: Arc<Hub>, name: Arc<str>) {
     let (mut asked, mut wanted) = (hub.asked.subscribe(), hub.wanted.subscribe());
     let is_watched = |asked: &Option<Instant>| asked.is_some_and(|asked| asked.elapsed() < MAX_PAUSE);
-    let mut look_at = Instant::now();
     let mut looking: Option<AbortOnDropHandle<()>> = None;
     loop {
         if !is_watched(&asked.borrow()) {
@@ -116,25 +115,31 @@ async fn poll_replica(hub: Arc<Hub>, name: Arc<str>) {
         looking = looking.filter(|looking| tunnels.is_ok() && !looking.is_finished());
         let is_free = tunnels.is_ok() && looking.is_none();
         hub.state.send_modify(|state| state.set_counts(&name, tunnels, now()));
-        if is_free && start >= look_at {
+        if is_free {
             // In a task of its own: one that hangs delays no tunnels.
-            looking = Some(AbortOnDropHandle::new(tokio::spawn(poll_once(
-                Arc::clone(&hub),
-                replica,
-            ))));
-            look_at = start + BETWEEN_LOOKS;
+            let hub = Arc::clone(&hub);
+            looking = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+                let start = Instant::now();
+                poll_once(&hub, replica).await;
+                sleep_until(next(start, BETWEEN_LOOKS)).await;
+            })));
         }
-        // A fourth of the time at most: a long list over a slow line is no work without end.
-        let next = start + INTERVAL.max(start.elapsed() * 4);
         tokio::select! {
-            () = sleep_until(next) => {}
-            Ok(()) = wanted.changed() => look_at = Instant::now(),
+            () = sleep_until(next(start, INTERVAL)) => {}
+            // An answer from before the change, and the pause after it, are no longer of use.
+            Ok(()) = wanted.changed() => looking = None,
         }
     }
 }
 
+/// Returns when to ask again after an answer that has come just now. A fourth of the time at most is spent on answers: a long
+/// list over a slow line is no work without end.
+fn next(start: Instant, interval: Duration) -> Instant {
+    start + interval.max(start.elapsed() * 4)
+}
+
 /// Asks for what is asked less often than tunnels, which show whether the replica answers.
-async fn poll_once(hub: Arc<Hub>, replica: Replica) {
+async fn poll_once(hub: &Hub, replica: Replica) {
     let drain = replica.request::<DrainStatus>(&AdminRequest::get("/drain")).await;
     let refusals = replica.request::<Refusals>(&AdminRequest::get("/refusals")).await;
     let targets = replica.list::<Target>(&Query::default()).await;
@@ -180,33 +185,49 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::operator::replicas::Source;
 
-    #[tokio::test]
-    async fn the_tunnels_of_a_replica_whose_drain_is_not_answered_go_on() {
+    /// The path of the next request, and its connection.
+    async fn request(listener: &TcpListener) -> (String, TcpStream) {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(stream.read_u8().await.unwrap());
+        }
+        let request = String::from_utf8(request).unwrap();
+        (request.split(['?', ' ']).nth(1).unwrap().to_owned(), stream)
+    }
+
+    async fn answer(mut stream: TcpStream) {
+        let body = r#"{"items":[],"total":0,"next":null}"#;
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+
+    async fn replica() -> (TcpListener, Arc<Hub>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let source = Source::Addresses(vec![listener.local_addr().unwrap()]);
-        let hub = Arc::new(Hub::new(Replicas::new(source, Duration::from_hours(1))));
+        let hub = Hub::new(Replicas::new(source, Duration::from_hours(1)));
+        (listener, Arc::new(hub))
+    }
+
+    #[tokio::test]
+    async fn the_tunnels_of_a_replica_whose_drain_is_not_answered_go_on() {
+        let (listener, hub) = replica().await;
         let (sender, mut listed) = mpsc::unbounded_channel();
         let serving = tokio::spawn(async move {
             let mut unanswered = Vec::new();
             loop {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let mut request = Vec::new();
-                while !request.ends_with(b"\r\n\r\n") {
-                    request.push(stream.read_u8().await.unwrap());
-                }
-                if request.starts_with(b"GET /tunnels?") {
-                    let body = r#"{"tunnels":[],"total":0,"next":null}"#;
-                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-                    stream.write_all(answer.as_bytes()).await.unwrap();
-                    sender.send(()).unwrap();
-                } else {
-                    unanswered.push(stream);
+                match request(&listener).await {
+                    (path, stream) if path == "/tunnels" => {
+                        answer(stream).await;
+                        sender.send(()).unwrap();
+                    }
+                    (_, stream) => unanswered.push(stream),
                 }
             }
         });
@@ -218,5 +239,38 @@ mod tests {
         }
         asking.abort();
         serving.abort();
+    }
+
+    #[tokio::test]
+    async fn targets_that_are_answered_slowly_are_asked_for_less_often() {
+        let (listener, hub) = replica().await;
+        let asking = tokio::spawn(run(Arc::clone(&hub)));
+        let watching = tokio::spawn(async move { hub.changes(0).await });
+        let (mut held, mut looks) = (None, Vec::new());
+        while looks.len() < 2 {
+            match request(&listener).await {
+                (path, stream) if path == "/targets" => {
+                    looks.push((Instant::now(), Duration::ZERO));
+                    held = Some(stream);
+                }
+                (path, stream) if path == "/tunnels" => {
+                    answer(stream).await;
+                    // About a second later.
+                    if let Some((targets, (start, took))) = held.take().zip(looks.last_mut()) {
+                        *took = start.elapsed();
+                        answer(targets).await;
+                    }
+                }
+                (_, stream) => drop(stream),
+            }
+        }
+        let ((first, took), (second, _)) = (looks[0], looks[1]);
+        assert!(
+            second - first >= took * 4,
+            "{took:?}, and again after {:?}",
+            second - first
+        );
+        watching.await.unwrap();
+        asking.abort();
     }
 }

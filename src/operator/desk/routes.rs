@@ -16,6 +16,7 @@ use serde_json::Value;
 use super::guard::{self, DeskSecret, RequestCheck};
 use super::hub::Hub;
 use super::state::Changes;
+use crate::base::json::Object;
 use crate::daemon::admin::api::{CloseRequest, CloseResponse, Rates};
 use crate::daemon::admin::response::{Answer as Reply, HttpError};
 use crate::operator::replicas::{
@@ -98,7 +99,7 @@ struct ChangeResponse {
     faults: Vec<ReplicaState>,
 }
 
-async fn close(State(hub): State<Arc<Hub>>, Json(close): Json<Close>) -> Reply<ChangeResponse> {
+async fn close(State(hub): State<Arc<Hub>>, Json(Object(close)): Json<Object<Close>>) -> Reply<ChangeResponse> {
     let closing = closing(&close.reason, close.is_move)?;
     let ask = AdminRequest::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
     let answer = hub.find(&close.replica)?.find::<CloseResponse>(&ask).await;
@@ -116,7 +117,10 @@ struct CloseTarget {
     reason: String,
 }
 
-async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget>) -> Reply<ChangeResponse> {
+async fn close_target(
+    State(hub): State<Arc<Hub>>,
+    Json(Object(close)): Json<Object<CloseTarget>>,
+) -> Reply<ChangeResponse> {
     let closing = closing(&close.reason, false)?;
     let target: TargetName = close.target.parse().map_err(HttpError::bad)?;
     let query = replicas::Query {
@@ -137,11 +141,11 @@ async fn close_target(State(hub): State<Arc<Hub>>, Json(close): Json<CloseTarget
 struct Limit {
     replica: String,
     tunnel_id: String,
-    rates: Rates,
+    rates: Object<Rates>,
 }
 
-async fn limit(State(hub): State<Arc<Hub>>, Json(limit): Json<Limit>) -> Reply<ChangeResponse> {
-    let ask = AdminRequest::with_body("PATCH", path_of(&limit.tunnel_id)?, &limit.rates);
+async fn limit(State(hub): State<Arc<Hub>>, Json(Object(limit)): Json<Object<Limit>>) -> Reply<ChangeResponse> {
+    let ask = AdminRequest::with_body("PATCH", path_of(&limit.tunnel_id)?, &limit.rates.0);
     hub.find(&limit.replica)?.request::<Value>(&ask).await?;
     hub.refresh();
     Ok(Json(ChangeResponse::default()))
@@ -154,7 +158,7 @@ struct Cordon {
     is_cordoned: bool,
 }
 
-async fn cordon(State(hub): State<Arc<Hub>>, Json(cordon): Json<Cordon>) -> Reply<ChangeResponse> {
+async fn cordon(State(hub): State<Arc<Hub>>, Json(Object(cordon)): Json<Object<Cordon>>) -> Reply<ChangeResponse> {
     let target: TargetName = cordon.target.parse().map_err(HttpError::bad)?;
     let cordoned = hub.replicas.cordon(&target, cordon.is_cordoned).await;
     hub.refresh();

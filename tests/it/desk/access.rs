@@ -129,6 +129,28 @@ fn a_reason_for_an_end_can_be_read() {
 }
 
 #[test]
+fn a_change_is_an_object_and_no_array_of_its_fields() {
+    let desk = desk();
+    let fields = [
+        format!("Host: {}", desk.address()),
+        format!("Authorization: Bearer {}", desk.secret()),
+    ];
+    for (path, body) in [
+        ("close", r#"["x", "0005a1c2-0", "it loops"]"#),
+        ("close-target", r#"["team-a/devbox", "it loops"]"#),
+        ("limit", r#"["x", "0005a1c2-0", {"download": "1MiB/s"}]"#),
+        (
+            "limit",
+            r#"{"replica": "x", "tunnel_id": "0005a1c2-0", "rates": ["1MiB/s", "1MiB/s"]}"#,
+        ),
+        ("cordon", r#"["team-a/devbox", true]"#),
+    ] {
+        let answer = ask(&desk, &format!("POST /api/{path}"), &fields, body);
+        assert!(answer.starts_with("HTTP/1.1 422 "), "{path} {body}: {answer}");
+    }
+}
+
+#[test]
 fn every_answer_tells_the_browser_to_keep_it_to_itself() {
     let desk = desk();
     let host = [format!("Host: {}", desk.address())];
