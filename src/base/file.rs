@@ -1,7 +1,7 @@
 //! Reads and replaces regular files. Nothing else is read: a FIFO is waited for until it has a writer, and a device may have
 //! no end.
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -52,19 +52,20 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
 
 /// Replaces a file, or makes it: if the power fails, the old or the new one is there and complete.
 ///
-/// The new one has the owner and the permissions of `like`; without it no other user may read it.
+/// With `keeps_attributes` the new one has the owner, the permissions and the extended attributes of the old one. Else, and
+/// where there is none, no other user may read it.
 ///
 /// # Errors
 /// Those of the system. The old file is there as it was.
-pub(crate) fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8], keeps_attributes: bool) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.switchboard-new"));
     // Of a process that was killed.
     fs::remove_file(&beside).unwrap_or_default();
     let written = platform::create_private(&beside).and_then(|mut file| {
         file.write_all(bytes)?;
-        if let Some(like) = like {
-            platform::keep_owner(&file, like)?;
+        if keeps_attributes && path.exists() {
+            platform::keep_attributes(&file, path)?;
         }
         file.sync_all()?;
         drop(file);
@@ -117,21 +118,34 @@ mod tests {
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         // The file of a process that was killed.
         fs::write(folder.path().join(".file.switchboard-new"), "half of").unwrap();
-        replace(&path, b"one", None).unwrap();
+        replace(&path, b"one", false).unwrap();
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"one"[..], 0o600));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        replace(&path, b"two", Some(&fs::metadata(&path).unwrap())).unwrap();
+        replace(&path, b"two", true).unwrap();
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"two"[..], 0o644));
-        replace(&path, b"three", None).unwrap();
+        replace(&path, b"three", false).unwrap();
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"three"[..], 0o600));
         let directory = folder.path().join("directory");
         fs::create_dir(&directory).unwrap();
-        replace(&directory, b"four", None).unwrap_err();
+        replace(&directory, b"four", false).unwrap_err();
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),
             2,
             "nothing is left beside"
         );
+    }
+
+    #[test]
+    fn a_fifo_in_place_of_the_file_or_of_its_successor_is_replaced_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["file", ".file.switchboard-new"] {
+            let fifo = folder.path().join(name);
+            assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
+        }
+        let path = folder.path().join("file");
+        replace(&path, b"bytes", false).unwrap();
+        assert_eq!(read(&path, 5).unwrap(), b"bytes");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

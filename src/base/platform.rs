@@ -23,7 +23,7 @@ use self::windows as system;
 
 pub(crate) use self::system::{
     IS_WINDOWS, ProcessGroup, Signals, create_private, has_no_reader, is_shortage, is_suspended, is_the_users,
-    keep_owner, make_private_folder, open_regular, poll_writable, set_tcp_user_timeout, shell, take_stdout,
+    keep_attributes, make_private_folder, open_regular, poll_writable, set_tcp_user_timeout, shell, take_stdout,
     termination_signal,
 };
 pub use self::system::{home, ignore_sigxfsz};

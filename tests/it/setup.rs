@@ -14,6 +14,46 @@ use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{HOST, Login, PORT};
 use crate::openssh::process::{Finished, program, quiet, run};
 
+mod slow {
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[test]
+    fn ten_programs_that_install_a_block_at_once_lose_none() {
+        for round in 0..200 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("config");
+            fs::write(&path, "Host b\n").unwrap();
+            let config = path.to_str().unwrap();
+            let start = |number| {
+                let name = format!("a{number}");
+                let arguments = [
+                    "config",
+                    "--proxy",
+                    "http://proxy:1",
+                    "--name",
+                    &name,
+                    "--write",
+                    config,
+                ];
+                switchboard(&arguments).stderr(Stdio::null()).spawn().unwrap()
+            };
+            let programs: Vec<_> = (0..10).map(start).collect();
+            for mut program in programs {
+                assert!(program.wait().unwrap().success(), "round {round}");
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            assert_eq!(
+                (text.matches("Include ").count(), text.lines().last()),
+                (1, Some("Host b"))
+            );
+            let blocks = fs::read_dir(folder.path().join("switchboard.d")).unwrap();
+            assert_eq!(blocks.count(), 10, "round {round}");
+        }
+    }
+}
+
 /// The proxy, sshd and the user's own settings, as in a `~/.ssh/config` of the user's.
 struct Setup {
     login: Login,

@@ -12,7 +12,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, XattrFlags, fsetxattr, getxattr, listxattr};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal as ProcessSignal, getegid, geteuid, kill_process_group};
 use tokio::process::{Child, Command};
@@ -42,17 +42,33 @@ pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Gives a new file the owner and the permissions of the one that it is to replace.
+/// Gives a new file the owner, the permissions and the extended attributes of the one that it is to replace.
 ///
 /// # Errors
-/// Those of fchown(2) and fchmod(2).
-pub(crate) fn keep_owner(file: &File, of: &Metadata) -> io::Result<()> {
-    let own = file.metadata()?;
-    if (own.uid(), own.gid()) != (of.uid(), of.gid()) {
-        fchown(file, Some(of.uid()), Some(of.gid()))?;
+/// Those of fchown(2), fchmod(2), getxattr(2) and setxattr(2).
+pub(crate) fn keep_attributes(file: &File, of: &Path) -> io::Result<()> {
+    let (own, old) = (file.metadata()?, fs::metadata(of)?);
+    if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
+        fchown(file, Some(old.uid()), Some(old.gid()))?;
     }
-    file.set_permissions(of.permissions())
+    file.set_permissions(old.permissions())?;
+    let (mut names, mut value) = (vec![0; MAX_XATTR_BYTES], vec![0; MAX_XATTR_BYTES]);
+    // An error: a file system without them.
+    let length = listxattr(of, &mut *names).unwrap_or_default();
+    names.truncate(length);
+    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let length = getxattr(of, name, &mut *value)?;
+        match fsetxattr(file, name, value.get(..length).unwrap_or_default(), XattrFlags::empty()) {
+            // Those of `security` and `trusted` are the system's: the new file has its own.
+            Ok(()) | Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
+
+/// XATTR_LIST_MAX and XATTR_SIZE_MAX of linux/limits.h.
+const MAX_XATTR_BYTES: usize = 64 << 10;
 
 /// Returns the output behind descriptor 1, and puts `/dev/null` in its place.
 ///

@@ -47,7 +47,7 @@ pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// None.
-pub(crate) fn keep_owner(_: &File, _: &fs::Metadata) -> io::Result<()> {
+pub(crate) fn keep_attributes(_: &File, _: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -1,8 +1,10 @@
 //! Installs blocks: each has a file of its own in a folder beside the user's file, which includes all of them.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
@@ -27,14 +29,12 @@ impl ConfigPaths {
     /// A file cannot be read or written.
     pub fn install(&self, names: &[String], block: &str) -> anyhow::Result<Vec<PathBuf>> {
         let (file, pattern) = (self.file(names)?, self.pattern()?);
+        // Before there is a folder: one that is no file is an error.
+        read(&self.config)?;
+        self.config.parent().map_or(Ok(()), make_folder)?;
+        let _lock = self.lock()?;
+        make_folder(&self.folder())?;
         let mut config = read(&self.config)?;
-        for folder in [self.config.parent(), file.parent()].into_iter().flatten() {
-            // Not those above: a home that is not there is meant to be none, such as /nonexistent.
-            if !folder.is_dir() {
-                platform::make_private_folder(folder)
-                    .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-            }
-        }
         let mut changed = Vec::new();
         replace(file, format!("{HEADER}{block}").as_bytes(), &mut changed)?;
         if !has_include(&config, &pattern) {
@@ -51,6 +51,7 @@ impl ConfigPaths {
     pub fn remove(&self, names: &[String]) -> anyhow::Result<Vec<PathBuf>> {
         let (file, lines) = (self.file(names)?, include(&self.pattern()?).into_bytes());
         let folder = self.folder();
+        let _lock = self.lock()?;
         let mut changed = Vec::new();
         let others = fs::read_dir(&folder).into_iter().flatten().flatten();
         if others.map(|other| other.path()).all(|other| other == file) {
@@ -69,6 +70,23 @@ impl ConfigPaths {
         // It stays while there is anything in it.
         fs::remove_dir(&folder).unwrap_or_default();
         Ok(changed)
+    }
+
+    /// Has others that install or remove a block wait until it is dropped: they change the same file and folder. `None` where
+    /// a folder cannot be opened, as on Windows.
+    fn lock(&self) -> anyhow::Result<Option<File>> {
+        let folder = self.config.parent().unwrap_or(Path::new("."));
+        let Ok(opened) = File::open(folder) else {
+            return Ok(None);
+        };
+        for _ in 0..MAX_LOCK_ATTEMPTS {
+            match opened.try_lock() {
+                Err(TryLockError::WouldBlock) => thread::sleep(LOCK_INTERVAL),
+                // An error: its file system has no locks.
+                Ok(()) | Err(TryLockError::Error(_)) => return Ok(Some(opened)),
+            }
+        }
+        bail!("another program has locked the folder {}", folder.display())
     }
 
     fn folder(&self) -> PathBuf {
@@ -122,8 +140,16 @@ fn has_include(text: &[u8], pattern: &str) -> bool {
     top.any(|(keyword, line)| keyword == "include" && line.contains(pattern.trim_matches('"')))
 }
 
-/// Replaces a file that has another text. A symbolic link stays, as where dotfiles are kept elsewhere, and so do owner and
-/// permissions.
+/// Makes a folder, unless it is there. Not those above: a home that is not there is meant to be none, such as /nonexistent.
+fn make_folder(folder: &Path) -> anyhow::Result<()> {
+    match platform::make_private_folder(folder) {
+        Err(_) if folder.is_dir() => Ok(()),
+        made => made.with_context(|| format!("cannot make the folder {}", folder.display())),
+    }
+}
+
+/// Replaces a file that has another text. A symbolic link stays, as where dotfiles are kept elsewhere, and so do owner,
+/// permissions and extended attributes.
 fn replace(path: PathBuf, text: &[u8], changed: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     if read(&path)? == text {
         return Ok(());
@@ -132,7 +158,7 @@ fn replace(path: PathBuf, text: &[u8], changed: &mut Vec<PathBuf>) -> anyhow::Re
         true => fs::canonicalize(&path),
         false => Ok(path.clone()),
     };
-    let replaced = real.and_then(|real| file::replace(&real, text, fs::metadata(&real).ok().as_ref()));
+    let replaced = real.and_then(|real| file::replace(&real, text, true));
     replaced.with_context(|| format!("cannot write {}", path.display()))?;
     changed.push(path);
     Ok(())
@@ -154,6 +180,9 @@ const OURS: &str = "# Written by `switchboard config --write`; `--remove` takes 
 const HEADER: &str = "# Written by `switchboard config --write`, which replaces this file.\n";
 /// The largest file that is read: 1 MiB.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
+/// Half a minute: to write a block takes milliseconds.
+const MAX_LOCK_ATTEMPTS: u32 = 1500;
 
 #[cfg(test)]
 mod tests {
@@ -313,6 +342,42 @@ mod tests {
             format!("cannot make the folder {}", folder.display())
         );
         assert!(!absent.exists());
+    }
+
+    /// Rounds in which ten programs at once write a block each, and then one half removes its own while the other writes
+    /// further ones.
+    #[test]
+    fn ten_writers_at_once_lose_no_block() {
+        for round in 0..20 {
+            let home = Home::with(b"Host b\n");
+            let write = |name: String| home.place.install(&[name], "Host x\n").unwrap();
+            thread::scope(|scope| {
+                (0..10).for_each(|number| drop(scope.spawn(move || write(format!("a{number}")))));
+            });
+            assert_eq!(home.files().len(), 10, "round {round}");
+            let included = [format!("{OURS}\n{INCLUDE}\n").as_bytes(), b"Host b\n"].concat();
+            assert_eq!(home.bytes(), included, "round {round}");
+            thread::scope(|scope| {
+                for number in 0..10 {
+                    let name = format!("a{number}");
+                    scope.spawn(|| home.place.remove(&[name]).unwrap());
+                }
+                scope.spawn(|| write("c".to_owned()));
+            });
+            assert_eq!((home.files(), home.bytes()), (vec!["Host,c.conf".to_owned()], included));
+        }
+    }
+
+    #[test]
+    fn extended_attributes_stay() {
+        let home = Home::with(b"Host b\n");
+        let note = |value: &mut [u8]| rustix::fs::getxattr(&home.place.config, "user.note", value);
+        let (path, flags) = (&home.place.config, rustix::fs::XattrFlags::empty());
+        rustix::fs::setxattr(path, "user.note", b"mine", flags).unwrap();
+        assert_eq!(home.install("a", "Host a\n"), 2);
+        let mut value = [0; 9];
+        assert_eq!(note(&mut value), Ok(4));
+        assert_eq!(&value[..4], b"mine");
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl SnapshotFile {
         drop(spawn_blocking(move || {
             let text = encode(&objects, &settings, SystemTime::now());
             // For the user alone: it tells the names of all targets, and the users of their lists.
-            if let Err(error) = text.and_then(|text| file::replace(&path, &text, None)) {
+            if let Err(error) = text.and_then(|text| file::replace(&path, &text, false)) {
                 error!(path = %path.display(), "cannot write the snapshot: {error}");
             }
         }));
@@ -195,8 +195,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("snapshot");
         let saved = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-        file::replace(&path, &encode(&[], "s", UNIX_EPOCH).unwrap(), None).unwrap();
-        file::replace(&path, &encode(&objects(), "s", saved).unwrap(), None).unwrap();
+        file::replace(&path, &encode(&[], "s", UNIX_EPOCH).unwrap(), false).unwrap();
+        file::replace(&path, &encode(&objects(), "s", saved).unwrap(), false).unwrap();
         let objects = objects();
         assert_eq!(read(&path, "s").unwrap(), Snapshot { saved, objects });
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
