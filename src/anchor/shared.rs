@@ -15,7 +15,7 @@ use super::record::AccessLineLimit;
 use super::registry::SessionRegistry;
 use super::target_addr::{TargetAddr, TargetDialer};
 use crate::base::units::{Size, UnitError};
-use crate::base::values::{address, duration};
+use crate::base::values::{address, timeout};
 use crate::protocol::resume::keys::AgreementKey;
 use crate::protocol::resume::window;
 use crate::tunnel::limits::slots::Slots;
@@ -47,7 +47,7 @@ pub struct Options {
     #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR", value_parser = address)]
     pub admin: Option<SocketAddr>,
     /// Keep a session for so long without a connection
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
+    #[arg(long, value_name = "DURATION", value_parser = timeout, default_value = "24h")]
     pub grace: Duration,
     /// Keep so many bytes of each direction of a session until they are acknowledged, from 4KiB to 64MiB
     #[arg(long, value_name = "SIZE", value_parser = window, default_value = "1MiB")]

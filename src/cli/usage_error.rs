@@ -2,12 +2,50 @@
 
 use std::env;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::builder::ValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
-/// The error as it is printed. `command`: makes the whole command line.
+/// The error as it is printed, with those of all other values: clap stops at the first one. `command`: makes the whole command
+/// line.
 pub(crate) fn usage_error(command: fn() -> Command, error: Error) -> Error {
-    conceal(command(), naming_the_variable(command(), error))
+    let mut accepting = command();
+    // Only then does an argument know how it is shown.
+    accepting.build();
+    let mut errors = vec![error];
+    while let Some(flag) = errors.last().and_then(flag_of_value) {
+        let accept = |argument: Arg| match argument.to_string() == flag {
+            true => argument.value_parser(ValueParser::os_string()),
+            false => argument,
+        };
+        accepting = accepting.mut_subcommands(|task| task.mut_args(accept));
+        match accepting.try_get_matches_from_mut(env::args_os()) {
+            // One without a value is no better with another parser.
+            Err(error) if error.use_stderr() && flag_of_value(&error).as_ref() != Some(&flag) => errors.push(error),
+            _ => break,
+        }
+    }
+    let printed = |error| conceal(command(), naming_the_variable(command(), error));
+    let mut errors: Vec<_> = errors.into_iter().map(printed).collect();
+    if errors.len() > 1 {
+        let text = |error: &Error| error.render().to_string().split("\n\n").next().map(str::to_owned);
+        let text = errors.iter().filter_map(text).collect::<Vec<_>>().join("\n");
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        return Error::raw(
+            errors.swap_remove(0).kind(),
+            format!("{text}\n\nFor more information, try '--help'.\n"),
+        );
+    }
+    errors.swap_remove(0)
+}
+
+/// The flag whose value is not accepted, as it is shown.
+fn flag_of_value(error: &Error) -> Option<String> {
+    let is_of_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if is_of_value => Some(flag.clone()),
+        _ => None,
+    }
 }
 
 /// The error of an argument without a value, which names the variable that is set and empty: clap names the flag alone, which

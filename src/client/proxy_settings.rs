@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::credentials::{Files, Source};
 use super::dial::url::{ProxyUrl, ProxyUrlError};
-use crate::base::yaml::forms::{self, AnyDuration, Schema};
+use crate::base::yaml::forms::{self, Schema, Timeout};
 use crate::base::{platform, values};
 use crate::protocol::resume::window;
 
@@ -78,8 +78,8 @@ pub struct ProxySettings {
     #[arg(long, env = "SWITCHBOARD_RESUME", value_name = "WHEN", help_heading = SESSIONS)]
     pub resume: Option<Resume>,
     /// How long a session waits for another connection [default: 24h]
-    #[arg(long, env = "SWITCHBOARD_GRACE", value_name = "DURATION", value_parser = values::duration, help_heading = SESSIONS)]
-    #[serde(deserialize_with = "forms::some::<AnyDuration, _>")]
+    #[arg(long, env = "SWITCHBOARD_GRACE", value_name = "DURATION", value_parser = values::timeout, help_heading = SESSIONS)]
+    #[serde(deserialize_with = "forms::some::<Timeout, _>")]
     pub grace: Option<Duration>,
     /// How much of each direction is kept to be sent again, 4KiB to 64MiB: what is read while there is no connection [default: 1MiB]
     #[arg(long, env = "SWITCHBOARD_WINDOW", value_name = "SIZE", value_parser = window, help_heading = SESSIONS)]

@@ -345,6 +345,7 @@ fn the_options_of_a_session_are_checked_before_a_connection() {
     for (option, value, fault) in [
         ("--resume", "always", "[possible values: auto, off]"),
         ("--grace", "soon", "invalid value 'soon' for '--grace"),
+        ("--grace", "0", "must be more than 0s"),
         ("--window", "1KiB", "a window has 4KiB to 64MiB"),
         ("--window", "65MiB", "a window has 4KiB to 64MiB"),
         ("--window", "many", "expected a whole number with a unit"),

@@ -114,12 +114,38 @@ fn a_value_that_cannot_work_is_a_fault_of_the_command_line() {
             "for '--memory <SIZE>': an anchor has 64KiB or more",
         ),
         ("--window", "1KiB", "for '--window <SIZE>': a window has 4KiB to 64MiB"),
+        ("--grace", "0", "for '--grace <DURATION>': must be more than 0s"),
     ] {
         let refused = anchor(&["anchor", option, value]).output().unwrap();
         assert_eq!(refused.status.code(), Some(2), "{option} {value}");
         let said = String::from_utf8(refused.stderr).unwrap();
         assert!(said.contains(expected), "{said}");
     }
+}
+
+#[test]
+fn all_faulty_options_and_variables_are_named_at_once() {
+    let mut command = anchor(&[
+        "anchor",
+        "--grace=0",
+        "--window",
+        "1KiB",
+        "--to",
+        "x",
+        "--memory",
+        "1MiB",
+    ]);
+    let refused = command.env("SWITCHBOARD_ADMIN", "here").output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    let faults: Vec<_> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+    for option in ["--grace <", "--window <", "--to <", "--admin <"] {
+        assert!(faults.iter().any(|line| line.contains(option)), "{option}: {said}");
+    }
+    assert_eq!((faults.len(), said.matches("--help").count()), (4, 1), "{said}");
+    let one = anchor(&["anchor", "--grace", "0"]).output().unwrap();
+    let said = "error: invalid value '0' for '--grace <DURATION>': must be more than 0s\n\nFor more information, try '--help'.\n";
+    assert_eq!(String::from_utf8(one.stderr).unwrap(), said);
 }
 
 #[test]
