@@ -5,16 +5,18 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
 
 use super::record::SessionRecord;
 use super::shared::Shared;
+use crate::net::sock_diag::{SockDiag, SocketAddrs};
 use crate::tunnel::direction::Both;
 use crate::tunnel::limits::TunnelLimits;
 use crate::tunnel::limits::bucket::RateLimit;
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
-use crate::tunnel::relay::meter::Meter;
+use crate::tunnel::relay::meter::{Meter, WINDOW_INTERVAL};
 use crate::tunnel::relay::{self, EarlyData, RelayConfig, Transports, relay};
 
 /// A plain client whose target is reached.
@@ -64,8 +66,12 @@ impl PlainConnection {
             tunnel: None,
             is_inspected: false,
         };
+        let ends = [&self.transports.downstream, &self.transports.upstream].map(ends);
         let stopping = pin!(async {
-            shared.stopping.cancelled().await;
+            tokio::select! {
+                () = shared.stopping.cancelled() => {}
+                () = watch_windows(&meter, ends) => {}
+            }
             Close {
                 by: Side::Proxy,
                 reason: CloseReason::Drained,
@@ -79,5 +85,22 @@ impl PlainConnection {
             &shared.lines,
         );
         drop(self.slot);
+    }
+}
+
+/// The addresses of a connection; `None` once it is lost.
+fn ends(stream: &TcpStream) -> Option<SocketAddrs> {
+    let (local, peer) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
+    Some(SocketAddrs { local, peer })
+}
+
+/// Looks at the windows of the client and of the target; never returns.
+async fn watch_windows(meter: &Meter, ends: [Option<SocketAddrs>; 2]) {
+    loop {
+        sleep(WINDOW_INTERVAL).await;
+        let [client, target] = SockDiag::default().look_up_all(ends).map(Result::unwrap_or_default);
+        meter.note_windows(&client, &target);
+        // The relay follows at the next poll of this task.
+        yield_now().await;
     }
 }

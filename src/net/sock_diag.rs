@@ -70,6 +70,8 @@ pub struct TcpInfo {
     pub receive_queue: u32,
     /// The receive window that the peer has announced.
     pub peer_window: u32,
+    /// Time since the last segment of the peer.
+    pub silence: Duration,
     /// Time with something in the send queue.
     pub busy: Duration,
     /// The part of it in which the peer's receive window held it back.
@@ -77,6 +79,12 @@ pub struct TcpInfo {
 }
 
 impl TcpInfo {
+    /// Returns whether bytes wait for the peer's receive window, and the peer is alive: it answers the kernel's probes of the
+    /// window.
+    pub fn is_window_closed(&self) -> bool {
+        self.send_queue > 0 && (self.in_flight() == 0 || self.peer_window == 0) && self.silence < MAX_PROBE_SILENCE
+    }
+
     /// Bytes that were sent and not acknowledged.
     pub fn in_flight(&self) -> u32 {
         self.send_queue.saturating_sub(self.not_sent)
@@ -251,6 +259,7 @@ fn info(fields: &Fields<'_>, [receive_queue, send_queue]: [u32; 2]) -> TcpInfo {
         not_sent: fields.u32(144),
         receive_queue,
         peer_window: fields.u32(228),
+        silence: Duration::from_millis(fields.u32(52).min(fields.u32(56)).into()),
         busy: Duration::from_micros(fields.u64(168)),
         peer_window_limited: Duration::from_micros(fields.u64(176)),
     }
@@ -277,6 +286,9 @@ impl Fields<'_> {
     }
 }
 
+/// The kernel probes a closed window every two minutes at least (TCP_RTO_MAX of net/tcp.h): a peer that is alive misses no two
+/// probes.
+const MAX_PROBE_SILENCE: Duration = Duration::from_secs(300);
 /// `sizeof(struct nlmsghdr)`.
 const HEADER: usize = 16;
 /// The same, and `sizeof(struct inet_diag_req_v2)`.
@@ -363,6 +375,29 @@ mod tests {
             diag.look_up_all([None, None]),
             [Err(DiagError::Closed), Err(DiagError::Closed)]
         ));
+    }
+
+    #[test]
+    fn a_window_is_closed_while_bytes_wait_for_a_peer_that_answers() {
+        let info = |send_queue, not_sent, peer_window, silence| TcpInfo {
+            send_queue,
+            not_sent,
+            peer_window,
+            silence: Duration::from_secs(silence),
+            ..TcpInfo::default()
+        };
+        for (seen, is_closed) in [
+            (info(0, 0, 0, 0), false),
+            (info(5, 5, 0, 121), true),
+            // Less of a window than a segment.
+            (info(5, 5, 100, 0), true),
+            // The window was closed after that was sent: the peer drops it, and it is sent again.
+            (info(5, 2, 0, 0), true),
+            (info(5, 2, 100, 0), false),
+            (info(5, 5, 0, 300), false),
+        ] {
+            assert_eq!(seen.is_window_closed(), is_closed, "{seen:?}");
+        }
     }
 
     #[test]

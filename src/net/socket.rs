@@ -29,6 +29,14 @@ pub(crate) fn prepare(socket: &impl AsFd) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
 }
 
+/// Has the kernel wait for a peer that answers, and keeps its receive window closed. With a TCP_USER_TIMEOUT Linux gives such a
+/// peer up as well (tcp_probe_timer in net/ipv4/tcp_timer.c, since 5.11); without one after 15 probes that are not answered.
+pub(crate) fn tolerate_closed_window(stream: &TcpStream, is_tolerated: bool) {
+    let timeout = (!is_tolerated).then_some(USER_TIMEOUT);
+    // If it fails, the peer is given up after the timeout.
+    SockRef::from(stream).set_tcp_user_timeout(timeout).ok();
+}
+
 /// Makes the drop of this socket send a reset, and discard what is not sent yet.
 ///
 /// Dropping both sockets of a tunnel after an error would send a clean FIN: a killed download would look complete.

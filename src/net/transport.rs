@@ -151,6 +151,10 @@ pub trait Writer: Send {
     /// As a write.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Has the kernel wait for a peer that keeps its receive window closed, or again give it up after a timeout. Does nothing for
+    /// a stream, whose connection is shared.
+    fn tolerate_closed_window(&self, _is_tolerated: bool) {}
+
     /// Completes when the end of stream, and all in front of it, has been handed to the kernel, or never will be. To be
     /// polled behind a shutdown only.
     fn poll_end_sent(&mut self, _context: &mut Context<'_>) -> Poll<()> {
@@ -273,6 +277,10 @@ impl Reader for ReadHalf<'_> {
 }
 
 impl Writer for WriteHalf<'_> {
+    fn tolerate_closed_window(&self, is_tolerated: bool) {
+        socket::tolerate_closed_window(self.as_ref(), is_tolerated);
+    }
+
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         AsyncWrite::poll_write(Pin::new(self), context, bytes)
     }

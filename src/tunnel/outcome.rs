@@ -86,7 +86,9 @@ pub enum CloseReason {
     ClosedByOperator,
     /// A side did not begin with an SSH identification, or not in time; its bytes were not passed on.
     NotSsh,
-    /// Another socket error, such as a peer that vanished (ETIMEDOUT).
+    /// A side no longer answered: its host, or the way to it, has failed.
+    Vanished,
+    /// Another socket error.
     Io,
     /// A defect of ours: the tunnel's task panicked or was dropped.
     Panic,
@@ -94,7 +96,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Every reason, for metrics with the value 0.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Eof,
         Self::Idle,
         Self::Reset,
@@ -108,6 +110,7 @@ impl CloseReason {
         Self::Expired,
         Self::ClosedByOperator,
         Self::NotSsh,
+        Self::Vanished,
         Self::Io,
         Self::Panic,
     ];
@@ -128,6 +131,7 @@ impl CloseReason {
             Self::Expired => "expired",
             Self::ClosedByOperator => "closed_by_operator",
             Self::NotSsh => "not_ssh",
+            Self::Vanished => "vanished",
             Self::Io => "io",
             Self::Panic => "panic",
         }

@@ -82,12 +82,14 @@ pub async fn finish<D: Transport>(transports: &mut Transports<D>, close: Close, 
     };
     match close.reason {
         CloseReason::Eof if has_finished && !ends.is_resumable => boxed(downstream.sent()).await,
-        CloseReason::Reset | CloseReason::Truncated | CloseReason::Io | CloseReason::Panic => match close.by {
-            Side::Client if has_finished => close_after_failure(downstream, ends, upstream).await,
-            Side::Client => reset(downstream, upstream),
-            Side::Target | Side::Proxy if has_finished => close_after_failure(upstream, ends, downstream).await,
-            Side::Target | Side::Proxy => reset(upstream, downstream),
-        },
+        CloseReason::Reset | CloseReason::Truncated | CloseReason::Vanished | CloseReason::Io | CloseReason::Panic => {
+            match close.by {
+                Side::Client if has_finished => close_after_failure(downstream, ends, upstream).await,
+                Side::Client => reset(downstream, upstream),
+                Side::Target | Side::Proxy if has_finished => close_after_failure(upstream, ends, downstream).await,
+                Side::Target | Side::Proxy => reset(upstream, downstream),
+            }
+        }
         CloseReason::Corrupted => match close.by {
             Side::Client => alert_and_reset(downstream, upstream).await,
             Side::Target | Side::Proxy => alert_and_reset(upstream, downstream).await,

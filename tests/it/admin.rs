@@ -132,6 +132,7 @@ fn each_ending_of_a_tunnel_shows_zero_before_its_first() {
         "drained",
         "target_removed",
         "not_ssh",
+        "vanished",
         "io",
         "panic",
     ] {

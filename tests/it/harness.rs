@@ -12,10 +12,12 @@ pub(crate) mod seccomp;
 pub(crate) mod stream;
 pub(crate) mod target;
 
-use std::net::SocketAddr;
+use std::io::{ErrorKind, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use switchboard::tunnel::outcome::RefusalReason;
 use tempfile::TempDir;
 
@@ -41,6 +43,18 @@ pub(crate) fn within<T>(time: Duration, what: &str, mut attempt: impl FnMut() ->
         assert!(Instant::now() < deadline, "not within {time:?}: {what}");
         thread::sleep(BETWEEN_ATTEMPTS);
     }
+}
+
+/// Waits until the kernel has given up a connection with the proxy's TCP_USER_TIMEOUT, whose peer answers and reads nothing.
+pub(crate) fn wait_for_user_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let _never_read = listener.accept().unwrap();
+    let timeout = Some(Duration::from_secs(120));
+    SockRef::from(&stream).set_tcp_user_timeout(timeout).unwrap();
+    stream.set_write_timeout(Some(5 * DEADLINE)).unwrap();
+    let error = stream.write_all(&vec![0; 64 << 20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
 /// The section `allowlist` of a configuration that leads each name to its address, with nothing set for it.

@@ -7,10 +7,13 @@ mod timeouts;
 use std::cell::Cell;
 use std::future::pending;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use crate::harness::loopback::{Part, Rig, SETUPS, Splices, Wires, play, reset};
 use rustix::net::{SendFlags, send};
+use socket2::Socket;
+use switchboard::net::sock_diag::TcpInfo;
 use switchboard::tunnel::direction::Direction;
 use switchboard::tunnel::outcome::{Close, CloseReason, Side};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -96,6 +99,62 @@ async fn a_reset_of_an_idle_tunnel_is_passed_on_either_way() {
                 .await;
             assert_eq!(close, reset_by(side));
             assert_eq!(end.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        }
+    })
+    .await;
+}
+
+/// Whether bytes of it wait for the receiver or not: both sockets are looked at from outside.
+#[tokio::test]
+async fn the_kernel_waits_for_a_receiver_as_long_as_its_window_is_noted_to_be_closed() {
+    for_each_setup(async |rig| {
+        for (direction, is_full) in [(Direction::Download, true), (Direction::Upload, false)] {
+            let wires = Wires::with(Vec::new(), Some(32_768)).await;
+            let writer = match direction {
+                Direction::Upload => &wires.ends.upstream,
+                Direction::Download => &wires.ends.downstream,
+            };
+            let writer = Socket::from(writer.as_fd().try_clone_to_owned().unwrap());
+            let usual = Some(Duration::from_secs(120));
+            writer.set_tcp_user_timeout(usual).unwrap();
+            let script = async |client: TcpStream, mut target: TcpStream| {
+                let sending = async {
+                    if is_full {
+                        loop {
+                            target.write_all(&[7; 65_536]).await.unwrap();
+                        }
+                    }
+                    pending().await
+                };
+                let watching = async {
+                    if is_full {
+                        rig.stalled(direction).await;
+                    }
+                    for (is_closed, expected) in [(true, None), (false, usual), (true, None), (false, usual)] {
+                        let receiver = TcpInfo {
+                            send_queue: u32::from(is_closed),
+                            not_sent: 1,
+                            ..TcpInfo::default()
+                        };
+                        let none = TcpInfo::default();
+                        let is_news = match direction {
+                            Direction::Upload => rig.meter.note_windows(&none, &receiver),
+                            Direction::Download => rig.meter.note_windows(&receiver, &none),
+                        };
+                        assert!(is_news);
+                        while writer.tcp_user_timeout().unwrap() != expected {
+                            tokio::task::yield_now().await;
+                        }
+                    }
+                };
+                tokio::select! {
+                    () = sending => {}
+                    () = watching => {}
+                }
+                reset(client);
+            };
+            let (close, ()) = rig.carry(wires, pending(), script).await;
+            assert_eq!(close, reset_by(Side::Client));
         }
     })
     .await;

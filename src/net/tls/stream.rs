@@ -298,6 +298,10 @@ impl TlsWriter<'_> {
 }
 
 impl Writer for TlsWriter<'_> {
+    fn tolerate_closed_window(&self, is_tolerated: bool) {
+        self.writer.tolerate_closed_window(is_tolerated);
+    }
+
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }

@@ -62,10 +62,11 @@ pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
         CloseReason::NotSsh => Phrase::of_target("", format!(" has sent no SSH identification in {:?}", end.deadline)),
         // Such as `Exceeded MaxStartups` and `Not allowed at this time` of sshd, which OpenSSH shows with `-v` only.
         // A reset says no less: sshd closes with the client's identification unread.
-        CloseReason::Eof | CloseReason::Reset | CloseReason::Io if !said.is_empty() => {
+        CloseReason::Eof | CloseReason::Reset | CloseReason::Vanished | CloseReason::Io if !said.is_empty() => {
             Phrase::of_target("", format!(" closed the connection: {said}"))
         }
         CloseReason::Eof => of_target(" closed the connection before its SSH identification"),
+        CloseReason::Vanished => of_target(" no longer answers"),
         CloseReason::Reset | CloseReason::Io | CloseReason::Truncated | CloseReason::Corrupted => {
             of_target(" reset the connection before its SSH identification")
         }
@@ -97,6 +98,7 @@ pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
         CloseReason::Panic
         | CloseReason::Eof
         | CloseReason::Reset
+        | CloseReason::Vanished
         | CloseReason::Io
         | CloseReason::Truncated
         | CloseReason::Corrupted => "the proxy ended the connection",

@@ -18,7 +18,7 @@ use crate::tunnel::direction::Both;
 use crate::tunnel::drain::TunnelGuard;
 use crate::tunnel::limits::bucket::RateOverride;
 use crate::tunnel::metrics::TargetSeries;
-use crate::tunnel::relay::meter::{self, Meter};
+use crate::tunnel::relay::meter::{self, Meter, WINDOW_INTERVAL};
 
 /// A tunnel from its 200 to its end.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub struct OpenTunnel {
     look: Mutex<RateSample>,
     /// The last measurements of the connections of the client and of the target.
     last_rtt: Mutex<[Option<RttSample>; 2]>,
+    /// True if something was in a send queue at the last look at its windows.
+    has_unsent: AtomicBool,
     /// True after the last look at its connections.
     is_closed: AtomicBool,
 }
@@ -76,6 +78,7 @@ impl OpenTunnel {
                 rates: Both::default(),
             }),
             last_rtt: Mutex::default(),
+            has_unsent: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
         }
     }
@@ -125,6 +128,21 @@ impl OpenTunnel {
             }
         }
         seen
+    }
+
+    /// Looks whether a side keeps its receive window closed. Called every minute. A tunnel with nothing to be sent costs
+    /// nothing.
+    pub(crate) fn look_at_windows(&self, diag: &SockDiag) {
+        let is_quiet = self.meter.last_moved().elapsed() > WINDOW_INTERVAL * 2;
+        if is_quiet && !self.has_unsent.load(Ordering::Relaxed) {
+            return;
+        }
+        let [client, target] = self.legs(diag).map(Result::unwrap_or_default);
+        let has_unsent = client.send_queue > 0 || target.send_queue > 0;
+        self.has_unsent.store(has_unsent, Ordering::Relaxed);
+        if self.meter.note_windows(&client, &target) {
+            self.closer.wake();
+        }
     }
 
     /// Looks at the connections for the last time, when a side has ended: later there may be none to ask for.

@@ -38,8 +38,8 @@ impl Registry {
         all
     }
 
-    /// Every minute, calls `end_minute` of each tunnel; never returns. The shards take turns: 10,000 tunnels at once would keep
-    /// a thread for milliseconds.
+    /// Every minute, ends the minute of each tunnel and looks at its windows; never returns. The shards take turns: 10,000
+    /// tunnels at once would keep a thread for milliseconds.
     pub async fn keep_judging(&self) {
         let mut ticks = interval(MINUTE / PARTS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -48,6 +48,7 @@ impl Registry {
             let tunnels: Vec<_> = self.shard(part.into()).lock().values().cloned().collect();
             for tunnel in tunnels {
                 tunnel.end_minute();
+                tunnel.look_at_windows(&self.sock_diag);
             }
         }
     }
@@ -127,7 +128,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::SocketAddr;
+    use std::io::{Read as _, Write as _};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
     use tokio::time::{Instant, sleep};
 
     use crate::proxy::open_tunnels::request_info::{Ids, RequestInfo};
@@ -185,6 +187,39 @@ mod tests {
         // The bytes of now are no activity.
         assert_eq!(idle.idle, 2 * MINUTE);
         judging.abort();
+    }
+
+    /// Looks until the client's window is noted to be closed, or open; that of the target has no connection.
+    fn look_until(tunnel: &OpenTunnel, diag: &SockDiag, is_closed: bool) {
+        let started = std::time::Instant::now();
+        while tunnel.meter.is_window_closed(Direction::Download) != is_closed {
+            assert!(started.elapsed() < Duration::from_secs(60));
+            tunnel.look_at_windows(diag);
+        }
+        assert!(!tunnel.meter.is_window_closed(Direction::Upload));
+    }
+
+    #[test]
+    fn a_side_that_reads_nothing_is_noted_until_it_reads() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut accepted, peer) = listener.accept().unwrap();
+        let mut facts = RequestInfo::new(Ids::default().next(), [peer, peer], Instant::now());
+        facts.locals[0] = Some(accepted.local_addr().unwrap());
+        let series = Metrics::new().unwrap().target("a", "b");
+        let (_conductor, drain) = DrainController::new();
+        let tunnel = OpenTunnel::new(facts, &series, drain.opened());
+        let diag = SockDiag::default();
+        accepted.set_nonblocking(true).unwrap();
+        for _ in 0..2 {
+            let mut bytes = 0;
+            while let Ok(written) = accepted.write(&[7; 65_536]) {
+                bytes += written;
+            }
+            look_until(&tunnel, &diag, true);
+            client.read_exact(&mut vec![0; bytes]).unwrap();
+            look_until(&tunnel, &diag, false);
+        }
     }
 
     #[test]

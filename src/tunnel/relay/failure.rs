@@ -28,6 +28,10 @@ impl Failure {
             }
             io::ErrorKind::UnexpectedEof => CloseReason::Truncated,
             io::ErrorKind::InvalidData => CloseReason::Corrupted,
+            // The kernel has given it up. The latter two are errors that routers and neighbours have reported before (tcp_write_err).
+            io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                CloseReason::Vanished
+            }
             _ => CloseReason::Io,
         };
         Self {

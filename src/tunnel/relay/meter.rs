@@ -1,13 +1,14 @@
 //! Counts the bytes of a relay while it moves them, and tells when they were last of use.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::activity_rule::{History, Traffic};
+use crate::net::sock_diag::TcpInfo;
 use crate::tunnel::direction::{Both, Direction};
 
 /// Bytes and throttled time of one tunnel, passed on to the totals of its target as they happen.
@@ -20,6 +21,8 @@ pub struct Meter {
     moved_at: AtomicU64,
     /// Writes, by direction.
     messages: Both<AtomicU32>,
+    /// As [`is_window_closed`](Self::is_window_closed).
+    closed_windows: Both<AtomicBool>,
     activity: Mutex<ActivityHistory>,
 }
 
@@ -50,6 +53,7 @@ impl Meter {
             born,
             moved_at: AtomicU64::new(0),
             messages: Default::default(),
+            closed_windows: Default::default(),
             activity: Mutex::new(ActivityHistory {
                 history: History::default(),
                 was_active: true,
@@ -71,6 +75,23 @@ impl Meter {
     pub fn throttled(&self, direction: Direction, waited: Duration) {
         self.tunnel.throttle(direction, waited);
         self.target.throttle(direction, waited);
+    }
+
+    /// Notes whether the client and the target keep their receive windows closed, as a suspended ssh does: the relay has the kernel
+    /// wait for such a side when its task is woken. To be called every [`WINDOW_INTERVAL`]. Returns whether anything has changed.
+    pub fn note_windows(&self, client: &TcpInfo, target: &TcpInfo) -> bool {
+        let note = |(direction, receiver): (_, &TcpInfo)| {
+            let is_closed = receiver.is_window_closed();
+            self.closed_windows[direction].swap(is_closed, Ordering::Relaxed) != is_closed
+        };
+        [(Direction::Download, client), (Direction::Upload, target)]
+            .map(note)
+            .contains(&true)
+    }
+
+    /// Returns whether the receiver of a direction kept its window closed when that was noted last.
+    pub fn is_window_closed(&self, direction: Direction) -> bool {
+        self.closed_windows[direction].load(Ordering::Relaxed)
     }
 
     /// Bytes written so far in a direction.
@@ -150,6 +171,9 @@ impl Totals {
 fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+/// Between two looks at the windows: half the time after which the kernel gives a side up.
+pub(crate) const WINDOW_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

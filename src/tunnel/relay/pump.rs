@@ -33,6 +33,8 @@ pub(super) struct Pump<'a, R, W> {
     since_yield: usize,
     has_finished: bool,
     has_sent_end: bool,
+    /// True while the kernel waits for a receiver whose window is closed.
+    tolerates_closed_window: bool,
 }
 
 /// What was read and is not written yet. Nothing is read while there is any.
@@ -65,6 +67,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
             since_yield: 0,
             has_finished: false,
             has_sent_end: false,
+            tolerates_closed_window: false,
         }
     }
 
@@ -153,7 +156,12 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Waits for something to read. Before a limit is asked, so that an idle tunnel takes no part of a budget.
     async fn readable(&mut self) -> Result<(), Failure> {
         let by = self.halves.direction.sender();
-        let ready = poll_fn(|context| self.halves.reader.poll_readable(context)).await;
+        let ready = poll_fn(|context| {
+            let is_closed = self.terms.meter.is_window_closed(self.halves.direction);
+            follow_window(&mut self.tolerates_closed_window, is_closed, &self.halves.writer);
+            self.halves.reader.poll_readable(context)
+        })
+        .await;
         ready.map_err(|error| Failure::new(by, &error))
     }
 
@@ -227,9 +235,14 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         let start = Instant::now();
         let (direction, moved) = (self.halves.direction, self.moved());
         let (Flow { reader, writer, .. }, in_flight) = (&mut self.halves, &mut self.in_flight);
+        let (meter, is_tolerated) = (self.terms.meter, &mut self.tolerates_closed_window);
+        let write = |context: &mut Context<'_>| {
+            follow_window(is_tolerated, meter.is_window_closed(direction), writer);
+            in_flight.poll_write(context, writer, &moved)
+        };
         tokio::select! {
             biased;
-            written = poll_fn(|context| in_flight.poll_write(context, writer, &moved)) => match written {
+            written = poll_fn(write) => match written {
                 Ok(()) => Ok(start.elapsed()),
                 Err(error) => Err(Failure::new(direction.receiver(), &error)),
             },
@@ -346,6 +359,13 @@ impl InFlight<'_> {
         }
         *self = Self::Nothing;
         writer.poll_flush(context)
+    }
+}
+
+/// Has the kernel wait for a receiver for as long as that keeps its window closed.
+fn follow_window(is_tolerated: &mut bool, is_closed: bool, writer: &impl Writer) {
+    if mem::replace(is_tolerated, is_closed) != is_closed {
+        writer.tolerate_closed_window(is_closed);
     }
 }
 

@@ -4,6 +4,7 @@ use super::Anchor;
 use crate::harness::peer::Peer;
 use crate::harness::process::anchor;
 use crate::harness::target::{Closed, Target};
+use crate::harness::wait_for_user_timeout;
 use crate::openssh::process::{program, quiet, run};
 use crate::openssh::sshd::Sshd;
 
@@ -192,3 +193,25 @@ fn ssh_logs_in_as_without_an_anchor() {
     assert_eq!(finished.status.code(), Some(7), "{finished}\n{}", sshd.log());
     assert_eq!(finished.stdout, "through stdin\n");
 }
+
+/// The proxy reads nothing more of the anchor while its client is an `ssh` that is stopped by Ctrl-Z.
+fn a_plain_client_that_reads_nothing_keeps_its_connection() {
+    let target = Target::listen();
+    let mut anchor = Anchor::start(target.address(), &[]);
+    let mut client = plain(&anchor);
+    client.send("SSH-2.0-client\r\n");
+    let mut server = target.accept();
+    server.expect("SSH-2.0-client\r\n");
+    let mut sent = 0;
+    while let fitting @ 1.. = server.send_what_fits(&[7; 65_536]) {
+        sent += fitting;
+    }
+    wait_for_user_timeout();
+    client.expect(vec![7; sent]);
+    server.finish();
+    client.expect_end();
+    drop(client);
+    anchor.stop();
+}
+
+tests_in! { slow: a_plain_client_that_reads_nothing_keeps_its_connection }
