@@ -189,14 +189,9 @@ impl Reviews {
     ///
     /// Guesses at a user from elsewhere do not lock that user out of a network that has sent no wrong password lately.
     pub(super) fn allows_guess(&self, credential: &Credential, client: IpAddr) -> bool {
-        let network = network(client);
         match credential {
             Credential::Bearer(_) => true,
-            // By name whether or not a user has it: names are no oracle.
-            Credential::Basic { user, .. } => {
-                let guesses = self.password_guesses.lock();
-                guesses.is_clear(network) || (guesses.allows(network) && guesses.allows(&**user))
-            }
+            Credential::Basic { user, .. } => allows_password(&self.password_guesses.lock(), user, network(client)),
         }
     }
 
@@ -278,11 +273,16 @@ impl Reviews {
             return Ok(verdict);
         }
         let verdict = self.review_credential(source, *client, digest).await?;
-        // A password that was sent for that name before is no guess.
-        if let (Verdict::Rejected(_), Credential::Basic { user, .. }) = (&verdict, credential) {
-            let mut guesses = self.password_guesses.lock();
-            if guesses.record_wrong(&**user, digest) {
-                guesses.record_wrong(network(*client), digest);
+        if let Credential::Basic { user, .. } = credential {
+            let (mut guesses, network) = (self.password_guesses.lock(), network(*client));
+            // The one that was hashed beside it may have been the last guess.
+            let is_allowed = allows_password(&guesses, user, network);
+            // A password that was sent for that name before is no guess.
+            if matches!(verdict, Verdict::Rejected(_)) && guesses.record_wrong(&**user, digest) {
+                guesses.record_wrong(network, digest);
+            }
+            if !is_allowed {
+                return Err(too_many_guesses());
             }
         }
         Ok(verdict)
@@ -454,6 +454,11 @@ impl Changes {
             .iter()
             .any(|(id, at)| user.has_id(id) && is_recent(at))
     }
+}
+
+/// By name whether or not a user has it: names are no oracle.
+fn allows_password(guesses: &GuessLimiter, user: &str, network: IpAddr) -> bool {
+    guesses.is_clear(network) || (guesses.allows(network) && guesses.allows(user))
 }
 
 fn too_many_guesses() -> ReviewError {

@@ -227,3 +227,24 @@ async fn a_guess_that_is_beyond_the_bound_after_its_wait_is_refused_as_one() {
     assert_eq!(first, Some(RefusalReason::CredentialsRefused));
     assert_eq!(second, Some(RefusalReason::GuessRate));
 }
+
+/// Two of one network are hashed at a time.
+#[tokio::test(start_paused = true)]
+async fn of_two_guesses_that_are_hashed_at_the_same_moment_one_is_the_last() {
+    let world = world();
+    for (client, [first, second]) in [(1, ["x", "y"]), (2, ["x", "correct"]), (3, ["correct", "x"])] {
+        guess(&world, "alice", client, 0..BURST - 1).await;
+        let refused = tokio::join!(
+            refusal(&world, "alice", first, client),
+            refusal(&world, "alice", second, client)
+        );
+        let refused: [_; 2] = refused.into();
+        let guesses = |reason| refused.iter().filter(|refused| **refused == Some(reason)).count();
+        // A right one that comes before the last wrong one counts.
+        let is_before = refused.contains(&None);
+        let expected = if is_before { [1, 0] } else { [1, 1] };
+        let found = [RefusalReason::CredentialsRefused, RefusalReason::GuessRate].map(guesses);
+        assert_eq!(found, expected, "{refused:?}");
+        sleep(2 * EACH * BURST).await;
+    }
+}
