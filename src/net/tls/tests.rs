@@ -240,7 +240,8 @@ fn a_list_that_another_key_of_the_same_name_has_signed_is_a_fault() {
     let (own, foreign) = (files.list(1, &[6], [2020, 2090]), stranger.list(2, &[], [2021, 2090]));
     let fault = |line: usize| {
         format!(
-            "crl: line {line}: the revocation list of CN=authority is not signed by the key that CN=authority has in ca"
+            "crl: line {line}: the revocation list of CN=authority is not signed by the key that CN=authority has in ca, or \
+             by an algorithm that is not supported, such as with SHA-1"
         )
     };
     assert_eq!(files.said(&files.with_lists(&foreign)), (vec![fault(1)], vec![]));
@@ -256,6 +257,21 @@ fn a_list_that_another_key_of_the_same_name_has_signed_is_a_fault() {
     // An intermediate authority may have signed it.
     files.write("ca", &files.made(&named("other")).pem);
     assert_eq!(files.said(&files.with_lists(&own)), (vec![], vec![]));
+    // By its own key, with which the verifier does not verify it.
+    let files = Files::new();
+    files.write("key", &files.authority.key().serialize_pem());
+    files.write("empty", "");
+    files.write(
+        "config",
+        "[ca]\ndefault_ca = own\n[own]\ndatabase = empty\ndefault_crl_days = 30\n",
+    );
+    let made = Command::new("openssl")
+        .args("ca -gencrl -config config -keyfile key -cert ca -md sha1".split(' '))
+        .current_dir(&files.folder)
+        .output()
+        .unwrap();
+    let list = String::from_utf8(made.stdout).unwrap();
+    assert_eq!(files.said(&files.with_lists(&list)), (vec![fault(1)], vec![]), "{list}");
 }
 
 #[test]

@@ -125,7 +125,10 @@ fn of_other_keys(
         let (issuer, path) = (&list.issuer, authorities.path.display());
         file.fault_at(
             list.line,
-            format!("the revocation list of {issuer} is not signed by the key that {issuer} has in {path}"),
+            format!(
+                "the revocation list of {issuer} is not signed by the key that {issuer} has in {path}, or by an algorithm that \
+                 is not supported, such as with SHA-1"
+            ),
         )
     };
     chosen.lists.iter().filter(is_foreign).map(fault).collect()
