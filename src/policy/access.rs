@@ -117,8 +117,8 @@ impl Access {
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
         let sources = &self.judge.config.load().sources;
         let name = sources.password_name(credential)?;
-        let is_known = sources.users.as_ref().is_some_and(|users| users.contains(name));
-        is_known.then(|| name.into())
+        let users = sources.users.as_ref().filter(|users| users.contains(name))?;
+        Some(users.full_name(name).into())
     }
 
     /// Decides whether the subject may reach the target: the one that is dialled, by whatever name it was asked for.

@@ -72,6 +72,11 @@ impl PasswordFile {
         Self { prefix, ..self }
     }
 
+    /// Returns the name of the user that the file has by that one.
+    pub(super) fn full_name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
     /// Returns whether it has the user of that name, prefix included.
     pub(super) fn proves(&self, name: &str) -> bool {
         name.strip_prefix(&*self.prefix).is_some_and(|name| self.contains(name))
@@ -129,7 +134,7 @@ impl PasswordFile {
         // The line may have been removed or changed meanwhile; groups that were changed count as well.
         let now = entry.filter(|_| is_right).zip(self.entry(user));
         Ok(match now.filter(|(entry, now)| now.hash == entry.hash) {
-            Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(&format!("{}{user}", self.prefix)))),
+            Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(&self.full_name(user)))),
             None => Verdict::Rejected(WRONG.into()),
         })
     }

@@ -158,6 +158,12 @@ async fn a_user_of_the_file_with_a_prefix_is_none_of_another_source() {
         })),
         ..request("", 1)
     };
+    let claimed = login
+        .credential
+        .as_ref()
+        .and_then(|read| read.as_ref().ok())
+        .and_then(|own| world.access.claimed_user(own));
+    assert_eq!(claimed.as_deref(), Some("file:alice"));
     let subject = world.access.authenticate(login).await.unwrap();
     assert_eq!(&*subject.user.name, "file:alice");
     let refused = world.access.authorize(&subject, &world.target("a")).await;
