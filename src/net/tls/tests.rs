@@ -253,7 +253,14 @@ fn a_list_that_another_key_of_the_same_name_has_signed_is_a_fault() {
     );
     // An authority with two keys, of which one has signed it.
     files.write("ca", &format!("{}{}", stranger.authority.pem(), files.authority.pem()));
-    assert_eq!(files.said(&files.with_lists(&own)), (vec![], vec![]));
+    let remark = "ca: line 1: this key of CN=authority has not signed the revocation list in line 1 of crl: its client \
+                  certificates are refused";
+    let settings = files.with_lists(&own);
+    assert_eq!(files.said(&settings), (vec![], vec![remark.to_owned()]));
+    for (authority, is_accepted) in [(&files, true), (&stranger, false)] {
+        let client = authority.issue(5, 2020, 2090);
+        assert_eq!(verdict(&settings, &[client.der]).is_ok(), is_accepted);
+    }
     // An intermediate authority may have signed it.
     files.write("ca", &files.made(&named("other")).pem);
     assert_eq!(files.said(&files.with_lists(&own)), (vec![], vec![]));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, SignatureVerificationAlgorithm};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -37,7 +37,7 @@ pub(super) fn client_verifier(
         (roots, chosen) => return Err(roots.err().into_iter().flatten().chain(chosen.err()).collect()),
     };
     if let Some(file) = list {
-        let foreign = of_other_keys(&chosen, (authorities, file), &provider);
+        let foreign = of_other_keys(&chosen, (authorities, file), &provider, cautions);
         if !foreign.is_empty() {
             return Err(foreign);
         }
@@ -94,44 +94,54 @@ fn lists(file: &PemFile) -> Result<SelectedCrls, FileError> {
 
 /// Finds the lists with the name of an authority whose key has not signed them: the verifier would refuse every certificate of
 /// it. A list of another name may be that of an intermediate authority, which only clients show.
+///
+/// Of an authority with several keys it refuses those of the others, which is remarked on.
 fn of_other_keys(
     chosen: &SelectedCrls,
     (authorities, file): (&PemFile, &PemFile),
     provider: &CryptoProvider,
+    cautions: &mut Vec<FileWarning>,
 ) -> Vec<FileError> {
     let ders = authorities.items::<CertificateDer<'static>>().unwrap_or_default();
-    let roots: Vec<_> = ders.iter().filter_map(|(_, der)| parse(der)).collect();
-    let algorithms = provider.signature_verification_algorithms.all;
-    let is_foreign = |list: &&Crl| {
+    let parsed = ders.iter().filter_map(|(line, der)| Some((*line, parse(der)?)));
+    let roots: Vec<_> = parsed.collect();
+    let mut faults = Vec::new();
+    for list in &chosen.lists {
         let Ok((_, read)) = CertificateRevocationList::from_der(&list.der) else {
-            return false;
+            continue;
         };
-        let (message, signature) = (read.tbs_cert_list.as_ref(), read.signature_value.as_ref());
-        let has_signed = |root: &X509Certificate<'_>| {
-            let key = root.public_key().subject_public_key.as_ref();
-            let verifies = |algorithm: &&dyn SignatureVerificationAlgorithm| {
-                algorithm.verify_signature(key, message, signature).is_ok()
-            };
-            // Whatever a weak key has signed, a remark says that its certificates are refused.
-            algorithms.iter().any(verifies) || weak_bits(root).is_some()
-        };
-        let mut issuers = roots
+        let of_name = roots
             .iter()
-            .filter(|root| root.subject().as_raw() == read.issuer().as_raw())
-            .peekable();
-        issuers.peek().is_some() && !issuers.any(has_signed)
-    };
-    let fault = |list: &Crl| {
+            .filter(|(_, root)| root.subject().as_raw() == read.issuer().as_raw());
+        let (signers, others): (Vec<_>, Vec<_>) = of_name.partition(|(_, root)| has_signed(root, &read, provider));
         let (issuer, path) = (&list.issuer, authorities.path.display());
-        file.fault_at(
-            list.line,
-            format!(
+        if signers.is_empty() && !others.is_empty() {
+            let reason = format!(
                 "the revocation list of {issuer} is not signed by the key that {issuer} has in {path}, or by an algorithm that \
                  is not supported, such as with SHA-1"
-            ),
-        )
-    };
-    chosen.lists.iter().filter(is_foreign).map(fault).collect()
+            );
+            faults.push(file.fault_at(list.line, reason));
+            continue;
+        }
+        for (line, _) in others {
+            let reason = format!(
+                "this key of {issuer} has not signed the revocation list in line {} of {}: its client certificates are refused",
+                list.line,
+                file.path.display()
+            );
+            cautions.push((authorities.fault_at(*line, reason), ALWAYS));
+        }
+    }
+    faults
+}
+
+/// Returns whether the key of an authority has signed a list. Whatever a weak key has signed, a remark says that its
+/// certificates are refused.
+fn has_signed(root: &X509Certificate<'_>, list: &CertificateRevocationList<'_>, provider: &CryptoProvider) -> bool {
+    let key = root.public_key().subject_public_key.as_ref();
+    let (message, signature) = (list.tbs_cert_list.as_ref(), list.signature_value.as_ref());
+    let mut algorithms = provider.signature_verification_algorithms.all.iter();
+    algorithms.any(|algorithm| algorithm.verify_signature(key, message, signature).is_ok()) || weak_bits(root).is_some()
 }
 
 fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &SelectedCrls, cautions: &mut Vec<FileWarning>) {
