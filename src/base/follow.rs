@@ -47,7 +47,9 @@ pub(crate) fn reload<T: Hash, F>(
     if !readings.is_news(number, fingerprint) {
         return ReloadResult::Unchanged;
     }
-    match apply(contents) {
+    let applied = apply(contents);
+    readings.is_faulty = applied.is_err();
+    match applied {
         Ok(()) => ReloadResult::Loaded,
         Err(faults) => ReloadResult::Invalid(faults),
     }
@@ -89,6 +91,8 @@ pub(crate) struct Readings {
     begun: u64,
     applied: u64,
     fingerprint: Option<u64>,
+    /// True if the contents that were applied last are faulty.
+    is_faulty: bool,
 }
 
 impl Readings {
@@ -96,6 +100,13 @@ impl Readings {
     pub(crate) fn restart(&mut self) {
         self.applied = self.begun;
         self.fingerprint = None;
+    }
+
+    /// Has the next reading find the faults again, if there are any.
+    pub(crate) fn repeat_faults(&mut self) {
+        if self.is_faulty {
+            self.restart();
+        }
     }
 
     /// The number of readings that have begun.

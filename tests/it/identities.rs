@@ -105,6 +105,14 @@ fn a_faulty_file_of_users_is_one_line_of_the_log_which_says_its_level_once() {
             .any(|line| line.contains("warning: ") || line.contains("error: ")),
         "{log:#?}"
     );
+    // At SIGHUP once more.
+    serve.signal(Signal::HUP);
+    while !serve
+        .stderr
+        .next()
+        .unwrap()
+        .contains(line.split("ERROR").nth(1).unwrap())
+    {}
 }
 
 #[test]

@@ -161,8 +161,9 @@ impl PasswordFile {
         follow::follow(|| POLL, &self.read_again, read, |error| report(Err(error))).await;
     }
 
-    /// Has [`Self::follow`] read the file at once, whatever hangs: for a file that has just been read.
+    /// Has [`Self::follow`] read the file at once, whatever hangs, and report its faults once more.
     pub fn read_again(&self) {
+        self.readings.lock().repeat_faults();
         self.read_again.notify_one();
     }
 

@@ -33,6 +33,8 @@ async fn a_changed_file_counts_at_once_and_a_faulty_one_never() {
     assert_eq!(faults.len(), 2);
     // It is reported once.
     assert!(matches!(users.reload(), ReloadResult::Unchanged));
+    users.read_again();
+    assert!(matches!(users.reload(), ReloadResult::Invalid(_)));
     fs::remove_file(file.0.path()).unwrap();
     assert!(matches!(users.reload(), ReloadResult::Invalid(_)));
     assert!(is_right(&users, "bob", "correct").await);
@@ -43,6 +45,8 @@ async fn a_changed_file_counts_at_once_and_a_faulty_one_never() {
         panic!("refused")
     };
     assert_eq!(&*alice.groups[0], "ops");
+    users.read_again();
+    assert!(matches!(users.reload(), ReloadResult::Unchanged));
     // A file that becomes good again as it was is taken as well.
     file.write("x");
     assert!(matches!(users.reload(), ReloadResult::Invalid(_)));
