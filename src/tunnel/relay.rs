@@ -244,7 +244,8 @@ async fn half_closed(
     first: Side,
     terms: &RelayConfig<'_>,
 ) -> Close {
-    let mut timeout = terms.options.half_closed;
+    let half_closed = terms.options.half_closed;
+    let mut timeout = terms.options.idle.map_or(half_closed, |idle| idle.min(half_closed));
     let is_resumable = terms.is_resumable();
     if is_resumable {
         timeout = timeout.min(SILENCE_TIMEOUT);
@@ -256,7 +257,6 @@ async fn half_closed(
             Err(failure) => failure,
         },
         failure = ended.reader_failed() => failure,
-        close = idle(terms) => return close,
         close = silence(terms.meter, timeout) => return if is_resumable { eof(first) } else { close },
     };
     match first {
