@@ -82,7 +82,7 @@ impl fmt::Display for Refusal {
 /// The end of a tunnel by the proxy, which has said why. A read of the tunnel fails with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{sentence}")]
-pub(in crate::client) struct Ended {
+pub(in crate::client) struct EndNoticeError {
     /// The reason.
     pub(in crate::client) sentence: String,
     /// True if the session in the tunnel is over, too.
@@ -92,7 +92,7 @@ pub(in crate::client) struct Ended {
 /// The failure of a connection to the proxy, or the end that the proxy has announced.
 impl From<io::Error> for ClientError {
     fn from(error: io::Error) -> Self {
-        match error.downcast::<Ended>() {
+        match error.downcast::<EndNoticeError>() {
             Ok(ended) if ended.is_final => Self::Never(ended.into()),
             Ok(ended) => Self::Soon(ended.into()),
             Err(error) => Self::Lost(error),

@@ -42,7 +42,7 @@ enum Action {
     Close(Close),
     /// Move resumable sessions to other tunnels, such as those of another replica
     #[command(after_help = OPERATOR_EXITS)]
-    Move(Chosen),
+    Move(ChangeSelection),
     /// Set the rates of a tunnel, until it ends
     #[command(after_help = OPERATOR_EXITS)]
     Limit(Limit),
@@ -120,14 +120,14 @@ struct WhyArgs {
 #[derive(Args)]
 struct Close {
     #[command(flatten)]
-    chosen: Chosen,
+    selection: ChangeSelection,
     /// Refuse a resumable session that comes back for that long, on the replicas of its tunnels; 10m without it
     #[arg(long = "for", value_name = "DURATION", value_parser = |text: &str| timeout(text).map(|_| text.to_owned()))]
     refused_for: Option<String>,
 }
 
 #[derive(Args)]
-struct Chosen {
+struct ChangeSelection {
     /// The ids, as `tunnels` and the access log show them
     #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
     ids: Vec<String>,
@@ -165,8 +165,8 @@ pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
         Some(Action::List(options)) => list(options),
         Some(Action::Show(options)) => show(&options.replies, &options.replies.replicas()?, &options.id, ""),
         Some(Action::Why(options)) => why(options),
-        Some(Action::Close(Close { chosen, refused_for })) => close(chosen, false, refused_for),
-        Some(Action::Move(chosen)) => close(chosen, true, None),
+        Some(Action::Close(Close { selection, refused_for })) => close(selection, false, refused_for),
+        Some(Action::Move(selection)) => close(selection, true, None),
         Some(Action::Limit(options)) => limit(options),
     }
 }
@@ -244,12 +244,12 @@ fn show(replies: &Replies, replicas: &Replicas, id: &str, path: &str) -> anyhow:
     Ok(found(&report))
 }
 
-fn close(options: Chosen, is_move: bool, refused_for: Option<String>) -> anyhow::Result<ExitCode> {
+fn close(options: ChangeSelection, is_move: bool, refused_for: Option<String>) -> anyhow::Result<ExitCode> {
     // One runtime for all of it: the client of the API server lives in the one that it began in.
     run(close_asked(options, is_move, refused_for))
 }
 
-async fn close_asked(options: Chosen, is_move: bool, refused_for: Option<String>) -> anyhow::Result<ExitCode> {
+async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Option<String>) -> anyhow::Result<ExitCode> {
     let (verb, done, not_found) = match is_move {
         true => ("Move", "moved", NOT_RESUMABLE),
         false => ("End", "closed", NOT_FOUND),

@@ -9,7 +9,7 @@ use aws_lc_rs::rand;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use crate::base::text::printable;
-use crate::client::error::Ended;
+use crate::client::error::EndNoticeError;
 use crate::client::stderr::MAX_LINE;
 use crate::protocol::end_notice::{Marker, sentence};
 
@@ -64,7 +64,7 @@ impl<S> EndNoticeStream<S> {
                 let told = told.filter(|(sentence, _)| !sentence.is_empty());
                 let (told, is_final) = told.unwrap_or_else(|| ("the proxy ended the session".to_owned(), false));
                 let sentence = printable(&told, MAX_LINE);
-                self.end = Some(Err(io::Error::other(Ended { sentence, is_final })));
+                self.end = Some(Err(io::Error::other(EndNoticeError { sentence, is_final })));
             }
         } else {
             let is_held = end.is_none() && rest.len() >= LEAST_HELD;
