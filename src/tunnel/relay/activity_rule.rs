@@ -68,6 +68,11 @@ impl History {
         self.is_active(moved.since(self.end), MinuteTraffic::could_still_match)
     }
 
+    /// Whether the minute that is not over has a byte.
+    pub fn has_moved(&self, moved: Traffic) -> bool {
+        moved != self.end
+    }
+
     fn is_active(&self, minute: MinuteTraffic, is_like: impl Fn(MinuteTraffic, MinuteTraffic) -> bool) -> bool {
         let known = usize::from(self.known);
         let before = self.minutes.iter().take(known);

@@ -107,4 +107,25 @@ mod tests {
         // The first minutes have none to be compared with.
         assert_eq!(start.elapsed(), Duration::from_mins(13));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_in_use_outlives_an_idle_timeout_of_less_than_a_minute() {
+        let meter = Meter::new(Arc::default());
+        let typing = async {
+            for minute in 1..=10 {
+                for _ in 0..60 {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    for _ in 0..=minute % 5 {
+                        meter.record(Direction::Upload, 36);
+                    }
+                }
+                meter.end_minute();
+            }
+        };
+        tokio::select! {
+            biased;
+            () = typing => {}
+            _ = elapsed(|| meter.activity().last_active, Duration::from_secs(30)) => panic!("it has ended"),
+        }
+    }
 }

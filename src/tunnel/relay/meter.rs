@@ -120,8 +120,10 @@ impl Meter {
     /// Returns the use of the tunnel at this moment. The time since `last_active` is its idle time.
     pub fn activity(&self) -> Activity {
         let mut used = self.activity.lock();
-        let is_active_already = used.history.is_already_active(self.totals());
-        if is_active_already {
+        let moved = self.totals();
+        let is_active_already = used.history.is_already_active(moved);
+        // A minute that is not over does not end the use of the one before.
+        if is_active_already || used.was_active && used.history.has_moved(moved) {
             used.last_active = self.last_moved();
         }
         Activity {
