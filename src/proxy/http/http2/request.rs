@@ -85,7 +85,7 @@ impl Exchange for Request {
         })
     }
 
-    /// Completes at a reset only. END_STREAM is a half-close: unlike a FIN, no close(2) can be behind it.
+    /// Completes at a reset only. END_STREAM is a half-close.
     async fn client_gone(&mut self) -> RefusalReason {
         match poll_fn(|context| self.respond.poll_reset(context)).await {
             Ok(_) => RefusalReason::ClientDisconnected,

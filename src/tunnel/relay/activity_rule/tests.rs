@@ -152,3 +152,16 @@ fn a_minute_is_idle_if_it_is_silent_or_like_three_before() {
         assert_eq!(history.end_minute(moved), expected, "{more:?}");
     }
 }
+
+#[test]
+fn a_copy_at_a_steady_rate_is_active_only_above_512_kib_a_minute() {
+    for (kib, expected) in [(400, false), (600, true)] {
+        let (mut history, mut moved) = (History::default(), Traffic::default());
+        let copied = minute([2, 30], [72, kib << 10]);
+        let judged = [(); 5].map(|()| {
+            moved = after(moved, copied);
+            history.end_minute(moved)
+        });
+        assert_eq!(judged[4], expected, "{kib}");
+    }
+}
