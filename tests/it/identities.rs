@@ -16,6 +16,7 @@ use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
+use crate::resumable::hello;
 
 /// The password is `correct`: made by htpasswd(1).
 pub(crate) const LINE: &str = "alice:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu:ops\n";
@@ -80,6 +81,34 @@ fn a_line_of_the_file_opens_a_target_and_its_removal_ends_the_tunnel() {
         ask(&server, &basic("alice", "correct")),
         "HTTP/1.1 407 the user or the password is wrong"
     );
+}
+
+#[test]
+fn the_end_of_a_tunnel_that_claims_the_session_of_another_user_leaves_that_users_tunnel() {
+    let target = Target::listen();
+    let folder = TempDir::new().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, LINE.to_owned() + &LINE.replace("alice", "mallory")).unwrap();
+    let settings = format!(
+        "access: {{mode: enforce, users: {{file: {}}}}}\nallowlist:\n  static:\n    - {{name: \"box:22\", addresses: \
+         [\"{}\"], allowed_groups: [ops]}}\n",
+        users.display(),
+        target.address()
+    );
+    let server = Server::with(&Settings::new(&settings));
+    let [(mut hers, mut her_anchor), (mut forged, _anchor)] = ["alice", "mallory"].map(|user| {
+        let mut client = request(&server, &basic(user, "correct"));
+        client.expect(CONFIRMATION);
+        let mut anchor = target.accept();
+        client.send(hello("resume"));
+        anchor.expect(hello("resume"));
+        (client, anchor)
+    });
+    let answer = server.tell_admin("DELETE", "/tunnels?user=mallory", r#"{"reason": "abuse"}"#);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    forged.expect_reset();
+    hers.send("frames");
+    her_anchor.expect("frames");
 }
 
 #[test]

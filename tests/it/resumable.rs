@@ -484,6 +484,36 @@ fn a_session_that_an_operator_has_ended_is_refused_by_its_hello() {
 }
 
 #[test]
+fn a_session_that_an_operator_ends_in_one_of_its_tunnels_ends_in_all_of_them() {
+    // The client of a half-open tunnel goes on by another one while the proxy still has the first.
+    for ended in [0, 1] {
+        let target = Target::listen();
+        let mut server = server_to(&target, true, "{}");
+        let (mut older, _anchor) = attached(&server, &target, 0xc1);
+        let (mut newer, _anchor) = resumed(&server, &target);
+        let (mut other, mut its_anchor) = attached(&server, &target, 0x55);
+        let page = server.tell_admin("GET", "/tunnels?sort=age", "");
+        let listed: Value = serde_json::from_str(&page.body).unwrap();
+        let mut ids = listed["tunnels"].as_array().unwrap().iter();
+        let id = ids.nth(ended).unwrap()["tunnel_id"].as_str().unwrap().to_owned();
+        let answer = server.tell_admin("DELETE", &format!("/tunnels/{id}"), r#"{"reason": "abuse"}"#);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        older.expect_reset();
+        newer.expect_reset();
+        still_carries(&mut other, &mut its_anchor);
+        drop((other, its_anchor));
+        server.process.signal(Signal::TERM);
+        let lines = server.process.stdout.rest();
+        let lines = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        assert_eq!(
+            lines.filter(|line| line["operator.reason"] == "abuse").count(),
+            2,
+            "{ended}"
+        );
+    }
+}
+
+#[test]
 fn tunnels_without_a_session_cannot_be_moved() {
     let target = Target::listen();
     let server = server_to(&target, true, "{}");

@@ -1,6 +1,6 @@
 //! `/tunnels`: which are open, the end of some, and the rates of one; `/clients`: who has them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,18 +114,28 @@ fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -
     let time = time.map_err(|error| HttpError::bad(format!("for: {error}")))?;
     let told = tunnels.iter().filter(|open| is_final || open.open.is_resumable());
     let told = told.filter(|open| open.close(&closing.reason, is_final));
-    let told = told.inspect(|open| {
+    let mut sessions = HashSet::new();
+    let mut closed = Vec::new();
+    for open in told {
         if is_final && let Some(session) = open.open.session() {
             let reason = open.close_reason().unwrap_or_default();
             let time = time.unwrap_or(REFUSED_FOR);
             shared.registry.ended_sessions.refuse(session, reason, time);
+            sessions.insert((session, view::user(&open.facts)));
         }
         log_change(open, Change::Closing, shared);
-    });
-    Ok(CloseResponse {
-        closed: told.map(|open| open.facts.id.to_string()).collect(),
-        left: 0,
-    })
+        closed.push(open.facts.id.to_string());
+    }
+    // The session of a half-open tunnel may be in a newer one. A tunnel of another user only claims to carry it.
+    if !sessions.is_empty() {
+        for open in shared.registry.all() {
+            let session = open.open.session().map(|session| (session, view::user(&open.facts)));
+            if session.is_some_and(|session| sessions.contains(&session)) && open.close(&closing.reason, true) {
+                log_change(&open, Change::Closing, shared);
+            }
+        }
+    }
+    Ok(CloseResponse { closed, left: 0 })
 }
 
 /// How long a session that an operator has ended is refused here: longer than a client that has missed its end tries on.
