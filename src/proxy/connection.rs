@@ -177,7 +177,8 @@ async fn connect_target(asked: ConnectRequest, pending: &mut PendingRequest<'_>)
     pending.admission?;
     let (end_marker, session) = (asked.end_marker, asked.session);
     let AuthorizedRequest { target, grant } = authorize(asked, pending).await?;
-    if let Some(words) = session.and_then(|session| pending.shared.registry.ended_sessions.reason(session)) {
+    let user = pending.record.info.user_name();
+    if let Some(words) = session.and_then(|session| pending.shared.registry.ended_sessions.reason(session, user)) {
         let phrase = close_phrase(CloseReason::ClosedByOperator, &words);
         return Err(Refusal::new(RefusalReason::SessionEnded, phrase));
     }

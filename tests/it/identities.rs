@@ -84,7 +84,7 @@ fn a_line_of_the_file_opens_a_target_and_its_removal_ends_the_tunnel() {
 }
 
 #[test]
-fn the_end_of_a_tunnel_that_claims_the_session_of_another_user_leaves_that_users_tunnel() {
+fn the_end_of_a_tunnel_that_claims_the_session_of_another_user_leaves_that_users_session() {
     let target = Target::listen();
     let folder = TempDir::new().unwrap();
     let users = folder.path().join("users");
@@ -96,17 +96,22 @@ fn the_end_of_a_tunnel_that_claims_the_session_of_another_user_leaves_that_users
         target.address()
     );
     let server = Server::with(&Settings::new(&settings));
-    let [(mut hers, mut her_anchor), (mut forged, _anchor)] = ["alice", "mallory"].map(|user| {
+    let resume = |user| {
         let mut client = request(&server, &basic(user, "correct"));
         client.expect(CONFIRMATION);
         let mut anchor = target.accept();
         client.send(hello("resume"));
         anchor.expect(hello("resume"));
         (client, anchor)
-    });
+    };
+    let [(mut hers, mut her_anchor), (mut forged, _anchor)] = ["alice", "mallory"].map(resume);
     let answer = server.tell_admin("DELETE", "/tunnels?user=mallory", r#"{"reason": "abuse"}"#);
     assert_eq!(answer.status, 200, "{}", answer.body);
     forged.expect_reset();
+    hers.send("frames");
+    her_anchor.expect("frames");
+    // Neither is her session refused.
+    let (mut hers, mut her_anchor) = resume("alice");
     hers.send("frames");
     her_anchor.expect("frames");
 }

@@ -34,7 +34,7 @@ fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
         let is_target = |name: &String| facts.target.as_ref().is_some_and(|target| target.id().is_named(name));
         target.as_ref().is_none_or(is_target)
             && client.is_none_or(|client| facts.client.ip().to_canonical() == client.to_canonical())
-            && user.as_ref().is_none_or(|user| view::user(facts) == user)
+            && user.as_ref().is_none_or(|user| facts.user_name() == user)
             && node.as_ref().is_none_or(|node| *node == *facts.node)
     };
     let mut open = shared.registry.all();
@@ -120,8 +120,11 @@ fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -
         if is_final && let Some(session) = open.open.session() {
             let reason = open.close_reason().unwrap_or_default();
             let time = time.unwrap_or(REFUSED_FOR);
-            shared.registry.ended_sessions.refuse(session, reason, time);
-            sessions.insert((session, view::user(&open.facts)));
+            shared
+                .registry
+                .ended_sessions
+                .refuse(session, open.facts.user_name(), reason, time);
+            sessions.insert((session, open.facts.user_name()));
         }
         log_change(open, Change::Closing, shared);
         closed.push(open.facts.id.to_string());
@@ -129,7 +132,7 @@ fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -
     // The session of a half-open tunnel may be in a newer one. A tunnel of another user only claims to carry it.
     if !sessions.is_empty() {
         for open in shared.registry.all() {
-            let session = open.open.session().map(|session| (session, view::user(&open.facts)));
+            let session = open.open.session().map(|session| (session, open.facts.user_name()));
             if session.is_some_and(|session| sessions.contains(&session)) && open.close(&closing.reason, true) {
                 log_change(&open, Change::Closing, shared);
             }
@@ -179,7 +182,7 @@ pub(super) async fn clients(
 ) -> Answer<Clients> {
     let mut clients: HashMap<(_, String), Client> = HashMap::new();
     for open in shared.registry.all() {
-        let (address, user) = (open.facts.client.ip().to_canonical(), view::user(&open.facts));
+        let (address, user) = (open.facts.client.ip().to_canonical(), open.facts.user_name());
         let client = clients.entry((address, user.to_owned())).or_insert_with(|| Client {
             address,
             user: user.to_owned(),

@@ -8,7 +8,6 @@ use crate::daemon::admin::api;
 use crate::net::sock_diag::{DiagError, TcpInfo};
 use crate::policy::allowlist::Target;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
-use crate::proxy::open_tunnels::request_info::RequestInfo;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::ssh::identification::Software;
 
@@ -30,7 +29,7 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         client_port: facts.client.port(),
         peer_address: Some(facts.peer.ip()),
         client_software,
-        user_name: user(facts).to_owned(),
+        user_name: facts.user_name().to_owned(),
         http_version: facts.http.to_owned(),
         tls_version: facts.tls.as_ref().map_or("", |tls| tls.version).to_owned(),
         server_address: facts.authority.as_ref().map_or("", Authority::host).to_owned(),
@@ -113,7 +112,7 @@ pub(super) fn reason(open: &OpenTunnel) -> api::TunnelUsage {
         tunnel_id: open.facts.id.to_string(),
         client_address: open.facts.client.ip(),
         client_software,
-        user_name: user(&open.facts).to_owned(),
+        user_name: open.facts.user_name().to_owned(),
         since: rfc3339(open.start.started),
         is_active: activity.is_active,
         last_active: rfc3339(activity.last_active),
@@ -123,10 +122,6 @@ pub(super) fn reason(open: &OpenTunnel) -> api::TunnelUsage {
 }
 
 /// The name of the user; empty without one.
-pub(super) fn user(facts: &RequestInfo) -> &str {
-    facts.user.as_ref().map_or("", |user| &user.name)
-}
-
 fn software(software: Option<&Software>) -> String {
     software.map(ToString::to_string).unwrap_or_default()
 }

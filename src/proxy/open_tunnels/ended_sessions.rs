@@ -8,24 +8,27 @@ use tokio::time::Instant;
 
 use crate::protocol::resume::keys::SessionId;
 
-/// The sessions, each with the operator's words and the time up to which it is refused.
+type OwnedSession = (SessionId, Box<str>);
+
+/// The sessions by their users, each with the operator's words and the time up to which it is refused. A hello proves nothing to the
+/// proxy: the end of a tunnel that claims another user's session is not the end of that.
 #[derive(Debug, Default)]
-pub struct EndedSessions(Mutex<HashMap<SessionId, (Box<str>, Instant)>>);
+pub struct EndedSessions(Mutex<HashMap<OwnedSession, (Box<str>, Instant)>>);
 
 impl EndedSessions {
-    /// Refuses a session for that long, unless as many as may be are refused already.
-    pub fn refuse(&self, session: SessionId, reason: &str, time: Duration) {
+    /// Refuses a session of that user, empty for none, for that long, unless as many as may be are refused already.
+    pub fn refuse(&self, session: SessionId, user: &str, reason: &str, time: Duration) {
         let (mut sessions, now) = (self.0.lock(), Instant::now());
         sessions.retain(|_, (_, until)| *until > now);
         if sessions.len() < MAX_SESSIONS {
-            sessions.insert(session, (reason.into(), now + time));
+            sessions.insert((session, user.into()), (reason.into(), now + time));
         }
     }
 
-    /// Returns why a session is refused; `None` if it is not.
-    pub(crate) fn reason(&self, session: SessionId) -> Option<Box<str>> {
+    /// Returns why a session of that user is refused; `None` if it is not.
+    pub(crate) fn reason(&self, session: SessionId, user: &str) -> Option<Box<str>> {
         let sessions = self.0.lock();
-        let (reason, until) = sessions.get(&session)?;
+        let (reason, until) = sessions.get(&(session, user.into()))?;
         (*until > Instant::now()).then(|| reason.clone())
     }
 }
@@ -40,13 +43,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_is_refused_for_its_time_and_no_more_than_so_many_are_kept() {
         let (ended, [first, second]) = (EndedSessions::default(), [1, 2].map(|byte| SessionId([byte; 16])));
-        ended.refuse(first, "abuse", Duration::from_mins(10));
-        assert_eq!(ended.reason(first).as_deref(), Some("abuse"));
-        assert_eq!(ended.reason(second), None);
+        ended.refuse(first, "alice", "abuse", Duration::from_mins(10));
+        assert_eq!(ended.reason(first, "alice").as_deref(), Some("abuse"));
+        assert_eq!(ended.reason(first, "mallory"), None);
+        assert_eq!(ended.reason(second, "alice"), None);
         tokio::time::advance(Duration::from_mins(10)).await;
-        assert_eq!(ended.reason(first), None);
+        assert_eq!(ended.reason(first, "alice"), None);
         for number in 0..=MAX_SESSIONS as u128 {
-            ended.refuse(SessionId(number.to_be_bytes()), "", Duration::from_secs(1));
+            ended.refuse(SessionId(number.to_be_bytes()), "", "", Duration::from_secs(1));
         }
         assert_eq!(ended.0.lock().len(), MAX_SESSIONS);
     }

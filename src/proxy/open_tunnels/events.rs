@@ -97,7 +97,7 @@ impl RefusedRequest {
         Self {
             id: facts.id.to_string(),
             client: facts.client.ip(),
-            user: facts.user.as_ref().map_or("", |user| &user.name).to_owned(),
+            user: facts.user_name().to_owned(),
             authority: facts.authority.as_ref().map(ToString::to_string).unwrap_or_default(),
             outcome,
         }

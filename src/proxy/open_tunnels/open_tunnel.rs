@@ -184,7 +184,7 @@ impl OpenTunnel {
             self.closer.register(context.waker());
             if session.is_none() {
                 session = self.open.session();
-                if let Some(reason) = session.and_then(|session| ended.reason(session)) {
+                if let Some(reason) = session.and_then(|session| ended.reason(session, self.facts.user_name())) {
                     self.close(&reason, true);
                 }
             }

@@ -91,6 +91,11 @@ impl RequestInfo {
         }
     }
 
+    /// The name of the user, empty for none.
+    pub(crate) fn user_name(&self) -> &str {
+        self.user.as_ref().map_or("", |user| &user.name)
+    }
+
     /// The addresses of the client's and of the target's connection.
     pub(crate) fn ends(&self) -> [Option<SocketAddrs>; 2] {
         let [from_client, to_target] = self.locals;
