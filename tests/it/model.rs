@@ -91,6 +91,25 @@ fn known_schedules_end_as_they_should() {
     }
 }
 
+#[test]
+fn bytes_that_come_while_the_proxy_flushes_are_lost_with_the_tunnel() {
+    let steps = vec![
+        Stall(Target),
+        Send(Client, 289_089),
+        Pass(25),
+        Finish(Client),
+        Pass(19),
+        Pass(28),
+        Send(Target, 161_771),
+        Pass(15),
+    ];
+    let (early, tight) = (844, true);
+    let schedule = Schedule { early, tight, steps };
+    let done = performed(&schedule, Downstream::Plain, &Rig::new((Splices::All, 4)));
+    let close = done.unwrap_or_else(|wrong| panic!("{wrong:#?}"));
+    assert_eq!((close.by, close.reason), (Side::Proxy, CloseReason::Idle));
+}
+
 /// Between real connections, on a thread of its own.
 fn performed(schedule: &Schedule, downstream: Downstream, rig: &Rig) -> Result<Close, Box<Disagreement>> {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();

@@ -163,6 +163,12 @@ impl Reference {
         self.quiescent().all(|state| state.over.is_some())
     }
 
+    /// Whether the proxy may have given the tunnel up, and waits by the clock for what is not flushed.
+    pub(crate) fn may_flush(&self) -> bool {
+        let mut given_up = self.possible.iter().filter_map(|state| state.over);
+        given_up.any(|over| over.close.by == Side::Proxy)
+    }
+
     /// Whether what that side sends may have to wait, since the other reads nothing.
     fn is_blocked(&self, who: Role) -> bool {
         let other = self.sides[who.other().index()];

@@ -167,8 +167,9 @@ impl Scene<'_> {
             self.hold(in_time, "what must happen does not", &reference, steps)?;
             yield_now().await;
             rounds += 1;
-            // A side that was told to leave gets a moment, on a clock that stands still.
-            if rounds % ROUNDS_A_TICK == 0 && reference.must_return() {
+            // A side that was told to leave gets a moment, on a clock that stands still; so does a flush that may be all that is left.
+            let may_flush = started.elapsed() > PATIENCE / 4 && reference.may_flush();
+            if rounds % ROUNDS_A_TICK == 0 && (may_flush || reference.must_return()) {
                 advance(TICK).await;
             }
         }
