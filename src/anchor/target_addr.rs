@@ -196,7 +196,7 @@ fn reason(error: &DialError) -> String {
     }
 }
 
-/// Whether a connection to `target` arrives at a port that is bound at `own_addr`, as far as the addresses tell.
+/// Returns whether a connection to `target` arrives at a port that is bound at `own_addr`, as far as the addresses tell.
 pub(super) fn is_self(target: SocketAddr, own_addr: SocketAddr) -> bool {
     let (to, at) = (target.ip().to_canonical(), own_addr.ip().to_canonical());
     let is_local = to.is_loopback() || to.is_unspecified();

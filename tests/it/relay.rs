@@ -104,7 +104,7 @@ async fn a_reset_of_an_idle_tunnel_is_passed_on_either_way() {
     .await;
 }
 
-/// Whether bytes of it wait for the receiver or not: both sockets are looked at from outside.
+/// Tells whether bytes of it wait for the receiver: both sockets are looked at from outside.
 #[tokio::test]
 async fn the_kernel_waits_for_a_receiver_as_long_as_its_window_is_noted_to_be_closed() {
     for_each_setup(async |rig| {

@@ -87,7 +87,7 @@ impl PasswordFile {
         self.table.load().is_some()
     }
 
-    /// Whether there is a user of that name, prefix left out. Names are compared byte by byte.
+    /// Returns whether there is a user of that name, prefix left out. Names are compared byte by byte.
     pub fn contains(&self, name: &str) -> bool {
         self.entry(name).is_some()
     }

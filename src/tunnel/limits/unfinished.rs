@@ -35,7 +35,7 @@ pub struct EvictionKey {
     pub seq: u64,
 }
 
-/// What a connection waits for. One of a lower class may only use capacity that none of a higher class needs:
+/// The outcome that a connection waits for. One of a lower class may only use capacity that none of a higher class needs:
 /// it evicts nothing but its like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionClass {

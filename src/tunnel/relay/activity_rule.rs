@@ -68,7 +68,7 @@ impl History {
         self.is_active(moved.since(self.end), MinuteTraffic::could_still_match)
     }
 
-    /// Whether the minute that is not over has a byte.
+    /// Returns whether the minute that is not over has a byte.
     pub fn has_moved(&self, moved: Traffic) -> bool {
         moved != self.end
     }

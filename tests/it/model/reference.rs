@@ -163,7 +163,7 @@ impl Reference {
         self.quiescent().all(|state| state.over.is_some())
     }
 
-    /// Whether the proxy may have given the tunnel up, and waits by the clock for what is not flushed.
+    /// Returns whether the proxy may have given the tunnel up, and waits by the clock for what is not flushed.
     pub(crate) fn may_flush(&self) -> bool {
         let mut given_up = self.possible.iter().filter_map(|state| state.over);
         given_up.any(|over| over.close.by == Side::Proxy)

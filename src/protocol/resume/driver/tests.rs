@@ -34,7 +34,7 @@ async fn carry(
     let mut ends = (None, None);
     for cut in cuts.iter().copied().chain([usize::MAX]) {
         let (near, far) = duplex(3_000);
-        // What each expects is read before either is attached, as in a handshake.
+        // The offset that each expects is read before either is attached, as in a handshake.
         let (at_client, at_anchor) = (client.0.session().received(), anchor.0.session().received());
         let output = |received| HandshakeOutput {
             received,

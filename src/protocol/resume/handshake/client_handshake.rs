@@ -145,7 +145,7 @@ impl ClientHandshake {
         std::mem::take(&mut self.output)
     }
 
-    /// Whether the client has said all that it says in the handshake. Frames of a new session may follow at once: the
+    /// Returns whether the client has said all that it says in the handshake. Frames of a new session may follow at once: the
     /// anchor expects its first byte.
     pub fn is_proved(&self) -> bool {
         !matches!(self.phase, Phase::Announcement)
