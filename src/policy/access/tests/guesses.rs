@@ -23,7 +23,7 @@ fn world() -> World {
     world
 }
 
-/// The same where tickets are accepted, and there is none.
+/// A world of the same users that accepts tickets, and has none.
 fn with_tickets() -> World {
     let world = world();
     let tickets = Arc::new(Tickets::new(seconds(60)));
