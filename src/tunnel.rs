@@ -4,6 +4,7 @@ pub mod dial;
 pub mod direction;
 pub mod drain;
 pub mod exposition;
+pub mod http2;
 pub mod limits;
 #[cfg(feature = "server")]
 pub mod metrics;

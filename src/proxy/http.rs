@@ -8,7 +8,7 @@ mod client_program;
 mod exchange;
 pub mod head;
 pub mod http1;
-pub mod http2;
+mod http2;
 
 pub use self::client_program::ClientProgram;
 pub use self::exchange::{ConnectRequest, CredentialPolicy, Exchange};

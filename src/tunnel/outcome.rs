@@ -4,7 +4,7 @@ use std::fmt;
 
 pub use self::malformed::Malformed;
 pub use self::refusal::Refusal;
-pub use self::refusal_reason::RefusalReason;
+pub use self::refusal_reason::{RefusalReason, refusal_of};
 pub use self::side::Side;
 
 mod malformed;

@@ -75,9 +75,12 @@ const OWNERS: [(&str, &[&str]); 36] = [
     ),
     ("clap_complete", &["cli"]),
     ("clap_mangen", &["cli"]),
-    ("futures_util", &["operator", "policy::access::grants", "proxy"]),
+    (
+        "futures_util",
+        &["operator", "policy::access::grants", "proxy", "tunnel::http2"],
+    ),
     ("granit_parser", &["base::yaml"]),
-    ("h2", &["proxy::http"]),
+    ("h2", &["proxy::http", "tunnel::http2"]),
     (
         "http_body_util",
         &["kubernetes::api", "net::exchange", "operator::replicas"],

@@ -1,7 +1,6 @@
 //! The words that both versions of HTTP share: a request, its one answer, and the fields of a refusal.
 
 use std::future::Future;
-use std::io;
 
 use super::client_program::ClientProgram;
 use crate::base::authority::Authority;
@@ -72,15 +71,6 @@ pub trait Exchange: Sized + Send {
 
     /// Tells the refusal in band: a 200, and behind it these bytes of SSH. As of [`Self::refuse`] otherwise.
     fn refuse_in_band(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
-}
-
-/// The refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.
-pub(super) fn refusal_of(error: &io::Error, otherwise: RefusalReason) -> RefusalReason {
-    if error.kind() == io::ErrorKind::InvalidData {
-        RefusalReason::TlsRecord
-    } else {
-        otherwise
-    }
 }
 
 /// The credential in the values of a request's fields `Proxy-Authorization`. Two fields are none: which of them another

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::client_program::{ClientProgram, SniffedHead, identify};
-use super::exchange::{self, ConnectRequest, CredentialPolicy, body, fields, refusal_of};
+use super::exchange::{self, ConnectRequest, CredentialPolicy, body, fields};
 use super::head::{self, Head, MAX_HEAD_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
-use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason};
+use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 
 /// An exchange that has no answer yet.
 #[derive(Debug)]

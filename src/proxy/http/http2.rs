@@ -1,439 +1,151 @@
-//! The proxy's side of an HTTP/2 connection: many tunnels, each of them a stream (RFC 9113 section 8.5).
-//!
-//! It is built on h2 and not on hyper, whose upgraded connections hide what a tunnel needs of its stream: resets,
-//! half-closes and the window. All of a connection runs in one task: a stream passes its bytes on without waking another
-//! thread, and an idle tunnel is a future on the heap and not a task.
+//! One exchange by HTTP/2: the head of a request, and its one answer.
 
-use std::future::{Future, poll_fn};
-use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
-use std::time::Duration;
+use h2::Reason;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
-use futures_util::future::{CatchUnwind, FutureExt};
-use futures_util::stream::{FuturesUnordered, StreamExt};
-use h2::{Reason, server};
-use tokio::sync::Notify;
-use tokio::time::timeout;
+use super::exchange::{ConnectRequest, CredentialPolicy, Exchange, SESSION_FIELD, body, credential, fields, session};
+use crate::base::authority::Authority;
+use crate::protocol::end_notice::{self, Marker};
+use crate::tunnel::http2::{Request, Stream};
+use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 
-pub use self::connection::Connection;
-use self::local_waker::LocalWaker;
-use self::payload::Payload;
-pub use self::request::Request;
-pub use self::stream::Stream;
-use crate::net::transport::Transport;
-use crate::tunnel::drain::Drain;
-use crate::tunnel::outcome::{Malformed, RefusalReason};
-
-mod connection;
-mod frame_budget;
-mod local_waker;
-mod outgoing;
-mod payload;
-mod read_buffer;
-mod recv_queue;
-mod request;
-mod send_buffer;
-mod stream;
-mod write_queue;
-mod zero_copy;
-
-/// What a connection without a tunnel waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitFor {
-    /// The first one. The wait began with the connection.
-    FirstRequest,
-    /// One behind the last tunnel, with whose end the wait begins.
-    FurtherRequest,
-    /// The client's close, after a GOAWAY. The time of this wait is bounded here; `overdue` waits for an eviction.
-    Close,
+/// Returns the marker of the notice that the client asks for.
+fn end_marker(fields: &HeaderMap) -> Option<Marker> {
+    end_notice::marker(fields.get_all(end_notice::FIELD).iter().map(HeaderValue::as_bytes))
 }
 
-/// The events at which the client is told to open its next tunnels on another connection (GOAWAY).
-#[derive(Clone, Copy, Debug)]
-pub struct GoAway<'a> {
-    /// The drain no longer takes new tunnels.
-    pub drain: &'a Drain,
-    /// The number of this connection.
-    pub connection_id: u64,
-    /// This connection no longer takes new tunnels: its client certificate is no longer valid.
-    pub lapsed: &'a Notify,
+impl Exchange for Request {
+    type Transport = Stream;
+
+    const HTTP: &'static str = "2";
+
+    /// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors,
+    /// field names in upper case an error of the connection.
+    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
+        if self.head.method != Method::CONNECT {
+            return Err(RefusalReason::MethodNotAllowed);
+        }
+        let authority = self.head.uri.authority().ok_or(Malformed::NoAuthority);
+        let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
+        let target: Authority = target.map_err(RefusalReason::Malformed)?;
+        if self.head.headers.len() > MAX_FIELDS {
+            return Err(RefusalReason::RequestHeaderTooLarge);
+        }
+        let lengths = self.head.headers.get_all(header::CONTENT_LENGTH);
+        if lengths.iter().any(|length| length != "0") {
+            return Err(RefusalReason::Malformed(Malformed::Content));
+        }
+        let credential = match credentials {
+            CredentialPolicy::Ignored => None,
+            CredentialPolicy::Read => {
+                let values = self.head.headers.get_all(header::PROXY_AUTHORIZATION);
+                credential(values.iter().map(HeaderValue::as_bytes))
+            }
+        };
+        Ok(ConnectRequest {
+            authority: target,
+            credential,
+            end_marker: end_marker(&self.head.headers),
+            session: session(
+                self.head
+                    .headers
+                    .get_all(SESSION_FIELD)
+                    .iter()
+                    .map(HeaderValue::as_bytes),
+            ),
+        })
+    }
+
+    /// Completes at a reset only. END_STREAM is a half-close.
+    async fn client_gone(&mut self) -> RefusalReason {
+        match self.reset().await {
+            Ok(()) => RefusalReason::ClientDisconnected,
+            // The connection has ended.
+            Err(error) => refusal_of(&error, RefusalReason::ClientDisconnected),
+        }
+    }
+
+    async fn accept(self) -> Result<(Stream, Vec<u8>), RefusalReason> {
+        // Without fields of a length (RFC 9110 section 9.3.6). Early data is in the stream.
+        let mut answer = Response::new(());
+        if let Some(marker) = end_marker(&self.head.headers)
+            && let Ok(marker) = marker.to_string().try_into()
+        {
+            answer.headers_mut().insert(end_notice::FIELD, marker);
+        }
+        let stream = self.answer(answer);
+        Ok((stream.map_err(|_| RefusalReason::ClientDisconnected)?, Vec::new()))
+    }
+
+    async fn refuse(self, denial: &Refusal) -> Option<Stream> {
+        if denial.reason == RefusalReason::Malformed(Malformed::NoAuthority) {
+            // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
+            self.reset_stream(Reason::PROTOCOL_ERROR);
+        } else if denial.reason.is_answered()
+            // An error means that the client has reset the stream.
+            && let Ok(stream) = self.answer(answer(denial))
+        {
+            return Some(stream.finished_with(body(denial).into_bytes()));
+        }
+        None
+    }
+
+    /// Not over HTTP/2, whose clients read a status.
+    async fn refuse_in_band(self, _message: &[u8]) -> Option<Stream> {
+        None
+    }
 }
 
-/// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
-///
-/// `overdue` completes when a connection that begins to wait now has waited for too long, or when its descriptor is
-/// needed for others. After a GOAWAY the connection ends with its last tunnel.
-///
-/// # Errors
-/// The refusal of the connection as a whole: it made no request, or sent too many frames. Its requests have ended each
-/// for itself.
-pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>>(
-    connection: Connection<D>,
-    overdue: impl Fn(WaitFor) -> E,
-    go_away: GoAway<'_>,
-    tunnel: impl Fn(Request) -> F,
-) -> Result<(), RefusalReason> {
-    let mut first_request = Box::pin(overdue(WaitFor::FirstRequest));
-    let h2 = tokio::select! {
-        biased;
-        h2 = handshake(&connection) => h2,
-        refusal = &mut first_request => return Err(refusal),
+/// The head of a refusal. The phrase is in `Proxy-Status` (RFC 9209), too.
+fn answer(denial: &Refusal) -> Response<()> {
+    let mut answer = Response::new(());
+    *answer.status_mut() = StatusCode::from_u16(denial.reason.status()).unwrap_or_default();
+    let details = match denial.details() {
+        Some(details) => format!("{}: {details}", denial.phrase()),
+        None => denial.phrase().to_owned(),
     };
-    let h2 = match h2 {
-        Ok(h2) => h2,
-        Err(refusal) => {
-            end(connection, refusal, overdue(WaitFor::Close)).await;
-            return Err(refusal);
-        }
-    };
-    let serving = Http2Server {
-        h2,
-        connection,
-        tunnels: FuturesUnordered::new(),
-        requests: 0,
-        phase: Phase::Idle(first_request),
-    };
-    serving.run(overdue, go_away, tunnel).await
-}
-
-async fn handshake<D: Transport>(
-    connection: &Connection<D>,
-) -> Result<server::Connection<Connection<D>, Payload>, RefusalReason> {
-    let mut handshake = server::Builder::new()
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(MAX_STREAMS * WINDOW)
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_pending_accept_reset_streams(MAX_CANCELLED)
-        .max_header_list_size(MAX_HEADER_BYTES)
-        .max_send_buffer_size(MAX_UNSENT)
-        .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
-        .data_frame_budget(SMALL_FRAMES)
-        .handshake(connection.clone());
-    let handshake = poll_fn(|context| {
-        let done = Pin::new(&mut handshake).poll(context);
-        // The SETTINGS, which h2 takes for sent.
-        match connection.poll_flush(context) {
-            Poll::Ready(Err(_)) => Poll::Ready(Err(RefusalReason::PortProbe)),
-            Poll::Ready(Ok(())) | Poll::Pending => done.map_err(|error| refusal_of(&error)),
-        }
-    });
-    handshake.await
-}
-
-/// The refusal for a connection that ends with this error.
-fn refusal_of(error: &h2::Error) -> RefusalReason {
-    if let Some(error) = error.get_io() {
-        super::exchange::refusal_of(error, RefusalReason::PortProbe)
-    } else if error.is_remote() {
-        RefusalReason::PortProbe
-    } else if error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
-        RefusalReason::Flood
-    } else {
-        RefusalReason::Malformed(Malformed::Frame)
-    }
-}
-
-/// A connection that is being served.
-struct Http2Server<D: Transport, F, E> {
-    h2: server::Connection<Connection<D>, Payload>,
-    connection: Connection<D>,
-    /// The tunnels' futures. A panic ends its own tunnel only, whose record accounts for it.
-    tunnels: FuturesUnordered<CatchUnwind<AssertUnwindSafe<F>>>,
-    /// The number of requests so far.
-    requests: u64,
-    phase: Phase<E>,
-}
-
-/// The phase of a connection, with the time that bounds it.
-enum Phase<E> {
-    /// There are tunnels. No bound.
-    Busy,
-    /// There is no tunnel.
-    Idle(Pin<Box<E>>),
-    /// GOAWAY has been sent. The bound begins with the end of the last tunnel.
-    GoingAway(CloseWait<E>),
-    /// The client has to close the connection. `None` for one that ends as soon as its GOAWAY has been flushed once.
-    Closing(Option<CloseWait<E>>),
-}
-
-/// The wait for a client to close its connection.
-struct CloseWait<E> {
-    /// Completes after [`LINGER`], or when the drain has ended.
-    time: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Completes when the connection is evicted: a client that does not close it holds a descriptor.
-    evicted: Pin<Box<E>>,
-}
-
-impl<E: Future<Output = RefusalReason>> CloseWait<E> {
-    fn new(overdue: &impl Fn(WaitFor) -> E, drain: &Drain) -> Self {
-        let ended = drain.clone().ended();
-        Self {
-            time: Box::pin(async move {
-                timeout(LINGER, ended).await.ok();
-            }),
-            evicted: Box::pin(overdue(WaitFor::Close)),
+    for (name, value) in fields(denial, Some(&details)) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            answer.headers_mut().append(name, value);
         }
     }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match self.evicted.as_mut().poll(context) {
-            Poll::Ready(_) => Poll::Ready(()),
-            Poll::Pending => self.time.as_mut().poll(context),
-        }
-    }
+    answer
 }
 
-enum Event {
-    Request(Box<Request>),
-    TunnelEnded,
-    GoAway,
-    /// The time without a tunnel is over.
-    Expired(RefusalReason),
-    /// The client has not closed the connection in time.
-    Unclosed,
-    Flooded,
-    Closed(Option<h2::Error>),
-}
-
-impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Http2Server<D, F, E> {
-    async fn run(
-        mut self,
-        overdue: impl Fn(WaitFor) -> E,
-        go_away: GoAway<'_>,
-        tunnel: impl Fn(Request) -> F,
-    ) -> Result<(), RefusalReason> {
-        let GoAway {
-            drain,
-            connection_id: number,
-            lapsed,
-        } = go_away;
-        let (mut verdict, mut failure) = (Ok(()), None);
-        let mut leaving = pin!(async {
-            tokio::select! {
-                () = drain.draining(number) => {}
-                () = lapsed.notified() => {}
-            }
-        });
-        let local = LocalWaker::new();
-        loop {
-            let event = poll_fn(|context| local.poll(context, |context| self.poll_event(context, leaving.as_mut())));
-            match event.await {
-                Event::Request(request) => {
-                    self.begin_tunnel();
-                    self.tunnels.push(AssertUnwindSafe(tunnel(*request)).catch_unwind());
-                }
-                Event::TunnelEnded => self.end_tunnel(&overdue, drain),
-                Event::GoAway => {
-                    self.h2.graceful_shutdown();
-                    self.phase = Phase::GoingAway(CloseWait::new(&overdue, drain));
-                }
-                Event::Unclosed => break,
-                Event::Expired(refusal) => {
-                    if self.requests == 0 {
-                        verdict = Err(refusal);
-                    }
-                    // Evicted: its descriptor is needed at once.
-                    let linger = (refusal != RefusalReason::Evicted).then(|| CloseWait::new(&overdue, drain));
-                    self.close(Reason::NO_ERROR, linger);
-                }
-                Event::Flooded => {
-                    verdict = Err(RefusalReason::Flood);
-                    self.close(Reason::ENHANCE_YOUR_CALM, Some(CloseWait::new(&overdue, drain)));
-                }
-                Event::Closed(error) => {
-                    verdict = verdict.and(self.verdict(error.as_ref()));
-                    failure = error.as_ref().map(refusal_of);
-                    break;
-                }
-            }
-        }
-        // The tunnels that are left learn of the end, and account for themselves.
-        drop(self.h2);
-        self.connection.outgoing().closed();
-        while self.tunnels.next().await.is_some() {}
-        if let Some(refusal) = failure {
-            end(self.connection, refusal, overdue(WaitFor::Close)).await;
-        }
-        verdict
-    }
-
-    fn poll_event(&mut self, context: &mut Context<'_>, leaving: Pin<&mut impl Future<Output = ()>>) -> Poll<Event> {
-        if matches!(self.phase, Phase::Busy | Phase::Idle(_)) && leaving.poll(context).is_ready() {
-            return Poll::Ready(Event::GoAway);
-        }
-        // Before h2, so that what they have to send is flushed below.
-        if let Poll::Ready(Some(_)) = self.tunnels.poll_next_unpin(context) {
-            return Poll::Ready(Event::TunnelEnded);
-        }
-        match self.h2.poll_accept(context) {
-            Poll::Ready(Some(Ok((request, respond)))) => {
-                let request = Request::new(request, respond, self.connection.outgoing());
-                return Poll::Ready(Event::Request(Box::new(request)));
-            }
-            Poll::Ready(Some(Err(error))) => return Poll::Ready(Event::Closed(Some(error))),
-            Poll::Ready(None) => return Poll::Ready(Event::Closed(None)),
-            Poll::Pending => {}
-        }
-        if let Poll::Ready(Err(_)) = self.connection.poll_flush(context) {
-            return Poll::Ready(Event::Closed(None));
-        }
-        if self.connection.is_flooded() && !matches!(self.phase, Phase::Closing(_)) {
-            return Poll::Ready(Event::Flooded);
-        }
-        match &mut self.phase {
-            Phase::Idle(overdue) => overdue.as_mut().poll(context).map(Event::Expired),
-            Phase::Closing(None) => Poll::Ready(Event::Unclosed),
-            Phase::Closing(Some(linger)) => linger.poll(context).map(|()| Event::Unclosed),
-            Phase::GoingAway(linger) if self.tunnels.is_empty() => {
-                linger.poll(context).map(|()| Event::Expired(RefusalReason::Draining))
-            }
-            Phase::GoingAway(_) | Phase::Busy => Poll::Pending,
-        }
-    }
-
-    fn begin_tunnel(&mut self) {
-        self.requests += 1;
-        if matches!(self.phase, Phase::Idle(_)) {
-            self.phase = Phase::Busy;
-        }
-    }
-
-    fn end_tunnel(&mut self, overdue: &impl Fn(WaitFor) -> E, drain: &Drain) {
-        match self.phase {
-            Phase::Busy if self.tunnels.is_empty() => {
-                self.phase = Phase::Idle(Box::pin(overdue(WaitFor::FurtherRequest)))
-            }
-            Phase::GoingAway(_) => self.phase = Phase::GoingAway(CloseWait::new(overdue, drain)),
-            Phase::Busy | Phase::Idle(_) | Phase::Closing(_) => {}
-        }
-    }
-
-    fn close(&mut self, reason: Reason, linger: Option<CloseWait<E>>) {
-        self.h2.abrupt_shutdown(reason);
-        self.phase = Phase::Closing(linger);
-    }
-
-    /// The refusal of a connection that has closed. After a request only a flood is one, and what breaks RFC 9113: a field
-    /// name in upper case, which ends its connection, was a request, too.
-    fn verdict(&self, error: Option<&h2::Error>) -> Result<(), RefusalReason> {
-        let refusal = error.map_or(RefusalReason::PortProbe, refusal_of);
-        if self.requests == 0 || matches!(refusal, RefusalReason::Flood | RefusalReason::Malformed(_)) {
-            return Err(refusal);
-        }
-        Ok(())
-    }
-}
-
-/// Ends a connection that h2 has given up, at the latest when it is evicted.
-async fn end<D: Transport>(
-    connection: Connection<D>,
-    refusal: RefusalReason,
-    evicted: impl Future<Output = RefusalReason>,
-) {
-    tokio::select! {
-        // First: its first poll sends the alert.
-        biased;
-        () = connection.end(refusal) => {}
-        _ = evicted => {}
-    }
-}
-
-/// The least that RFC 9113 section 6.5.2 recommends. The caps of a client count streams as tunnels.
-const MAX_STREAMS: u32 = 100;
-/// The bytes that a client may send on a stream ahead of its target: 5 MiB/s of upload at a round trip of 50 ms.
-///
-/// The connection has as many for every stream, as stalled tunnels would stop the others otherwise: a connection holds
-/// 25 MiB at most. The size stays the same for the life of a connection. Reduced when streams are many, it would stall
-/// those that exist: h2 sends a WINDOW_UPDATE when half of a window can be given back, and does not check again after a
-/// SETTINGS frame that took the other half.
-const WINDOW: u32 = 256 * 1024;
 /// The same as over HTTP/1.
-const MAX_HEADER_BYTES: u32 = 16 * 1024;
-/// The bytes of a download that wait for its client: all send buffers of the connection, if the stream is alone.
-const MAX_UNSENT: usize = 512 * 1024;
-/// Streams that were opened and reset before they were accepted: all that can be open at once, as a client that carries
-/// many tunnels may have to give up all of them together. More of them are a flood.
-const MAX_CANCELLED: usize = MAX_STREAMS as usize;
-/// Streams that h2 reset for an error of the client. A client with more of them is not mistaken but hostile.
-const MAX_STREAM_ERRORS: usize = 100;
-/// The bytes by which waiting DATA frames may together fall short of 256 each: 8,000 keystrokes.
-const SMALL_FRAMES: usize = 2 * 1024 * 1024;
-/// The time in which a client has to close a connection that has no use any more.
-const LINGER: Duration = Duration::from_secs(1);
+const MAX_FIELDS: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use std::future::{pending, ready};
-
-    use futures_util::future::Either;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::{TcpListener, TcpStream};
-    use tokio::time::Instant;
-
     use super::*;
-    use crate::tunnel::drain::DrainController;
 
-    /// The time for which a connection that makes no request stays, when its wait ends with that refusal, and what its
-    /// client receives. With `is_evicted`, its descriptor is needed from then on.
-    async fn stay(refusal: RefusalReason, is_evicted: bool) -> (Duration, Vec<u8>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (server, _) = listener.accept().await.unwrap();
-        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        client.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
-        let begun = Notify::new();
-        let overdue = |awaited| match awaited {
-            WaitFor::FirstRequest | WaitFor::FurtherRequest => Either::Left(async {
-                begun.notified().await;
-                refusal
-            }),
-            WaitFor::Close if is_evicted => Either::Right(Either::Left(ready(RefusalReason::Evicted))),
-            WaitFor::Close => Either::Right(Either::Right(pending())),
-        };
-        let ((_conductor, drain), lapsed) = (DrainController::new(), Notify::new());
-        let go_away = GoAway {
-            drain: &drain,
-            connection_id: 7,
-            lapsed: &lapsed,
-        };
-        let mut received = vec![0; 9];
-        let start = Instant::now();
-        let served = serve(Connection::new(server, Vec::new()), overdue, go_away, |_| ready(()));
-        let reads = async {
-            // The SETTINGS: the connection waits for its first request.
-            client.read_exact(&mut received).await.unwrap();
-            begun.notify_one();
-            pending::<()>().await;
-        };
-        tokio::select! {
-            verdict = served => assert_eq!(verdict, Err(refusal)),
-            () = reads => {}
-        }
-        let stayed = start.elapsed();
-        client.read_to_end(&mut received).await.ok();
-        (stayed, received)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_whose_descriptor_is_needed_ends_when_its_goaway_is_sent() {
-        for (refusal, is_evicted, expected) in [
-            (RefusalReason::Evicted, false, Duration::ZERO),
-            (RefusalReason::RequestHeaderTimeout, true, Duration::ZERO),
-            (RefusalReason::ConnectRate, true, Duration::ZERO),
-            (RefusalReason::RequestHeaderTimeout, false, LINGER),
-        ] {
-            let (stayed, received) = Box::pin(stay(refusal, is_evicted)).await;
-            assert!(
-                stayed.abs_diff(expected) < Duration::from_millis(2),
-                "{refusal:?}: {stayed:?}"
-            );
-            // Length 8, type GOAWAY, of the connection; no stream was begun, and no error.
-            let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-            assert!(
-                received.windows(17).any(|frame| frame == goaway),
-                "{refusal:?}: {received:?}"
-            );
-        }
+    #[test]
+    fn a_refusal_has_the_fields_of_one_over_http_1() {
+        let answer = answer(&RefusalReason::MethodNotAllowed.into());
+        assert_eq!(answer.status(), 405);
+        let fields: Vec<_> = answer
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        assert_eq!(
+            fields,
+            [
+                ("content-type", "text/plain"),
+                ("content-length", "28"),
+                (
+                    "proxy-status",
+                    "switchboard; error=http_request_error; details=\"only CONNECT is served here\""
+                ),
+                ("allow", "CONNECT"),
+            ]
+        );
+        let told = Refusal::with_phrase(RefusalReason::NoEndpoint, "none for \"a\\b\"");
+        let answer = super::answer(&told);
+        assert_eq!(answer.headers()["retry-after"], "1");
+        assert_eq!(
+            answer.headers()["proxy-status"],
+            "switchboard; error=destination_unavailable; details=\"none for 'ab'\""
+        );
     }
 }

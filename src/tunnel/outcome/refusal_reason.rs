@@ -1,5 +1,7 @@
 //! The table of refusals: one row for each reason not to open a tunnel, with its answer, its label and its side.
 
+use std::io;
+
 use super::{Malformed, Side};
 use crate::protocol::phrase::Phrase;
 
@@ -280,6 +282,15 @@ macro_rules! refusals {
 }
 // By path, so that the table may stand above its macro.
 use refusals;
+
+/// The refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.
+pub fn refusal_of(error: &io::Error, otherwise: RefusalReason) -> RefusalReason {
+    if error.kind() == io::ErrorKind::InvalidData {
+        RefusalReason::TlsRecord
+    } else {
+        otherwise
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -10,8 +10,9 @@ use bytes::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use http::{Method, Request};
 use switchboard::net::transport::Transport;
-use switchboard::proxy::http::{CredentialPolicy, Exchange, http2};
+use switchboard::proxy::http::{CredentialPolicy, Exchange};
 use switchboard::tunnel::drain::DrainController;
+use switchboard::tunnel::http2;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 

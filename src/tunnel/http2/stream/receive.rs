@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::send::{SendHalf, reset_error, stream_error};
 use crate::net::transport::Reader;
-use crate::proxy::http::http2::recv_queue::{RecvQueue, StreamFailure};
+use crate::tunnel::http2::recv_queue::{RecvQueue, StreamFailure};
 
 /// The upload as far as it has been received.
 #[derive(Debug)]

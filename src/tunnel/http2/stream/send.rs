@@ -14,9 +14,9 @@ use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
 use crate::net::transport::{BufferLender, StreamCancelled, Writer};
-use crate::proxy::http::http2::outgoing::Outgoing;
-use crate::proxy::http::http2::payload::Payload;
-use crate::proxy::http::http2::send_buffer::{Class, SendBuffer};
+use crate::tunnel::http2::outgoing::Outgoing;
+use crate::tunnel::http2::payload::Payload;
+use crate::tunnel::http2::send_buffer::{Class, SendBuffer};
 
 /// The download as far as h2 has been given it.
 #[derive(Debug)]
@@ -224,7 +224,7 @@ impl Writer for StreamWriter<'_> {
 }
 
 /// An error of the stream as a socket would report it.
-pub(in crate::proxy::http::http2) fn stream_error(error: h2::Error) -> io::Error {
+pub(in crate::tunnel::http2) fn stream_error(error: h2::Error) -> io::Error {
     match error.reason() {
         Some(reason) if error.is_reset() && error.is_remote() => reset_error(reason),
         Some(_) => io::ErrorKind::ConnectionReset.into(),

@@ -36,7 +36,7 @@ impl Stream {
     }
 
     /// The stream with these bytes and END_STREAM sent on it.
-    pub(super) fn finished_with(mut self, last: Vec<u8>) -> Self {
+    pub fn finished_with(mut self, last: Vec<u8>) -> Self {
         self.send.get_mut().finish(last);
         self
     }
