@@ -3,6 +3,7 @@
 pub(crate) mod end_notice;
 pub mod jwt;
 pub mod phrase;
+pub mod registration;
 pub mod resume;
 pub(crate) mod ssh_disconnect;
 pub mod ticket;

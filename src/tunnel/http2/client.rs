@@ -1,0 +1,191 @@
+//! The client of HTTP/2 on a connection that its peer has dialled: an anchor is asked for streams.
+//!
+//! Each stream is a tunnel's upstream (RFC 9113 section 8.5). The connection is driven in a task of its own, and its streams in those of
+//! their tunnels.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use h2::client::{self, SendRequest};
+use h2::{Ping, PingPong};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use tokio::time::{sleep, timeout};
+
+use super::connection::Connection;
+use super::outgoing::Outgoing;
+use super::payload::Payload;
+use super::stream::Stream;
+use super::{MAX_HEADER_BYTES, MAX_STREAM_ERRORS, MAX_STREAMS, MAX_UNSENT, SMALL_FRAMES, WINDOW};
+use crate::base::authority::Authority;
+use crate::net::transport::Transport;
+
+/// Asks the peer for streams. The connection ends with the last clone and the last stream.
+#[derive(Clone, Debug)]
+pub struct Streams {
+    requests: SendRequest<Payload>,
+    outgoing: Outgoing,
+}
+
+/// Why there is no stream.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The peer has answered with another status than 200.
+    #[error("the peer answers {0}")]
+    Refused(StatusCode),
+    /// The connection has ended, or the stream was reset.
+    #[error("the connection has ended")]
+    Broken(#[from] h2::Error),
+}
+
+/// Why a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionEnd {
+    /// One side has closed it in order.
+    Closed,
+    /// The peer has reset it, or has broken RFC 9113.
+    Broken,
+    /// The peer has sent more frames that only cost work than are paid for.
+    Flooded,
+    /// The peer has not answered a PING in time.
+    Unresponsive,
+}
+
+impl ConnectionEnd {
+    /// Returns the value of a label and of a log field.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Broken => "broken",
+            Self::Flooded => "frame_flood",
+            Self::Unresponsive => "unresponsive",
+        }
+    }
+}
+
+impl Streams {
+    /// Begins HTTP/2 on a connection of which `early` was read already. Nothing moves unless the future is polled, which completes at the
+    /// end of the connection.
+    ///
+    /// # Errors
+    /// h2 refuses its settings: never, as they are constant.
+    pub async fn begin<D: Transport>(
+        transport: D,
+        early: Vec<u8>,
+    ) -> Result<(Self, impl Future<Output = ConnectionEnd> + Send), h2::Error> {
+        let connection = Connection::to_server(transport, early);
+        let (requests, mut h2) = client::Builder::new()
+            .enable_push(false)
+            .initial_window_size(WINDOW)
+            .initial_connection_window_size(MAX_STREAMS * WINDOW)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            .max_send_buffer_size(MAX_UNSENT)
+            .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
+            .data_frame_budget(SMALL_FRAMES)
+            .handshake(connection.clone())
+            .await?;
+        let outgoing = connection.outgoing();
+        let streams = Self {
+            requests,
+            outgoing: outgoing.clone(),
+        };
+        let pings = h2.ping_pong();
+        let driven = async move {
+            let end = tokio::select! {
+                end = poll_fn(|context| poll_driver(&mut h2, &connection, context)) => end,
+                () = until_unresponsive(pings) => ConnectionEnd::Unresponsive,
+            };
+            outgoing.closed();
+            end
+        };
+        Ok((streams, driven))
+    }
+
+    /// Asks for a stream to this authority, and waits for the answer. Without one a drop of the future cancels the stream.
+    ///
+    /// # Errors
+    /// The connection has ended, or the peer refuses the stream.
+    pub async fn open(&self, authority: &Authority) -> Result<Stream, OpenError> {
+        let mut request = Request::new(());
+        *request.method_mut() = Method::CONNECT;
+        *request.uri_mut() = uri(authority, None);
+        let mut requests = self.requests.clone().ready().await?;
+        self.outgoing.credit().request_sent();
+        let (response, send) = requests.send_request(request, false)?;
+        let (head, receive) = response.await?.into_parts();
+        if head.status != StatusCode::OK {
+            return Err(OpenError::Refused(head.status));
+        }
+        Ok(Stream::new(receive, send, self.outgoing.clone()))
+    }
+
+    /// Tells the peer something: a POST without a body, with this field. Completes with the answer, whatever it is.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub async fn tell(
+        &self,
+        authority: &Authority,
+        path: &'static str,
+        field: (&'static str, &str),
+    ) -> Result<(), h2::Error> {
+        let mut request = Request::new(());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri(authority, Some(path));
+        if let Ok(value) = HeaderValue::from_str(field.1) {
+            request.headers_mut().insert(HeaderName::from_static(field.0), value);
+        }
+        let mut requests = self.requests.clone().ready().await?;
+        self.outgoing.credit().request_sent();
+        requests.send_request(request, true)?.0.await.map(drop)
+    }
+}
+
+/// An authority in the form of a CONNECT, or with scheme and path. It is valid in both: names are of ASCII letters, digits, `-._` and `:`.
+fn uri(authority: &Authority, path: Option<&'static str>) -> Uri {
+    let uri = Uri::builder().authority(authority.to_string());
+    let uri = match path {
+        Some(path) => uri.scheme("http").path_and_query(path),
+        None => uri,
+    };
+    uri.build().unwrap_or_default()
+}
+
+/// Moves the frames of a connection. What h2 and the streams have written is flushed together.
+fn poll_driver<D: Transport>(
+    h2: &mut client::Connection<Connection<D>, Payload>,
+    connection: &Connection<D>,
+    context: &mut Context<'_>,
+) -> Poll<ConnectionEnd> {
+    if let Poll::Ready(ended) = Pin::new(h2).poll(context) {
+        return Poll::Ready(match ended {
+            Ok(()) => ConnectionEnd::Closed,
+            Err(_) if connection.is_flooded() => ConnectionEnd::Flooded,
+            Err(_) => ConnectionEnd::Broken,
+        });
+    }
+    if connection.is_flooded() {
+        return Poll::Ready(ConnectionEnd::Flooded);
+    }
+    match connection.poll_flush(context) {
+        Poll::Ready(Err(_)) => Poll::Ready(ConnectionEnd::Broken),
+        Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+    }
+}
+
+/// Sends a PING in each interval; completes when one is not answered in time.
+async fn until_unresponsive(pings: Option<PingPong>) {
+    let Some(mut pings) = pings else { return };
+    loop {
+        sleep(PING_INTERVAL).await;
+        if !matches!(timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await, Ok(Ok(_))) {
+            return;
+        }
+    }
+}
+
+/// The pause between the answer to a PING and the next one.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// The time for an answer: a path that is dead is found in 15 s.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
