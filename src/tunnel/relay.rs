@@ -104,6 +104,10 @@ pub async fn finish<D: Transport>(transports: &mut Transports<D>, close: Close, 
             boxed(async { tokio::join!(close_side(upstream, ends.upload), close_side(downstream, ends.download)) })
                 .await;
         }
+        // A target that has not identified itself has nothing to finish: an anchor would take an end for a half-close.
+        CloseReason::NotSsh if close.by == Side::Target => {
+            boxed(async { tokio::join!(upstream.abort(), downstream.shutdown_gracefully()) }).await;
+        }
         CloseReason::Eof | CloseReason::NotSsh | CloseReason::ResumedElsewhere => {
             boxed(async { tokio::join!(upstream.shutdown_gracefully(), downstream.shutdown_gracefully()) }).await;
         }

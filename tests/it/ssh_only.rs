@@ -126,7 +126,8 @@ fn an_identification_has_a_deadline() {
     server.expect(CLIENT);
     server.send("SSH-2.0-sl");
     client.expect_end();
-    server.expect_end();
+    // An anchor in between takes an end of stream for a half-close, and would keep its place for minutes.
+    server.expect_reset();
     proxy.settles(&not_ssh("target"), 1.0);
     let (mut client, mut server) = proxy.tunnel("devbox:22", &target);
     server.send(SERVER);
