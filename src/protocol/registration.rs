@@ -38,7 +38,10 @@ pub struct BadReplicaList;
 
 impl ReplicaList {
     /// Returns the number of replicas.
-    #[expect(clippy::len_without_is_empty, reason = "a count is never 0, and a parsed list never empty")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a count is never 0, and a parsed list never empty"
+    )]
     pub fn len(&self) -> usize {
         match self {
             Self::Count(count) => usize::try_from(count.get()).unwrap_or(usize::MAX),
