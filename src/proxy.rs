@@ -1,6 +1,7 @@
 //! The proxy: the life of a connection, and what starts, watches and stops it.
 
 mod admin;
+pub mod anchors;
 pub mod config;
 pub mod connection;
 pub mod http;

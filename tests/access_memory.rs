@@ -11,7 +11,7 @@ use switchboard::base::secret::Secret;
 use switchboard::policy::access::credentials::credential::Credential;
 use switchboard::policy::access::{
     AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, RequestCredentials, Review, Reviewer,
-    Sources, User, Verdict,
+    Right, Sources, User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetRules, Writer};
 use switchboard::tunnel::metrics::Metrics;
@@ -103,6 +103,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
             peer: None,
             client: Ipv4Addr::LOCALHOST.into(),
             is_local: true,
+            right: Right::Connect,
         };
         access.authenticate(evidence).await
     };

@@ -69,6 +69,9 @@ pub struct Options {
     /// Whether users are proved, which the annotations `allowed-users` and `allowed-groups` need.
     #[serde(skip)]
     pub knows_users: bool,
+    /// Whether anchors may dial in, which the annotation `dials-in` needs.
+    #[serde(skip)]
+    pub takes_anchors: bool,
 }
 
 impl Default for Options {
@@ -93,6 +96,7 @@ impl Default for Options {
             snapshot_file: None,
             knows_clients: false,
             knows_users: false,
+            takes_anchors: false,
         }
     }
 }

@@ -13,7 +13,7 @@ use super::socket;
 
 /// One side of a tunnel: a socket, a TLS session on one, or a stream of an HTTP/2 connection.
 pub trait Transport: Send {
-    /// How a relay moves bulk between this transport and a socket.
+    /// How a relay moves bulk between this transport, downstream, and a socket.
     const BULK: BulkMode;
 
     /// The half that reads.
@@ -86,8 +86,19 @@ pub enum BulkMode {
     Lend,
 }
 
+impl BulkMode {
+    /// Returns how bulk moves between a downstream transport of this mode and an upstream of that one: the kernel splices
+    /// between two sockets only.
+    pub(crate) fn with_upstream(self, upstream: Self) -> Self {
+        match (self, upstream) {
+            (Self::Splice, Self::Chunks | Self::Lend) => Self::Chunks,
+            (mode, _) => mode,
+        }
+    }
+}
+
 /// The half of a transport that reads. No byte is lost when a poll of it is not repeated.
-pub trait Reader: Send {
+pub trait Reader: Send + Sync {
     /// Completes when a read will probably find something: bytes, the end of stream, or a fault.
     ///
     /// # Errors
@@ -121,7 +132,7 @@ pub trait Reader: Send {
 }
 
 /// The half of a transport that writes.
-pub trait Writer: Send {
+pub trait Writer: Send + Sync {
     /// Takes some of the bytes, at least one. What it holds back of them is bounded, and sent by a flush.
     ///
     /// # Errors

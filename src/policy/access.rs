@@ -28,7 +28,7 @@ pub use self::grants::TunnelGrant;
 pub use self::options::{
     Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry, Options, SecretName, TicketOptions, UserFileOptions,
 };
-pub use self::reviewer::{Action, Change, Decision, Review, ReviewError, Reviewer, Verdict};
+pub use self::reviewer::{Action, Change, Decision, Review, ReviewError, Reviewer, Right, Verdict};
 pub(crate) use self::reviews::SETTLING_TIME;
 use self::reviews::{ReviewMode, Reviews};
 use self::sources::AccessConfig;

@@ -4,15 +4,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{SetOnce, watch};
 use tokio::time::sleep;
 
 pub use self::options::{Options, Suffixes};
-pub use self::static_target::{StaticTarget, StaticTargetError};
+pub use self::static_target::{AnchorUsers, StaticTarget, StaticTargetError};
 use self::table::Table;
-pub use self::target::{ClientNames, Endpoints, Target, TargetId, TargetRules, UserLists};
+pub use self::target::{ClientNames, DialsIn, Endpoints, Target, TargetId, TargetRules, UserLists};
 pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
 pub use self::workload::{Workload, WorkloadKind, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
@@ -85,6 +86,11 @@ impl Allowlist {
         }
     }
 
+    /// Returns how long a request waits for a target that is not ready.
+    pub fn wait_for_ready(&self) -> Duration {
+        self.table.load().options.wait_for_ready
+    }
+
     fn without_endpoint(&self, target: &Target) -> Refusal {
         if let Some(left) = self.wakes.time_left(target.id()) {
             let phrase = format!("{} is starting, try again in 30 s", target.id());
@@ -150,7 +156,6 @@ mod tests {
     use std::net::SocketAddr;
     use std::pin::pin;
     use std::task::{Context, Waker};
-    use std::time::Duration;
 
     use crate::tunnel::direction::Direction;
     use crate::tunnel::limits::{Limits, TunnelLimits, TunnelOverrides};
@@ -165,6 +170,7 @@ mod tests {
             allowed_clients: None,
             allowed_users: None,
             allowed_groups: None,
+            dials_in: None,
         }
     }
 

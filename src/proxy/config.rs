@@ -27,6 +27,7 @@ use crate::kubernetes;
 use crate::net::tls;
 use crate::policy::access;
 use crate::policy::allowlist::StaticTarget;
+use crate::proxy::anchors;
 use crate::proxy::connection::{Port, Timeouts};
 use crate::tunnel::drain;
 use crate::tunnel::limits::Limits;
@@ -48,6 +49,8 @@ pub struct Config {
     pub admin_scrape: ScrapeNetworks,
     /// Access control.
     pub access: access::Options,
+    /// The anchors that dial in; `None` if only static targets may have any.
+    pub anchors: Option<anchors::Options>,
     /// The targets.
     pub allowlist: Allowlist,
     /// The limits of tunnels, targets, clients and the process.
@@ -82,6 +85,7 @@ impl Default for Config {
             admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
             admin_scrape: None,
             access: access::Options::default(),
+            anchors: None,
             allowlist: Allowlist::default(),
             limits: Limits::default(),
             ssh_only: true,
@@ -102,9 +106,11 @@ impl Config {
         }
         self.admin = by.admin.unwrap_or(self.admin);
         let knows_clients = self.requests_client_certificates();
+        let takes_anchors = self.anchors.is_some();
         if let Some(cluster) = &mut self.allowlist.kubernetes {
             cluster.knows_clients = knows_clients;
             cluster.knows_users = self.access.mode != access::Mode::Open;
+            cluster.takes_anchors = takes_anchors;
         }
         let targets = &mut self.allowlist.targets;
         let mut indices: HashMap<_, _> = targets.iter().map(|target| target.name.clone()).zip(0..).collect();
@@ -117,6 +123,16 @@ impl Config {
             }
         }
         self
+    }
+
+    /// Returns whether anchors may dial in.
+    pub fn takes_anchors(&self) -> bool {
+        self.anchors.is_some() || self.allowlist.targets.iter().any(|target| target.dials_in.is_some())
+    }
+
+    /// Returns whether users are proved: those of requests, or those of anchors.
+    pub fn proves_users(&self) -> bool {
+        self.access.mode != access::Mode::Open || self.takes_anchors()
     }
 
     /// Whether a port asks clients for certificates.
@@ -133,6 +149,7 @@ impl Config {
             admin,
             admin_scrape,
             access: _,
+            anchors,
             allowlist: _,
             limits: _,
             ssh_only: _,
@@ -143,6 +160,7 @@ impl Config {
             ("listen", *listen != new.listen),
             ("admin", *admin != new.admin),
             ("admin_scrape", *admin_scrape != new.admin_scrape),
+            ("anchors", *anchors != new.anchors),
             ("timeouts", *timeouts != new.timeouts),
             ("drain", *drain != new.drain),
         ]

@@ -17,14 +17,17 @@ use self::established::{ConnectedTarget, Tunnel, TunnelContext};
 use self::in_band::close_phrase;
 use self::negotiate::{NegotiatedProtocol, negotiate};
 use self::pending::PendingRequest;
+use self::registration::register;
 pub use self::shared::{Port, Shared, Timeouts};
 use crate::base::boxed::boxed;
 use crate::net::tls::TlsStream;
 use crate::net::transport::Transport;
 use crate::policy::access::Mode;
-use crate::policy::allowlist::{Target, WakeResult};
-use crate::proxy::http::{self, ConnectRequest, CredentialPolicy, Exchange};
-use crate::tunnel::dial::{self, Upstream};
+use crate::policy::allowlist::{Endpoints, Target, WakeResult};
+use crate::proxy::anchors::{AnchorTunnel, DialTimeouts};
+use crate::proxy::http::{self, ConnectRequest, CredentialPolicy, Exchange, Purpose};
+use crate::proxy::record::RequestRecord;
+use crate::tunnel::dial::{self, DialError};
 use crate::tunnel::http2;
 use crate::tunnel::limits::owners::OwnerName;
 use crate::tunnel::limits::queue::QueueTimeouts;
@@ -36,6 +39,7 @@ mod established;
 mod in_band;
 mod negotiate;
 mod pending;
+mod registration;
 mod shared;
 
 /// Carries one connection of a public port to its end.
@@ -46,7 +50,7 @@ pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shar
         match &mut opening.await {
             Some(ReadyConnection::Plain(tunnel)) => tunnel.run(shared).await,
             Some(ReadyConnection::Tls(tunnel)) => tunnel.run(shared).await,
-            Some(ReadyConnection::Streams(tunnels)) => tunnels.await,
+            Some(ReadyConnection::Boxed(served)) => served.await,
             None => {}
         }
     }
@@ -56,8 +60,19 @@ pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shar
 enum ReadyConnection<'a> {
     Plain(Tunnel<'a, TcpStream>),
     Tls(Tunnel<'a, TlsStream>),
-    /// HTTP/2: all tunnels of the connection.
-    Streams(Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
+    /// All tunnels of an HTTP/2 connection, a tunnel by an anchor, or the connection of one.
+    Boxed(Served<'a>),
+}
+
+/// What is served behind an answer, to its end.
+type Served<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// An answered request.
+enum Answered<'a, D: Transport> {
+    /// A tunnel to an address.
+    Tunnel(Tunnel<'a, D>),
+    /// A tunnel by an anchor, or the connection of one.
+    Boxed(Served<'a>),
 }
 
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` if no tunnel came
@@ -82,19 +97,25 @@ async fn accept(
     Some(match negotiated {
         NegotiatedProtocol::Http1(stream, read) => {
             let exchange = http::http1(stream, read);
-            ReadyConnection::Plain(boxed(serve_request(exchange, pending)).await?)
+            match boxed(serve_request(exchange, pending)).await? {
+                Answered::Tunnel(tunnel) => ReadyConnection::Plain(tunnel),
+                Answered::Boxed(served) => ReadyConnection::Boxed(served),
+            }
         }
         NegotiatedProtocol::TlsHttp1(session) => {
             let exchange = http::http1(session, Vec::new());
-            ReadyConnection::Tls(boxed(serve_request(exchange, pending)).await?)
+            match boxed(serve_request(exchange, pending)).await? {
+                Answered::Tunnel(tunnel) => ReadyConnection::Tls(tunnel),
+                Answered::Boxed(served) => ReadyConnection::Boxed(served),
+            }
         }
         NegotiatedProtocol::Http2(stream, read) => {
             let connection = http2::Connection::new(stream, read);
-            ReadyConnection::Streams(Box::pin(serve_http2(connection, pending)))
+            ReadyConnection::Boxed(Box::pin(serve_http2(connection, pending)))
         }
         NegotiatedProtocol::TlsHttp2(session) => {
             let connection = http2::Connection::new(session, Vec::new());
-            ReadyConnection::Streams(Box::pin(serve_http2(connection, pending)))
+            ReadyConnection::Boxed(Box::pin(serve_http2(connection, pending)))
         }
     })
 }
@@ -121,8 +142,10 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
             lapsed.notify_one();
         }
         async move {
-            if let Some(mut tunnel) = boxed(serve_request(exchange, further)).await {
-                tunnel.run(shared).await;
+            match boxed(serve_request(exchange, further)).await {
+                Some(Answered::Tunnel(mut tunnel)) => tunnel.run(shared).await,
+                Some(Answered::Boxed(served)) => served.await,
+                None => {}
             }
         }
     };
@@ -141,7 +164,10 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
 async fn serve_request<'a, E: Exchange>(
     mut exchange: E,
     mut pending: PendingRequest<'a>,
-) -> Option<Tunnel<'a, E::Transport>> {
+) -> Option<Answered<'a, E::Transport>>
+where
+    E::Transport: 'a,
+{
     pending.record.info.http = E::HTTP;
     let (drain, number) = (&pending.shared.drain, pending.record.info.id.seq);
     let credentials = match pending.shared.access.mode() {
@@ -149,6 +175,9 @@ async fn serve_request<'a, E: Exchange>(
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
     };
     let reached = match pending.step(exchange.read_head(credentials)).await {
+        Ok(asked) if asked.purpose == Purpose::Registration => {
+            return register(exchange, asked, pending).await.map(Answered::Boxed);
+        }
         Ok(asked) => tokio::select! {
             biased;
             reached = connect_target(asked, &mut pending) => reached,
@@ -159,7 +188,7 @@ async fn serve_request<'a, E: Exchange>(
     };
     match reached {
         Ok(reached) => match exchange.accept().await {
-            Ok((downstream, early)) => Some(Tunnel::new(pending, reached, downstream, early)),
+            Ok((downstream, early)) => Some(begin(pending, reached, downstream, early)),
             Err(refusal) => {
                 pending.refuse_unanswered(refusal);
                 None
@@ -172,8 +201,57 @@ async fn serve_request<'a, E: Exchange>(
     }
 }
 
+/// Begins the tunnel to a target that was reached.
+fn begin<'a, D: Transport + 'a>(
+    pending: PendingRequest<'a>,
+    reached: ConnectedTarget<Reached>,
+    downstream: D,
+    early: Vec<u8>,
+) -> Answered<'a, D> {
+    let shared = pending.shared;
+    let ConnectedTarget {
+        target,
+        mut context,
+        upstream,
+        open,
+    } = reached;
+    match upstream {
+        Reached::Address(upstream) => {
+            let connected = ConnectedTarget {
+                target,
+                context,
+                upstream,
+                open,
+            };
+            Answered::Tunnel(Tunnel::new(pending, connected, downstream, early))
+        }
+        Reached::Anchor(upstream, tunnel) => {
+            context.anchor = Some(tunnel);
+            let connected = ConnectedTarget {
+                target,
+                context,
+                upstream,
+                open,
+            };
+            let mut tunnel = Tunnel::new(pending, connected, downstream, early);
+            Answered::Boxed(Box::pin(async move { tunnel.run(shared).await }))
+        }
+    }
+}
+
+/// The upstream of a tunnel.
+enum Reached {
+    /// A socket that is connected to the target.
+    Address(TcpStream),
+    /// A stream of an anchor.
+    Anchor(http2::Stream, AnchorTunnel),
+}
+
 /// Authorizes the request, takes its slots, and dials its target.
-async fn connect_target(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<ConnectedTarget, Refusal> {
+async fn connect_target(
+    asked: ConnectRequest,
+    pending: &mut PendingRequest<'_>,
+) -> Result<ConnectedTarget<Reached>, Refusal> {
     // Refused before, by the rate or the certificate, and told only now that the protocol is known.
     pending.admission?;
     let (end_marker, session) = (asked.end_marker, asked.session);
@@ -201,6 +279,7 @@ async fn connect_target(asked: ConnectRequest, pending: &mut PendingRequest<'_>)
         grant,
         refusals: pending.refusals,
         end_marker,
+        anchor: None,
     });
     let connect = dial_target(&target, pending);
     let upstream = match &holdings.grant {
@@ -216,8 +295,9 @@ async fn connect_target(asked: ConnectRequest, pending: &mut PendingRequest<'_>)
     })
 }
 
-/// Waits for an endpoint of the target, dials it, and writes the PROXY header if the target wants one.
-async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Result<Upstream, Refusal> {
+/// Asks an anchor of the target for a stream, or waits for an endpoint of the target, dials it, and writes the PROXY header if the target
+/// wants one.
+async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Result<Reached, Refusal> {
     let PendingRequest {
         shared,
         record,
@@ -228,6 +308,12 @@ async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Resul
         total: shared.timeouts.dial,
         stalled: shared.timeouts.connect,
     };
+    if target.dials_in().is_some() {
+        let permit = target.begin_dial(timeouts).await?;
+        let reached = boxed(ask_anchor(target, shared, record)).await?;
+        permit.succeeded();
+        return Ok(reached);
+    }
     if shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
         shared.metrics.wakes.count(["limited"]);
     }
@@ -244,5 +330,29 @@ async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Resul
         let written = proxy_header::write(&mut upstream.stream, version, addresses).await;
         written.map_err(|_| RefusalReason::TargetRefused)?;
     }
-    Ok(upstream)
+    Ok(Reached::Address(upstream.stream))
+}
+
+/// Asks an anchor of the target for a stream.
+async fn ask_anchor(
+    target: &Target,
+    shared: &Shared,
+    record: &mut RequestRecord<'_>,
+) -> Result<Reached, RefusalReason> {
+    let start = Instant::now();
+    let timeouts = DialTimeouts {
+        wait: shared.allowlist.wait_for_ready(),
+        dial: shared.timeouts.dial,
+    };
+    let asked = target.while_listed(shared.anchors.dial(target, timeouts)).await;
+    let (result, tunnel) = match asked {
+        Ok((upstream, tunnel)) => (Ok(upstream), Some(tunnel)),
+        Err(reason) => (Err(DialError::from(reason)), None),
+    };
+    record.dialled(start.elapsed(), &Endpoints::default(), result.as_ref());
+    match (result, tunnel) {
+        (Ok(upstream), Some(tunnel)) => Ok(Reached::Anchor(upstream.stream, tunnel)),
+        (Err(error), _) => Err(error.reason),
+        (Ok(_), None) => Err(RefusalReason::Internal),
+    }
 }

@@ -11,7 +11,7 @@ pub mod http1;
 mod http2;
 
 pub use self::client_program::ClientProgram;
-pub use self::exchange::{ConnectRequest, CredentialPolicy, Exchange};
+pub use self::exchange::{ConnectRequest, CredentialPolicy, Exchange, Purpose};
 
 /// How refusals of a port are told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -118,7 +118,7 @@ impl<'a> RequestRecord<'a> {
     }
 
     /// The end of the dial of one of those endpoints, which took that long.
-    pub fn dialled(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream, &DialError>) {
+    pub fn dialled<S>(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream<S>, &DialError>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
         self.info.dial_ms = millis(took);
         self.info.dial_error = result.err().and_then(|error| error.errno);

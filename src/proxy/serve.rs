@@ -27,6 +27,7 @@ use crate::kubernetes::{self, Controller};
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Writer;
+use crate::proxy::anchors::Anchors;
 use crate::proxy::config::{Config, LoadedConfig, Report};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::registry::Registry;
@@ -272,6 +273,7 @@ fn share(
     let shared = Shared {
         access: Access::open(&metrics),
         allowlist,
+        anchors: anchors(config),
         metrics,
         access_log: AccessLog::new(logs),
         registry: Registry::default(),
@@ -288,6 +290,14 @@ fn share(
         timeouts: config.timeouts,
     };
     Ok((shared, conductor, writer))
+}
+
+/// The anchors of this replica, which are none yet.
+fn anchors(config: &Config) -> Anchors {
+    let options = config.anchors.clone().unwrap_or_default();
+    let anchors = Anchors::new(&options.replicas);
+    anchors.set_taken(config.takes_anchors());
+    anchors
 }
 
 /// A command to a running process.

@@ -24,10 +24,10 @@ pub struct Options {
 
 /// A connection to a target, for one client only: never pooled, never opened ahead.
 #[derive(Debug)]
-pub struct Upstream {
-    /// The connected socket, with its [options](socket::prepare) set.
-    pub stream: TcpStream,
-    /// The address that it is connected to.
+pub struct Upstream<S = TcpStream> {
+    /// The connected socket, with its [options](socket::prepare) set, or a stream on the connection of an anchor.
+    pub stream: S,
+    /// The peer's address of the connection.
     pub address: SocketAddr,
     /// The proxy's own address of the connection.
     pub local: SocketAddr,

@@ -25,6 +25,7 @@ use crate::net::transport::Transport;
 use crate::tunnel::drain::Drain;
 use crate::tunnel::outcome::{self, Malformed, RefusalReason};
 
+pub mod client;
 mod connection;
 mod frame_budget;
 mod local_waker;

@@ -88,6 +88,8 @@ pub struct OwnerLimits {
     pub burst: Size,
     /// The most tunnels, those that are still dialled included.
     pub tunnels: Option<NonZeroU32>,
+    /// The most connections of anchors that dial in.
+    pub anchors: Option<NonZeroU32>,
     /// The most unfinished connections.
     pub unfinished: Option<NonZeroU32>,
 }
@@ -204,6 +206,7 @@ impl Limits {
             rates: Both { upload, download },
             burst: self.tunnel.burst,
             tunnels: self.client.tunnels,
+            anchors: None,
             unfinished: self.client.unfinished,
         }
     }
@@ -214,11 +217,13 @@ impl Limits {
             download,
             upload,
             tunnels,
+            anchors,
         } = self.user;
         OwnerLimits {
             rates: Both { upload, download },
             burst: self.tunnel.burst,
             tunnels,
+            anchors,
             unfinished: None,
         }
     }

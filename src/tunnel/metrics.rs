@@ -57,6 +57,12 @@ metrics! {
     pub allowlist_namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
     /// When the allowlist was last known to be current, in seconds since 1970.
     pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
+    /// Requests of anchors to serve a target, by result.
+    pub anchor_registrations: Counters<1> = counters("switchboard_anchor_registrations_total", &["result"]);
+    /// Anchors that are connected.
+    pub anchors: IntGauge = gauge("switchboard_anchors");
+    /// Tunnels that anchors carry.
+    pub anchor_streams: IntGauge = gauge("switchboard_anchor_streams");
     /// Targets without an endpoint that a request was to start, by result.
     pub wakes: Counters<1> = counters("switchboard_wakes_total", &["result"]);
     /// Events about Services that were to be written, by result.
@@ -164,6 +170,7 @@ impl Metrics {
         for result in ["started", "running", "failed", "limited"] {
             self.wakes.zero([result]);
         }
+        self.anchor_registrations.zero(["registered"]);
         for result in ["written", "failed", "dropped"] {
             self.service_events.zero([result]);
         }

@@ -39,8 +39,8 @@ mod strategy;
 /// bytes go no further than that is reset: what it has received is not all, and must not look like it. The end of a resumable
 /// tunnel is an end of stream for both sides: the session in it has an end of its own, and is sent again what was lost. So such
 /// a tunnel has no half-close either: soon after one side has finished both have.
-pub async fn relay<D: Transport>(
-    transports: &mut Transports<D>,
+pub async fn relay<D: Transport, U: Transport>(
+    transports: &mut Transports<D, U>,
     terms: &RelayConfig<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Close {
@@ -72,7 +72,7 @@ pub struct EofSent {
 }
 
 /// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gently.
-pub async fn finish<D: Transport>(transports: &mut Transports<D>, close: Close, ends: EofSent) {
+pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U>, close: Close, ends: EofSent) {
     let Transports {
         downstream, upstream, ..
     } = transports;
@@ -125,8 +125,8 @@ async fn close_side(side: &mut impl Transport, has_its_end: bool) {
 }
 
 /// As [`relay`], but closes neither side.
-pub async fn run<D: Transport>(
-    transports: &mut Transports<D>,
+pub async fn run<D: Transport, U: Transport>(
+    transports: &mut Transports<D, U>,
     terms: &RelayConfig<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> RelayEnd {
@@ -136,7 +136,7 @@ pub async fn run<D: Transport>(
         inspector,
     } = transports.early.take().map(|early| *early).unwrap_or_default();
     let (from_client, to_client) = transports.downstream.split();
-    let (from_target, to_target) = Transport::split(&mut transports.upstream);
+    let (from_target, to_target) = transports.upstream.split();
     let up = Flow {
         direction: Direction::Upload,
         reader: from_client,
@@ -149,8 +149,9 @@ pub async fn run<D: Transport>(
         writer: to_client,
         beginning: Prefix::new(Direction::Download, terms.inspected_download(), inspector),
     };
-    let mut upload = Pump::new(up, D::BULK, terms).beginning_with(early_upload);
-    let mut download = Pump::new(down, D::BULK, terms).beginning_with(early_download);
+    let bulk = D::BULK.with_upstream(U::BULK);
+    let mut upload = Pump::new(up, bulk, terms).beginning_with(early_upload);
+    let mut download = Pump::new(down, bulk, terms).beginning_with(early_download);
     let close = tokio::select! {
         biased;
         close = until_both_end(&mut upload, &mut download, terms) => close,

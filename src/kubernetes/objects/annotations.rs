@@ -45,6 +45,9 @@ pub(crate) struct Annotations {
     /// `ssh-only`: whether both sides must begin as SSH does.
     #[serde(default)]
     pub(crate) ssh_only: Option<bool>,
+    /// `dials-in`: whether anchors that dial in serve it, in place of its endpoints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dials_in: Option<bool>,
     /// `wake`: the workload that a request starts when the Service has no endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wake: Option<Box<Workload>>,
@@ -152,6 +155,7 @@ impl ParsedAnnotations {
                 values.send_proxy_header = values::read(text, version)?;
             }
             "ssh-only" => values.ssh_only = Some(values::read(text, boolean)?),
+            "dials-in" => values.dials_in = Some(values::read(text, boolean)?),
             "wake" => values.wake = Some(Box::new(values::read(text, Workload::from_str)?)),
             "report-activity" => values.report_activity = Some(Box::new(values::read(text, notebook)?)),
             // The label that puts a Service on the allowlist; as an annotation it has no effect.
@@ -237,6 +241,16 @@ pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> 
         (lists.is_some() && !options.knows_users, list, without_users.to_owned()),
         (asked.wake.is_some() && !options.wakes, "wake", off("wake")),
         (
+            asked.wake.is_some() && dials_in(asked, options),
+            "wake",
+            "no effect: the Service dials in".to_owned(),
+        ),
+        (
+            asked.dials_in == Some(true) && !options.takes_anchors,
+            "dials-in",
+            "no effect: this proxy takes no anchors, as it has no `anchors`".to_owned(),
+        ),
+        (
             asked.report_activity.is_some() && !options.reports_activity,
             "report-activity",
             off("report_activity"),
@@ -256,11 +270,16 @@ fn largest_burst(limits: &Limits) -> Size {
     Size::bytes(second).map_or(default, |second| second.max(default))
 }
 
+/// Returns whether anchors serve a Service, and its endpoints do not count.
+pub(crate) fn dials_in(asked: &Annotations, options: &Options) -> bool {
+    asked.dials_in == Some(true) && options.takes_anchors
+}
+
 /// The workloads behind a Service, as far as this proxy starts them or tells them of activity.
 pub(crate) fn workloads(asked: &Annotations, options: &Options) -> Workloads {
     let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
     Workloads {
-        wake: of(&asked.wake, options.wakes),
+        wake: of(&asked.wake, options.wakes && !dials_in(asked, options)),
         report_activity: of(&asked.report_activity, options.reports_activity),
     }
 }
@@ -320,7 +339,7 @@ const MAX_NAMES: usize = 1024;
 
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
-                     allowed-groups, send-proxy-protocol, wake, report-activity";
+                     allowed-groups, send-proxy-protocol, dials-in, wake, report-activity";
 
 #[cfg(test)]
 mod tests {
@@ -352,6 +371,7 @@ mod tests {
             ("allowed-clients", " alice,, spiffe://x/bob ,"),
             ("allowed-users", "alice@example.com, system:serviceaccount:n:ci"),
             ("allowed-groups", ",ops,"),
+            ("dials-in", "true"),
             ("wake", "statefulset/devbox"),
             ("report-activity", "notebook/devbox"),
             ("port", "2222"),
@@ -376,6 +396,7 @@ mod tests {
                         .into(),
                     groups: ["ops"].map(Into::into).into(),
                 })),
+                dials_in: Some(true),
                 wake: Some(Box::new("statefulset/devbox".parse().unwrap())),
                 report_activity: Some(Box::new("notebook/devbox".parse().unwrap())),
             }

@@ -10,9 +10,9 @@ use self::slices::Slices;
 use super::endpoints::{self, Selection};
 use super::notices::ServiceNotice;
 use super::target_policy::TargetPolicy;
-use crate::kubernetes::objects::annotations::{effective_limits, unmet, workloads};
+use crate::kubernetes::objects::annotations::{dials_in, effective_limits, unmet, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
-use crate::policy::allowlist::{Change, ServiceTarget, TargetId, TargetRules};
+use crate::policy::allowlist::{Change, DialsIn, ServiceTarget, TargetId, TargetRules};
 
 mod slices;
 
@@ -265,11 +265,15 @@ impl ClusterObjects {
             remarks.extend(service.external.then(|| ServiceNotice::ExternalName(key.clone())));
         }
         let (service, port) = self.eligible(key)?;
+        let dials_in = dials_in(&service.annotations, &self.rules.options);
         let Selection {
             endpoints,
             refused,
             unusable,
-        } = endpoints::select(service, port, entry.slices.unpack(), &self.rules.guards);
+        } = match dials_in {
+            true => Selection::default(),
+            false => endpoints::select(service, port, entry.slices.unpack(), &self.rules.guards),
+        };
         let refused = refused.into_iter().take(MAX_REFUSED_NOTED);
         remarks.extend(refused.map(|(address, class)| ServiceNotice::EndpointForbidden(key.clone(), address, class)));
         let unusable = unusable.into_iter().take(MAX_REFUSED_NOTED);
@@ -282,6 +286,7 @@ impl ClusterObjects {
                 limits: effective_limits(&service.annotations, &self.rules.limits),
                 allowed_clients: service.annotations.allowed_clients.clone(),
                 user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
+                dials_in: dials_in.then(DialsIn::default),
                 workloads: workloads(&service.annotations, &self.rules.options),
             },
         })

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use self::credential::{Credential, CredentialError};
 use self::digest::Digest;
 use super::options::Cleartext;
+use super::reviewer::Right;
 use super::user::{AUTHENTICATED, Method, User};
 use crate::base::user_name::{is_name, is_reserved};
 use crate::net::tls::{CertificateNames, ClientTls, Tls};
@@ -29,6 +30,8 @@ pub struct RequestCredentials<'a> {
     pub client: IpAddr,
     /// Whether it came by a loopback address, from a client there.
     pub is_local: bool,
+    /// The right that it needs.
+    pub right: Right,
 }
 
 /// A user that a request has proved, and by what.
@@ -36,6 +39,8 @@ pub struct RequestCredentials<'a> {
 pub struct Subject {
     /// The user.
     pub user: Arc<User>,
+    /// The right that it asks for.
+    pub(super) right: Right,
     /// The credential, unless it was the certificate alone.
     pub(super) credential: Option<Credential>,
     /// The TLS session with the certificate, if that is one of a user.
@@ -46,7 +51,7 @@ pub struct Subject {
     pub(super) expires: Option<Instant>,
     /// When the proof of the user expires: the credential, or the certificate alone.
     pub(super) user_expires: Option<Instant>,
-    /// Of the user and the proof.
+    /// Of the user, the proof and the right.
     pub(super) digest: Digest,
 }
 

@@ -8,13 +8,13 @@ use arc_swap::ArcSwap;
 
 use super::credentials::credential::Credential;
 use super::credentials::{self, RequestCredentials, Subject, brief};
-use super::reviewer::{Action, Decision, GUESS_RATE, Verdict};
+use super::reviewer::{Action, Decision, GUESS_RATE, Right, Verdict};
 use super::reviews::{ReviewContext, ReviewMode, Reviews, instant};
 use super::sources::AccessConfig;
 use super::tickets::{EXPIRED, TicketLookup, UNKNOWN};
 use super::user::{AUTHENTICATED, Method, User};
 use crate::base::boxed::boxed;
-use crate::policy::allowlist::{Target, UserLists};
+use crate::policy::allowlist::{DialsIn, Target, UserLists};
 use crate::protocol::phrase::Phrase;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
@@ -74,7 +74,8 @@ impl AccessDecider {
         Ok(Subject {
             expires: expires.map(instant),
             user_expires: user.expires.map(instant),
-            digest: key.subject(&user, credential.as_ref(), certificate.as_deref()),
+            digest: key.subject(&user, request.right, credential.as_ref(), certificate.as_deref()),
+            right: request.right,
             user,
             credential,
             certificate,
@@ -122,10 +123,10 @@ impl AccessDecider {
         if how != ReviewMode::Login {
             user = boxed(self.reauthenticate(&review, subject, user)).await?;
         }
-        let Some(action) = action(&review.config, &user, target)? else {
+        let Some(action) = action(&review.config, &user, target, subject.right)? else {
             return Ok(BY_LIST.into());
         };
-        let denied = || denial(&user, target).with_details(&format!("needs {action}"));
+        let denied = || denial(&user, target, subject.right).with_details(&format!("needs {action}"));
         match self.reviews.authorize(&review, &user, &action).await {
             Ok(Decision {
                 allowed: true, reason, ..
@@ -167,7 +168,7 @@ impl AccessDecider {
     pub(super) fn decide_locally(&self, subject: &Subject, target: &Target) -> Result<(), NotAllowed> {
         let rules = self.config.load();
         let user = local_user(&rules, subject, target, ReviewMode::Recheck(None))?;
-        action(&rules, &user, target).map(drop)
+        action(&rules, &user, target, subject.right).map(drop)
     }
 
     /// Returns whether the ticket of tunnels that run proves the user that it proved before, with the same groups.
@@ -230,17 +231,37 @@ fn local_user(
 
 /// Returns the question that decides whether the user may reach the target; `None` if the target's lists allow it. They
 /// replace the question.
-fn action(rules: &AccessConfig, user: &User, target: &Target) -> Result<Option<Action>, NotAllowed> {
-    let ended = |details| Err(NotAllowed::DeniedLocally(denial(user, target).with_details(details)));
-    match target.user_lists() {
+fn action(rules: &AccessConfig, user: &User, target: &Target, right: Right) -> Result<Option<Action>, NotAllowed> {
+    let ended = |details| {
+        Err(NotAllowed::DeniedLocally(
+            denial(user, target, right).with_details(details),
+        ))
+    };
+    let (lists, [unnamed, unlisted]) = match (right, target.dials_in()) {
+        (Right::Connect, _) => (target.user_lists(), OF_CLIENTS),
+        (Right::Serve, Some(DialsIn { anchors })) => (anchors, OF_ANCHORS),
+        (Right::Serve, None) => return ended("the target takes no anchors"),
+    };
+    match lists {
         Some(lists) if is_listed(user, &lists) => Ok(None),
-        Some(_) => ended("neither allowed_users nor allowed_groups names the user"),
-        None => match rules.action(target.id()) {
-            None => ended("the target names no allowed_users and no allowed_groups"),
+        Some(_) => ended(unnamed),
+        None => match rules.action(target.id(), right) {
+            None => ended(unlisted),
             action => Ok(action),
         },
     }
 }
+
+/// Why the lists of a target do not allow a user: they do not name it, or there are none.
+const OF_CLIENTS: [&str; 2] = [
+    "neither allowed_users nor allowed_groups names the user",
+    "the target names no allowed_users and no allowed_groups",
+];
+/// The same of an anchor's user.
+const OF_ANCHORS: [&str; 2] = [
+    "dials_in names neither the user nor a group of the user",
+    "rights of anchors need `access.kubernetes`",
+];
 
 fn is_listed(user: &User, lists: &UserLists) -> bool {
     let is_member = |group: &str| group == AUTHENTICATED || user.groups.iter().any(|own| **own == *group);
@@ -248,13 +269,17 @@ fn is_listed(user: &User, lists: &UserLists) -> bool {
 }
 
 /// The refusal of a user that may not reach a target.
-fn denial(user: &User, target: &Target) -> Refusal {
+fn denial(user: &User, target: &Target, right: Right) -> Refusal {
     let id = target.id();
     let target = match id.is_static() {
         true => brief(&id.service),
         false => format!("{}.{}", brief(&id.service), brief(&id.namespace)),
     };
-    let before = format!("{} may not ssh to ", brief(&user.name));
+    let verb = match right {
+        Right::Connect => "ssh to",
+        Right::Serve => "serve",
+    };
+    let before = format!("{} may not {verb} ", brief(&user.name));
     Refusal::new(RefusalReason::NotAuthorized, Phrase::naming(before, &target))
 }
 

@@ -22,6 +22,7 @@ use super::credentials::digest::Digest;
 use super::credentials::{Subject, brief};
 use super::decision::{AccessDecider, NotAllowed};
 use super::options::{Mode, OnExpiry};
+use super::reviewer::Right;
 use super::reviews::ReviewMode;
 use crate::base::boxed::boxed;
 use crate::policy::allowlist::Target;
@@ -188,7 +189,8 @@ impl ActiveGrants {
 
     /// Takes a right back, and ends its tunnels, if the answer counts.
     fn revoke(&self, grant: &ActiveGrant) {
-        if self.judge.config.load().options.mode == Mode::Enforce && !grant.is_revoked() {
+        let counts = grant.subject.right == Right::Serve || self.judge.config.load().options.mode == Mode::Enforce;
+        if counts && !grant.is_revoked() {
             tracing::debug!(user = %brief(&grant.subject.user.name), target = %grant.target.id(), "a right ends");
             grant.revocation.set(CloseReason::AccessRevoked).ok();
         }
@@ -336,7 +338,8 @@ impl Recheck {
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
         drop(active);
-        if self.registry.judge.config.load().options.mode == Mode::Open {
+        let is_open = self.registry.judge.config.load().options.mode == Mode::Open;
+        if is_open && subject.right == Right::Connect {
             return Some(RecheckState::Kept);
         }
         let judged = self.registry.judge.check(&subject, &target, how).await;

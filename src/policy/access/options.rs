@@ -162,6 +162,14 @@ impl Check {
         }
     }
 
+    /// `create services/anchor`: what an anchor that dials in needs.
+    pub fn anchor() -> Self {
+        Self {
+            subresource: "anchor".into(),
+            ..Self::default()
+        }
+    }
+
     /// Returns whether it is asked of the Service by its name, and not of all objects of the namespace: no pod has the name of
     /// its Service.
     pub fn is_of_the_service(&self) -> bool {

@@ -50,6 +50,16 @@ impl Decision {
     }
 }
 
+/// The right that a user needs for a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub enum Right {
+    /// To open tunnels to it.
+    #[default]
+    Connect,
+    /// To serve it, as an anchor that dials in: whoever does sees its logins.
+    Serve,
+}
+
 /// What a user wants to do (`ResourceAttributes` of `authorization.k8s.io/v1`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Action {

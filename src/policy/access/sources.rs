@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use super::credentials::credential::Credential;
 use super::oidc::{Issuers, Verifier};
-use super::options::Options;
+use super::options::{Check, Options};
 use super::passwords::PasswordFile;
-use super::reviewer::{Action, Reviewer};
+use super::reviewer::{Action, Reviewer, Right};
 use super::tickets::{Key, Tickets};
 use crate::base::secret::Secret;
 use crate::policy::allowlist::TargetId;
@@ -142,16 +142,20 @@ impl AccessConfig {
 
     /// Returns the question to the API server about a target; `None` where it has no say: a static target is no object of
     /// the cluster, even if a Service has its name.
-    pub(super) fn action(&self, id: &TargetId) -> Option<Action> {
-        let check = &self.options.kubernetes.as_ref().filter(|_| !id.is_static())?.check;
+    pub(super) fn action(&self, id: &TargetId, right: Right) -> Option<Action> {
+        let own = self.options.kubernetes.as_ref().filter(|_| !id.is_static())?;
+        let check = match right {
+            Right::Connect => own.check.clone(),
+            Right::Serve => Check::anchor(),
+        };
         Some(Action {
-            check: check.clone(),
             namespace: id.namespace.clone(),
             name: if check.is_of_the_service() {
                 id.service.clone()
             } else {
                 "".into()
             },
+            check,
         })
     }
 }

@@ -110,6 +110,7 @@ fn request(token: &str, client: u32) -> RequestCredentials<'static> {
         peer: None,
         client: Ipv4Addr::from_bits(client).into(),
         is_local: true,
+        right: Right::Connect,
     }
 }
 

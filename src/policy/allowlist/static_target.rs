@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::target::{ClientNames, UserLists};
+use super::target::{ClientNames, DialsIn, UserLists};
 use crate::base::authority::{Authority, AuthorityError};
 use crate::base::values::{self, unless};
 use crate::base::yaml::forms::{self, Schema};
@@ -14,14 +15,16 @@ use crate::tunnel::proxy_header;
 
 /// A target of the configuration or of a flag.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename = "name, addresses", deny_unknown_fields)]
+#[serde(rename = "name", deny_unknown_fields)]
 pub struct StaticTarget {
     /// The authority that clients ask for.
     #[serde(deserialize_with = "forms::one::<Name, _>")]
     pub name: Authority,
-    /// Its addresses; at least one.
-    #[serde(deserialize_with = "forms::list::<Address, _, _>")]
+    /// Its addresses; at least one, unless it dials in.
+    #[serde(default, deserialize_with = "forms::list::<Address, _, _>")]
     pub addresses: Vec<SocketAddr>,
+    /// The users that may serve it, of a target that dials in.
+    pub dials_in: Option<AnchorUsers>,
     /// The limits that it sets itself.
     #[serde(default)]
     pub limits: TunnelOverrides,
@@ -45,6 +48,30 @@ pub struct StaticTarget {
     pub allowed_groups: Option<Box<[Box<str>]>>,
 }
 
+/// The users that may serve a static target as its anchors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AnchorUsers {
+    /// Names of users.
+    #[serde(deserialize_with = "forms::some_list::<AnchorUser, _, _>")]
+    pub users: Option<Box<[Box<str>]>>,
+    /// Names of groups.
+    #[serde(deserialize_with = "forms::some_list::<AnchorUser, _, _>")]
+    pub groups: Option<Box<[Box<str>]>>,
+}
+
+impl From<AnchorUsers> for DialsIn {
+    fn from(AnchorUsers { users, groups }: AnchorUsers) -> Self {
+        let lists = UserLists {
+            users: users.unwrap_or_default(),
+            groups: groups.unwrap_or_default(),
+        };
+        Self {
+            anchors: Some(Arc::new(lists)),
+        }
+    }
+}
+
 impl StaticTarget {
     /// The users and groups that may reach it; `None` leaves the decision to the API server.
     pub fn user_lists(&self) -> Option<UserLists> {
@@ -64,6 +91,7 @@ forms::forms! {
         at least one: "at least one name is needed; without the key every client is allowed";
     UserName: Box<str> = values::user_name, Schema::Text,
         at least one: "at least one name is needed; without both keys the API server is asked";
+    AnchorUser: Box<str> = values::user_name, Schema::Text, at least one: "at least one name is needed";
 }
 
 fn name(text: &str) -> Result<Authority, String> {
@@ -89,6 +117,7 @@ impl FromStr for StaticTarget {
         Ok(Self {
             name: name.parse().map_err(StaticTargetError::Name)?,
             addresses: addresses?,
+            dials_in: None,
             limits: TunnelOverrides::default(),
             ssh_only: None,
             send_proxy_header: None,

@@ -117,6 +117,13 @@ pub struct UserLists {
     pub groups: Box<[Box<str>]>,
 }
 
+/// A target that has no address: anchors dial in and serve it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DialsIn {
+    /// The users that may serve it; `None` leaves the decision to the API server.
+    pub anchors: Option<Arc<UserLists>>,
+}
+
 /// The conditions of a target's tunnels. Most targets share one value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetRules {
@@ -126,6 +133,8 @@ pub struct TargetRules {
     pub allowed_clients: Option<ClientNames>,
     /// The users that may reach it; `None` leaves the decision to the API server, which knows no static target.
     pub user_lists: Option<Arc<UserLists>>,
+    /// Its anchors, if it is one that dials in; its endpoints do not count then.
+    pub dials_in: Option<DialsIn>,
     /// The workload of its pods, for those who are asked to start it or to tell it of activity.
     pub workloads: Workloads,
 }
@@ -294,6 +303,11 @@ impl Target {
         self.terms.load().user_lists.clone()
     }
 
+    /// Its anchors, if it is a target that dials in.
+    pub fn dials_in(&self) -> Option<DialsIn> {
+        self.terms.load().dials_in.clone()
+    }
+
     /// Completes when a tunnel that begins now has reached its longest life.
     pub async fn lifetime_elapsed(&self) {
         match self.lifetime() {
@@ -349,7 +363,7 @@ impl Target {
         // Stored before: what is made at the same time has the limits before or after, and then is set to these.
         self.terms.store(Arc::clone(terms));
         self.apply_limits();
-        before.user_lists != terms.user_lists
+        before.user_lists != terms.user_lists || before.dials_in != terms.dials_in
     }
 
     pub(super) fn remove(&self) {

@@ -10,7 +10,7 @@ use super::Allowlist;
 use super::options::Options;
 use super::static_target::StaticTarget;
 use super::table::{Route, Shard, Statics, Table, shard_of};
-use super::target::{Endpoints, STATIC, Target, TargetId, TargetRules};
+use super::target::{DialsIn, Endpoints, STATIC, Target, TargetId, TargetRules};
 use super::wake::WakeRequests;
 use super::workload::Workloads;
 use crate::base::authority::Authority;
@@ -78,6 +78,7 @@ impl Writer {
                 limits: limits.of_target(&target.limits, target.ssh_only),
                 allowed_clients: target.allowed_clients.clone(),
                 user_lists: target.user_lists().map(Arc::new),
+                dials_in: target.dials_in.clone().map(DialsIn::from),
                 workloads: Workloads::default(),
             });
             let endpoints = Endpoints {

@@ -26,7 +26,7 @@ pub(super) fn check(config: &mut Config, top: &Field<'_>) {
     listen::judge_admin(config, top);
     certificates(&config.access, top, knows_clients);
     clusters(config, top);
-    users(&config.access, &top.at("access"));
+    users(&config.access, &top.at("access"), config.takes_anchors());
     issuers(&config.access.oidc, &top.at("access.oidc"));
     targets(&config.allowlist.targets, &top.at("allowlist.static"), knows_clients);
     dials(config, &top.at("timeouts"));
@@ -129,11 +129,13 @@ fn clusters(config: &mut Config, top: &Field<'_>) {
     access.kubeconfig = if is_shared { of_services } else { own };
 }
 
-fn users(options: &access::Options, access: &Field<'_>) {
+fn users(options: &access::Options, access: &Field<'_>, takes_anchors: bool) {
     let mode = access.at("mode");
     // A fault in a way to prove users is one thing to mend, and not two.
     if options.mode != Mode::Open && !proves_users(options) && !access.has_faults() {
         mode.fault("no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`");
+    } else if takes_anchors && !proves_users(options) && !access.has_faults() {
+        access.fault("no anchor can prove its user: it needs `kubernetes`, `oidc`, `users` or `tickets`");
     }
     let Some(path) = options.users.as_ref().map(|users| &users.file) else {
         return;
@@ -197,11 +199,37 @@ fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
         if let Some(line) = lines.insert(name, field.line()) {
             field.fault(format!("{name} is on line {line} too"));
         }
+        ways(target, &entry);
         let clients = entry.at("allowed_clients");
         if clients.is_given() && !knows_clients {
             clients
                 .fault("no client has a certificate: `allowed_clients` needs `tls.client_auth` and a port with `tls`");
         }
+    }
+}
+
+/// Judges the way to a target: it is dialled, or it dials in.
+fn ways(target: &StaticTarget, entry: &Field<'_>) {
+    let (addresses, dials_in) = (entry.at("addresses"), entry.at("dials_in"));
+    if !dials_in.is_given() {
+        if !addresses.is_given() {
+            entry.fault("`addresses` is missing, or `dials_in` for a target that dials in");
+        }
+        return;
+    }
+    if addresses.is_given() {
+        addresses.fault("a target that dials in has no address: remove this, or `dials_in`");
+    }
+    let sent = entry.at("send_proxy_protocol");
+    if target.send_proxy_header.is_some() {
+        sent.fault("has no effect on a target that dials in");
+    }
+    let names_users = target
+        .dials_in
+        .as_ref()
+        .is_some_and(|own| own.users.is_some() || own.groups.is_some());
+    if !names_users && !dials_in.has_faults() {
+        dials_in.fault("`users` or `groups` is needed: who may serve the target");
     }
 }
 

@@ -12,6 +12,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
+use crate::policy::allowlist::AnchorUsers;
 use crate::proxy::http;
 use crate::tunnel::limits::{
     Ceiling, ClientCaps, Rate, Size, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides, UserCaps,
@@ -58,6 +59,7 @@ access:
     - {issuer: other, audiences: [a, b], jwks: /etc/switchboard/keys.json}
   users: {file: /etc/switchboard/users, username_prefix: "file:"}
   tickets: {enabled: true, ttl: 4h, secret: ssh/tickets}
+anchors: {replicas: ingress/switchboard}
 allowlist:
   static:
     - name: Devbox.Local.:22
@@ -71,6 +73,7 @@ allowlist:
       ssh_only: true
       allowed_users: [alice@example.com]
       allowed_groups: ["cn=ops,dc=example"]
+    - {name: "gpu1.lab:22", dials_in: {users: [gpu1], groups: [machines]}}
   kubernetes:
     enabled: true
     kubeconfig: /etc/switchboard/kubeconfig
@@ -93,7 +96,7 @@ limits:
   tunnel: {download: 50MiB/s, upload: unlimited, burst: 2MiB, lifetime: 2d}
   target: {max_tunnels: 20, max_dials: unlimited}
   client: {max_tunnels: 8, max_unfinished: 4, connects_per_second: 2, connects_burst: 9}
-  user: {max_tunnels: 3, download: 1MiB/s}
+  user: {max_tunnels: 3, max_anchors: 2, download: 1MiB/s}
   process: {max_tunnels: unlimited, max_unfinished: 1000}
   ceiling: {download: 1GiB/s, upload: 80Mbit/s, ssh_only: true}
 ssh_only: false
@@ -120,7 +123,7 @@ fn the_documented_file_is_the_default() {
 /// Gets the keys of every section from the faults of an unknown one, and looks for each in the documentation.
 #[test]
 fn the_documented_file_holds_every_key() {
-    let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
+    let asked = "zzz: 1\nanchors: {zzz: 1}\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\nlisten: {zzz: 1}\ntls: {zzz: 1, certificates: [{zzz: 1}]}\n\
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n";
     let faults = Config::parse(asked).unwrap_err();
     let known: BTreeSet<&str> = faults
@@ -156,6 +159,7 @@ fn cluster() -> kubernetes::Options {
         snapshot_file: Some("/var/lib/switchboard/snapshot".into()),
         knows_clients: false,
         knows_users: true,
+        takes_anchors: true,
     }
 }
 
@@ -183,6 +187,7 @@ fn limits() -> Limits {
         },
         user: UserCaps {
             tunnels: NonZeroU32::new(3),
+            anchors: NonZeroU32::new(2),
             download: Rate::per_second(1 << 20).unwrap(),
             ..UserCaps::default()
         },
@@ -213,7 +218,13 @@ fn targets() -> Vec<StaticTarget> {
         target("devbox.local:22", "127.0.0.1:2222,[fd00::1]:22"),
         target("other:22", "10.0.0.1:22"),
         target("plain:22", "10.0.0.2:22"),
+        target("gpu1.lab:22", "10.0.0.3:22"),
     ];
+    targets[3].addresses = Vec::new();
+    targets[3].dials_in = Some(AnchorUsers {
+        users: Some(["gpu1"].map(Into::into).into()),
+        groups: Some(["machines"].map(Into::into).into()),
+    });
     targets[0].limits = slow;
     targets[1].limits = slow;
     targets[2].limits.lifetime = Some(None);
@@ -238,6 +249,9 @@ fn every_key_is_read() {
         admin: "127.0.0.1:1090".parse().unwrap(),
         admin_scrape: Some(["10.0.0.0/8".parse().unwrap()].into()),
         access: access::everything(),
+        anchors: Some(anchors::Options {
+            replicas: "ingress/switchboard".parse().unwrap(),
+        }),
         allowlist: Allowlist {
             report_only: false,
             targets: targets(),
@@ -322,7 +336,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
 fn access_targets_and_tunnel_limits_change_without_a_restart() {
     let default = Config::default();
     let full = Config::parse(FULL).unwrap();
-    let all = ["listen", "admin", "admin_scrape", "timeouts", "drain"];
+    let all = ["listen", "admin", "admin_scrape", "anchors", "timeouts", "drain"];
     assert_eq!(default.changes_needing_restart(&full), all);
     let live = Config {
         access: full.access.clone(),

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
-use crate::policy::access::{Mode, RequestCredentials, TunnelGrant};
+use crate::policy::access::{Mode, RequestCredentials, Right, TunnelGrant};
 use crate::policy::allowlist::Target;
 use crate::proxy::http::ConnectRequest;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
@@ -56,7 +56,7 @@ async fn authorize_user(
     let claimed = presented.and_then(|credential| access.claimed_user(credential));
     let identified = boxed(with_report_timeout(
         counts,
-        access.authenticate(evidence(credential, pending)),
+        access.authenticate(evidence(credential, Right::Connect, pending)),
     ))
     .await;
     let subject = match identified {
@@ -100,6 +100,28 @@ async fn authorize_user(
     Ok(AuthorizedRequest { target, grant })
 }
 
+/// Decides whether the user of a request may serve the target as its anchor. That always counts, whatever `access.mode` is, and the
+/// user is authenticated first, so that names are no oracle.
+pub(super) async fn authorize_anchor(
+    asked: ConnectRequest,
+    pending: &mut PendingRequest<'_>,
+) -> Result<(Arc<Target>, TunnelGrant), Refusal> {
+    let (access, tls) = (&pending.shared.access, &pending.shared.tls);
+    pending.record.info.authority = Some(asked.authority.clone());
+    let authenticated = access.authenticate(evidence(asked.credential, Right::Serve, pending));
+    let subject = authenticated.await?;
+    pending.record.info.user = Some(Arc::clone(&subject.user));
+    let hide = |denial| hide_target(denial, pending.shared);
+    let target = pending.shared.allowlist.find_target(&asked.authority);
+    let target = target.map_err(|reason| hide(reason.into()))?;
+    pending.record.info.target = Some(Arc::clone(&target));
+    let grant = access.authorize(&subject, &target).await.map_err(hide)?;
+    match subject.is_trusted(tls) {
+        true => Ok((target, grant)),
+        false => Err(RefusalReason::CertificateInvalidated.into()),
+    }
+}
+
 /// Counts a denial that does not count, if the allowlist is to be reported about.
 fn report(target: &Target, pending: &PendingRequest<'_>) {
     if target.reports() {
@@ -121,6 +143,7 @@ async fn with_report_timeout<T>(
 
 fn evidence<'a>(
     credential: Option<Result<Credential, CredentialError>>,
+    right: Right,
     pending: &'a PendingRequest<'_>,
 ) -> RequestCredentials<'a> {
     let client = pending.addresses.source.ip();
@@ -132,6 +155,7 @@ fn evidence<'a>(
         is_local: [client, pending.record.info.peer.ip()]
             .iter()
             .all(|address| address.to_canonical().is_loopback()),
+        right,
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::in_band::{self, EarlyEnd, close_phrase, phrase};
@@ -19,10 +20,10 @@ use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::{self, MAX_SENTENCE_BYTES, Marker};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::resume::handshake::lines::{FirstBytes, classify};
+use crate::proxy::anchors::AnchorTunnel;
 use crate::proxy::http::RefusalMode;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::TunnelRecord;
-use crate::tunnel::dial::Upstream;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::drain::{self, TunnelGuard};
 use crate::tunnel::limits::owners::LimitOwner;
@@ -32,10 +33,10 @@ use crate::tunnel::relay::{self, DirectionLimits, EarlyData, EofSent, RelayConfi
 use crate::tunnel::ssh::identification::{self, Line, Software};
 
 /// A connected target, and the slots that the tunnel to it takes.
-pub(super) struct ConnectedTarget {
+pub(super) struct ConnectedTarget<U> {
     pub(super) target: Arc<Target>,
     pub(super) context: Box<TunnelContext>,
-    pub(super) upstream: Upstream,
+    pub(super) upstream: U,
     /// The tunnel counts as open before its client has the 200: a drain cuts it from then on.
     pub(super) open: TunnelGuard,
 }
@@ -53,14 +54,16 @@ pub(super) struct TunnelContext {
     pub(super) refusals: RefusalMode,
     /// The marker of its end notice, if its client asks for one.
     pub(super) end_marker: Option<Marker>,
+    /// The anchor that carries it, if its target dials in.
+    pub(super) anchor: Option<AnchorTunnel>,
 }
 
 /// A client and a target that are connected.
 ///
 /// The fields are dropped in this order: a reader of the log line may rely on closed sockets.
 #[derive(Debug)]
-pub(super) struct Tunnel<'a, D: Transport> {
-    transports: Transports<D>,
+pub(super) struct Tunnel<'a, D: Transport, U: Transport = TcpStream> {
+    transports: Transports<D, U>,
     target: Arc<Target>,
     context: Box<TunnelContext>,
     record: TunnelRecord<'a>,
@@ -74,7 +77,7 @@ struct TunnelEnd {
 }
 
 /// After a panic it is unknown what was passed on: an end of stream would make it look complete.
-impl<D: Transport> Drop for Tunnel<'_, D> {
+impl<D: Transport, U: Transport> Drop for Tunnel<'_, D, U> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.transports.downstream.reset_on_drop();
@@ -83,9 +86,9 @@ impl<D: Transport> Drop for Tunnel<'_, D> {
     }
 }
 
-impl<'a, D: Transport> Tunnel<'a, D> {
+impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
     /// A tunnel from this client to the target that was reached; `early` are the bytes read behind the request.
-    pub(super) fn new(pending: PendingRequest<'a>, reached: ConnectedTarget, downstream: D, early: Vec<u8>) -> Self {
+    pub(super) fn new(pending: PendingRequest<'a>, reached: ConnectedTarget<U>, downstream: D, early: Vec<u8>) -> Self {
         let ConnectedTarget {
             target,
             context,
@@ -98,7 +101,7 @@ impl<'a, D: Transport> Tunnel<'a, D> {
             context,
             transports: Transports {
                 downstream,
-                upstream: upstream.stream,
+                upstream,
                 early: Some(Box::new(EarlyData {
                     upload: early,
                     ..EarlyData::default()
@@ -164,8 +167,8 @@ impl<'a, D: Transport> Tunnel<'a, D> {
 }
 
 /// Parts with both sides of a tunnel. A client that has asked for it is told why the proxy has ended it.
-async fn close_both<D: Transport>(
-    transports: &mut Transports<D>,
+async fn close_both<D: Transport, U: Transport>(
+    transports: &mut Transports<D, U>,
     holdings: &TunnelContext,
     record: &TunnelRecord<'_>,
     ended: relay::RelayEnd,
@@ -185,8 +188,8 @@ async fn close_both<D: Transport>(
 
 /// Lets nothing but SSH through: waits for the identifications of both sides. A tunnel without them is ended here, and a client
 /// that speaks SSH is told why where its port says so, or by a notice.
-async fn require_ssh<D: Transport>(
-    ends: &mut Transports<D>,
+async fn require_ssh<D: Transport, U: Transport>(
+    ends: &mut Transports<D, U>,
     holdings: &TunnelContext,
     record: &TunnelRecord<'_>,
     shared: &Shared,
@@ -231,9 +234,9 @@ struct NotIdentified {
 }
 
 /// The end of a tunnel whose target has not identified itself.
-fn unidentified_end<'a, D>(
+fn unidentified_end<'a, D, U>(
     close: Close,
-    ends: &'a Transports<D>,
+    ends: &'a Transports<D, U>,
     record: &'a TunnelRecord<'_>,
     shared: &Shared,
 ) -> EarlyEnd<'a> {
@@ -266,8 +269,8 @@ fn is_reported(target: &Target) -> bool {
 }
 
 /// Waits for the SSH identifications of both sides.
-async fn identify<D: Transport>(
-    ends: &mut Transports<D>,
+async fn identify<D: Transport, U: Transport>(
+    ends: &mut Transports<D, U>,
     record: &TunnelRecord<'_>,
     shared: &Shared,
     ending: Pin<&mut impl Future<Output = Close>>,
@@ -295,8 +298,8 @@ async fn identify<D: Transport>(
 
 /// Tells an SSH client in band that its target is no SSH server, or has ended before it was one. Only in front of the
 /// target's first byte, where the client still waits for an identification.
-async fn send_disconnect<D: Transport>(
-    ends: &mut Transports<D>,
+async fn send_disconnect<D: Transport, U: Transport>(
+    ends: &mut Transports<D, U>,
     unidentified: &NotIdentified,
     record: &TunnelRecord<'_>,
     shared: &Shared,
@@ -336,9 +339,10 @@ fn forced_close(
             is_resumable: record.tunnel().open.is_resumable(),
         };
         let taken_back = async {
-            match &holdings.grant {
-                Some(grant) => boxed(grant.revoked_or_expired()).await,
-                None => pending().await,
+            match (&holdings.grant, &holdings.anchor) {
+                (Some(grant), None) => boxed(grant.revoked_or_expired()).await,
+                (None, None) => pending().await,
+                (grant, Some(tunnel)) => boxed(end_of_either(grant.as_ref(), tunnel)).await,
             }
         };
         let reason = tokio::select! {
@@ -355,6 +359,20 @@ fn forced_close(
             by: Side::Proxy,
             reason,
         }
+    }
+}
+
+/// Completes when the right of the user or that of the anchor ends.
+async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorTunnel) -> CloseReason {
+    let of_user = async {
+        match grant {
+            Some(grant) => grant.revoked_or_expired().await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        reason = of_user => reason,
+        reason = tunnel.anchor.ended() => reason,
     }
 }
 

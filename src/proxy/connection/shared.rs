@@ -11,6 +11,7 @@ use crate::net::listener;
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Allowlist;
+use crate::proxy::anchors::Anchors;
 use crate::proxy::http::RefusalMode;
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::open_tunnels::request_info::Ids;
@@ -32,6 +33,8 @@ pub struct Shared {
     pub access: Arc<Access>,
     /// The targets, by name.
     pub allowlist: Arc<Allowlist>,
+    /// The anchors that have dialled in.
+    pub anchors: Anchors,
     /// The process's metrics.
     pub metrics: Metrics,
     /// The access log.

@@ -15,12 +15,24 @@ use crate::tunnel::outcome::{Refusal, RefusalReason};
 pub struct ConnectRequest {
     /// The target.
     pub authority: Authority,
+    /// Whether its sender wants a tunnel to it, or serves it.
+    pub purpose: Purpose,
     /// The credential, if the request has one and credentials [are read](CredentialPolicy::Read).
     pub credential: Option<Result<Credential, CredentialError>>,
     /// The marker of the notice that the client asks for.
     pub(crate) end_marker: Option<Marker>,
     /// The session that the client wants to go on with.
     pub(crate) session: Option<SessionId>,
+}
+
+/// The purpose of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// A CONNECT: a client wants a tunnel to the target.
+    #[default]
+    Tunnel,
+    /// An upgrade: an anchor serves the target ([`registration`](crate::protocol::registration)).
+    Registration,
 }
 
 /// What becomes of the field `Proxy-Authorization`.
@@ -58,6 +70,12 @@ pub trait Exchange: Sized + Send {
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].
     fn accept(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
+
+    /// Sends the 101 of a [`Purpose::Registration`], with these fields. The transport comes with the bytes behind the head.
+    ///
+    /// # Errors
+    /// [`RefusalReason::ClientDisconnected`].
+    fn upgrade(self, fields: &str) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
     /// Sends the refusal. The transport has to be closed gently then, without a look at what came behind the head: with
     /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left; after

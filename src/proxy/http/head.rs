@@ -2,10 +2,11 @@
 
 use httparse::{Error, Header, Request, Status};
 
-use super::exchange::{SESSION_FIELD, credential, session};
+use super::exchange::{Purpose, SESSION_FIELD, credential, session};
 use crate::base::authority::Authority;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::{self, Marker};
+use crate::protocol::registration;
 use crate::protocol::resume::keys::SessionId;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
@@ -17,6 +18,8 @@ pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 pub struct Head {
     /// The target of the request.
     pub target: Authority,
+    /// Whether its sender wants a tunnel to the target, or serves it.
+    pub purpose: Purpose,
     /// The length in bytes, with the empty line that ends the head.
     pub length: usize,
     /// The version of HTTP.
@@ -61,12 +64,17 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(refusal_of(error, bytes)),
     };
-    if request.method != Some("CONNECT") {
-        return Err(RefusalReason::MethodNotAllowed);
-    }
+    let path = request.path.unwrap_or_default();
+    let (purpose, target) = match request.method {
+        Some("CONNECT") => (Purpose::Tunnel, path),
+        Some("GET") if asks_for_upgrade(&request) => match path.strip_prefix(registration::PATH) {
+            Some(served) => (Purpose::Registration, served),
+            None => return Err(RefusalReason::MethodNotAllowed),
+        },
+        _ => return Err(RefusalReason::MethodNotAllowed),
+    };
     // Before the fields: most clients repeat the target in Host, and the phrase has to name the fault that the user typed.
-    let target = request.path.unwrap_or_default().parse();
-    let target = target.map_err(|error| malformed(Malformed::Target(error)))?;
+    let target = target.parse().map_err(|error| malformed(Malformed::Target(error)))?;
     let version = match request.version {
         Some(0) => Version::Http10,
         _ => Version::Http11,
@@ -74,11 +82,22 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
     check_fields(request.headers, version == Version::Http11).map_err(malformed)?;
     Ok(Some(Head {
         target,
+        purpose,
         length,
         version,
         end_marker: end_notice::marker(values(request.headers, end_notice::FIELD)),
         session: session(values(request.headers, SESSION_FIELD)),
     }))
+}
+
+/// Returns whether a request asks for the protocol of registrations, by HTTP/1.1 (RFC 9110 section 7.8).
+fn asks_for_upgrade(request: &Request<'_, '_>) -> bool {
+    let has = |name, wanted: &str| {
+        let values = values(request.headers, name).filter_map(|value| str::from_utf8(value).ok());
+        let mut options = values.flat_map(|value| value.split(','));
+        options.any(|option| option.trim().eq_ignore_ascii_case(wanted))
+    };
+    request.version == Some(1) && has("connection", "upgrade") && has("upgrade", registration::UPGRADE)
 }
 
 /// The credential in the bytes of a complete head.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::client_program::{ClientProgram, SniffedHead, identify};
-use super::exchange::{self, ConnectRequest, CredentialPolicy, body, fields};
+use super::exchange::{self, ConnectRequest, CredentialPolicy, Purpose, body, fields};
 use super::head::{self, Head, MAX_HEAD_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
@@ -50,9 +50,9 @@ impl<D: Transport> Exchange<D> {
     fn take_head(&mut self, head: Head, credentials: CredentialPolicy) -> ConnectRequest {
         let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
         self.sent = identify(bytes);
-        let credential = match credentials {
-            CredentialPolicy::Ignored => None,
-            CredentialPolicy::Read => head::credential_of(bytes),
+        let credential = match (credentials, head.purpose) {
+            (CredentialPolicy::Ignored, Purpose::Tunnel) => None,
+            (CredentialPolicy::Read, _) | (_, Purpose::Registration) => head::credential_of(bytes),
         };
         if credential.is_some() {
             // The buffer lives as long as the early data in it.
@@ -62,6 +62,7 @@ impl<D: Transport> Exchange<D> {
         self.end_marker = head.end_marker;
         ConnectRequest {
             authority: head.target,
+            purpose: head.purpose,
             credential,
             end_marker: head.end_marker,
             session: head.session,
@@ -131,6 +132,13 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
             None => self.send(CONFIRMATION).await,
             Some(marker) => self.send(confirmation(marker).as_bytes()).await,
         };
+        sent.map_err(|_| RefusalReason::ClientDisconnected)?;
+        Ok((self.stream, self.buffer))
+    }
+
+    async fn upgrade(mut self, fields: &str) -> Result<(D, Vec<u8>), RefusalReason> {
+        let head = format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n{fields}\r\n");
+        let sent = self.send(head.as_bytes()).await;
         sent.map_err(|_| RefusalReason::ClientDisconnected)?;
         Ok((self.stream, self.buffer))
     }

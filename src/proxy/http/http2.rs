@@ -3,7 +3,9 @@
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
-use super::exchange::{ConnectRequest, CredentialPolicy, Exchange, SESSION_FIELD, body, credential, fields, session};
+use super::exchange::{
+    ConnectRequest, CredentialPolicy, Exchange, Purpose, SESSION_FIELD, body, credential, fields, session,
+};
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
 use crate::tunnel::http2::{Request, Stream};
@@ -44,6 +46,7 @@ impl Exchange for Request {
         };
         Ok(ConnectRequest {
             authority: target,
+            purpose: Purpose::Tunnel,
             credential,
             end_marker: end_marker(&self.head.headers),
             session: session(
@@ -75,6 +78,11 @@ impl Exchange for Request {
         }
         let stream = self.answer(answer);
         Ok((stream.map_err(|_| RefusalReason::ClientDisconnected)?, Vec::new()))
+    }
+
+    /// HTTP/2 has no upgrade (RFC 9113 section 8.6), so no request for one has been read.
+    async fn upgrade(self, _fields: &str) -> Result<(Stream, Vec<u8>), RefusalReason> {
+        Err(RefusalReason::MethodNotAllowed)
     }
 
     async fn refuse(self, denial: &Refusal) -> Option<Stream> {

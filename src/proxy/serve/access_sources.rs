@@ -12,14 +12,14 @@ use crate::daemon::threads::run_within;
 use crate::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, report_cluster, watch_rbac, watch_tickets};
 use crate::policy::access::passwords::UserFault;
 use crate::policy::access::tickets::Tickets;
-use crate::policy::access::{self, Mode, Reviewer, Sources, TicketOptions, oidc, passwords};
+use crate::policy::access::{self, Reviewer, Sources, TicketOptions, oidc, passwords};
 use crate::proxy::config::Config;
 use crate::proxy::connection::Shared;
 
 /// The sources of users and rights, for as long as they are configured.
 #[derive(Debug, Default)]
 pub(super) struct AccessSources {
-    applied: Option<access::Options>,
+    applied: Option<(access::Options, bool)>,
     issuers: SourceSlot<Vec<access::Issuer>, Arc<oidc::Issuers>>,
     users: SourceSlot<access::UserFileOptions, UserFile>,
     /// By their options and the kubeconfig.
@@ -67,11 +67,12 @@ impl AccessSources {
         if let Some((_, file)) = &self.users {
             file.users.read_again();
         }
-        if self.applied.as_ref() == Some(&config.access) {
+        let applied = (config.access.clone(), config.proves_users());
+        if self.applied.as_ref() == Some(&applied) {
             return;
         }
         let options = &config.access;
-        let asked = Some(options).filter(|options| options.mode != Mode::Open);
+        let asked = Some(options).filter(|_| config.proves_users());
         if options.reads_cluster() && asked.is_some() {
             tokio::spawn(report_cluster("access", options.kubeconfig.clone()));
         }
@@ -79,7 +80,7 @@ impl AccessSources {
         let watch = asked.and_then(|options| watch(options, shared));
         shared.access.apply(options.clone(), sources);
         self.watch = watch;
-        self.applied = Some(options.clone());
+        self.applied = Some(applied);
     }
 
     /// The sources of these settings; none without any.

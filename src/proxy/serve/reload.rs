@@ -93,6 +93,7 @@ impl Reload {
                 }
                 // Before the targets: a new one is not open for a moment to clients without a right, and lists that no
                 // longer count end no tunnel.
+                shared.anchors.set_taken(new.takes_anchors());
                 self.users.apply(&new, shared);
                 self.writer.publish(&new.allowlist.targets, &new.limits);
                 shared.clients.set(new.limits.of_clients());

@@ -120,7 +120,7 @@ impl Streams {
         Ok(Stream::new(receive, send, self.outgoing.clone()))
     }
 
-    /// Tells the peer something: a POST without a body, with this field. Completes with the answer, whatever it is.
+    /// Tells the peer something by a POST without a body, which may have a field. Completes with the answer, whatever it is.
     ///
     /// # Errors
     /// The connection has ended.
@@ -128,14 +128,13 @@ impl Streams {
         &self,
         authority: &Authority,
         path: &'static str,
-        field: (&'static str, &str),
+        field: Option<(&'static str, HeaderValue)>,
     ) -> Result<(), h2::Error> {
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = uri(authority, Some(path));
-        if let Ok(value) = HeaderValue::from_str(field.1) {
-            request.headers_mut().insert(HeaderName::from_static(field.0), value);
-        }
+        let field = field.map(|(name, value)| (HeaderName::from_static(name), value));
+        request.headers_mut().extend(field);
         let mut requests = self.requests.clone().ready().await?;
         self.outgoing.credit().request_sent();
         requests.send_request(request, true)?.0.await.map(drop)

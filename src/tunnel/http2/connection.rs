@@ -44,14 +44,23 @@ impl<D> Clone for Connection<D> {
 }
 
 impl<D: Transport> Connection<D> {
-    /// A connection of which `early` was read already.
-    pub fn new(mut transport: D, early: Vec<u8>) -> Self {
+    /// A connection of a client, of which `early` was read already.
+    pub fn new(transport: D, early: Vec<u8>) -> Self {
+        Self::with_budget(transport, early, FrameBudget::of_client)
+    }
+
+    /// The same of a server.
+    pub(super) fn to_server(transport: D, early: Vec<u8>) -> Self {
+        Self::with_budget(transport, early, FrameBudget::of_server)
+    }
+
+    fn with_budget(mut transport: D, early: Vec<u8>, budget: fn(Credit) -> FrameBudget) -> Self {
         transport.keep_unsent_short();
         let credit = Credit::default();
         Self(Arc::new(Mutex::new(State {
             transport,
             received: ReadBuffer::with(early),
-            budget: FrameBudget::new(credit.clone()),
+            budget: budget(credit.clone()),
             outgoing: Outgoing::new(credit),
             queue: WriteQueue::default(),
             acknowledged: 0,

@@ -38,14 +38,27 @@ impl Credit {
         let earned = PER_SENT + u32::try_from(bytes / BYTES_PER_CREDIT).unwrap_or(MAX_CREDIT);
         self.0.fetch_add(earned.min(MAX_CREDIT), Ordering::Relaxed);
     }
+
+    /// A request was sent, which the peer answers.
+    pub(super) fn request_sent(&self) {
+        self.0.fetch_add(PER_REQUEST, Ordering::Relaxed);
+    }
 }
 
 impl FrameBudget {
-    /// The budget of a connection of which nothing has been received yet.
-    pub(super) fn new(earned: Credit) -> Self {
+    /// The budget of a client of which nothing has been received yet.
+    pub(super) fn of_client(earned: Credit) -> Self {
+        Self {
+            skip: PREFACE,
+            ..Self::of_server(earned)
+        }
+    }
+
+    /// The budget of a server, which begins without a preface.
+    pub(super) fn of_server(earned: Credit) -> Self {
         Self {
             head: Vec::with_capacity(HEAD),
-            skip: PREFACE,
+            skip: 0,
             balance: MAX_CREDIT,
             counted_to: Instant::now(),
             earned,
@@ -131,6 +144,8 @@ const PER_CREDIT: Duration = Duration::from_millis(5);
 /// The credit for DATA, whatever its length: a WINDOW_UPDATE for the stream and one for the connection, which simple
 /// clients send for every DATA frame, and a PING.
 const PER_SENT: u32 = 4;
+/// The credit for a request: the peer answers it by HEADERS, opens its window, and resets the stream at its end.
+const PER_REQUEST: u32 = 16;
 /// The bytes of DATA that earn one credit more: a client that opens its window by the KiB receives frames of 1 KiB, and
 /// opens its window again for each.
 const BYTES_PER_CREDIT: usize = 256;
@@ -148,7 +163,7 @@ mod tests {
     }
 
     fn frames() -> FrameBudget {
-        let mut frames = FrameBudget::new(Credit::default());
+        let mut frames = FrameBudget::of_client(Credit::default());
         assert!(frames.charge(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
         frames
     }
@@ -196,7 +211,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn data_sent_to_the_client_earns_the_credit_to_answer_it() {
         let earned = Credit::default();
-        let mut frames = FrameBudget::new(earned.clone());
+        let mut frames = FrameBudget::of_client(earned.clone());
         frames.charge(&[0; PREFACE]);
         let update = frame(8, 0, 4);
         for _ in 0..100_000 {

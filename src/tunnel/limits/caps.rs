@@ -93,15 +93,19 @@ pub struct UserCaps {
     /// The most tunnels, those that are still dialled included.
     #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
+    /// The most connections of anchors that dial in.
+    #[serde(rename = "max_anchors", deserialize_with = "forms::one::<forms::Cap, _>")]
+    pub anchors: Option<NonZeroU32>,
 }
 
-/// The needs of one developer: 64 tunnels.
+/// The needs of one developer: 64 tunnels, and as many anchors.
 impl Default for UserCaps {
     fn default() -> Self {
         Self {
             download: Rate::UNLIMITED,
             upload: Rate::UNLIMITED,
             tunnels: NonZeroU32::new(64),
+            anchors: NonZeroU32::new(64),
         }
     }
 }

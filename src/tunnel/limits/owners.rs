@@ -39,6 +39,8 @@ pub struct LimitOwner {
     pub unfinished: UnfinishedSet,
     /// A slot for each of its tunnels.
     pub tunnels: Arc<Slots>,
+    /// A slot for each of its connections of anchors.
+    pub anchors: Arc<Slots>,
     name: OwnerName,
     state: Arc<Mutex<State>>,
 }
@@ -61,6 +63,7 @@ impl LimitOwners {
             budgets: Budgets::new(limits.rates, limits.burst),
             unfinished: UnfinishedSet::new(limits.unfinished),
             tunnels: Arc::new(Slots::new(limits.tunnels)),
+            anchors: Arc::new(Slots::new(limits.anchors)),
             name: name.clone(),
             state: Arc::clone(&self.0),
         });
@@ -79,6 +82,7 @@ impl LimitOwners {
             owner.budgets.set(limits.rates, limits.burst);
             owner.unfinished.set(limits.unfinished);
             owner.tunnels.set(limits.tunnels);
+            owner.anchors.set(limits.anchors);
         }
     }
 }

@@ -95,6 +95,18 @@ refusals! {
     NoEndpoint =>
         503, "no_endpoint", Proxy, "destination_unavailable", Some(1), 10,
         Phrase::of_target("", " has no ready endpoint");
+    /// The target dials in, and none of its anchors is connected to this replica.
+    NoAnchor =>
+        503, "no_anchor", Proxy, "destination_unavailable", Some(1), 10,
+        "no anchor of the target is connected, try again";
+    /// The target has as many anchors as it may have.
+    TargetAnchorsFull =>
+        503, "target_anchors_full", Proxy, "connection_limit_reached", Some(30), 10,
+        Phrase::of_target("", " has reached its limit of anchors").advising(", try again later");
+    /// The user has as many anchors as it may have.
+    UserAnchorsFull =>
+        429, "user_anchors_full", Proxy, "connection_limit_reached", Some(30), 10,
+        Phrase::from("this user has reached the limit of anchors").advising(", try again later");
     /// The target has been asked to start, and has no address to dial yet.
     TargetStarting =>
         503, "target_starting", Proxy, "destination_unavailable", Some(30), 10,

@@ -38,11 +38,11 @@ impl Default for Options {
 
 /// The two transports of a tunnel, and the early data that was read from them.
 #[derive(Debug)]
-pub struct Transports<D> {
+pub struct Transports<D, U = TcpStream> {
     /// The client's: a socket, a TLS session or an HTTP/2 stream.
     pub downstream: D,
-    /// The target's: always a socket, whose bytes are the tunnel's.
-    pub upstream: TcpStream,
+    /// The target's: a socket, or the HTTP/2 stream of an anchor.
+    pub upstream: U,
     /// `None` once the relay has begun: an idle tunnel holds none.
     pub early: Option<Box<EarlyData>>,
 }

@@ -33,14 +33,14 @@ pub use super::software::Software;
 ///
 /// # Errors
 /// How the tunnel ends: [`CloseReason::NotSsh`], or as a relay would.
-pub async fn exchange<D: Transport>(
-    transports: &mut Transports<D>,
+pub async fn exchange<D: Transport, U: Transport>(
+    transports: &mut Transports<D, U>,
     meter: &Meter,
     deadline: Duration,
     identified: impl Fn(Side, Line<'_>) + Sync,
 ) -> Result<(), Close> {
     let (from_client, to_client) = transports.downstream.split();
-    let (from_target, to_target) = Transport::split(&mut transports.upstream);
+    let (from_target, to_target) = transports.upstream.split();
     let early = transports.early.get_or_insert_default();
     let progress = PassedCount::default();
     let client_says = |line: Line<'_>| identified(Side::Client, line);

@@ -13,6 +13,7 @@ use switchboard::policy::access::{
     User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, TargetRules, Writer};
+use switchboard::proxy::anchors::{Anchors, Replicas};
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::open_tunnels::request_info::Ids;
@@ -152,6 +153,7 @@ impl World {
         let burst = limits.tunnel.burst;
         let shared = Shared {
             access: Access::new(options, sources, &metrics),
+            anchors: Anchors::new(&Replicas::default()),
             allowlist,
             metrics,
             access_log: AccessLog::default(),

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::net::tls::ClientTls;
 use crate::policy::access::credentials::credential::Credential;
 use crate::policy::access::reviewer::Action;
+use crate::policy::access::reviewer::Right;
 use crate::policy::access::user::User;
 use crate::tunnel::limits::owners::network;
 
@@ -65,13 +66,14 @@ impl Key {
     pub(in crate::policy::access) fn subject(
         &self,
         user: &User,
+        right: Right,
         credential: Option<&Credential>,
         certificate: Option<&ClientTls>,
     ) -> Digest {
         // Wherever it comes from.
         let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()).0);
         let own = certificate.and_then(|peer| peer.certificates.first());
-        self.digest(&(identity(user), proof, own.map(|own| own.as_ref())))
+        self.digest(&(identity(user), right, proof, own.map(|own| own.as_ref())))
     }
 
     /// The digest of the JSON of a value: no two values have the same.
@@ -143,14 +145,14 @@ mod tests {
         changed[3].extra.insert("scopes".into(), Vec::new());
         for user in &changed {
             assert_ne!(
-                key.subject(&alice, None, None),
-                key.subject(user, None, None),
+                key.subject(&alice, Right::Connect, None, None),
+                key.subject(user, Right::Connect, None, None),
                 "{user:?}"
             );
         }
         assert_ne!(
-            key.subject(&changed[2], None, None),
-            key.subject(&changed[3], None, None)
+            key.subject(&changed[2], Right::Connect, None, None),
+            key.subject(&changed[3], Right::Connect, None, None)
         );
     }
 }

@@ -88,6 +88,7 @@ async fn the_names_of_a_certificate_have_the_bounds_of_those_of_other_sources() 
             peer: Some(&peer),
             client: IpAddr::from([192, 0, 2, 1]),
             is_local: false,
+            right: Right::Connect,
         };
         let identified = world.access.authenticate(request).await;
         identified
@@ -205,6 +206,7 @@ async fn a_certificate_is_a_user_and_agrees_with_the_credential() {
             peer: Some(peer),
             client,
             is_local: false,
+            right: Right::Connect,
         };
         let identified = world.access.authenticate(request).await;
         identified

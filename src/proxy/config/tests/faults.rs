@@ -69,7 +69,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "tsl: {}\n",
-            "line 1: tsl: unknown key; did you mean `tls`? Known here: tls, listen, admin, admin_scrape, access, allowlist, limits, ssh_only, \
+            "line 1: tsl: unknown key; did you mean `tls`? Known here: tls, listen, admin, admin_scrape, access, anchors, allowlist, limits, ssh_only, \
              timeouts, drain",
         ),
         (
@@ -78,7 +78,7 @@ fn unknown_and_duplicate_keys_are_faults() {
         ),
         (
             "\n\"\\e[1m\": 1",
-            "line 2: \\u{1b}[1m: unknown key; known here: tls, listen, admin, admin_scrape, access, allowlist, limits, ssh_only, timeouts, drain",
+            "line 2: \\u{1b}[1m: unknown key; known here: tls, listen, admin, admin_scrape, access, anchors, allowlist, limits, ssh_only, timeouts, drain",
         ),
         (
             "drain:\n  delay: 1s\n  delay: 1s\n",

@@ -19,7 +19,13 @@ fn flags_override_the_file() {
         .allowlist
         .targets
         .iter()
-        .map(|target| format!("{}={}", target.name, target.addresses[0]))
+        .map(|target| {
+            format!(
+                "{}={}",
+                target.name,
+                target.addresses.first().map_or_else(String::new, ToString::to_string)
+            )
+        })
         .collect();
     assert_eq!(
         targets,
@@ -27,6 +33,7 @@ fn flags_override_the_file() {
             "devbox.local:22=127.0.0.1:2222",
             "other:22=10.9.9.9:22",
             "plain:22=10.0.0.2:22",
+            "gpu1.lab:22=",
             "new:22=10.8.8.8:22",
         ]
     );

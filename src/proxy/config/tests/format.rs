@@ -32,7 +32,7 @@ fn only<'a>(schema: &'a Value, path: &str) -> &'a Value {
 fn every_map_of_the_schema_has_the_keys_of_its_reader_and_no_others() {
     let schema = Config::schema();
     let asked = "zzz: 1\naccess: {zzz: 1, kubernetes: {zzz: 1, check: {zzz: 1}}, oidc: [{zzz: 1}], users: {zzz: 1}, tickets: {zzz: 1}}\n\
-                 allowlist: {zzz: 1, static: [{zzz: 1, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\n\
+                 anchors: {zzz: 1}\nallowlist: {zzz: 1, static: [{zzz: 1, dials_in: {zzz: 1}, limits: {zzz: 1}}], kubernetes: {zzz: 1}}\n\
                  listen: [{zzz: 1}]\ntls: {zzz: 1, certificates: [{zzz: 1}]}\ntimeouts: {zzz: 1}\ndrain: {zzz: 1}\n\
                  limits: {zzz: 1, tunnel: {zzz: 1}, target: {zzz: 1}, client: {zzz: 1}, user: {zzz: 1}, process: {zzz: 1}, ceiling: {zzz: 1}}\n";
     let mut maps = 0;
@@ -77,7 +77,7 @@ fn the_schema_tells_kinds_of_values_apart() {
     assert_eq!(check[0]["enum"][1], "port-forward");
     assert_eq!(check[1]["required"], serde_json::json!(["verb", "resource"]));
     let target = only(&schema, "allowlist.static[0]");
-    assert_eq!(target["required"], serde_json::json!(["name", "addresses"]));
+    assert_eq!(target["required"], serde_json::json!(["name"]));
     assert_eq!(only(target, "name")["type"], "string");
 }
 

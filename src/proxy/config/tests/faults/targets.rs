@@ -82,7 +82,10 @@ fn allowed_clients_without_client_certificates_are_a_fault_beside_all_others() {
 fn each_fault_of_a_static_target_is_reported() {
     for (target, expected) in [
         ("addresses: [1.1.1.1:1]", ": `name` is missing"),
-        ("name: a:1", ": `addresses` is missing"),
+        (
+            "name: a:1",
+            ": `addresses` is missing, or `dials_in` for a target that dials in",
+        ),
         ("name: a:1, addresses: []", ".addresses: at least one address is needed"),
         (
             "name: a:1, addresses: 1.1.1.1:1",
@@ -107,15 +110,31 @@ fn each_fault_of_a_static_target_is_reported() {
         ),
         (
             "name: a:1, addresses: [1.1.1.1:1], rate: 1",
-            ".rate: unknown key; known here: name, addresses, limits, ssh_only, send_proxy_protocol, allowed_clients, \
+            ".rate: unknown key; known here: name, addresses, dials_in, limits, ssh_only, send_proxy_protocol, allowed_clients, \
              allowed_users, allowed_groups",
+        ),
+        (
+            "name: a:1, dials_in: {users: [x]}, addresses: [1.1.1.1:1]",
+            ".addresses: a target that dials in has no address: remove this, or `dials_in`",
+        ),
+        (
+            "name: a:1, dials_in: {users: [x]}, send_proxy_protocol: v1",
+            ".send_proxy_protocol: has no effect on a target that dials in",
+        ),
+        (
+            "name: a:1, dials_in: {users: []}",
+            ".dials_in.users: at least one name is needed",
+        ),
+        (
+            "name: a:1, dials_in: {}",
+            ".dials_in: `users` or `groups` is needed: who may serve the target",
         ),
         (
             "name: a:1, addresses: [1.1.1.1:1], send_proxy_protocol: yes",
             ".send_proxy_protocol: expected `v1` or `v2`, or `off` (found `yes`)",
         ),
     ] {
-        let text = format!("allowlist:\n  static:\n    - {{{target}}}\n");
+        let text = format!("allowlist:\n  static:\n    - {{{target}}}\naccess: {{users: {{file: /dev/null}}}}\n");
         assert_eq!(
             faults(&text),
             format!("line 3: allowlist.static[0]{expected}"),

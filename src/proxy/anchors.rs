@@ -1,0 +1,280 @@
+//! The anchors that have dialled in: which of them serves a target, and the streams that it is asked for.
+//!
+//! Each replica knows the anchors that are connected to it, and no others: an anchor connects to every replica.
+
+use std::collections::HashMap;
+use std::env;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, SetOnce, watch};
+use tokio::time::{Instant, timeout_at};
+use tracing::info;
+
+pub use self::options::{Options, Replicas};
+use crate::base::authority::Authority;
+use crate::policy::allowlist::{Target, TargetId};
+use crate::protocol::registration::{ReplicaList, is_id};
+use crate::tunnel::dial::Upstream;
+use crate::tunnel::http2::Stream;
+use crate::tunnel::http2::client::{OpenError, Streams};
+use crate::tunnel::limits::slots::{Slot, Slots};
+use crate::tunnel::outcome::{CloseReason, RefusalReason};
+
+mod options;
+
+/// The anchors of a replica.
+#[derive(Debug)]
+pub struct Anchors {
+    /// The id of this replica.
+    pub replica: Box<str>,
+    /// The replicas that an anchor has to be connected to.
+    pub replicas: watch::Sender<ReplicaList>,
+    are_taken: AtomicBool,
+    registered: Mutex<HashMap<TargetId, Vec<Arc<Anchor>>>>,
+    /// Notified when an anchor has registered.
+    changed: Notify,
+    numbers: AtomicU64,
+}
+
+/// An anchor that is connected.
+#[derive(Debug)]
+pub struct Anchor {
+    /// Its order among all.
+    number: u64,
+    /// The name that it serves.
+    pub serves: Authority,
+    /// Its user.
+    pub user: Box<str>,
+    /// Its address and the proxy's own.
+    pub addresses: [SocketAddr; 2],
+    /// When it registered.
+    pub since: SystemTime,
+    streams: Streams,
+    dials: Arc<Slots>,
+    /// The streams that are open.
+    pub tunnels: Arc<Slots>,
+    /// The dials one after the other that it has not answered in time.
+    unanswered: AtomicU32,
+    /// Set when its right ends: that of its tunnels does, too.
+    pub ended: SetOnce<CloseReason>,
+}
+
+/// A stream of an anchor, counted as long as its tunnel holds this.
+#[derive(Debug)]
+pub struct AnchorTunnel {
+    /// The anchor.
+    pub anchor: Arc<Anchor>,
+    _open: Slot,
+}
+
+/// The place of an anchor among those of its target; its drop removes the anchor.
+#[derive(Debug)]
+pub struct Registration<'a> {
+    anchors: &'a Anchors,
+    id: TargetId,
+    anchor: Arc<Anchor>,
+}
+
+/// The longest waits of a dial.
+#[derive(Clone, Copy, Debug)]
+pub struct DialTimeouts {
+    /// For an anchor, where none is connected.
+    pub wait: Duration,
+    /// For its answer.
+    pub dial: Duration,
+}
+
+impl Anchors {
+    /// No anchors yet. Where the replicas are the endpoints of a Service, this one is alone until they are known, and its id is the name of
+    /// its pod; elsewhere it is drawn by chance.
+    pub fn new(replicas: &Replicas) -> Self {
+        // The standard library's only source of random numbers.
+        let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0));
+        let (replica, list) = match replicas {
+            Replicas::Count(count) => (by_chance(), ReplicaList::Count(*count)),
+            Replicas::Service { .. } => {
+                let pod = env::var("HOSTNAME").ok().filter(|name| is_id(name));
+                let replica = pod.unwrap_or_else(by_chance);
+                let list = ReplicaList::Ids([replica.as_str().into()].into());
+                (replica, list)
+            }
+        };
+        Self {
+            replica: replica.into(),
+            replicas: watch::Sender::new(list),
+            are_taken: AtomicBool::new(false),
+            registered: Mutex::default(),
+            changed: Notify::new(),
+            numbers: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns whether anchors may dial in at all.
+    pub fn are_taken(&self) -> bool {
+        self.are_taken.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether anchors may dial in.
+    pub fn set_taken(&self, are_taken: bool) {
+        self.are_taken.store(are_taken, Ordering::Relaxed);
+    }
+
+    /// Returns whether a target has as many anchors as it may have. Those that register at the same time may be a few more.
+    pub fn is_full(&self, id: &TargetId) -> bool {
+        let registered = self.registered.lock();
+        registered
+            .get(id)
+            .is_some_and(|of_target| of_target.len() >= MAX_PER_TARGET)
+    }
+
+    /// Registers an anchor, which is the active one of its target from now on.
+    pub fn register(&self, id: &TargetId, mut anchor: Anchor) -> Registration<'_> {
+        anchor.number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let anchor = Arc::new(anchor);
+        let mut registered = self.registered.lock();
+        let of_target = registered.entry(id.clone()).or_default();
+        of_target.push(Arc::clone(&anchor));
+        let standby = of_target.len() - 1;
+        drop(registered);
+        let [peer, _] = anchor.addresses;
+        info!(target = %id, user = %anchor.user, %peer, standby, "an anchor has registered, and is the active one");
+        self.changed.notify_waiters();
+        Registration {
+            anchors: self,
+            id: id.clone(),
+            anchor,
+        }
+    }
+
+    /// Returns the anchors of a target, the active one first.
+    pub fn of(&self, id: &TargetId) -> Vec<Arc<Anchor>> {
+        let mut anchors = self.registered.lock().get(id).cloned().unwrap_or_default();
+        anchors.sort_by_key(|anchor| (anchor.unanswered.load(Ordering::Relaxed), u64::MAX - anchor.number));
+        anchors
+    }
+
+    /// Returns the number of all anchors.
+    pub fn len(&self) -> usize {
+        self.registered.lock().values().map(Vec::len).sum()
+    }
+
+    /// Returns the number of the tunnels that anchors carry.
+    pub fn tunnels(&self) -> u32 {
+        let registered = self.registered.lock();
+        registered.values().flatten().map(|anchor| anchor.tunnels.taken()).sum()
+    }
+
+    /// Asks the active anchor of a target for a stream, and the next one if its connection has ended. Waits for an anchor where there
+    /// is none.
+    ///
+    /// # Errors
+    /// [`RefusalReason::NoAnchor`]; [`RefusalReason::DialTimeout`] without an answer, [`RefusalReason::TargetRefused`] with another than
+    /// 200, [`RefusalReason::TargetBusy`] while 128 dials of the anchor have none.
+    pub async fn dial(
+        &self,
+        target: &Target,
+        timeouts: DialTimeouts,
+    ) -> Result<(Upstream<Stream>, AnchorTunnel), RefusalReason> {
+        let start = Instant::now();
+        let (mut last, mut tried) = (RefusalReason::NoAnchor, Vec::new());
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            // Enabled before the look, so that no registration is missed.
+            changed.as_mut().enable();
+            let untried = |anchor: &Arc<Anchor>| !tried.contains(&anchor.number);
+            let Some(anchor) = self.of(target.id()).into_iter().find(untried) else {
+                if last == RefusalReason::NoAnchor && timeout_at(start + timeouts.wait, changed).await.is_ok() {
+                    continue;
+                }
+                return Err(last);
+            };
+            tried.push(anchor.number);
+            match anchor.open(start + timeouts.dial).await {
+                Ok(stream) => return Ok(stream),
+                // Its connection has just ended: another anchor may come.
+                Err(RefusalReason::NoAnchor) => {}
+                Err(reason) => last = reason,
+            }
+        }
+    }
+}
+
+impl Anchor {
+    /// An anchor that serves this name over these streams.
+    pub fn new(serves: Authority, user: &str, addresses: [SocketAddr; 2], streams: Streams) -> Self {
+        Self {
+            number: 0,
+            serves,
+            user: user.into(),
+            addresses,
+            since: SystemTime::now(),
+            streams,
+            dials: Arc::new(Slots::exactly(MAX_DIALS)),
+            tunnels: Arc::new(Slots::new(None)),
+            unanswered: AtomicU32::new(0),
+            ended: SetOnce::new(),
+        }
+    }
+
+    async fn open(self: &Arc<Self>, deadline: Instant) -> Result<(Upstream<Stream>, AnchorTunnel), RefusalReason> {
+        let _dial = self.dials.take().ok_or(RefusalReason::TargetBusy)?;
+        let open = self.tunnels.take().ok_or(RefusalReason::TargetBusy)?;
+        let Ok(opened) = timeout_at(deadline, self.streams.open(&self.serves)).await else {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+            return Err(RefusalReason::DialTimeout);
+        };
+        self.unanswered.store(0, Ordering::Relaxed);
+        let stream = opened.map_err(|error| match error {
+            OpenError::Refused(_) => RefusalReason::TargetRefused,
+            OpenError::Broken(_) => RefusalReason::NoAnchor,
+        })?;
+        let [address, local] = self.addresses;
+        let upstream = Upstream { stream, address, local };
+        let tunnel = AnchorTunnel {
+            anchor: Arc::clone(self),
+            _open: open,
+        };
+        Ok((upstream, tunnel))
+    }
+
+    /// Completes when its right ends.
+    pub async fn ended(&self) -> CloseReason {
+        *self.ended.wait().await
+    }
+}
+
+impl Registration<'_> {
+    /// The anchor.
+    pub fn anchor(&self) -> &Arc<Anchor> {
+        &self.anchor
+    }
+}
+
+impl Drop for Registration<'_> {
+    fn drop(&mut self) {
+        let mut registered = self.anchors.registered.lock();
+        let Some(of_target) = registered.get_mut(&self.id) else {
+            return;
+        };
+        of_target.retain(|other| other.number != self.anchor.number);
+        let next = of_target.last().cloned();
+        if of_target.is_empty() {
+            registered.remove(&self.id);
+        }
+        drop(registered);
+        if let Some(next) = next.filter(|next| next.number < self.anchor.number) {
+            let [peer, _] = next.addresses;
+            info!(target = %self.id, user = %next.user, %peer, "an anchor that stood by is the active one");
+        }
+    }
+}
+
+/// The connections of anchors for one target.
+const MAX_PER_TARGET: usize = 32;
+/// The dials of one anchor without an answer.
+const MAX_DIALS: u32 = 128;

@@ -1,0 +1,174 @@
+//! The registration of an anchor that dials in: who may, its connection, and its end.
+
+use std::future::{Future, pending as forever};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use tokio::time::timeout;
+use tracing::info;
+
+use super::authorize::authorize_anchor;
+use super::pending::PendingRequest;
+use super::shared::Shared;
+use crate::base::authority::Authority;
+use crate::base::boxed::boxed;
+use crate::net::transport::Transport;
+use crate::policy::access::TunnelGrant;
+use crate::policy::allowlist::Target;
+use crate::protocol::registration::{DRAINING_PATH, REPLICA_FIELD, REPLICAS_FIELD, REPLICAS_PATH, UPGRADE};
+use crate::proxy::anchors::{Anchor, Anchors, Registration};
+use crate::proxy::http::{ConnectRequest, Exchange};
+use crate::tunnel::http2::client::Streams;
+use crate::tunnel::limits::owners::OwnerName;
+use crate::tunnel::limits::slots::Slot;
+use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
+
+/// The right of an anchor, and its place among those of its user.
+struct Admission {
+    serves: Authority,
+    target: Arc<Target>,
+    grant: TunnelGrant,
+    _slot: Slot,
+}
+
+/// Answers an anchor. Returns the future that carries its connection; `None` if it is refused.
+pub(super) async fn register<'a, E: Exchange>(
+    mut exchange: E,
+    asked: ConnectRequest,
+    mut pending: PendingRequest<'a>,
+) -> Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>
+where
+    E::Transport: 'a,
+{
+    let (shared, number) = (pending.shared, pending.record.info.id.seq);
+    let admitted = tokio::select! {
+        biased;
+        admitted = boxed(admit(asked, &mut pending)) => admitted,
+        () = shared.drain.draining(number) => Err(RefusalReason::Draining.into()),
+        refusal = exchange.client_gone() => Err(refusal.into()),
+    };
+    let count = |result| shared.metrics.anchor_registrations.count([result]);
+    let admission = match admitted {
+        Ok(admission) => admission,
+        Err(denial) => {
+            count(denial.reason.label());
+            pending.refuse(exchange, &denial).await;
+            return None;
+        }
+    };
+    match exchange.upgrade(&fields(&shared.anchors)).await {
+        Ok((transport, early)) => {
+            count("registered");
+            Some(Box::pin(carry(admission, transport, early, pending)))
+        }
+        Err(refusal) => {
+            count(refusal.label());
+            pending.refuse_unanswered(refusal);
+            None
+        }
+    }
+}
+
+async fn admit(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<Admission, Refusal> {
+    pending.admission?;
+    let shared = pending.shared;
+    if !shared.anchors.are_taken() {
+        return Err(RefusalReason::MethodNotAllowed.into());
+    }
+    let serves = asked.authority.clone();
+    let (target, grant) = authorize_anchor(asked, pending).await?;
+    if shared.anchors.is_full(target.id()) {
+        return Err(RefusalReason::TargetAnchorsFull.into());
+    }
+    let owner = shared.users.get(OwnerName::User(grant.user_name().into()));
+    let full = RefusalReason::UserAnchorsFull;
+    let slot = owner.anchors.take();
+    let slot = slot.ok_or_else(|| Refusal::new(full, full.phrase().limited(owner.anchors.max())))?;
+    Ok(Admission {
+        serves,
+        target,
+        grant,
+        _slot: slot,
+    })
+}
+
+/// The fields of the 101.
+fn fields(anchors: &Anchors) -> String {
+    let list = anchors.replicas.borrow().to_string();
+    format!(
+        "Upgrade: {UPGRADE}\r\n{REPLICA_FIELD}: {}\r\n{REPLICAS_FIELD}: {list}\r\n",
+        anchors.replica
+    )
+}
+
+/// Carries the connection of an anchor to its end.
+async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>, mut pending: PendingRequest<'_>) {
+    let (shared, info) = (pending.shared, &pending.record.info);
+    let (number, peer) = (info.id.seq, info.client);
+    let addresses = [peer, info.locals[0].unwrap_or(peer)];
+    // It has lines of its own, and no account of a request.
+    pending.record.disarm();
+    let Admission {
+        serves, target, grant, ..
+    } = &admission;
+    let Ok((streams, driven)) = Streams::begin(transport, early).await else {
+        return;
+    };
+    let anchor = Anchor::new(serves.clone(), grant.user_name(), addresses, streams.clone());
+    let registration = shared.anchors.register(target.id(), anchor);
+    let anchor = Arc::clone(registration.anchor());
+    let mut driven = pin!(driven);
+    let end = tokio::select! {
+        end = &mut driven => end.label(),
+        () = keep_told(registration, streams, number, shared) => "draining",
+        reason = end_of_right(&admission) => {
+            anchor.ended.set(reason).ok();
+            // Its tunnels end by that reason, before their streams are gone.
+            timeout(CLOSE_TIMEOUT, driven).await.ok();
+            reason.label()
+        }
+    };
+    let seconds = anchor.since.elapsed().unwrap_or_default().as_secs();
+    info!(target = %target.id(), user = %anchor.user, %peer, reason = end, seconds, "the connection of an anchor has ended");
+}
+
+/// Tells the anchor of other replicas, and of the drain, with which it leaves its target. Completes when the process ends: the connection
+/// is needed for its tunnels until then.
+async fn keep_told(registration: Registration<'_>, streams: Streams, number: u64, shared: &Shared) {
+    let serves = registration.anchor().serves.clone();
+    let mut replicas = shared.anchors.replicas.subscribe();
+    let changes = async {
+        while replicas.changed().await.is_ok() {
+            let list = replicas.borrow_and_update().to_string();
+            if let Ok(list) = HeaderValue::from_str(&list) {
+                streams
+                    .tell(&serves, REPLICAS_PATH, Some((REPLICAS_FIELD, list)))
+                    .await
+                    .ok();
+            }
+        }
+        forever().await
+    };
+    tokio::select! {
+        () = changes => {}
+        () = shared.drain.draining(number) => {}
+    }
+    drop(registration);
+    streams.tell(&serves, DRAINING_PATH, None).await.ok();
+    // With the last stream the connection ends.
+    drop(streams);
+    shared.drain.clone().ended().await;
+}
+
+/// Completes when the anchor may not serve its target any more, or the target is gone.
+async fn end_of_right(admission: &Admission) -> CloseReason {
+    tokio::select! {
+        reason = admission.grant.revoked_or_expired() => reason,
+        () = admission.target.removed() => CloseReason::TargetRemoved,
+    }
+}
+
+/// The time for the tunnels of an anchor to end when its right does.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
