@@ -3,9 +3,6 @@
 pub mod check;
 pub mod configuration;
 mod connect;
-pub mod credentials;
-mod dial;
-mod error;
 mod options;
 pub mod proxy_settings;
 pub mod ssh_config;
@@ -13,10 +10,7 @@ mod stderr;
 pub mod ticket;
 
 pub use self::connect::command;
-pub use self::dial::forward::ForwardProxy;
-pub use self::dial::tls::{ClientCertPaths, Trust};
-pub use self::dial::url::{ProxyUrl, ProxyUrlError, Scheme};
-pub use self::options::{DEFAULT_TIMEOUT, Options, Settings};
+pub use self::options::{Options, Settings};
 pub use self::stderr::UserOutput;
 pub use crate::base::yaml::diagnostic::Report;
 

@@ -20,6 +20,7 @@ pub mod protocol;
 
 #[cfg(feature = "anchor")]
 pub mod tunnel;
+pub mod uplink;
 
 #[cfg(feature = "server")]
 pub mod policy;

@@ -6,10 +6,11 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, ValueHint};
+use switchboard::client;
 use switchboard::client::configuration::{self, Configuration};
-use switchboard::client::credentials::{self, Source};
 use switchboard::client::proxy_settings::{ProxySettings, Resume, variable};
-use switchboard::client::{self, ClientCertPaths, ForwardProxy, ProxyUrl, Scheme, Trust};
+use switchboard::uplink::credentials::{self, Source};
+use switchboard::uplink::{self, ClientCertPaths, ForwardProxy, ProxyUrl, Scheme, Trust};
 
 use super::output::to_stderr;
 
@@ -43,7 +44,7 @@ impl ClientFlags {
             grace: own.grace.or(entry.grace).unwrap_or(default.grace),
             ..default
         });
-        Ok(client::Options {
+        let uplink = uplink::Options {
             proxy,
             forward,
             trust: Trust {
@@ -52,8 +53,11 @@ impl ClientFlags {
                 identity: identity.map(|(certificate, key)| ClientCertPaths { certificate, key }),
             },
             credentials,
+            timeout: uplink::DEFAULT_TIMEOUT,
+        };
+        Ok(client::Options {
+            uplink,
             target,
-            timeout: client::DEFAULT_TIMEOUT,
             session,
             wait: None,
             verbose: false,

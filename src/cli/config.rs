@@ -8,9 +8,10 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args};
 use switchboard::base::platform;
+use switchboard::client::check;
 use switchboard::client::proxy_settings::ProxySettings;
 use switchboard::client::ssh_config::{Block, ConfigPaths, System};
-use switchboard::client::{ProxyUrl, check};
+use switchboard::uplink::ProxyUrl;
 
 use crate::cli::client_flags::ClientFlags;
 use crate::cli::output::{print, to_stderr};

@@ -8,17 +8,18 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use super::connect::attempt::Tunnel;
-use super::connect::credential_cache::CachedLogin;
 use super::connect::{attempt, report, runtime};
-use super::dial::deadline::Step;
-use super::dial::dialer::ProxyDialer;
-use super::dial::io::read_some;
-use super::dial::url::Scheme;
-use super::error::ClientError;
 use super::options::Options;
 use super::stderr::MAX_LINE;
 use crate::base::authority::Authority;
 use crate::base::text::{chain, printable};
+use crate::uplink;
+use crate::uplink::credential_cache::CachedLogin;
+use crate::uplink::dial::deadline::Step;
+use crate::uplink::dial::dialer::ProxyDialer;
+use crate::uplink::dial::io::read_some;
+use crate::uplink::dial::url::Scheme;
+use crate::uplink::error::ClientError;
 
 /// Checks the way, and prints the steps up to the one that fails on stdout.
 pub fn command(options: &Options) -> ExitCode {
@@ -45,15 +46,17 @@ async fn check(options: &Options, dialing: &mut ProxyDialer) -> Result<String, S
     let opened = Box::pin(attempt::open(options, &mut CachedLogin::default(), dialing)).await;
     let tunnel = opened.map_err(|error| chain(&error))?;
     dialing.step = Step::Ssh;
-    timeout(options.timeout, identification(tunnel)).await.map_err(|_| {
-        let waited = options.timeout;
-        format!("the target has said nothing within {waited:?}: is it an SSH server?")
-    })?
+    timeout(options.uplink.timeout, identification(tunnel))
+        .await
+        .map_err(|_| {
+            let waited = options.uplink.timeout;
+            format!("the target has said nothing within {waited:?}: is it an SSH server?")
+        })?
 }
 
 /// The steps with their results, one a line, up to the one that was begun last.
 fn table(options: &Options, begun: Step, found: &Result<String, String>) -> String {
-    let Options { proxy, forward, .. } = options;
+    let uplink::Options { proxy, forward, .. } = &options.uplink;
     let mut steps = vec![(Step::Settings, "settings", "the arguments and files".to_owned())];
     match forward {
         Some(forward) => steps.push((Step::Connect, "network", format!("through {forward}"))),

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::dial::url::{ProxyUrl, Scheme};
 use super::proxy_settings::{AmbiguousCredentials, ProxySettings};
 use super::ssh_config::System;
 use crate::base::file;
@@ -14,6 +13,7 @@ use crate::base::platform;
 use crate::base::yaml::diagnostic::{Diagnostics, Report};
 use crate::base::yaml::field::Field;
 use crate::base::yaml::{self, de, forms};
+use crate::uplink::dial::url::{ProxyUrl, Scheme};
 
 /// The entries of a file, in its order.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -211,8 +211,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::client::credentials::Source;
     use crate::client::proxy_settings::Resume;
+    use crate::uplink::credentials::Source;
 
     fn read(text: &str) -> Result<Configuration, String> {
         let base = PathBase {

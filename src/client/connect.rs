@@ -7,13 +7,12 @@ use anyhow::anyhow;
 use tokio::runtime::Runtime;
 
 use self::stdio::Stdio;
-use super::error::ClientError;
 use super::options::Options;
 use super::stderr;
 use crate::base::text::chain;
+use crate::uplink::error::ClientError;
 
 pub(crate) mod attempt;
-pub(crate) mod credential_cache;
 pub(crate) mod end_notice;
 pub(crate) mod in_band;
 mod relay;

@@ -2,31 +2,20 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::credentials;
-use super::dial::forward::ForwardProxy;
-use super::dial::tls::Trust;
-use super::dial::url::ProxyUrl;
 use super::stderr::UserOutput;
 use crate::protocol::resume::{self, Timing};
+use crate::uplink;
 
 /// The settings of one tunnel.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The proxy, with the user's credentials if it needs them.
-    pub proxy: ProxyUrl,
-    /// The HTTP proxy of the user's own network, through which this one is reached, if there is one.
-    pub forward: Option<ForwardProxy>,
-    /// The certificates for an `https://` proxy.
-    pub trust: Trust,
-    /// The user's credentials for the proxy, in place of those of its URL.
-    pub credentials: credentials::Options,
+    /// The connection to the proxy.
+    pub uplink: uplink::Options,
     /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed: to other proxies two
     /// spellings of one name may be different targets.
     ///
     /// [`Authority`]: crate::base::authority::Authority
     pub target: String,
-    /// The time for the connection, the TLS handshake and the proxy's answer together. See [`DEFAULT_TIMEOUT`].
-    pub timeout: Duration,
     /// How a session outlives its connections, where there is an anchor beside the target. `None` looks for none.
     pub session: Option<Settings>,
     /// How long a 429 or 503 is followed by further requests, when the proxy asks for them. `None`: not at all.
@@ -34,12 +23,6 @@ pub struct Options {
     /// True if stderr has a failure also where ssh was told in band.
     pub verbose: bool,
 }
-
-/// The default of [`Options::timeout`]: 30 seconds.
-///
-/// Switchboard itself may wait 10 s for a ready pod and 10 s for the dial before it answers; a client that gives up
-/// sooner hides the refusal. ssh's ConnectTimeout covers a ProxyCommand too, and may be shorter.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The settings of a session.
 #[derive(Clone, Debug)]

@@ -11,11 +11,11 @@ use clap::{Arg, Args, ValueEnum};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::credentials::{Files, Source};
-use super::dial::url::{ProxyUrl, ProxyUrlError};
 use crate::base::yaml::forms::{self, Schema, Timeout};
 use crate::base::{platform, values};
 use crate::protocol::resume::window;
+use crate::uplink::credentials::{Files, Source};
+use crate::uplink::dial::url::{ProxyUrl, ProxyUrlError};
 
 /// The way to a proxy, and how to log in there. `None` and `false` are the default of `connect`.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -24,14 +24,14 @@ pub struct ProxySettings {
     /// Patterns of the names that are reached through the proxy; none where it is named by a flag or a variable.
     #[arg(skip)]
     #[serde(deserialize_with = "forms::list::<Pattern, _, _>")]
-    pub(super) names: Vec<String>,
+    pub names: Vec<String>,
     /// The proxy: http://HOST[:PORT] or https://HOST[:PORT], with USER:PASSWORD@ if it requires a password
     #[arg(
         long,
         env = "SWITCHBOARD_PROXY",
         value_name = "URL",
         hide_env_values = true,
-        value_parser = SecretUrl
+        value_parser = SecretUrl("--proxy <URL>' or SWITCHBOARD_PROXY")
     )]
     #[serde(deserialize_with = "secret_url")]
     pub proxy: Option<ProxyUrl>,
@@ -56,16 +56,16 @@ pub struct ProxySettings {
     pub no_env_proxy: bool,
     /// Send the bearer token in this file
     #[arg(long, env = "SWITCHBOARD_TOKEN_FILE", value_name = "FILE", help_heading = CREDENTIALS)]
-    pub(super) token_file: Option<PathBuf>,
+    pub token_file: Option<PathBuf>,
     /// Send the bearer token that this line for `sh -c` prints, bare or as an ExecCredential
     #[arg(long, env = "SWITCHBOARD_TOKEN_COMMAND", value_name = "COMMAND", help_heading = CREDENTIALS)]
-    token_command: Option<String>,
+    pub token_command: Option<String>,
     /// Send the credentials of this kubeconfig's user [default: KUBECONFIG or ~/.kube/config, with --context]
     #[arg(long, env = "SWITCHBOARD_KUBECONFIG", value_name = "FILE", help_heading = CREDENTIALS)]
-    pub(super) kubeconfig: Option<PathBuf>,
+    pub kubeconfig: Option<PathBuf>,
     /// Send the credentials of this context's user, not the current one's
     #[arg(long, env = "SWITCHBOARD_CONTEXT", value_name = "NAME", help_heading = CREDENTIALS)]
-    context: Option<String>,
+    pub context: Option<String>,
     /// Send credentials in clear, too, to an http:// proxy that is not on this host
     #[arg(
         long,
@@ -150,9 +150,10 @@ fn secret_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Proxy
     url.map(Some).map_err(D::Error::custom)
 }
 
-/// The parser of a URL of the command line. clap's own would print a faulty one, with the password in it.
-#[derive(Clone)]
-struct SecretUrl;
+/// The parser of a URL of the command line, by the end of the name of its flag in a fault. clap's own would print a faulty one, with the
+/// password in it.
+#[derive(Clone, Debug)]
+pub struct SecretUrl(pub &'static str);
 
 impl TypedValueParser for SecretUrl {
     type Value = ProxyUrl;
@@ -161,7 +162,7 @@ impl TypedValueParser for SecretUrl {
         // No host is named in another encoding.
         let parsed = value.to_str().map_or(Err(ProxyUrlError::BadHost), str::parse);
         parsed.map_err(|fault| {
-            let message = format!("invalid value for '--proxy <URL>' or SWITCHBOARD_PROXY: {fault}\n");
+            let message = format!("invalid value for '{}: {fault}\n", self.0);
             clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
         })
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::base::platform::poll_writable;
 use crate::base::text::printable;
+pub(super) use crate::uplink::dial::head::MAX_LINE;
 
 /// Where lines for the user go.
 #[derive(Clone)]
@@ -46,7 +47,5 @@ fn write(line: &str, timeout: Duration) {
     }
 }
 
-/// Characters of a message, and of a refusal's reason.
-pub(super) const MAX_LINE: usize = 400;
 /// Characters of a line: fewer than the 4 KiB that a pipe with room takes at once (pipe(7)).
 const MAX_CHARS: usize = 500;

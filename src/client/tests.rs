@@ -17,10 +17,11 @@ use tokio_rustls::server::TlsStream;
 
 use super::connect::signals::{ExitRequest, ExitSignals};
 use super::connect::stdio::Stdio;
-use super::error::ClientError;
-use super::{ClientCertPaths, ForwardProxy, Options, Settings, Trust, UserOutput, connect, credentials, dial};
+use super::{Options, Settings, UserOutput, connect};
 use crate::base::text::chain;
 use crate::protocol::end_notice::Marker;
+use crate::uplink::error::ClientError;
+use crate::uplink::{self, ClientCertPaths, ForwardProxy, Trust, credentials, dial};
 
 mod answers;
 mod client_auth;
@@ -100,12 +101,14 @@ impl Proxy {
     fn options(&self, scheme: &str, userinfo: &str) -> Options {
         let port = self.listener.local_addr().unwrap().port();
         Options {
-            proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
-            forward: None,
-            trust: Trust::default(),
-            credentials: credentials::Options::default(),
+            uplink: uplink::Options {
+                proxy: format!("{scheme}://{userinfo}127.0.0.1:{port}").parse().unwrap(),
+                forward: None,
+                trust: Trust::default(),
+                credentials: credentials::Options::default(),
+                timeout: Duration::from_secs(20),
+            },
             target: TARGET.to_owned(),
-            timeout: Duration::from_secs(20),
             session: None,
             wait: None,
             verbose: false,
@@ -193,13 +196,9 @@ impl Server {
     }
 
     fn options(&self, proxy: &Proxy) -> Options {
-        Options {
-            trust: Trust {
-                ca: Some(self.ca.path().to_owned()),
-                ..Trust::default()
-            },
-            ..proxy.options("https", "")
-        }
+        let mut options = proxy.options("https", "");
+        options.uplink.trust.ca = Some(self.ca.path().to_owned());
+        options
     }
 
     async fn answer(&self, proxy: &Proxy, head: &[u8]) -> TlsStream<TcpStream> {
@@ -270,11 +269,14 @@ async fn the_request_is_one_segment_with_the_credentials_of_the_url() {
     let mut stream = proxy.accept().await;
     let mut segment = vec![0; 4096];
     let length = within(stream.read(&mut segment)).await.unwrap();
-    let request = dial::head::Request {
+    let wanted = dial::head::Wanted::Tunnel {
         target: TARGET,
-        authorization: Some("Basic dXNlcjpwQHNz".to_owned().into()),
         end_marker: end_marker(&segment),
         session: None,
+    };
+    let request = dial::head::Request {
+        wanted: &wanted,
+        authorization: Some("Basic dXNlcjpwQHNz".to_owned().into()),
     };
     assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
 }

@@ -9,9 +9,9 @@ use aws_lc_rs::rand;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use crate::base::text::printable;
-use crate::client::error::EndNoticeError;
 use crate::client::stderr::MAX_LINE;
 use crate::protocol::end_notice::{Marker, sentence};
+use crate::uplink::error::EndNoticeError;
 
 /// A marker for one request. Without random bytes there is none, and the request asks for no notice.
 pub(in crate::client) fn marker() -> Option<Marker> {
@@ -150,7 +150,7 @@ mod tests {
             match watched.read(&mut buffer).await {
                 Ok(0) => return (all, None),
                 Ok(read) => all.extend(&buffer[..read]),
-                Err(error) => return (all, Some(crate::client::error::ClientError::from(error).to_string())),
+                Err(error) => return (all, Some(crate::uplink::error::ClientError::from(error).to_string())),
             }
         }
     }
@@ -213,8 +213,8 @@ mod tests {
                 let (early, late) = notice.split_at(at);
                 let mut watched = EndNoticeStream::new(late, MARK.into(), early.to_vec());
                 let error = watched.read_to_end(&mut Vec::new()).await.unwrap_err();
-                let retry = crate::client::error::ClientError::from(error).retry();
-                assert_eq!(retry == crate::client::error::Retry::Never, is_final, "{at}");
+                let retry = crate::uplink::error::ClientError::from(error).retry();
+                assert_eq!(retry == crate::uplink::error::Retry::Never, is_final, "{at}");
             }
         }
     }

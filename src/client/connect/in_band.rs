@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use super::stdio::Stdio;
 use crate::base::text::chain;
-use crate::client::error::{ClientError, UNIDENTIFIED};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
+use crate::uplink::error::{ClientError, UNIDENTIFIED};
 
 /// The streams of a program that may be ssh.
 pub(in crate::client) fn wrap<R, W>(local: Stdio<R, W>) -> Stdio<Input<R>, Output<W>>
@@ -209,7 +209,7 @@ const CHUNK: usize = 4 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::error::Refusal;
+    use crate::uplink::error::Refusal;
     use anyhow::anyhow;
 
     fn local(stdin: &'static [u8], interactive: bool) -> Stdio<Input<&'static [u8]>, Output<Vec<u8>>> {

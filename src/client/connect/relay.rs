@@ -7,8 +7,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::in_band::Unanswered;
 use super::stdio::Stdio;
-use crate::client::dial::io::read_some;
-use crate::client::error::ClientError;
+use crate::uplink::dial::io::read_some;
+use crate::uplink::error::ClientError;
 
 /// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
 ///

@@ -6,12 +6,12 @@ use tokio::time::{Instant, sleep};
 
 use super::attempt;
 use super::attempt::Tunnel;
-use super::credential_cache::CachedLogin;
 use crate::base::text::printable;
-use crate::client::dial::dialer::ProxyDialer;
-use crate::client::error::ClientError;
 use crate::client::options::Options;
 use crate::client::stderr::{self, MAX_LINE};
+use crate::uplink::credential_cache::CachedLogin;
+use crate::uplink::dial::dialer::ProxyDialer;
+use crate::uplink::error::ClientError;
 
 /// Opens the tunnel. A 429 or 503 is followed by another request when the proxy asks for it, for as long as
 /// [`Options::wait`]. A target that is starting is waited for, as long as the proxy gives it, whatever that option says.

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::sleep;
 
-use super::credential_cache::CachedLogin;
 use super::session::{ClientSession, FarEnd, detect};
 use super::signals::{ExitRequest, ExitSignals};
 use super::stdio::Stdio;
 use super::{relay, retry_after};
 use crate::base::authority::Authority;
-use crate::client::dial::dialer::ProxyDialer;
-use crate::client::error::ClientError;
 use crate::client::options::Options;
+use crate::uplink::credential_cache::CachedLogin;
+use crate::uplink::dial::dialer::ProxyDialer;
+use crate::uplink::error::ClientError;
 
 /// Opens the tunnel, and carries stdin and stdout to their end.
 ///

@@ -8,20 +8,20 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::backoff::Backoff;
 use self::report::OutageReporter;
-use super::credential_cache::CachedLogin;
 use super::relay;
 use super::signals::{ExitRequest, ExitSignals};
 use super::stdio::Stdio;
-use crate::client::dial::deadline::Step;
-use crate::client::dial::dialer::ProxyDialer;
-use crate::client::dial::io::BoxedIo;
-use crate::client::error::{ClientError, Retry};
 use crate::client::options::{Options, Settings};
 use crate::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
 use crate::protocol::resume::handshake::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
 use crate::protocol::resume::reason::EndReason;
 use crate::protocol::resume::session;
 use crate::protocol::resume::{self, CONFIRMATION_TIMEOUT, HANDSHAKE_TIMEOUT};
+use crate::uplink::credential_cache::CachedLogin;
+use crate::uplink::dial::deadline::Step;
+use crate::uplink::dial::dialer::ProxyDialer;
+use crate::uplink::dial::io::BoxedIo;
+use crate::uplink::error::{ClientError, Retry};
 
 mod backoff;
 mod error;
@@ -99,7 +99,7 @@ where
             clock: settings.clock,
             looked_at: (settings.clock)(),
             dialer: ProxyDialer::default(),
-            report: OutageReporter::new(settings.remarks.clone(), options.proxy.host()),
+            report: OutageReporter::new(settings.remarks.clone(), options.uplink.proxy.host()),
             backoff: Backoff::default(),
             delivered: 0,
             next_look: Instant::now(),

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::base::platform::Signals;
-use crate::client::error::ClientError;
+use crate::uplink::error::ClientError;
 
 /// What a signal has asked for. Later ones are stronger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

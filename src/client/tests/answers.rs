@@ -190,10 +190,9 @@ async fn a_silent_proxy_is_reported_with_the_step_that_timed_out() {
         (proxy.http(), "the proxy's answer"),
         (identity.options(&proxy), "the TLS handshake with the proxy"),
     ] {
-        let session = Session::start(Options {
-            timeout: Duration::from_millis(50),
-            ..options
-        });
+        let mut options = options;
+        options.uplink.timeout = Duration::from_millis(50);
+        let session = Session::start(options);
         let _stream = proxy.accept().await;
         assert_eq!(session.failure().await, format!("{step} took longer than 50ms"));
     }
@@ -202,10 +201,9 @@ async fn a_silent_proxy_is_reported_with_the_step_that_timed_out() {
 #[tokio::test]
 async fn a_timeout_beyond_the_range_of_the_clock_does_not_panic() {
     let proxy = Proxy::bind().await;
-    let session = Session::start(Options {
-        timeout: Duration::MAX,
-        ..proxy.http()
-    });
+    let mut options = proxy.http();
+    options.uplink.timeout = Duration::MAX;
+    let session = Session::start(options);
     drop(proxy.answer(b"HTTP/1.1 403\r\n\r\n").await);
     assert_eq!(session.failure().await, "the proxy answered 403");
 }

@@ -67,12 +67,9 @@ pub(super) fn requiring(authority: &Authority) -> Server {
     })
 }
 
-fn with_identity(identity: Option<ClientCertPaths>, options: Options) -> Options {
-    let trust = Trust {
-        identity,
-        ..options.trust
-    };
-    Options { trust, ..options }
+fn with_identity(identity: Option<ClientCertPaths>, mut options: Options) -> Options {
+    options.uplink.trust.identity = identity;
+    options
 }
 
 #[tokio::test]
@@ -161,12 +158,9 @@ async fn unusable_files_are_named_before_any_connection() {
 async fn the_server_name_takes_the_place_of_the_urls_host() {
     let server = Server::named("ssh.example.com");
     let named = |proxy: &Proxy, name: &str| {
-        let options = server.options(proxy);
-        let trust = Trust {
-            server_name: Some(name.to_owned()),
-            ..options.trust
-        };
-        Options { trust, ..options }
+        let mut options = server.options(proxy);
+        options.uplink.trust.server_name = Some(name.to_owned());
+        options
     };
     let proxy = Proxy::bind().await;
     let mut session = Session::start(named(&proxy, "ssh.example.com"));

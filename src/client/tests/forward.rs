@@ -3,11 +3,11 @@
 use super::*;
 
 /// Options that lead to `proxy` through `forward`.
-fn through(forward: &Proxy, userinfo: &str, options: Options) -> Options {
+fn through(forward: &Proxy, userinfo: &str, mut options: Options) -> Options {
     let port = forward.listener.local_addr().unwrap().port();
     let variable = |name: &str| (name == "all_proxy").then(|| format!("{userinfo}127.0.0.1:{port}").into());
-    let forward = ForwardProxy::from_environment(&options.proxy, variable).unwrap();
-    Options { forward, ..options }
+    options.uplink.forward = ForwardProxy::from_environment(&options.uplink.proxy, variable).unwrap();
+    options
 }
 
 /// Connects the two sockets with each other, and returns what the first one has sent.
@@ -62,7 +62,7 @@ async fn the_tunnel_goes_through_the_other_proxy_which_sees_no_more_than_tls() {
 #[tokio::test]
 async fn what_the_other_proxy_says_is_told_with_its_variable_and_without_its_password() {
     let (proxy, forward) = (Proxy::bind().await, Proxy::bind().await);
-    let (at, port) = (forward.listener.local_addr().unwrap(), proxy.http().proxy.port());
+    let (at, port) = (forward.listener.local_addr().unwrap(), proxy.http().uplink.proxy.port());
     for (answer, expected) in [
         (
             &b"HTTP/1.1 403 not to dXNlcjpzM2NyZXQ= there\r\n\r\n"[..],
@@ -97,14 +97,8 @@ async fn what_the_other_proxy_says_is_told_with_its_variable_and_without_its_pas
 #[tokio::test]
 async fn a_token_leaves_the_host_by_the_other_proxy_only_where_that_is_allowed() {
     let (proxy, forward) = (Proxy::bind().await, Proxy::bind().await);
-    let options = through(&forward, "", proxy.http());
-    let options = Options {
-        credentials: credentials::Options {
-            source: Some(credentials::Source::Token("a-token".to_owned().into())),
-            ..credentials::Options::default()
-        },
-        ..options
-    };
+    let mut options = through(&forward, "", proxy.http());
+    options.uplink.credentials.source = Some(credentials::Source::Token("a-token".to_owned().into()));
     let error = Session::start(options).end().await.unwrap_err();
     assert!(matches!(&error, ClientError::Cleartext), "{error:?}");
 }

@@ -123,11 +123,9 @@ impl Home {
     }
 
     /// The settings of a tunnel.
-    fn tunnel(&self, source: Source, options: Options) -> Options {
-        Options {
-            credentials: self.options(source),
-            ..options
-        }
+    fn tunnel(&self, source: Source, mut options: Options) -> Options {
+        options.uplink.credentials = self.options(source);
+        options
     }
 }
 
@@ -262,11 +260,14 @@ async fn the_token_is_sent_over_http_1_in_one_segment() {
     let mut stream = proxy.accept().await;
     let mut segment = vec![0; 4096];
     let length = within(stream.read(&mut segment)).await.unwrap();
-    let request = dial::head::Request {
+    let wanted = dial::head::Wanted::Tunnel {
         target: TARGET,
-        authorization: Some("Bearer s3cret".to_owned().into()),
         end_marker: end_marker(&segment),
         session: None,
+    };
+    let request = dial::head::Request {
+        wanted: &wanted,
+        authorization: Some("Bearer s3cret".to_owned().into()),
     };
     assert_eq!(segment[..length], *request.to_http1().expose().as_bytes());
     stream.write_all(&[ACCEPT, b"hello"].concat()).await.unwrap();
@@ -287,7 +288,7 @@ async fn a_credential_does_not_cross_the_network_in_clear() {
     ] {
         let proxy = Proxy::bind().await;
         let mut options = home.tunnel(home.command("echo token"), proxy.http());
-        options.proxy = format!("http://{host}").parse().unwrap();
+        options.uplink.proxy = format!("http://{host}").parse().unwrap();
         let error = Session::start(options).end().await.unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(chain(&error).starts_with(warned), "{error}");
@@ -297,14 +298,14 @@ async fn a_credential_does_not_cross_the_network_in_clear() {
     for host in ["localhost", "127.0.0.1"] {
         let proxy = Proxy::bind().await;
         let mut options = home.tunnel(home.command("echo token"), proxy.http());
-        let port = options.proxy.port();
-        options.proxy = format!("http://{host}:{port}").parse().unwrap();
+        let port = options.uplink.proxy.port();
+        options.uplink.proxy = format!("http://{host}:{port}").parse().unwrap();
         let _session = Session::start(options);
         assert_eq!(authorization(&mut proxy.accept().await).await.unwrap(), "Bearer token");
     }
     let mut options = home.tunnel(Source::Token("x".to_owned().into()), Proxy::bind().await.http());
-    options.proxy = "http://proxy.invalid".parse().unwrap();
-    options.credentials.cleartext = true;
+    options.uplink.proxy = "http://proxy.invalid".parse().unwrap();
+    options.uplink.credentials.cleartext = true;
     let line = Session::start(options).failure().await;
     assert!(line.starts_with("cannot look up proxy.invalid"), "{line}");
 }

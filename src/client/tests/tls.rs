@@ -16,7 +16,9 @@ async fn the_name_of_the_certificate_must_be_the_host_of_the_url() {
     let proxy = Proxy::bind().await;
     let identity = Server::named("localhost");
     let mut options = identity.options(&proxy);
-    options.proxy = format!("https://localhost:{}", options.proxy.port()).parse().unwrap();
+    options.uplink.proxy = format!("https://localhost:{}", options.uplink.proxy.port())
+        .parse()
+        .unwrap();
     let mut session = Session::start(options);
     let _stream = identity.answer(&proxy, &[ACCEPT, b"hello"].concat()).await;
     assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 use tokio::time::Instant;
 
-use crate::client::error::{ClientError, Retry};
+use crate::uplink::error::{ClientError, Retry};
 
 /// Pauses of less than a second while there is no path, and pauses that grow up to ten seconds when something answers, or
 /// when the outage lasts. Each is a little shorter or longer by chance: the clients of a proxy that restarts do not come
@@ -111,7 +111,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(4);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::error::Refusal;
+    use crate::uplink::error::Refusal;
     use anyhow::anyhow;
 
     #[track_caller]

@@ -2,11 +2,11 @@
 
 use anyhow::anyhow;
 
-use crate::client::error::ClientError;
 use crate::protocol::resume::driver::DetachCause;
 use crate::protocol::resume::frame::ProtocolError;
 use crate::protocol::resume::handshake::client_handshake::HandshakeError;
 use crate::protocol::resume::reason::{DetachReason, EndReason};
+use crate::uplink::error::ClientError;
 
 impl From<HandshakeError> for ClientError {
     fn from(failure: HandshakeError) -> Self {

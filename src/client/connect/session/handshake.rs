@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
-use crate::client::dial::io::{BoxedIo, read_some};
-use crate::client::error::ClientError;
 use crate::protocol::resume::HANDSHAKE_TIMEOUT;
 use crate::protocol::resume::driver::DetachCause;
 use crate::protocol::resume::handshake::client_handshake::{
     ClientHandshake, HandshakeError, HandshakeResult, HandshakeStep,
 };
+use crate::uplink::dial::io::{BoxedIo, read_some};
+use crate::uplink::error::ClientError;
 
 /// What is at the other end of a tunnel.
 pub(in crate::client) enum FarEnd {

@@ -5,8 +5,8 @@ use tokio::time::sleep_until;
 
 use super::{ClientSession, SessionExit};
 use crate::client::connect::attempt;
-use crate::client::connect::credential_cache::CachedLogin;
-use crate::client::error::ClientError;
+use crate::uplink::credential_cache::CachedLogin;
+use crate::uplink::error::ClientError;
 
 impl<R, W> ClientSession<'_, R, W>
 where

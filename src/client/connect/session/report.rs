@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::base::text::{chain, printable};
-use crate::client::error::ClientError;
 use crate::client::stderr::{MAX_LINE, UserOutput};
+use crate::uplink::error::ClientError;
 
 /// The time since the connection was lost, and what was said of it.
 #[derive(Debug)]

@@ -115,7 +115,7 @@ async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_betw
     let home = Home::new();
     let token = home.write("token", "first");
     let options = home.options(home.kubeconfig(&json!({"tokenFile": token})));
-    let mut login = connect::credential_cache::CachedLogin::default();
+    let mut login = uplink::credential_cache::CachedLogin::default();
     let first = login.credentials(&options).await.unwrap();
     assert_eq!(field(&first), "Bearer first");
     home.write("token", "second");

@@ -208,7 +208,7 @@ async fn each_attempt_reads_the_token_again_and_a_program_runs_when_the_proxy_re
         std::fs::write(&file, "of-the-file").unwrap();
         let mut rig = Rig::new().await;
         let mut options = rig.options(rig.proxy.http());
-        options.credentials.source = Some(source);
+        options.uplink.credentials.source = Some(source);
         let mut session = Session::start(options);
         let mut stream = rig.proxy.accept().await;
         assert!(

@@ -9,15 +9,15 @@ use zeroize::Zeroizing;
 
 use crate::base::file;
 use crate::base::secret::Secret;
-use crate::client::dial::tls::KeyPair;
+use crate::uplink::dial::tls::KeyPair;
 
 /// The credentials that the proxy is shown.
 #[derive(Clone, Debug, Default)]
-pub(in crate::client) struct Credentials {
+pub(crate) struct Credentials {
     /// The value of `Proxy-Authorization`.
-    pub(in crate::client) authorization: Option<Secret>,
+    pub(crate) authorization: Option<Secret>,
     /// For a proxy that asks for a certificate.
-    pub(in crate::client) certificate: Option<KeyPair>,
+    pub(crate) certificate: Option<KeyPair>,
 }
 
 /// Returns whether the proxy is shown the same. Both are the user's own: the time that it takes tells nothing to others.

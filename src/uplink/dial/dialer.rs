@@ -12,17 +12,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::deadline::{Deadline, Step};
 use super::url::ProxyUrl;
 use crate::base::platform;
-use crate::client::error::ClientError;
 use crate::net::keepalive::Keepalive;
 use crate::protocol::resume::keys::SessionId;
+use crate::uplink::error::ClientError;
 
 /// How the proxy is reached.
 #[derive(Debug, Default)]
-pub(in crate::client) struct ProxyDialer {
+pub(crate) struct ProxyDialer {
     /// The session that is to go on, once there is one.
-    pub(in crate::client) session: Option<SessionId>,
+    pub(crate) session: Option<SessionId>,
     /// The step of an attempt that was begun last.
-    pub(in crate::client) step: Step,
+    pub(crate) step: Step,
     /// The time for the next connection, if it is to carry a session again. `None`: it is the first one.
     again: Option<Duration>,
     /// The addresses that the proxy's name had last.
@@ -35,19 +35,19 @@ pub(in crate::client) struct ProxyDialer {
 
 impl ProxyDialer {
     /// Makes the next connection one that carries a session again, for which there is so much time.
-    pub(in crate::client) fn set_again(&mut self, timeout: Duration) {
+    pub(crate) fn set_again(&mut self, timeout: Duration) {
         self.again = Some(timeout);
     }
 
     /// Completes when the path to the proxy is another one than that of the last connection. It may be dropped at any time.
-    pub(in crate::client) async fn path_changed(&mut self) {
+    pub(crate) async fn path_changed(&mut self) {
         path_changed(&mut self.path).await;
         // The resolver may be another one, too.
         self.lookup = JoinSet::new();
     }
 
     /// Returns a connection to the proxy, and the time for what follows on it.
-    pub(in crate::client) async fn connect(
+    pub(crate) async fn connect(
         &mut self,
         proxy: &ProxyUrl,
         deadline: Deadline,

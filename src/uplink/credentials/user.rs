@@ -17,7 +17,7 @@ use super::process;
 use crate::base::file;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
-use crate::client::dial::tls::KeyPair;
+use crate::uplink::dial::tls::KeyPair;
 
 /// Gets the credentials of a user. A token goes before a password, and both before a plugin, as for kubectl.
 pub(super) async fn obtain(resolved: &ContextCredentials, deadline: Instant) -> anyhow::Result<Credentials> {

@@ -46,7 +46,7 @@ impl ProxyUrl {
     }
 
     /// Host and port.
-    pub(in crate::client) fn authority(&self) -> &Authority {
+    pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 
@@ -56,7 +56,7 @@ impl ProxyUrl {
     }
 
     /// The value of `Proxy-Authorization` (RFC 7617), a secret; `None` for a URL without userinfo.
-    pub(in crate::client) fn authorization(&self) -> Option<&str> {
+    pub(crate) fn authorization(&self) -> Option<&str> {
         self.authorization.as_deref()
     }
 }

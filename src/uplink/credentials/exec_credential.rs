@@ -9,7 +9,7 @@ use super::authorization::Credentials;
 use super::kubeconfig::Cluster;
 use crate::base::json::Object;
 use crate::base::secret::Secret;
-use crate::client::dial::tls::KeyPair;
+use crate::uplink::dial::tls::KeyPair;
 
 /// The versions of the protocol, as a kubeconfig names them.
 pub(super) const VERSIONS: [&str; 2] = [

@@ -9,33 +9,61 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use super::deadline::{Deadline, Step};
 use super::io::read_some;
 use super::tls;
+use crate::base::authority::Authority;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
-use crate::client::error::{ClientError, Refusal};
-use crate::client::stderr::MAX_LINE;
 use crate::protocol::end_notice::{self, Marker};
+use crate::protocol::registration::{PATH, REPLICA_FIELD, REPLICAS_FIELD, ReplicaList, UPGRADE, is_id};
 use crate::protocol::resume::keys::SessionId;
+use crate::uplink::error::{ClientError, Refusal};
 
 /// What the proxy is asked for.
-pub(in crate::client) struct Request<'a> {
-    /// The target as typed.
-    pub(in crate::client) target: &'a str,
+#[derive(Clone, Debug)]
+pub(crate) enum Wanted<'a> {
+    /// A tunnel.
+    Tunnel {
+        /// The target as typed.
+        target: &'a str,
+        /// The marker of the end notice that is asked for.
+        end_marker: Option<Marker>,
+        /// The session that is to go on.
+        session: Option<SessionId>,
+    },
+    /// To serve a target on this connection ([`registration`](crate::protocol::registration)).
+    Registration {
+        /// The name that is served.
+        serves: &'a Authority,
+        /// The proxy, as the host of the request.
+        host: &'a Authority,
+    },
+}
+
+/// What the proxy has agreed to.
+#[derive(Debug, Default)]
+pub(crate) struct Agreement {
+    /// The bytes that were read behind the head.
+    pub(crate) early: Vec<u8>,
+    /// The marker of its end notice, if there may be one.
+    pub(crate) end_marker: Option<Marker>,
+    /// The replica that has answered, and all of them, for a registration.
+    pub(crate) replicas: Option<(Box<str>, ReplicaList)>,
+}
+
+/// A request to the proxy.
+pub(crate) struct Request<'a> {
+    /// What it is for.
+    pub(crate) wanted: &'a Wanted<'a>,
     /// The value of `Proxy-Authorization`.
-    pub(in crate::client) authorization: Option<Secret>,
-    /// The marker of the end notice that is asked for.
-    pub(in crate::client) end_marker: Option<Marker>,
-    /// The session that is to go on.
-    pub(in crate::client) session: Option<SessionId>,
+    pub(crate) authorization: Option<Secret>,
 }
 
 impl Request<'_> {
-    /// Asks for the target over an open connection. If the proxy agrees, the connection is the tunnel after the bytes that
-    /// are returned; with the marker of its end notice, if there may be one.
-    pub(in crate::client) async fn open(
+    /// Sends the request over an open connection, and reads the answer.
+    pub(crate) async fn open(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         deadline: Deadline,
-    ) -> Result<(Vec<u8>, Option<Marker>), ClientError> {
+    ) -> Result<Agreement, ClientError> {
         let head = self.to_http1();
         let answer = deadline.bound(Step::Answer, async {
             // One write: some proxies take the first segment for the whole request.
@@ -54,11 +82,20 @@ impl Request<'_> {
             }
         });
         let answer = answer.await?;
-        if !answer.opens_tunnel() {
-            return Err(self.refused(answer, stream).await);
+        match *self.wanted {
+            Wanted::Tunnel { end_marker, .. } if answer.opens_tunnel() => Ok(Agreement {
+                early: answer.rest,
+                end_marker: end_marker.filter(|marker| answer.end_marker == Some(*marker)),
+                replicas: None,
+            }),
+            Wanted::Registration { .. } if answer.refusal.status == 101 && answer.replicas.is_some() => Ok(Agreement {
+                early: answer.rest,
+                end_marker: None,
+                replicas: answer.replicas,
+            }),
+            Wanted::Registration { .. } if answer.takes_no_anchors() => Err(ClientError::NoAnchors),
+            Wanted::Tunnel { .. } | Wanted::Registration { .. } => Err(self.refused(answer, stream).await),
         }
-        let marker = self.end_marker.filter(|marker| answer.end_marker == Some(*marker));
-        Ok((answer.rest, marker))
     }
 
     /// The error for an answer other than 2xx. The text of its body is read from `stream`.
@@ -81,17 +118,28 @@ impl Request<'_> {
     }
 
     /// The bytes of the request. Both parts come from parsed types and hold no line end.
-    pub(in crate::client) fn to_http1(&self) -> Secret {
-        let target = self.target;
-        let line = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\nUser-Agent: {USER_AGENT}\r\n");
+    pub(crate) fn to_http1(&self) -> Secret {
+        let (line, rest) = match self.wanted {
+            Wanted::Tunnel {
+                target,
+                end_marker,
+                session,
+            } => {
+                let marker = end_marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
+                let session = session.map(|id| format!("Switchboard-Session: {id}\r\n"));
+                let rest = marker.into_iter().chain(session).collect::<String>();
+                (format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"), rest)
+            }
+            Wanted::Registration { serves, host } => {
+                let line = format!("GET {PATH}{serves} HTTP/1.1\r\nHost: {host}\r\n");
+                (line, format!("Connection: Upgrade\r\nUpgrade: {UPGRADE}\r\n"))
+            }
+        };
+        let agent = format!("User-Agent: {USER_AGENT}\r\n");
         let authorization = self.authorization.as_ref().map(Secret::expose);
         let [name, value, end] = authorization.map_or([""; 3], |value| ["Proxy-Authorization: ", value, "\r\n"]);
-        let marker = self.end_marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
-        let marker = marker.unwrap_or_default();
-        let session = self.session.map(|id| format!("Switchboard-Session: {id}\r\n"));
-        let session = session.unwrap_or_default();
         // At once in its final length: what a reallocation leaves behind would not be overwritten.
-        [&*line, name, value, end, &*marker, &*session, "\r\n"].concat().into()
+        [&*line, &*agent, name, value, end, &*rest, "\r\n"].concat().into()
     }
 }
 
@@ -139,6 +187,8 @@ struct Answer {
     is_of_a_proxy: bool,
     /// The marker that it repeats.
     end_marker: Option<Marker>,
+    /// The replica that has answered, and all of them.
+    replicas: Option<(Box<str>, ReplicaList)>,
     /// The length of the text behind the head, at most [`MAX_BODY`] bytes: 0 if the body is no plain text.
     text_length: usize,
     /// The bytes that were read behind the head.
@@ -149,6 +199,11 @@ impl Answer {
     /// Whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
     fn opens_tunnel(&self) -> bool {
         (200..300).contains(&self.refusal.status)
+    }
+
+    /// Whether it is that of a proxy that knows no registration, or of a server that is none.
+    fn takes_no_anchors(&self) -> bool {
+        matches!(self.refusal.status, 200..300 | 404 | 405 | 426 | 501)
     }
 
     /// The refusal with the reason phrase, or else the first line of the text. Empty without both.
@@ -196,6 +251,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                 let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
                 Some(header.value)
             };
+            let text = |name| str::from_utf8(field(name)?).ok();
             let refusal = Refusal {
                 status: response.code.ok_or_else(ClientError::no_http)?,
                 retry_after: seconds(field("retry-after")),
@@ -206,6 +262,10 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
                 refusal,
                 is_of_a_proxy: field("proxy-status").is_some(),
                 end_marker: end_notice::marker(field(end_notice::FIELD).into_iter()),
+                replicas: text(REPLICA_FIELD)
+                    .filter(|id| is_id(id))
+                    .zip(text(REPLICAS_FIELD).and_then(|list| list.parse().ok()))
+                    .map(|(id, list)| (id.into(), list)),
                 text_length: text_length(field),
                 rest: Vec::new(),
             };
@@ -244,7 +304,9 @@ fn seconds(field: Option<&[u8]>) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-pub(in crate::client) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
+/// Characters of a message, and of a refusal's reason.
+pub(crate) const MAX_LINE: usize = 400;
+pub(crate) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 const MAX_FIELDS: usize = 128;
 /// The bytes of the interim responses in front of the answer: four heads. No proxy is known to send more than two.
@@ -267,11 +329,14 @@ mod tests {
     fn the_request_names_the_target_twice_and_the_client_once() {
         let version = env!("CARGO_PKG_VERSION");
         let plain = format!("CONNECT H.:22 HTTP/1.1\r\nHost: H.:22\r\nUser-Agent: switchboard/{version}\r\n\r\n");
-        let request = |authorization: Option<&str>| Request {
+        let wanted = Wanted::Tunnel {
             target: "H.:22",
-            authorization: authorization.map(|value| value.to_owned().into()),
             end_marker: None,
             session: None,
+        };
+        let request = |authorization: Option<&str>| Request {
+            wanted: &wanted,
+            authorization: authorization.map(|value| value.to_owned().into()),
         };
         assert_eq!(request(None).to_http1().expose(), plain);
         let with = plain.replace("\r\n\r\n", "\r\nProxy-Authorization: Basic eA==\r\n\r\n");

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::client::credentials::{self, Credentials, Source};
+use crate::uplink::credentials::{self, Credentials, Source};
 
 /// What the proxy was shown last, and when a source may be asked again.
 #[derive(Debug, Default)]
-pub(in crate::client) struct CachedLogin {
+pub(crate) struct CachedLogin {
     last: Option<Credentials>,
     /// When fresh credentials may be asked for again.
     next: Option<Instant>,
@@ -20,10 +20,7 @@ pub(in crate::client) struct CachedLogin {
 impl CachedLogin {
     /// The credentials for a request. Those that a program gave are shown until the proxy refuses them: the network of a
     /// second request may be one on which the program cannot work. Files are read again.
-    pub(in crate::client) async fn credentials(
-        &mut self,
-        source: &credentials::Options,
-    ) -> anyhow::Result<Credentials> {
+    pub(crate) async fn credentials(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
         if let Some(kept) = &self.last
             && may_run_a_program(source.source.as_ref())
         {
@@ -34,7 +31,7 @@ impl CachedLogin {
 
     /// The credentials after a refusal of those before. A program is asked at once for the first time, and then
     /// with pauses that grow: the user may be away.
-    pub(in crate::client) async fn fresh(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
+    pub(crate) async fn fresh(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
         if may_run_a_program(source.source.as_ref()) {
             if let Some(next) = self.next {
                 sleep_until(next).await;
@@ -51,7 +48,7 @@ impl CachedLogin {
     }
 
     /// The proxy has opened a tunnel: the next refusal is a new one.
-    pub(in crate::client) fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         self.pause = self.pause.min(MIN_PLUGIN_INTERVAL);
         self.next = self.next.map(|next| next.min(Instant::now() + MIN_PLUGIN_INTERVAL));
     }

@@ -11,10 +11,10 @@ use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::deadline::Deadline;
-use super::head::Request;
+use super::head::{Request, Wanted};
 use super::url::{ProxyUrl, ProxyUrlError, Scheme};
 use crate::base::secret::Secret;
-use crate::client::error::{ClientError, Retry};
+use crate::uplink::error::{ClientError, Retry};
 
 /// A proxy that a variable of the environment names.
 #[derive(Clone, Debug)]
@@ -59,34 +59,37 @@ impl ForwardProxy {
     }
 
     /// Its address, without a password.
-    pub(in crate::client) fn url(&self) -> &ProxyUrl {
+    pub(crate) fn url(&self) -> &ProxyUrl {
         &self.url
     }
 
     /// Has it open the way to `proxy` over this connection.
-    pub(in crate::client) async fn open(
+    pub(crate) async fn open(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
         proxy: &ProxyUrl,
         deadline: Deadline,
     ) -> Result<(), ClientError> {
         let target = proxy.authority().to_string();
-        let request = Request {
+        let wanted = Wanted::Tunnel {
             target: &target,
-            authorization: self.url.authorization().map(Secret::from),
             end_marker: None,
             session: None,
         };
-        let (early, _) = Box::pin(request.open(stream, deadline)).await?;
+        let request = Request {
+            wanted: &wanted,
+            authorization: self.url.authorization().map(Secret::from),
+        };
+        let agreement = Box::pin(request.open(stream, deadline)).await?;
         // Neither HTTP nor TLS has a server that speaks first.
-        match early.is_empty() {
+        match agreement.early.is_empty() {
             true => Ok(()),
             false => Err(ClientError::no_http()),
         }
     }
 
     /// An error on the way to `proxy`.
-    pub(in crate::client) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
+    pub(crate) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
         // As far away as the proxy after it, which this one may not lead to at the moment.
         let class = match error.retry() {
             Retry::Immediately => ClientError::Soon,

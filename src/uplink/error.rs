@@ -13,7 +13,7 @@ use crate::base::authority::AuthorityError;
 /// Each variant is treated in its own way; the sentence of those that are only printed is inside. Each message prints its
 /// own level: the cause is the `source`.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::client) enum ClientError {
+pub(crate) enum ClientError {
     /// The target is not `host:port`: an error of usage.
     #[error("the target is not HOST:PORT")]
     Target(#[source] AuthorityError),
@@ -35,6 +35,9 @@ pub(in crate::client) enum ClientError {
     /// A session has left its connection for another one, which is due at once.
     #[error("{0}")]
     Moved(&'static str),
+    /// The proxy, or what is in its place, knows no registration of anchors.
+    #[error("the proxy takes no anchors")]
+    NoAnchors,
     /// No other attempt will succeed, or the user's right is gone.
     #[error(transparent)]
     Never(anyhow::Error),
@@ -47,24 +50,24 @@ pub(in crate::client) enum ClientError {
 }
 
 /// The end of the sentence for [`ClientError::Unidentified`], after the name of the target.
-pub(in crate::client) const UNIDENTIFIED: &str = " closed the connection before its SSH identification";
+pub(crate) const UNIDENTIFIED: &str = " closed the connection before its SSH identification";
 
 /// An answer of the proxy other than 2xx.
 #[derive(Clone, Debug)]
-pub(in crate::client) struct Refusal {
+pub(crate) struct Refusal {
     /// The status code.
-    pub(in crate::client) status: u16,
+    pub(crate) status: u16,
     /// When another request makes sense, if the proxy says so.
-    pub(in crate::client) retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
     /// How long the target has left to start, if the proxy has started it.
-    pub(in crate::client) starting: Option<Duration>,
+    pub(crate) starting: Option<Duration>,
     /// The reason phrase or the first line of the body, without control characters. It may be empty.
-    pub(in crate::client) reason: String,
+    pub(crate) reason: String,
 }
 
 impl Refusal {
     /// The reason, and when another try makes sense.
-    pub(in crate::client) fn phrase(&self) -> String {
+    pub(crate) fn phrase(&self) -> String {
         match self.retry_after {
             Some(pause) => format!("{} (retry after {}s)", self.reason, pause.as_secs()),
             None => self.reason.clone(),
@@ -82,11 +85,11 @@ impl fmt::Display for Refusal {
 /// The end of a tunnel by the proxy, which has said why. A read of the tunnel fails with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{sentence}")]
-pub(in crate::client) struct EndNoticeError {
+pub(crate) struct EndNoticeError {
     /// The reason.
-    pub(in crate::client) sentence: String,
+    pub(crate) sentence: String,
     /// True if the session in the tunnel is over, too.
-    pub(in crate::client) is_final: bool,
+    pub(crate) is_final: bool,
 }
 
 /// The failure of a connection to the proxy, or the end that the proxy has announced.
@@ -102,7 +105,7 @@ impl From<io::Error> for ClientError {
 
 /// The prospects of another attempt to connect, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::client) enum Retry {
+pub(crate) enum Retry {
     /// As of [`ClientError::Never`].
     Never,
     /// As of [`ClientError::WithPauses`].
@@ -113,7 +116,7 @@ pub(in crate::client) enum Retry {
 
 impl ClientError {
     /// The answer of the peer is not HTTP.
-    pub(in crate::client) fn no_http() -> Self {
+    pub(crate) fn no_http() -> Self {
         Self::WithPauses(anyhow!(
             "the proxy's answer is not HTTP: are the scheme, the address and the port of its URL right?"
         ))
@@ -121,7 +124,7 @@ impl ClientError {
 
     /// Returns what the failure says of the next attempt. What may be the network of the moment, such as a captive portal
     /// with its certificate, or a rollout, is tried again.
-    pub(in crate::client) fn retry(&self) -> Retry {
+    pub(crate) fn retry(&self) -> Retry {
         match self {
             // 408, 425 and 429 ask for another request; a captive portal redirects. The request was good before, so a 400 is
             // that of one which the network has cut off.
@@ -132,13 +135,13 @@ impl ClientError {
             }
             Self::Target(_) | Self::Never(_) => Retry::Never,
             // A resolver may lead `localhost` elsewhere for a while.
-            Self::Cleartext | Self::Refused(_) | Self::WithPauses(_) => Retry::WithBackoff,
+            Self::Cleartext | Self::Refused(_) | Self::NoAnchors | Self::WithPauses(_) => Retry::WithBackoff,
             Self::Lost(_) | Self::Unidentified | Self::Moved(_) | Self::Soon(_) => Retry::Immediately,
         }
     }
 
     /// The exit code of the process: 2 for an error of usage, else 1.
-    pub(in crate::client) fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         if matches!(self, Self::Target(_) | Self::Cleartext) {
             2
         } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::time::Instant;
 
-pub(super) use self::authorization::Credentials;
+pub(crate) use self::authorization::Credentials;
 use super::dial::deadline::Deadline;
 use crate::base::platform;
 use crate::base::secret::Secret;
@@ -63,7 +63,7 @@ pub enum Source {
 
 impl Options {
     /// Gets the credentials. A program of the source runs each time.
-    pub(super) async fn obtain(&self) -> anyhow::Result<Credentials> {
+    pub(crate) async fn obtain(&self) -> anyhow::Result<Credentials> {
         let deadline = Deadline::after(self.timeout).at;
         match &self.source {
             None => Ok(Credentials::default()),

@@ -1,6 +1,6 @@
 //! The way for bytes to the proxy: a connection of TCP, or a tunnel through the proxy of the user's own network.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
 
@@ -10,20 +10,20 @@ use super::forward::ForwardProxy;
 use super::io::BoxedIo;
 use super::tls::{self, Trust};
 use super::url::{ProxyUrl, Scheme};
-use crate::client::error::ClientError;
+use crate::uplink::error::ClientError;
 
 /// A way that is open.
-pub(in crate::client) struct ProxyConnection {
+pub(crate) struct ProxyConnection {
     /// The bytes.
-    pub(in crate::client) stream: BoxedIo,
+    pub(crate) stream: BoxedIo,
     /// The address of the proxy; `None` where another one is between.
-    pub(in crate::client) peer: Option<IpAddr>,
+    pub(crate) peer: Option<SocketAddr>,
     /// The time for what follows.
-    pub(in crate::client) deadline: Deadline,
+    pub(crate) deadline: Deadline,
 }
 
 /// Opens the way to `proxy`, through the other one if there is one.
-pub(in crate::client) async fn open(
+pub(crate) async fn open(
     proxy: &ProxyUrl,
     forward: Option<&ForwardProxy>,
     dialing: &mut ProxyDialer,
@@ -32,7 +32,7 @@ pub(in crate::client) async fn open(
     let Some(forward) = forward else {
         let (stream, deadline) = dialing.connect(proxy, deadline).await?;
         return Ok(ProxyConnection {
-            peer: stream.peer_addr().ok().map(|peer| peer.ip()),
+            peer: stream.peer_addr().ok(),
             stream: Box::new(stream),
             deadline,
         });

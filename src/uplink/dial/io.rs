@@ -5,21 +5,18 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 /// A connection to the proxy, or the tunnel through it.
-pub(in crate::client) trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Io for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + Sync> Io for S {}
 
 /// Of any kind.
-pub(in crate::client) type BoxedIo = Box<dyn Io>;
+pub(crate) type BoxedIo = Box<dyn Io>;
 
 /// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.
 ///
 /// rustls reports an end without close_notify as `UnexpectedEof`. Many proxies end like that, and SSH protects the
 /// integrity of its stream itself, so it counts as an end of stream.
-pub(in crate::client) async fn read_some(
-    stream: &mut (impl AsyncRead + Unpin),
-    buffer: &mut Vec<u8>,
-) -> io::Result<usize> {
+pub(crate) async fn read_some(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>) -> io::Result<usize> {
     match stream.read_buf(buffer).await {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
         read => read,

@@ -15,9 +15,9 @@ use self::verifier::Verifier;
 use super::io::BoxedIo;
 use crate::base::file;
 use crate::base::secret::Secret;
-use crate::client::error::ClientError;
 use crate::net::x509::pem::{first, items};
 use crate::net::x509::{MAX_PEM_BYTES, PemError};
+use crate::uplink::error::ClientError;
 
 mod verifier;
 
@@ -43,9 +43,9 @@ pub struct ClientCertPaths {
 
 /// A client certificate with its intermediate certificates, and its private key, each in PEM.
 #[derive(Clone, Debug)]
-pub(in crate::client) struct KeyPair {
-    pub(in crate::client) certificate: String,
-    pub(in crate::client) key: Secret,
+pub(crate) struct KeyPair {
+    pub(crate) certificate: String,
+    pub(crate) key: Secret,
 }
 
 /// The same, parsed.
@@ -63,7 +63,7 @@ impl KeyPair {
 }
 
 /// The TLS settings for one proxy.
-pub(in crate::client) struct Connector {
+pub(crate) struct Connector {
     tls: TlsConnector,
     name: ServerName<'static>,
 }
@@ -73,7 +73,7 @@ impl Connector {
     /// issue a certificate for a private proxy.
     ///
     /// `pair` is shown where `trust` has no certificate of its own.
-    pub(in crate::client) fn new(host: &str, trust: &Trust, pair: Option<&KeyPair>) -> Result<Self, ClientError> {
+    pub(crate) fn new(host: &str, trust: &Trust, pair: Option<&KeyPair>) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
             .with_context(|| format!("{name} cannot be the proxy's name in a certificate"))
@@ -110,7 +110,7 @@ impl Connector {
     }
 
     /// Runs the client's half of the handshake.
-    pub(in crate::client) async fn handshake(self, stream: BoxedIo) -> Result<TlsStream<BoxedIo>, ClientError> {
+    pub(crate) async fn handshake(self, stream: BoxedIo) -> Result<TlsStream<BoxedIo>, ClientError> {
         let connected = self.tls.connect(self.name, stream).await;
         connected.map_err(|error| match distrust(&error) {
             Some(reason) => ClientError::WithPauses(anyhow!("the proxy is not trusted: {reason}")),
@@ -164,7 +164,7 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// The error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes behind the
 /// handshake, in place of an answer.
-pub(in crate::client) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
+pub(crate) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
     use rustls::Error::AlertReceived;
     match rustls_error(&error) {
         Some(AlertReceived(AlertDescription::CertificateRequired)) => {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tokio::time::Instant;
 
-use crate::client::error::ClientError;
+use crate::uplink::error::ClientError;
 
 /// A step on the way to an SSH server, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::client) enum Step {
+pub(crate) enum Step {
     /// The arguments, the files and the credentials.
     #[default]
     Settings,
@@ -41,13 +41,13 @@ impl fmt::Display for Step {
 
 /// The time by which all steps must be completed.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::client) struct Deadline {
-    pub(in crate::client) at: Instant,
-    pub(in crate::client) timeout: Duration,
+pub(crate) struct Deadline {
+    pub(crate) at: Instant,
+    pub(crate) timeout: Duration,
 }
 
 impl Deadline {
-    pub(in crate::client) fn after(timeout: Duration) -> Self {
+    pub(crate) fn after(timeout: Duration) -> Self {
         let now = Instant::now();
         Self {
             // A timeout beyond the range of the clock.
@@ -56,11 +56,11 @@ impl Deadline {
         }
     }
 
-    pub(in crate::client) fn remaining(self) -> Duration {
+    pub(crate) fn remaining(self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    pub(in crate::client) async fn bound<T>(
+    pub(crate) async fn bound<T>(
         self,
         step: Step,
         work: impl Future<Output = Result<T, ClientError>>,
@@ -72,7 +72,7 @@ impl Deadline {
     }
 
     /// The error of a step that was not completed in time.
-    pub(in crate::client) fn exceeded(self, step: Step) -> ClientError {
+    pub(crate) fn exceeded(self, step: Step) -> ClientError {
         ClientError::Soon(anyhow!("{step} took longer than {:?}", self.timeout))
     }
 }

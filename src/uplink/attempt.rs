@@ -1,0 +1,131 @@
+//! One request to the proxy with the credentials that there are, and a second one with fresh credentials behind a 407.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::anyhow;
+
+use super::credential_cache::CachedLogin;
+use crate::uplink::Options;
+use crate::uplink::credentials::Credentials;
+use crate::uplink::dial::deadline::{Deadline, Step};
+use crate::uplink::dial::dialer::ProxyDialer;
+use crate::uplink::dial::head::{Agreement, Request, Wanted};
+use crate::uplink::dial::io::BoxedIo;
+use crate::uplink::dial::proxy_connection;
+use crate::uplink::dial::tls;
+use crate::uplink::dial::url::Scheme;
+use crate::uplink::error::{ClientError, Refusal};
+
+/// A connection on which the proxy has agreed to a request.
+pub(crate) struct Opened {
+    /// The connection.
+    pub(crate) stream: BoxedIo,
+    /// The address of the proxy; `None` where another one is between.
+    pub(crate) peer: Option<SocketAddr>,
+    /// What the proxy has said.
+    pub(crate) agreement: Agreement,
+}
+
+/// The connection of a request, by at most two of them.
+///
+/// The second one is sent if the proxy answers 407 and the source has other credentials by then.
+pub(crate) async fn open(
+    options: &Options,
+    wanted: &Wanted<'_>,
+    login: &mut CachedLogin,
+    dialing: &mut ProxyDialer,
+) -> Result<Opened, ClientError> {
+    let source = &options.credentials;
+    // Before a plugin opens a browser.
+    if may_not_be_clear(options) && (options.forward.is_some() || !is_local(options.proxy.host())) {
+        return Err(ClientError::Cleartext);
+    }
+    let credentials = Box::pin(login.credentials(source)).await.map_err(no_login)?;
+    let refusal = match Box::pin(request(options, wanted, &credentials, dialing)).await {
+        Err(ClientError::Refused(refusal)) if refusal.status == 407 => refusal,
+        ended => return ended,
+    };
+    if source.source.is_none() && options.proxy.authorization().is_none() {
+        let refusal = Refusal {
+            retry_after: None,
+            ..refusal
+        };
+        return Err(ClientError::Never(anyhow!(
+            "{refusal} (give credentials: --kubeconfig, --context, --token-file, --token-command or SWITCHBOARD_TOKEN)"
+        )));
+    }
+    let fresh = Box::pin(login.fresh(source)).await.map_err(no_login)?;
+    // The same would be refused once more, and be counted as one more failure.
+    if fresh == credentials {
+        return Err(ClientError::Refused(refusal));
+    }
+    Box::pin(request(options, wanted, &fresh, dialing)).await
+}
+
+/// There are no credentials for the proxy. What gives them may need the network, and files may be replaced at the moment.
+fn no_login(error: anyhow::Error) -> ClientError {
+    ClientError::WithPauses(error.context("cannot log in to the proxy"))
+}
+
+/// One request to the proxy.
+async fn request(
+    options: &Options,
+    wanted: &Wanted<'_>,
+    credentials: &Credentials,
+    dialing: &mut ProxyDialer,
+) -> Result<Opened, ClientError> {
+    let Options {
+        proxy, forward, trust, ..
+    } = options;
+    let certificate = credentials.certificate.as_ref();
+    let authorization = match &credentials.authorization {
+        Some(authorization) => Some(authorization.clone()),
+        None if proxy.scheme() == Scheme::Http && certificate.is_some() => {
+            return Err(no_login(anyhow!(
+                "the user has a client certificate and no token, and only an https:// proxy can be shown one"
+            )));
+        }
+        None => proxy.authorization().map(|basic| basic.to_owned().into()),
+    };
+    let deadline = Deadline::after(options.timeout);
+    let tls = match proxy.scheme() {
+        Scheme::Http => None,
+        // Before the first packet: a wrong file is reported whatever the state of the network.
+        Scheme::Https => Some(tls::Connector::new(proxy.host(), trust, certificate)?),
+    };
+    let route = proxy_connection::open(proxy, forward.as_ref(), dialing, deadline).await?;
+    let (mut stream, deadline) = (route.stream, route.deadline);
+    if let Some(tls) = tls {
+        dialing.step = Step::Tls;
+        stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
+    }
+    dialing.step = Step::Answer;
+    // A resolver may lead `localhost` elsewhere.
+    if may_not_be_clear(options) && !route.peer.is_some_and(|peer| is_loopback(peer.ip())) {
+        return Err(ClientError::Cleartext);
+    }
+    let request = Request { wanted, authorization };
+    let agreement = Box::pin(request.open(&mut stream, deadline)).await?;
+    Ok(Opened {
+        stream,
+        peer: route.peer,
+        agreement,
+    })
+}
+
+/// Returns whether a credential would be sent in clear although `--allow-cleartext` is not given; a proxy on this host may get
+/// it all the same.
+fn may_not_be_clear(options: &Options) -> bool {
+    let source = &options.credentials;
+    source.source.is_some() && options.proxy.scheme() == Scheme::Http && !source.cleartext
+}
+
+/// Whether a host is this one by its name, or by an address that never leaves it.
+fn is_local(host: &str) -> bool {
+    let is_name = host == "localhost" || host.ends_with(".localhost");
+    is_name || host.parse().is_ok_and(is_loopback)
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
