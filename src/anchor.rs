@@ -4,7 +4,7 @@
 //! session, or it resumes one. Each session has a task of its own, which owns the connection to the SSH server.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use self::coverage::Coverage;
+use self::link::Link;
 use self::metrics::Metrics;
 use self::record::AccessLineLimit;
 use self::registry::{Connection, SessionRegistry};
@@ -23,6 +25,7 @@ pub use self::shared::Options;
 use self::shared::{SHUTDOWN_TIMEOUT, Shared};
 pub use self::target_addr::TargetAddr;
 use self::target_addr::{TargetDialer, is_self};
+use crate::base::authority::Authority;
 use crate::daemon::admin::{self, DrainStatus, Handlers, Routes};
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
@@ -35,15 +38,20 @@ use crate::tunnel::limits::descriptors::{FdLimit, TooFewFds};
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::UnfinishedSet;
 use crate::tunnel::relay::Resources;
+use crate::uplink;
 
+mod coverage;
 mod dial;
+mod dialled;
 mod final_frames;
 mod handshake;
 mod key_exchange;
+mod link;
 mod memory;
 pub mod metrics;
 mod plain;
 mod record;
+mod registration;
 mod registry;
 mod session;
 mod shared;
@@ -79,7 +87,8 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Anchor {
     shared: Arc<Shared>,
-    listener: TcpListener,
+    listener: Option<TcpListener>,
+    coverage: Option<Arc<Coverage>>,
     admin: Option<SocketAddr>,
     readiness: Readiness,
     listening: Condition,
@@ -87,14 +96,22 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Binds the ports. Needs a runtime.
+    /// Binds the ports. Needs a runtime. With `dial_in` the anchor serves that name by connections to the proxy, and listens only where
+    /// it is told to.
     ///
     /// # Errors
     /// A port cannot be bound, or the system has no random bytes.
-    pub fn start(options: Options, logs: Logs) -> Result<Self, StartError> {
+    pub fn start(
+        options: Options,
+        dial_in: Option<(uplink::Options, Authority)>,
+        logs: Logs,
+    ) -> Result<Self, StartError> {
         let descriptors = FdLimit::raise()?;
-        let listener = bind(options.listen, |address| listener::bind(&address.into()))?;
-        let own_addr = listener.local_addr().unwrap_or(options.listen);
+        let listen = options.listen.or(dial_in.is_none().then_some(DEFAULT_LISTEN));
+        let listener = listen.map(|address| bind(address, |address| listener::bind(&address.into())));
+        let listener = listener.transpose()?;
+        let own_addr = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let own_addr = own_addr.or(listen).unwrap_or(NO_ADDR);
         match options.to {
             TargetAddr::Address(to) if is_self(to, own_addr) => return Err(StartError::OwnTarget(to)),
             TargetAddr::Address(_) | TargetAddr::Name(_) => {}
@@ -102,6 +119,8 @@ impl Anchor {
         let shared = Arc::new(share(options, own_addr, descriptors, logs)?);
         let (readiness, drain_request) = (Readiness::default(), CancellationToken::new());
         let listening = readiness.require("listener");
+        let coverage =
+            dial_in.map(|(uplink, serves)| Coverage::new(Arc::clone(&shared), uplink, serves, readiness.clone()));
         let handlers = Handlers {
             readiness: readiness.clone(),
             scrape: scrape(Arc::clone(&shared)),
@@ -119,6 +138,7 @@ impl Anchor {
         Ok(Self {
             shared,
             listener,
+            coverage,
             admin,
             readiness,
             listening,
@@ -132,8 +152,11 @@ impl Anchor {
         if let Some(address) = self.admin {
             info!("admin port {address}");
         }
-        if let Ok(address) = listener.local_addr() {
+        if let Some(Ok(address)) = listener.as_ref().map(TcpListener::local_addr) {
             info!("public port {address}");
+        }
+        if let Some(coverage) = self.coverage {
+            tokio::spawn(coverage.run());
         }
         // A name without an address is said at once. It may have one later.
         let dialler = Arc::clone(&shared.dialler);
@@ -147,7 +170,13 @@ impl Anchor {
             self.readiness.withdraw("shutdown");
         };
         let serve = |stream, peer| accepted(&shared, stream, peer);
-        listener::accept(listener.into(), stopped, serve, || shared.metrics.accept_paused.inc()).await;
+        match listener {
+            Some(listener) => {
+                let paused = || shared.metrics.accept_paused.inc();
+                listener::accept(listener.into(), stopped, serve, paused).await;
+            }
+            None => stopped.await,
+        }
         shared.stopping.cancel();
         shared.tasks.close();
         let max = SHUTDOWN_TIMEOUT + CLOSE_TIMEOUT;
@@ -162,7 +191,7 @@ impl Anchor {
 /// Lets a connection begin its handshake, in a task of its own.
 fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let connection = Connection {
-        stream,
+        stream: Link::Socket(stream),
         peer,
         accepted: Instant::now(),
     };
@@ -194,6 +223,7 @@ fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Log
     }
     let metrics = Metrics::new()?;
     handshake::results().for_each(|result| metrics.handshakes.zero([result]));
+    coverage::RESULTS.iter().for_each(|result| metrics.dials.zero([result]));
     EndReason::known().for_each(|end| metrics.session_ends.zero([end.label()]));
     metrics
         .memory_limit
@@ -244,6 +274,10 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     })
 }
 
+/// Where an anchor listens that does not dial in.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2222);
+/// The address of an anchor that does not listen.
+const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Connections in the handshake. One more drops the oldest: a resume is complete after two round trips.
 const MAX_HANDSHAKES: u32 = 512;
 /// Pipes of plain connections.

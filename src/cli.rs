@@ -38,7 +38,7 @@ pub(crate) fn run() -> ExitCode {
         #[cfg(feature = "server")]
         Task::Server(task) => server::run(*task),
         #[cfg(feature = "anchor")]
-        Task::Anchor(options) => anchor::anchor(options),
+        Task::Anchor(options) => anchor::anchor(options, given()),
         Task::Connect(options) => connect::connect(*options, given()),
         #[cfg(not(feature = "server"))]
         Task::Check(options) => client_check::check(options),

@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::net::socket;
+use super::link::Link;
 
 /// Writes the last bytes within that time, and closes the connection so that they arrive.
-pub(super) async fn send_and_close(mut stream: TcpStream, bytes: &[u8], max: Duration) {
+pub(super) async fn send_and_close(mut stream: Link, bytes: &[u8], max: Duration) {
     let written = timeout(max, stream.write_all(bytes)).await;
     if matches!(written, Ok(Ok(()))) {
-        socket::close_gently(&stream).await;
+        stream.shutdown_gracefully().await;
     }
 }

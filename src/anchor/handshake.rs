@@ -16,7 +16,6 @@ use super::registry::{Connection, Resumption};
 use super::session::SessionTask;
 use super::shared::Shared;
 use crate::base::boxed::boxed;
-use crate::net::socket;
 use crate::protocol::resume::HANDSHAKE_TIMEOUT;
 use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::handshake::anchor_handshake::{
@@ -191,19 +190,21 @@ impl Handshake<'_> {
         let dialled = self.probe.into_target().await;
         let dialled = dialled.map_err(|_| HandshakeFailure::Ended(EndReason::Unreachable))?;
         let Connection {
-            stream,
+            mut stream,
             peer,
             accepted: since,
         } = self.connection;
         if dialled.has_reset {
-            socket::reset_on_drop(&stream);
+            stream.reset_on_drop();
             return Err(HandshakeFailure::Closed);
         }
         // The target's bytes so far are sent: its next bytes follow.
         Ok(ClientKind::Plain(Box::new(PlainConnection {
-            transports: PlainConnection::between(stream, dialled.stream, bytes),
+            client: stream,
+            target: dialled.stream,
+            early: bytes,
             peer,
-            target: dialled.address,
+            address: dialled.address,
             started: since,
             slot,
         })))

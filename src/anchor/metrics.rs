@@ -27,6 +27,14 @@ pub struct Metrics {
     pub memory: IntGauge,
     /// The most bytes that sessions are to keep.
     pub memory_limit: IntGauge,
+    /// Replicas of the proxy that are connected, of an anchor that dials in.
+    pub replicas: IntGauge,
+    /// Replicas that have to be.
+    pub replicas_wanted: IntGauge,
+    /// Dials to the proxy, by result.
+    pub dials: Counters<1>,
+    /// Streams that the proxy has asked for by another name.
+    pub misdirected: IntCounter,
     /// Pauses of the listener.
     pub accept_paused: IntCounter,
     /// Access lines that were left out.
@@ -72,6 +80,27 @@ impl Metrics {
                 &["direction", "kind"],
             )?,
             attachments: counter(registry, "switchboard_anchor_attachments_total", attachments)?,
+            replicas: gauge(
+                registry,
+                "switchboard_anchor_replicas",
+                "Replicas of the proxy that are connected, of an anchor that dials in.",
+            )?,
+            replicas_wanted: gauge(
+                registry,
+                "switchboard_anchor_replicas_wanted",
+                "Replicas of the proxy that an anchor that dials in has to be connected to.",
+            )?,
+            dials: counters(
+                registry,
+                "switchboard_anchor_dials_total",
+                "Dials of the anchor to the proxy, by result.",
+                &["result"],
+            )?,
+            misdirected: counter(
+                registry,
+                "switchboard_anchor_misdirected_total",
+                "Streams that the proxy has asked for by another name than the anchor serves.",
+            )?,
             handshakes_in_progress: gauge(
                 registry,
                 "switchboard_anchor_handshakes_in_progress",

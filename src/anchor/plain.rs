@@ -8,9 +8,12 @@ use tokio::net::TcpStream;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
+use super::link::Link;
 use super::record::SessionRecord;
 use super::shared::Shared;
+use crate::base::boxed::boxed;
 use crate::net::sock_diag::{SockDiag, SocketAddrs};
+use crate::net::transport::Transport;
 use crate::tunnel::direction::Both;
 use crate::tunnel::limits::TunnelLimits;
 use crate::tunnel::limits::bucket::RateLimit;
@@ -22,12 +25,16 @@ use crate::tunnel::relay::{self, EarlyData, RelayConfig, Transports, relay};
 /// A plain client whose target is reached.
 #[derive(Debug)]
 pub(super) struct PlainConnection {
-    /// The client's and the target's connection, and what the client has sent.
-    pub(super) transports: Transports<TcpStream>,
+    /// The client's connection.
+    pub(super) client: Link,
+    /// The target's.
+    pub(super) target: TcpStream,
+    /// What the client has sent.
+    pub(super) early: Vec<u8>,
     /// The address of the client.
     pub(super) peer: SocketAddr,
     /// The address of the target.
-    pub(super) target: SocketAddr,
+    pub(super) address: SocketAddr,
     /// When it came.
     pub(super) started: Instant,
     /// One of the plain connections that there may be.
@@ -35,8 +42,26 @@ pub(super) struct PlainConnection {
 }
 
 impl PlainConnection {
+    /// Passes bytes on to the end.
+    pub(super) async fn relay(self, shared: &Shared) {
+        let addresses = [self.peer, self.address];
+        let record = SessionRecord::begin("plain", shared.next_number(), addresses, self.started);
+        let of_target = ends(&self.target);
+        match self.client {
+            Link::Socket(socket) => {
+                let watched = [ends(&socket), of_target];
+                pass_on(Self::between(socket, self.target, self.early), watched, record, shared).await;
+            }
+            Link::Stream(stream) => {
+                let transports = Self::between(*stream, self.target, self.early);
+                boxed(pass_on(transports, [None, of_target], record, shared)).await;
+            }
+        }
+        drop(self.slot);
+    }
+
     /// The connections of a client and its target; `upload` has been read from the client.
-    pub(super) fn between(downstream: TcpStream, upstream: TcpStream, upload: Vec<u8>) -> Transports<TcpStream> {
+    pub(super) fn between<D>(downstream: D, upstream: TcpStream, upload: Vec<u8>) -> Transports<D> {
         Transports {
             downstream,
             upstream,
@@ -46,46 +71,47 @@ impl PlainConnection {
             })),
         }
     }
+}
 
-    /// Passes bytes on to the end.
-    pub(super) async fn relay(mut self, shared: &Shared) {
-        let addresses = [self.peer, self.target];
-        let record = SessionRecord::begin("plain", shared.next_number(), addresses, self.started);
-        let limits = TunnelLimits::default();
-        let unlimited = RateLimit::new(limits.upload, limits.burst);
-        let meter = Meter::new(Arc::clone(&shared.plain_bytes));
-        // A side that has finished may wait for minutes of silence, and no longer: a peer could keep connections for ever
-        // of which sshd knows nothing any more.
-        let options = relay::Options::default();
-        let terms = RelayConfig {
-            limits: Both::from_fn(|_| (&unlimited).into()),
-            meter: &meter,
-            resources: &shared.resources,
-            options: &options,
-            last_look: None,
-            tunnel: None,
-            is_inspected: false,
-        };
-        let ends = [&self.transports.downstream, &self.transports.upstream].map(ends);
-        let stopping = pin!(async {
-            tokio::select! {
-                () = shared.stopping.cancelled() => {}
-                () = watch_windows(&meter, ends) => {}
-            }
-            Close {
-                by: Side::Proxy,
-                reason: CloseReason::Drained,
-            }
-        });
-        let close = relay(&mut self.transports, &terms, stopping).await;
-        drop(self.transports);
-        record.close(
-            close.reason.label(),
-            Both::from_fn(|direction| meter.bytes(direction)),
-            &shared.lines,
-        );
-        drop(self.slot);
-    }
+/// Passes bytes on to the end, and looks at the windows of those sockets.
+async fn pass_on<D: Transport>(
+    mut transports: Transports<D>,
+    ends: [Option<SocketAddrs>; 2],
+    record: SessionRecord,
+    shared: &Shared,
+) {
+    let limits = TunnelLimits::default();
+    let unlimited = RateLimit::new(limits.upload, limits.burst);
+    let meter = Meter::new(Arc::clone(&shared.plain_bytes));
+    // A side that has finished may wait for minutes of silence, and no longer: a peer could keep connections for ever
+    // of which sshd knows nothing any more.
+    let options = relay::Options::default();
+    let terms = RelayConfig {
+        limits: Both::from_fn(|_| (&unlimited).into()),
+        meter: &meter,
+        resources: &shared.resources,
+        options: &options,
+        last_look: None,
+        tunnel: None,
+        is_inspected: false,
+    };
+    let stopping = pin!(async {
+        tokio::select! {
+            () = shared.stopping.cancelled() => {}
+            () = watch_windows(&meter, ends) => {}
+        }
+        Close {
+            by: Side::Proxy,
+            reason: CloseReason::Drained,
+        }
+    });
+    let close = relay(&mut transports, &terms, stopping).await;
+    drop(transports);
+    record.close(
+        close.reason.label(),
+        Both::from_fn(|direction| meter.bytes(direction)),
+        &shared.lines,
+    );
 }
 
 /// The addresses of a connection; `None` once it is lost.

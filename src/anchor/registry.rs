@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::final_frames;
+use super::link::Link;
 use super::memory::MemoryPool;
 use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::keys::{CryptoError, Keys, Mac, Nonces, ResumeClaim, SessionId};
@@ -22,8 +22,8 @@ use crate::protocol::resume::registry::Registry;
 #[derive(Debug)]
 pub(super) struct Connection {
     /// The connection.
-    pub(super) stream: TcpStream,
-    /// The address of the client.
+    pub(super) stream: Link,
+    /// The address of the client, or of the proxy that was dialled.
     pub(super) peer: SocketAddr,
     /// When it was there, in front of the announcement: the handshake has to be over soon after.
     pub(super) accepted: Instant,

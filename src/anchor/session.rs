@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::final_frames;
+use super::link::Link;
 use super::memory::MemoryShare;
 use super::record::SessionRecord;
 use super::registry::{Resumption, SessionGuard, SessionStatus};
 use super::shared::{SHUTDOWN_TIMEOUT, Shared};
 use super::target::{Target, TargetConnection};
 use crate::base::boxed::boxed;
-use crate::net::socket;
 use crate::protocol::resume::driver::{Attachment, DetachCause, Driver, Event, HandshakeOutput, Side};
 use crate::protocol::resume::frame::Frame;
 use crate::protocol::resume::handshake::anchor_handshake::attached;
@@ -105,10 +104,10 @@ impl SessionTask {
                     self.begin_ending();
                 }
                 TaskEvent::Event(Event::Detached(unlinked)) => {
-                    if let (DetachCause::Silent, Some(link)) = (unlinked, &self.moving.link) {
+                    if let (DetachCause::Silent, Some(link)) = (unlinked, &mut self.moving.link) {
                         // A FIN would stand behind what the proxy has no room for, which would keep the tunnel's slot. All
                         // that was not acknowledged is sent again.
-                        socket::reset_on_drop(&link.stream);
+                        link.stream.reset_on_drop();
                     }
                     let now = Instant::now();
                     record.detached(now);
@@ -255,8 +254,8 @@ impl SessionTask {
         opened.close(&shared.tasks);
         shared.metrics.session_ends.count([end.label()]);
         record.close(end.label(), target.passed, &shared.lines);
-        if let Some(link) = link {
-            socket::close_gently(&link.stream).await;
+        if let Some(mut link) = link {
+            link.stream.shutdown_gracefully().await;
         }
     }
 }
@@ -265,7 +264,7 @@ impl SessionTask {
 #[derive(Debug)]
 struct SessionPoll {
     driver: Driver,
-    link: Option<Attachment<TcpStream>>,
+    link: Option<Attachment<Link>>,
     target: Target,
     window: u32,
     share: MemoryShare,

@@ -26,15 +26,9 @@ use crate::tunnel::relay::meter::Totals;
 /// The settings of an anchor: the arguments of the program.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Serve clients at this address
-    #[arg(
-        long,
-        env = "SWITCHBOARD_ANCHOR_LISTEN",
-        value_name = "ADDR",
-        value_parser = address,
-        default_value = "0.0.0.0:2222"
-    )]
-    pub listen: SocketAddr,
+    /// Serve clients at this address [default: 0.0.0.0:2222, or none with --dial]
+    #[arg(long, env = "SWITCHBOARD_ANCHOR_LISTEN", value_name = "ADDR", value_parser = address)]
+    pub listen: Option<SocketAddr>,
     /// Carry them to the SSH server at this address, or at this name, which is looked up for each connection
     #[arg(
         long,

@@ -16,11 +16,11 @@ use crate::protocol::resume::handshake::client_handshake::{self, ClientHandshake
 use crate::protocol::resume::handshake::lines::{Hello, IDENTIFICATION};
 use crate::protocol::resume::keys::{Keys, Mac, Nonce, Nonces, ResumeClaim, SessionId};
 
-const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 fn options() -> Options {
     Options {
-        listen: LOOPBACK,
+        listen: Some(LOOPBACK),
         to: TargetAddr::Address(LOOPBACK),
         admin: None,
         grace: Duration::from_secs(24 * 3600),
@@ -49,7 +49,7 @@ fn nonces() -> Nonces {
 fn connection(stream: TcpStream) -> Connection {
     Connection {
         peer: stream.peer_addr().unwrap(),
-        stream,
+        stream: Link::Socket(stream),
         accepted: Instant::now(),
     }
 }

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 pub use self::connection::Connection;
+use self::connection::MAX_STREAMS;
 use self::local_waker::LocalWaker;
 use self::payload::Payload;
 pub use self::request::Request;
@@ -104,7 +105,7 @@ async fn handshake<D: Transport>(
     let mut handshake = server::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(MAX_STREAMS * WINDOW)
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(connection.streams())
         .max_pending_accept_reset_streams(MAX_CANCELLED)
         .max_header_list_size(MAX_HEADER_BYTES)
         .max_send_buffer_size(MAX_UNSENT)
@@ -340,8 +341,6 @@ async fn end<D: Transport>(
     }
 }
 
-/// The least that RFC 9113 section 6.5.2 recommends. The caps of a client count streams as tunnels.
-const MAX_STREAMS: u32 = 100;
 /// The bytes that a client may send on a stream ahead of its target: 5 MiB/s of upload at a round trip of 50 ms.
 ///
 /// The connection has as many for every stream, as stalled tunnels would stop the others otherwise: a connection holds

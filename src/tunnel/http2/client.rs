@@ -13,11 +13,11 @@ use h2::{Ping, PingPong};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use tokio::time::{sleep, timeout};
 
-use super::connection::Connection;
+use super::connection::{Connection, MAX_STREAMS};
 use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::stream::Stream;
-use super::{MAX_HEADER_BYTES, MAX_STREAM_ERRORS, MAX_STREAMS, MAX_UNSENT, SMALL_FRAMES, WINDOW};
+use super::{MAX_HEADER_BYTES, MAX_STREAM_ERRORS, MAX_UNSENT, SMALL_FRAMES, WINDOW};
 use crate::base::authority::Authority;
 use crate::net::transport::Transport;
 

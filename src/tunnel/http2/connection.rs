@@ -33,6 +33,8 @@ struct State<D> {
     queue: WriteQueue,
     /// The client's SETTINGS that h2 has acknowledged.
     acknowledged: u32,
+    /// The streams that the peer may have open at once.
+    streams: u32,
     /// The bytes that are still read, and dropped, after the end of stream has been sent.
     discards: usize,
 }
@@ -47,6 +49,17 @@ impl<D: Transport> Connection<D> {
     /// A connection of a client, of which `early` was read already.
     pub fn new(transport: D, early: Vec<u8>) -> Self {
         Self::with_budget(transport, early, FrameBudget::of_client)
+    }
+
+    /// The same for another number of streams at once.
+    pub fn with_streams(self, streams: u32) -> Self {
+        self.0.lock().streams = streams;
+        self
+    }
+
+    /// The streams that the peer may have open at once.
+    pub(super) fn streams(&self) -> u32 {
+        self.0.lock().streams
     }
 
     /// The same of a server.
@@ -64,6 +77,7 @@ impl<D: Transport> Connection<D> {
             outgoing: Outgoing::new(credit),
             queue: WriteQueue::default(),
             acknowledged: 0,
+            streams: MAX_STREAMS,
             discards: LINGER_BYTES,
         })))
     }
@@ -202,6 +216,8 @@ impl<D: Transport> AsyncWrite for Connection<D> {
     }
 }
 
+/// The least that RFC 9113 section 6.5.2 recommends. The caps of a client count streams as tunnels.
+pub(super) const MAX_STREAMS: u32 = 100;
 /// The bytes that are queued before they are sent: enough for one system call, or TLS records, to be used well.
 const MAX_QUEUED: usize = 256 * 1024;
 /// What a client may send behind its last request and still read the end of the connection.

@@ -1,16 +1,20 @@
 //! One stream of an HTTP/2 connection as the transport of a tunnel (RFC 9113 section 8.5).
 
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use h2::{Reason, RecvStream, SendStream};
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use self::receive::{ReceiveHalf, StreamReader};
 pub(super) use self::send::stream_error;
 use self::send::{SendHalf, StreamWriter};
 use super::outgoing::Outgoing;
 use super::payload::Payload;
-use crate::net::transport::{BulkMode, Transport};
+use crate::net::transport::{BulkMode, Reader as _, Transport, Writer as _};
 
 mod receive;
 mod send;
@@ -79,6 +83,36 @@ impl Transport for Stream {
         let send = self.send.get_mut();
         send.finish(Vec::new());
         send.flushed(LINGER).await;
+    }
+}
+
+/// As the program of a session reads it.
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.split().0.poll_readable(context))?;
+        let read = self.receive.read(buffer.initialize_unfilled());
+        buffer.advance(read);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// As the program of a session writes it.
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.split().1.poll_write(context, bytes)
+    }
+
+    /// The driver of the connection flushes.
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.split().1.poll_shutdown(context)
     }
 }
 

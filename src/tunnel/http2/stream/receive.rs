@@ -57,6 +57,12 @@ impl ReceiveHalf {
         memory.get(..length).unwrap_or_default()
     }
 
+    /// Copies the next bytes, as many as there are and fit. A read of none is the end of the stream, once it is readable.
+    pub(super) fn read(&mut self, memory: &mut [u8]) -> usize {
+        self.unreleased = self.inbox.read(memory);
+        self.unreleased
+    }
+
     /// Releases the window space of the bytes that the last read returned: they have been passed on.
     fn release(&mut self) {
         if self.unreleased > 0 {

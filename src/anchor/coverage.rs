@@ -1,0 +1,343 @@
+//! Keeps a connection to each replica of the proxy, by dials to its one address.
+//!
+//! A balancer chooses the replica, so a dial may lead to one that is connected already: that connection is given up, and another dial
+//! follows after a pause.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::registration;
+use super::shared::Shared;
+use crate::base::authority::Authority;
+use crate::base::text::{chain, printable};
+use crate::daemon::readiness::{Condition, Readiness};
+use crate::protocol::registration::ReplicaList;
+use crate::uplink::attempt::{self, Opened};
+use crate::uplink::credential_cache::CachedLogin;
+use crate::uplink::dial::dialer::ProxyDialer;
+use crate::uplink::dial::head::Wanted;
+use crate::uplink::error::ClientError;
+use crate::uplink::{self};
+
+/// The connections of an anchor that dials in.
+#[derive(Debug)]
+pub(super) struct Coverage {
+    shared: Arc<Shared>,
+    uplink: uplink::Options,
+    serves: Authority,
+    readiness: Readiness,
+    state: Mutex<State>,
+    /// Notified when a connection may be missing.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The connections by their numbers.
+    connections: HashMap<u64, Replica>,
+    /// The replicas as the newest answer has told them; `None` before the first one.
+    wanted: Option<ReplicaList>,
+    dials: u64,
+    /// Not met while there is no connection.
+    unconnected: Option<Condition>,
+}
+
+/// The replica at the other end of a connection.
+#[derive(Clone, Debug)]
+struct Replica {
+    id: Box<str>,
+    is_draining: bool,
+}
+
+/// A connection in the coverage, which its drop leaves.
+#[derive(Debug)]
+pub(super) struct Registered {
+    coverage: Arc<Coverage>,
+    number: u64,
+    peer: SocketAddr,
+}
+
+/// The result of a dial.
+enum Dialled {
+    /// A replica that was missing is connected.
+    New,
+    /// The replica is connected already.
+    Surplus,
+    /// There is no connection.
+    Failed(ClientError),
+}
+
+impl Coverage {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        uplink: uplink::Options,
+        serves: Authority,
+        readiness: Readiness,
+    ) -> Arc<Self> {
+        let state = State {
+            unconnected: Some(readiness.require(CONDITION)),
+            ..State::default()
+        };
+        Arc::new(Self {
+            shared,
+            uplink,
+            serves,
+            readiness,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The name that the anchor serves.
+    pub(super) fn serves(&self) -> &Authority {
+        &self.serves
+    }
+
+    /// Keeps the connections until the anchor stops.
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut login = CachedLogin::default();
+        let mut backoff = Backoff::default();
+        let stopping = self.shared.stopping.clone();
+        let keep = async {
+            loop {
+                if !self.state.lock().is_missing() {
+                    self.changed.notified().await;
+                    continue;
+                }
+                let dialled = self.dial(&mut login).await;
+                self.shared.metrics.dials.count([dialled.label()]);
+                let pause = backoff.after(&dialled);
+                // A change of the list may need a connection sooner; a proxy that is away does not come back by it.
+                if matches!(dialled, Dialled::Surplus) {
+                    timeout(pause, self.changed.notified()).await.ok();
+                } else {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            () = keep => {}
+        }
+    }
+
+    async fn dial(self: &Arc<Self>, login: &mut CachedLogin) -> Dialled {
+        let host = self.uplink.proxy.authority();
+        let wanted = Wanted::Registration {
+            serves: &self.serves,
+            host,
+        };
+        let mut dialing = ProxyDialer::default();
+        match Box::pin(attempt::open(&self.uplink, &wanted, login, &mut dialing)).await {
+            Ok(opened) => {
+                login.succeeded();
+                self.enter(opened)
+            }
+            Err(error) => Dialled::Failed(error),
+        }
+    }
+
+    /// Takes a connection in, unless its replica has one.
+    fn enter(self: &Arc<Self>, mut opened: Opened) -> Dialled {
+        let Some((id, list)) = opened.agreement.replicas.take() else {
+            return Dialled::Failed(ClientError::NoAnchors);
+        };
+        let mut state = self.state.lock();
+        state.wanted = Some(list);
+        if state.covers(&id) {
+            return Dialled::Surplus;
+        }
+        state.dials += 1;
+        let number = state.dials;
+        let replica = Replica {
+            id: id.clone(),
+            is_draining: false,
+        };
+        state.connections.insert(number, replica);
+        state.unconnected = None;
+        let (connected, wanted) = state.count();
+        drop(state);
+        info!(replica = %id, serves = %self.serves, "registered: connected to {connected} of {wanted} replicas");
+        self.gauge();
+        let registered = Registered {
+            coverage: Arc::clone(self),
+            number,
+            peer: opened.peer.unwrap_or(registration::UNKNOWN),
+        };
+        let coverage = Arc::clone(self);
+        self.shared
+            .tasks
+            .spawn(async move { registration::serve(opened, registered, &coverage).await });
+        Dialled::New
+    }
+
+    /// The proxy has told another list of replicas.
+    pub(super) fn told(&self, list: ReplicaList) {
+        self.state.lock().wanted = Some(list);
+        self.gauge();
+        self.changed.notify_one();
+    }
+
+    fn gauge(&self) {
+        let (connected, wanted) = self.state.lock().count();
+        let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.shared.metrics.replicas.set(as_gauge(connected));
+        self.shared.metrics.replicas_wanted.set(as_gauge(wanted));
+    }
+}
+
+impl State {
+    /// Returns whether a replica has a connection that counts.
+    fn covers(&self, id: &str) -> bool {
+        let mut counted = self.connections.values().filter(|replica| !replica.is_draining);
+        counted.any(|replica| &*replica.id == id)
+    }
+
+    /// Returns the number of connections that count, and of replicas.
+    fn count(&self) -> (usize, usize) {
+        let connected = self.connections.values().filter(|replica| !replica.is_draining).count();
+        (connected, self.wanted.as_ref().map_or(1, ReplicaList::len))
+    }
+
+    /// Returns whether a replica has no connection, and there may be another one.
+    fn is_missing(&self) -> bool {
+        if self.connections.len() >= MAX_CONNECTIONS {
+            return false;
+        }
+        match &self.wanted {
+            None => true,
+            Some(ReplicaList::Count(_)) => self.count().0 < self.count().1,
+            Some(ReplicaList::Ids(ids)) => ids.iter().any(|id| !self.covers(id)),
+        }
+    }
+}
+
+impl Registered {
+    /// The address of the proxy.
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The replica drains: another connection is needed in place of this one.
+    pub(super) fn draining(&self) {
+        if let Some(replica) = self.coverage.state.lock().connections.get_mut(&self.number) {
+            replica.is_draining = true;
+        }
+        self.coverage.gauge();
+        self.coverage.changed.notify_one();
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let coverage = &self.coverage;
+        let mut state = coverage.state.lock();
+        let gone = state.connections.remove(&self.number);
+        let (connected, wanted) = state.count();
+        if connected == 0 && state.unconnected.is_none() {
+            state.unconnected = Some(coverage.readiness.require(CONDITION));
+        }
+        drop(state);
+        if let Some(replica) = gone {
+            info!(replica = %replica.id, "the connection has ended: connected to {connected} of {wanted} replicas");
+        }
+        coverage.gauge();
+        coverage.changed.notify_one();
+    }
+}
+
+impl Dialled {
+    /// Returns the value of a label.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::New => "registered",
+            Self::Surplus => "surplus",
+            Self::Failed(ClientError::Refused(_)) => "refused",
+            Self::Failed(ClientError::NoAnchors) => "no_anchors",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+/// The results of a dial that the metrics know from the beginning.
+pub(super) const RESULTS: [&str; 5] = ["registered", "surplus", "refused", "no_anchors", "failed"];
+
+/// The pauses between dials, and what the log has told of them.
+#[derive(Debug, Default)]
+struct Backoff {
+    failures: u32,
+    surplus: u32,
+    told: String,
+}
+
+impl Backoff {
+    /// Returns the pause after a dial, and logs a failure that is another than before.
+    fn after(&mut self, dialled: &Dialled) -> Duration {
+        let error = match dialled {
+            Dialled::New => {
+                *self = Self::default();
+                return Duration::ZERO;
+            }
+            Dialled::Surplus => {
+                self.failures = 0;
+                self.surplus += 1;
+                return jittered(growing(self.surplus, MAX_SURPLUS_PAUSE));
+            }
+            Dialled::Failed(error) => error,
+        };
+        self.failures += 1;
+        let sentence = chain(error);
+        if sentence != self.told {
+            warn!("cannot register: {}", printable(&sentence, MAX_CHARS));
+            self.told = sentence;
+        }
+        let pause = match error {
+            ClientError::NoAnchors => UNKNOWN_PAUSE,
+            ClientError::Refused(refusal) if (400..500).contains(&refusal.status) => MAX_PAUSE,
+            ClientError::Refused(refusal) => refusal
+                .retry_after
+                .unwrap_or_default()
+                .clamp(growing(self.failures, MAX_PAUSE), UNKNOWN_PAUSE),
+            _ => growing(self.failures, MAX_PAUSE),
+        };
+        jittered(pause)
+    }
+}
+
+fn growing(times: u32, max: Duration) -> Duration {
+    (FIRST_PAUSE * 2_u32.saturating_pow(times.min(MAX_DOUBLINGS) - 1)).min(max)
+}
+
+/// Between a half and the whole of a pause, so that anchors that lost a replica together do not dial together.
+fn jittered(pause: Duration) -> Duration {
+    // The standard library's only source of random numbers.
+    let random = RandomState::new().hash_one(0) % 1024;
+    pause / 2 + pause / 2 * u32::try_from(random).unwrap_or_default() / 1024
+}
+
+/// The connections at most.
+const MAX_CONNECTIONS: usize = 16;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const MAX_DOUBLINGS: u32 = 16;
+/// Between dials that fail.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// Between dials that lead to replicas that are connected: a balancer may send this host to no other.
+const MAX_SURPLUS_PAUSE: Duration = Duration::from_secs(60);
+/// Where the proxy takes no anchors.
+const UNKNOWN_PAUSE: Duration = Duration::from_secs(60);
+/// Characters of a failure in the log.
+const MAX_CHARS: usize = 400;
+/// The condition of `/readyz`.
+const CONDITION: &str = "proxy";

@@ -1,0 +1,120 @@
+//! The connection to a proxy that was dialled, as the transport of HTTP/2.
+
+use std::future::{Future, pending};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf, split};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::net::transport::{BulkMode, Reader, Transport, Writer};
+use crate::uplink::dial::io::BoxedIo;
+
+/// The connection. It carries frames, never a tunnel's bytes as they are, so nothing waits for its readiness.
+pub(super) struct Dialled {
+    reader: DialledReader,
+    writer: DialledWriter,
+}
+
+/// The reader.
+pub(super) struct DialledReader {
+    half: ReadHalf<BoxedIo>,
+    heard: Heard,
+}
+
+/// The writer.
+pub(super) struct DialledWriter(WriteHalf<BoxedIo>);
+
+/// When the proxy was heard last.
+#[derive(Clone, Debug)]
+pub(super) struct Heard(Arc<Mutex<Instant>>);
+
+impl Dialled {
+    pub(super) fn new(stream: BoxedIo) -> (Self, Heard) {
+        let heard = Heard(Arc::new(Mutex::new(Instant::now())));
+        let (half, writer) = split(stream);
+        let reader = DialledReader {
+            half,
+            heard: heard.clone(),
+        };
+        let writer = DialledWriter(writer);
+        (Self { reader, writer }, heard)
+    }
+}
+
+impl Heard {
+    /// Completes when the proxy, which sends a PING each 5 s, has not been heard for three of them.
+    pub(super) async fn silence(&self) {
+        loop {
+            let until = *self.0.lock() + MAX_SILENCE;
+            if until <= Instant::now() {
+                return;
+            }
+            sleep_until(until).await;
+        }
+    }
+}
+
+impl Transport for Dialled {
+    const BULK: BulkMode = BulkMode::Chunks;
+
+    type Reader<'a> = &'a mut DialledReader;
+    type Writer<'a> = &'a mut DialledWriter;
+
+    fn split(&mut self) -> (&mut DialledReader, &mut DialledWriter) {
+        (&mut self.reader, &mut self.writer)
+    }
+
+    /// Does nothing: a connection of HTTP/2 ends by its GOAWAY.
+    fn reset_on_drop(&mut self) {}
+
+    async fn abort(&mut self) {}
+
+    async fn shutdown_gracefully(&mut self) {
+        timeout(CLOSE_TIMEOUT, self.writer.0.shutdown()).await.ok();
+    }
+}
+
+impl Reader for &mut DialledReader {
+    fn poll_readable(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
+        let mut into = ReadBuf::new(buffer);
+        ready!(Pin::new(&mut self.half).poll_read(context, &mut into))?;
+        let read = into.filled().len();
+        *self.heard.0.lock() = Instant::now();
+        Poll::Ready(Ok(buffer.get(..read).unwrap_or_default()))
+    }
+
+    fn failed(&mut self) -> impl Future<Output = io::Error> + Send {
+        pending()
+    }
+
+    fn ended(&mut self) -> impl Future<Output = io::Result<()>> + Send {
+        pending()
+    }
+}
+
+impl Writer for &mut DialledWriter {
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}
+
+/// A path that is dead is found in this time.
+const MAX_SILENCE: Duration = Duration::from_secs(15);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

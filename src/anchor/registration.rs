@@ -1,0 +1,99 @@
+//! One connection to a replica of the proxy, which asks for streams on it: the tunnels of clients.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::{Method, Response, StatusCode};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::coverage::{Coverage, Registered};
+use super::dialled::Dialled;
+use super::handshake;
+use super::link::Link;
+use super::registry::Connection;
+use super::shared::Shared;
+use crate::protocol::registration::{DRAINING_PATH, REPLICAS_FIELD, REPLICAS_PATH};
+use crate::tunnel::drain::DrainController;
+use crate::tunnel::http2::{self, GoAway, Request, WaitFor};
+use crate::tunnel::outcome::RefusalReason;
+use crate::uplink::attempt::Opened;
+
+/// Serves the streams of a connection to its end.
+pub(super) async fn serve(opened: Opened, registered: Registered, coverage: &Coverage) {
+    let shared = coverage.shared();
+    let (transport, heard) = Dialled::new(opened.stream);
+    let connection = http2::Connection::new(transport, opened.agreement.early).with_streams(MAX_STREAMS);
+    // The anchor's end comes by a GOAWAY, as that of a client certificate does at the proxy.
+    let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
+    let go_away = GoAway {
+        drain: &drain,
+        connection_id: 0,
+        lapsed: &leaving,
+    };
+    let overdue = |_: WaitFor| std::future::pending::<RefusalReason>();
+    let answer = |request| answer(request, &registered, coverage, shared);
+    let served = http2::serve(connection, overdue, go_away, answer);
+    tokio::pin!(served);
+    tokio::select! {
+        _ = &mut served => return,
+        () = heard.silence() => return,
+        () = shared.stopping.cancelled() => {}
+    }
+    leaving.notify_one();
+    // No longer than h2 waits for the peer behind its GOAWAY.
+    served.await.ok();
+}
+
+/// Answers one request of the proxy: a tunnel, or what it tells.
+async fn answer(request: Request, registered: &Registered, coverage: &Coverage, shared: &Arc<Shared>) {
+    let uri = &request.head.uri;
+    let is_own = uri.authority().is_some_and(|authority| {
+        let parsed = authority.as_str().parse();
+        parsed.is_ok_and(|asked: crate::base::authority::Authority| asked == *coverage.serves())
+    });
+    let status = match (&request.head.method, uri.path()) {
+        _ if !is_own => {
+            shared.metrics.misdirected.inc();
+            StatusCode::MISDIRECTED_REQUEST
+        }
+        (&Method::CONNECT, _) => {
+            if let Ok(stream) = request.answer(Response::new(())) {
+                let connection = Connection {
+                    stream: Link::Stream(Box::new(stream)),
+                    peer: registered.peer(),
+                    accepted: Instant::now(),
+                };
+                handshake::serve(connection, Arc::clone(shared)).await;
+            }
+            return;
+        }
+        (&Method::POST, REPLICAS_PATH) => {
+            let list = request.head.headers.get(REPLICAS_FIELD);
+            let list = list.and_then(|list| list.to_str().ok()?.parse().ok());
+            match list {
+                Some(list) => {
+                    coverage.told(list);
+                    StatusCode::OK
+                }
+                None => StatusCode::BAD_REQUEST,
+            }
+        }
+        (&Method::POST, DRAINING_PATH) => {
+            registered.draining();
+            StatusCode::OK
+        }
+        _ => StatusCode::METHOD_NOT_ALLOWED,
+    };
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    if let Ok(stream) = request.answer(response) {
+        drop(stream.finished_with(Vec::new()));
+    }
+}
+
+/// The streams of one connection at once: as many as an anchor has sessions and plain clients by default.
+const MAX_STREAMS: u32 = 2000;
+
+/// The address of a proxy that is reached through another one.
+pub(super) const UNKNOWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
