@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use self::coverage::Coverage;
+use self::dial_in::Coverage;
 use self::link::Link;
 use self::metrics::Metrics;
 use self::record::AccessLineLimit;
@@ -40,18 +40,14 @@ use crate::tunnel::limits::unfinished::UnfinishedSet;
 use crate::tunnel::relay::Resources;
 use crate::uplink;
 
-mod coverage;
 mod dial;
-mod dialled;
-mod final_frames;
+mod dial_in;
 mod handshake;
-mod key_exchange;
 mod link;
 mod memory;
 pub mod metrics;
 mod plain;
 mod record;
-mod registration;
 mod registry;
 mod session;
 mod shared;
@@ -156,7 +152,7 @@ impl Anchor {
             info!("public port {address}");
         }
         if let Some(coverage) = self.coverage {
-            tokio::spawn(coverage.run());
+            tokio::spawn(dial_in::run(coverage));
         }
         // A name without an address is said at once. It may have one later.
         let dialler = Arc::clone(&shared.dialler);
@@ -223,7 +219,9 @@ fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Log
     }
     let metrics = Metrics::new()?;
     handshake::results().for_each(|result| metrics.handshakes.zero([result]));
-    coverage::RESULTS.iter().for_each(|result| metrics.dials.zero([result]));
+    dial_in::RESULTS
+        .iter()
+        .for_each(|result| metrics.dial_in.dials.zero([result]));
     EndReason::known().for_each(|end| metrics.session_ends.zero([end.label()]));
     metrics
         .memory_limit

@@ -38,7 +38,7 @@ pub(crate) fn run() -> ExitCode {
         #[cfg(feature = "server")]
         Task::Server(task) => server::run(*task),
         #[cfg(feature = "anchor")]
-        Task::Anchor(options) => anchor::anchor(options, given()),
+        Task::Anchor(options) => anchor::anchor(*options, given()),
         Task::Connect(options) => connect::connect(*options, given()),
         #[cfg(not(feature = "server"))]
         Task::Check(options) => client_check::check(options),
@@ -82,7 +82,7 @@ enum Task {
     /// Keep sessions beside an SSH server, for clients that resume them on another connection, until SIGTERM or SIGINT
     #[cfg(feature = "anchor")]
     #[command(after_help = anchor::ANCHOR_EXITS)]
-    Anchor(anchor::Anchor),
+    Anchor(Box<anchor::Anchor>),
     /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Box<Connect>),

@@ -10,7 +10,6 @@ use tokio::sync::mpsc::error::SendError;
 use tokio::time::{Instant, timeout_at};
 
 use super::dial::{TargetDial, silence};
-use super::final_frames;
 use super::plain::PlainConnection;
 use super::registry::{Connection, Resumption};
 use super::session::SessionTask;
@@ -260,7 +259,7 @@ impl Handshake<'_> {
             Frame::End(end).encode(&mut bytes);
         }
         bytes.extend_from_slice(&rest);
-        final_frames::send_and_close(self.connection.stream, &bytes, RESPONSE_TIMEOUT).await;
+        self.connection.stream.send_and_close(&bytes, RESPONSE_TIMEOUT).await;
         HandshakeFailure::Ended(end)
     }
 }

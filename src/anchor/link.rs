@@ -3,9 +3,11 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::net::socket;
 use crate::net::transport::Transport;
@@ -34,6 +36,14 @@ impl Link {
         match self {
             Self::Socket(socket) => socket::close_gently(socket).await,
             Self::Stream(stream) => stream.shutdown_gracefully().await,
+        }
+    }
+
+    /// Writes the last bytes within that time, and closes the connection so that they arrive.
+    pub(super) async fn send_and_close(mut self, bytes: &[u8], max: Duration) {
+        let written = timeout(max, self.write_all(bytes)).await;
+        if matches!(written, Ok(Ok(()))) {
+            self.shutdown_gracefully().await;
         }
     }
 

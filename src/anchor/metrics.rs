@@ -27,14 +27,8 @@ pub struct Metrics {
     pub memory: IntGauge,
     /// The most bytes that sessions are to keep.
     pub memory_limit: IntGauge,
-    /// Replicas of the proxy that are connected, of an anchor that dials in.
-    pub replicas: IntGauge,
-    /// Replicas that have to be.
-    pub replicas_wanted: IntGauge,
-    /// Dials to the proxy, by result.
-    pub dials: Counters<1>,
-    /// Streams that the proxy has asked for by another name.
-    pub misdirected: IntCounter,
+    /// Those of an anchor that dials in.
+    pub dial_in: DialInMetrics,
     /// Pauses of the listener.
     pub accept_paused: IntCounter,
     /// Access lines that were left out.
@@ -42,6 +36,47 @@ pub struct Metrics {
     /// Log lines dropped.
     pub log_lines_dropped: IntCounter,
     registry: Registry,
+}
+
+/// The metrics of an anchor that dials in.
+#[derive(Clone, Debug)]
+pub struct DialInMetrics {
+    /// Replicas of the proxy that are connected.
+    pub replicas: IntGauge,
+    /// Replicas that have to be.
+    pub replicas_wanted: IntGauge,
+    /// Dials to the proxy, by result.
+    pub dials: Counters<1>,
+    /// Streams that the proxy has asked for by another name.
+    pub misdirected: IntCounter,
+}
+
+impl DialInMetrics {
+    fn new(registry: &Registry) -> Result<Self> {
+        Ok(Self {
+            replicas: gauge(
+                registry,
+                "switchboard_anchor_replicas",
+                "Replicas of the proxy that are connected, of an anchor that dials in.",
+            )?,
+            replicas_wanted: gauge(
+                registry,
+                "switchboard_anchor_replicas_wanted",
+                "Replicas of the proxy that an anchor that dials in has to be connected to.",
+            )?,
+            dials: counters(
+                registry,
+                "switchboard_anchor_dials_total",
+                "Dials of the anchor to the proxy, by result.",
+                &["result"],
+            )?,
+            misdirected: counter(
+                registry,
+                "switchboard_anchor_misdirected_total",
+                "Streams that the proxy has asked for by another name than the anchor serves.",
+            )?,
+        })
+    }
 }
 
 /// The bytes of all sessions.
@@ -80,27 +115,7 @@ impl Metrics {
                 &["direction", "kind"],
             )?,
             attachments: counter(registry, "switchboard_anchor_attachments_total", attachments)?,
-            replicas: gauge(
-                registry,
-                "switchboard_anchor_replicas",
-                "Replicas of the proxy that are connected, of an anchor that dials in.",
-            )?,
-            replicas_wanted: gauge(
-                registry,
-                "switchboard_anchor_replicas_wanted",
-                "Replicas of the proxy that an anchor that dials in has to be connected to.",
-            )?,
-            dials: counters(
-                registry,
-                "switchboard_anchor_dials_total",
-                "Dials of the anchor to the proxy, by result.",
-                &["result"],
-            )?,
-            misdirected: counter(
-                registry,
-                "switchboard_anchor_misdirected_total",
-                "Streams that the proxy has asked for by another name than the anchor serves.",
-            )?,
+            dial_in: DialInMetrics::new(registry)?,
             handshakes_in_progress: gauge(
                 registry,
                 "switchboard_anchor_handshakes_in_progress",

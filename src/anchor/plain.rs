@@ -50,7 +50,13 @@ impl PlainConnection {
         match self.client {
             Link::Socket(socket) => {
                 let watched = [ends(&socket), of_target];
-                pass_on(Self::between(socket, self.target, self.early), watched, record, shared).await;
+                boxed(pass_on(
+                    Self::between(socket, self.target, self.early),
+                    watched,
+                    record,
+                    shared,
+                ))
+                .await;
             }
             Link::Stream(stream) => {
                 let transports = Self::between(*stream, self.target, self.early);

@@ -10,7 +10,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::final_frames;
 use super::link::Link;
 use super::memory::MemoryPool;
 use crate::protocol::resume::frame::Frame;
@@ -48,7 +47,10 @@ impl Resumption {
     /// Says that the session has ended while the connection was on its way to it, and closes the connection.
     pub(super) async fn refuse(mut self) {
         Frame::End(EndReason::NoSuchSession).encode(&mut self.before);
-        final_frames::send_and_close(self.connection.stream, &self.before, REFUSAL_TIMEOUT).await;
+        self.connection
+            .stream
+            .send_and_close(&self.before, REFUSAL_TIMEOUT)
+            .await;
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::final_frames;
 use super::link::Link;
 use super::memory::MemoryShare;
 use super::record::SessionRecord;
@@ -212,7 +211,7 @@ impl SessionTask {
             return;
         };
         Frame::Going(DetachReason::Displaced).encode(&mut rest);
-        let last_words = async move { final_frames::send_and_close(link.stream, &rest, DETACH_TIMEOUT).await };
+        let last_words = async move { link.stream.send_and_close(&rest, DETACH_TIMEOUT).await };
         let task = self.shared.tasks.spawn(last_words);
         self.displaced = Some(AbortOnDropHandle::new(task));
     }

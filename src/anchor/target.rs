@@ -8,10 +8,12 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::key_exchange::KeyExchange;
+use self::key_exchange::KeyExchange;
 use super::metrics::SessionBytes;
 use crate::net::socket;
 use crate::tunnel::direction::Both;
+
+mod key_exchange;
 
 /// The connection to the target, as the handshake has made it.
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::builder::FalseyValueParser;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 use switchboard::anchor;
 use switchboard::base::authority::Authority;
@@ -79,7 +81,14 @@ impl DialIn {
     /// The connection to the proxy, and the name that is served; `None` for an anchor that listens only.
     fn options(self, given: ArgMatches) -> anyhow::Result<Option<(uplink::Options, Authority)>> {
         let Some((proxy, serves)) = self.dial.zip(self.serve) else {
-            return Ok(None);
+            let is_typed = |name: &&&str| given.value_source(name) == Some(ValueSource::CommandLine);
+            return match OF_THE_CONNECTION.iter().find(is_typed) {
+                Some(name) => {
+                    let message = format!("--{} is for an anchor with --dial", name.replace('_', "-"));
+                    Err(clap::Error::raw(ErrorKind::ArgumentConflict, message).into())
+                }
+                None => Ok(None),
+            };
         };
         let settings = ProxySettings {
             proxy: Some(proxy),
@@ -96,9 +105,28 @@ impl DialIn {
             ..ProxySettings::default()
         };
         let options = ClientFlags { settings, given }.options(serves.to_string())?;
+        if uplink::is_in_clear(&options.uplink) {
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, IN_CLEAR).into());
+        }
         Ok(Some((options.uplink, serves)))
     }
 }
+
+/// The settings of the connection to the proxy.
+const OF_THE_CONNECTION: [&str; 10] = [
+    "ca",
+    "cert",
+    "key",
+    "server_name",
+    "no_env_proxy",
+    "token_file",
+    "token_command",
+    "kubeconfig",
+    "context",
+    "allow_cleartext",
+];
+const IN_CLEAR: &str = "each host on the way to an http:// proxy can read and use a credential: use https://, or --allow-cleartext \
+                        where the way is encrypted otherwise";
 
 /// Serves until a signal.
 pub(crate) fn anchor(arguments: Anchor, given: ArgMatches) -> anyhow::Result<ExitCode> {

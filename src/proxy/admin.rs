@@ -94,7 +94,7 @@ fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
         metrics.pipes_in_use.set(as_gauge(shared.resources.pipes_in_use()));
         metrics.relay_splices(shared.resources.splices());
         metrics.tunnels_resumable.set(as_gauge(shared.drain.resumable()));
-        metrics.anchors.set(as_gauge(shared.anchors.len()));
+        metrics.anchors.set(as_gauge(shared.anchors.count()));
         metrics.anchor_streams.set(shared.anchors.tunnels().into());
         metrics.connections_unfinished.set(as_gauge(shared.unfinished.len()));
         metrics.allowlist_targets.set(as_gauge(shared.allowlist.targets()));

@@ -159,7 +159,7 @@ impl Anchors {
     }
 
     /// Returns the number of all anchors.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.registered.lock().values().map(Vec::len).sum()
     }
 

@@ -225,7 +225,8 @@ fn begin<'a, D: Transport + 'a>(
             };
             Answered::Tunnel(Tunnel::new(pending, connected, downstream, early))
         }
-        Reached::Anchor(upstream, tunnel) => {
+        Reached::Anchor(reached) => {
+            let (upstream, tunnel) = *reached;
             context.anchor = Some(tunnel);
             let connected = ConnectedTarget {
                 target,
@@ -244,7 +245,7 @@ enum Reached {
     /// A socket that is connected to the target.
     Address(TcpStream),
     /// A stream of an anchor.
-    Anchor(http2::Stream, AnchorTunnel),
+    Anchor(Box<(http2::Stream, AnchorTunnel)>),
 }
 
 /// Authorizes the request, takes its slots, and dials its target.
@@ -351,7 +352,7 @@ async fn ask_anchor(
     };
     record.dialled(start.elapsed(), &Endpoints::default(), result.as_ref());
     match (result, tunnel) {
-        (Ok(upstream), Some(tunnel)) => Ok(Reached::Anchor(upstream.stream, tunnel)),
+        (Ok(upstream), Some(tunnel)) => Ok(Reached::Anchor(Box::new((upstream.stream, tunnel)))),
         (Err(error), _) => Err(error.reason),
         (Ok(_), None) => Err(RefusalReason::Internal),
     }

@@ -1,4 +1,4 @@
-//! One request to the proxy with the credentials that there are, and a second one with fresh credentials behind a 407.
+//! One request to the proxy with the credentials that there are, and a second one with fresh credentials after a 407.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -37,7 +37,7 @@ pub(crate) async fn open(
 ) -> Result<Opened, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
-    if may_not_be_clear(options) && (options.forward.is_some() || !is_local(options.proxy.host())) {
+    if is_in_clear(options) {
         return Err(ClientError::Cleartext);
     }
     let credentials = Box::pin(login.credentials(source)).await.map_err(no_login)?;
@@ -111,6 +111,11 @@ async fn request(
         peer: route.peer,
         agreement,
     })
+}
+
+/// Returns whether the settings lead a credential out of this host in clear, and do not allow it.
+pub fn is_in_clear(options: &Options) -> bool {
+    may_not_be_clear(options) && (options.forward.is_some() || !is_local(options.proxy.host()))
 }
 
 /// Returns whether a credential would be sent in clear although `--allow-cleartext` is not given; a proxy on this host may get

@@ -53,7 +53,10 @@ impl<D: Transport> Connection<D> {
 
     /// The same for another number of streams at once.
     pub fn with_streams(self, streams: u32) -> Self {
-        self.0.lock().streams = streams;
+        let mut state = self.0.lock();
+        state.streams = streams;
+        state.budget.allow_streams(streams);
+        drop(state);
         self
     }
 

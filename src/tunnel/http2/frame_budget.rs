@@ -19,6 +19,8 @@ pub(super) struct FrameBudget {
     /// The bytes of the preface, or of the current frame's payload, that have not been received yet.
     skip: usize,
     balance: u32,
+    /// The most credit.
+    max: u32,
     /// The time up to which credit has been added.
     counted_to: Instant,
     earned: Credit,
@@ -60,11 +62,18 @@ impl FrameBudget {
             head: Vec::with_capacity(HEAD),
             skip: 0,
             balance: MAX_CREDIT,
+            max: MAX_CREDIT,
             counted_to: Instant::now(),
             earned,
             exhausted: false,
             settings: 0,
         }
+    }
+
+    /// Lets so many streams be opened and reset at once.
+    pub(super) fn allow_streams(&mut self, streams: u32) {
+        self.max = streams.saturating_mul(PER_STREAM).max(MAX_CREDIT);
+        self.balance = self.max;
     }
 
     /// Charges the frames that begin in the next bytes of the peer. False once the budget is exhausted.
@@ -107,7 +116,7 @@ impl FrameBudget {
         self.counted_to += PER_CREDIT * by_time;
         let by_data = self.earned.0.swap(0, Ordering::Relaxed);
         let earned = by_time.saturating_add(by_data);
-        self.balance = self.balance.saturating_add(earned).min(MAX_CREDIT);
+        self.balance = self.balance.saturating_add(earned).min(self.max);
     }
 }
 
@@ -139,6 +148,8 @@ const PADDED: u8 = 8;
 const MAX_PADDING: usize = 256;
 /// The credit of a new connection, the most that it can have, and what one write earns at most.
 const MAX_CREDIT: u32 = 1000;
+/// The credit to open a stream and to reset it.
+const PER_STREAM: u32 = 10;
 /// The time for one credit.
 const PER_CREDIT: Duration = Duration::from_millis(5);
 /// The credit for DATA, whatever its length: a WINDOW_UPDATE for the stream and one for the connection, which simple

@@ -79,6 +79,40 @@ fn allowed_clients_without_client_certificates_are_a_fault_beside_all_others() {
 }
 
 #[test]
+fn a_target_is_dialled_or_dials_in() {
+    for (target, expected) in [
+        (
+            "name: a:1, dials_in: {users: [x]}, addresses: [1.1.1.1:1]",
+            ".addresses: a target that dials in has no address: remove this, or `dials_in`",
+        ),
+        (
+            "name: a:1, dials_in: {users: [x]}, send_proxy_protocol: v1",
+            ".send_proxy_protocol: has no effect on a target that dials in",
+        ),
+        (
+            "name: a:1, dials_in: {users: []}",
+            ".dials_in.users: at least one name is needed",
+        ),
+        (
+            "name: a:1, dials_in: {}",
+            ".dials_in: `users` or `groups` is needed: who may serve the target",
+        ),
+    ] {
+        let text = format!("allowlist:\n  static:\n    - {{{target}}}\naccess: {{users: {{file: /dev/null}}}}\n");
+        assert_eq!(
+            faults(&text),
+            format!("line 3: allowlist.static[0]{expected}"),
+            "{target}"
+        );
+    }
+    let unproved = "allowlist: {static: [{name: a:1, dials_in: {users: [x]}}]}\n";
+    assert_eq!(
+        faults(unproved),
+        "line 1: access: no anchor can prove its user: it needs `kubernetes`, `oidc`, `users` or `tickets`"
+    );
+}
+
+#[test]
 fn each_fault_of_a_static_target_is_reported() {
     for (target, expected) in [
         ("addresses: [1.1.1.1:1]", ": `name` is missing"),
@@ -112,22 +146,6 @@ fn each_fault_of_a_static_target_is_reported() {
             "name: a:1, addresses: [1.1.1.1:1], rate: 1",
             ".rate: unknown key; known here: name, addresses, dials_in, limits, ssh_only, send_proxy_protocol, allowed_clients, \
              allowed_users, allowed_groups",
-        ),
-        (
-            "name: a:1, dials_in: {users: [x]}, addresses: [1.1.1.1:1]",
-            ".addresses: a target that dials in has no address: remove this, or `dials_in`",
-        ),
-        (
-            "name: a:1, dials_in: {users: [x]}, send_proxy_protocol: v1",
-            ".send_proxy_protocol: has no effect on a target that dials in",
-        ),
-        (
-            "name: a:1, dials_in: {users: []}",
-            ".dials_in.users: at least one name is needed",
-        ),
-        (
-            "name: a:1, dials_in: {}",
-            ".dials_in: `users` or `groups` is needed: who may serve the target",
         ),
         (
             "name: a:1, addresses: [1.1.1.1:1], send_proxy_protocol: yes",

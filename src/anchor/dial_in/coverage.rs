@@ -5,31 +5,29 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::registration;
-use super::shared::Shared;
+use crate::anchor::shared::Shared;
 use crate::base::authority::Authority;
 use crate::base::text::{chain, printable};
 use crate::daemon::readiness::{Condition, Readiness};
 use crate::protocol::registration::ReplicaList;
+use crate::uplink;
 use crate::uplink::attempt::{self, Opened};
 use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::dial::head::Wanted;
 use crate::uplink::error::ClientError;
-use crate::uplink::{self};
 
 /// The connections of an anchor that dials in.
 #[derive(Debug)]
-pub(super) struct Coverage {
+pub(in crate::anchor) struct Coverage {
     shared: Arc<Shared>,
     uplink: uplink::Options,
     serves: Authority,
@@ -66,9 +64,9 @@ pub(super) struct Registered {
 }
 
 /// The result of a dial.
-enum Dialled {
+pub(super) enum Dialled {
     /// A replica that was missing is connected.
-    New,
+    New(Box<(Opened, Registered)>),
     /// The replica is connected already.
     Surplus,
     /// There is no connection.
@@ -76,7 +74,7 @@ enum Dialled {
 }
 
 impl Coverage {
-    pub(super) fn new(
+    pub(in crate::anchor) fn new(
         shared: Arc<Shared>,
         uplink: uplink::Options,
         serves: Authority,
@@ -105,35 +103,20 @@ impl Coverage {
         &self.serves
     }
 
-    /// Keeps the connections until the anchor stops.
-    pub(super) async fn run(self: Arc<Self>) {
-        let mut login = CachedLogin::default();
-        let mut backoff = Backoff::default();
-        let stopping = self.shared.stopping.clone();
-        let keep = async {
-            loop {
-                if !self.state.lock().is_missing() {
-                    self.changed.notified().await;
-                    continue;
-                }
-                let dialled = self.dial(&mut login).await;
-                self.shared.metrics.dials.count([dialled.label()]);
-                let pause = backoff.after(&dialled);
-                // A change of the list may need a connection sooner; a proxy that is away does not come back by it.
-                if matches!(dialled, Dialled::Surplus) {
-                    timeout(pause, self.changed.notified()).await.ok();
-                } else {
-                    tokio::time::sleep(pause).await;
-                }
-            }
-        };
-        tokio::select! {
-            () = stopping.cancelled() => {}
-            () = keep => {}
+    /// Completes when a replica has no connection.
+    pub(super) async fn missing(&self) {
+        while !self.state.lock().is_missing() {
+            self.changed.notified().await;
         }
     }
 
-    async fn dial(self: &Arc<Self>, login: &mut CachedLogin) -> Dialled {
+    /// Completes when the list, or a connection, has changed.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Dials the proxy once.
+    pub(super) async fn dial(self: &Arc<Self>, login: &mut CachedLogin) -> Dialled {
         let host = self.uplink.proxy.authority();
         let wanted = Wanted::Registration {
             serves: &self.serves,
@@ -174,13 +157,9 @@ impl Coverage {
         let registered = Registered {
             coverage: Arc::clone(self),
             number,
-            peer: opened.peer.unwrap_or(registration::UNKNOWN),
+            peer: opened.peer.unwrap_or(UNKNOWN),
         };
-        let coverage = Arc::clone(self);
-        self.shared
-            .tasks
-            .spawn(async move { registration::serve(opened, registered, &coverage).await });
-        Dialled::New
+        Dialled::New(Box::new((opened, registered)))
     }
 
     /// The proxy has told another list of replicas.
@@ -193,8 +172,8 @@ impl Coverage {
     fn gauge(&self) {
         let (connected, wanted) = self.state.lock().count();
         let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.shared.metrics.replicas.set(as_gauge(connected));
-        self.shared.metrics.replicas_wanted.set(as_gauge(wanted));
+        self.shared.metrics.dial_in.replicas.set(as_gauge(connected));
+        self.shared.metrics.dial_in.replicas_wanted.set(as_gauge(wanted));
     }
 }
 
@@ -213,7 +192,7 @@ impl State {
 
     /// Returns whether a replica has no connection, and there may be another one.
     fn is_missing(&self) -> bool {
-        if self.connections.len() >= MAX_CONNECTIONS {
+        if self.count().0 >= MAX_CONNECTIONS {
             return false;
         }
         match &self.wanted {
@@ -260,9 +239,9 @@ impl Drop for Registered {
 
 impl Dialled {
     /// Returns the value of a label.
-    fn label(&self) -> &'static str {
+    pub(super) fn label(&self) -> &'static str {
         match self {
-            Self::New => "registered",
+            Self::New(_) => "registered",
             Self::Surplus => "surplus",
             Self::Failed(ClientError::Refused(_)) => "refused",
             Self::Failed(ClientError::NoAnchors) => "no_anchors",
@@ -272,11 +251,11 @@ impl Dialled {
 }
 
 /// The results of a dial that the metrics know from the beginning.
-pub(super) const RESULTS: [&str; 5] = ["registered", "surplus", "refused", "no_anchors", "failed"];
+pub(in crate::anchor) const RESULTS: [&str; 5] = ["registered", "surplus", "refused", "no_anchors", "failed"];
 
 /// The pauses between dials, and what the log has told of them.
 #[derive(Debug, Default)]
-struct Backoff {
+pub(super) struct Backoff {
     failures: u32,
     surplus: u32,
     told: String,
@@ -284,9 +263,9 @@ struct Backoff {
 
 impl Backoff {
     /// Returns the pause after a dial, and logs a failure that is another than before.
-    fn after(&mut self, dialled: &Dialled) -> Duration {
+    pub(super) fn after(&mut self, dialled: &Dialled) -> Duration {
         let error = match dialled {
-            Dialled::New => {
+            Dialled::New(_) => {
                 *self = Self::default();
                 return Duration::ZERO;
             }
@@ -310,7 +289,14 @@ impl Backoff {
                 .retry_after
                 .unwrap_or_default()
                 .clamp(growing(self.failures, MAX_PAUSE), UNKNOWN_PAUSE),
-            _ => growing(self.failures, MAX_PAUSE),
+            ClientError::Target(_)
+            | ClientError::Cleartext
+            | ClientError::Lost(_)
+            | ClientError::Unidentified
+            | ClientError::Moved(_)
+            | ClientError::Never(_)
+            | ClientError::WithPauses(_)
+            | ClientError::Soon(_) => growing(self.failures, MAX_PAUSE),
         };
         jittered(pause)
     }
@@ -327,6 +313,8 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause / 2 * u32::try_from(random).unwrap_or_default() / 1024
 }
 
+/// The address of a proxy that is reached through another one.
+const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// The connections at most.
 const MAX_CONNECTIONS: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -334,7 +322,7 @@ const MAX_DOUBLINGS: u32 = 16;
 /// Between dials that fail.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Between dials that lead to replicas that are connected: a balancer may send this host to no other.
-const MAX_SURPLUS_PAUSE: Duration = Duration::from_secs(60);
+const MAX_SURPLUS_PAUSE: Duration = Duration::from_secs(10);
 /// Where the proxy takes no anchors.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(60);
 /// Characters of a failure in the log.

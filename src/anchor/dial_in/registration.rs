@@ -1,6 +1,6 @@
 //! One connection to a replica of the proxy, which asks for streams on it: the tunnels of clients.
 
-use std::net::SocketAddr;
+use std::future::pending;
 use std::sync::Arc;
 
 use http::{Method, Response, StatusCode};
@@ -9,10 +9,12 @@ use tokio::time::Instant;
 
 use super::coverage::{Coverage, Registered};
 use super::dialled::Dialled;
-use super::handshake;
-use super::link::Link;
-use super::registry::Connection;
-use super::shared::Shared;
+use crate::anchor::handshake;
+use crate::anchor::link::Link;
+use crate::anchor::registry::Connection;
+use crate::anchor::shared::Shared;
+use crate::base::authority::Authority;
+use crate::net::transport::Transport as _;
 use crate::protocol::registration::{DRAINING_PATH, REPLICAS_FIELD, REPLICAS_PATH};
 use crate::tunnel::drain::DrainController;
 use crate::tunnel::http2::{self, GoAway, Request, WaitFor};
@@ -31,7 +33,7 @@ pub(super) async fn serve(opened: Opened, registered: Registered, coverage: &Cov
         connection_id: 0,
         lapsed: &leaving,
     };
-    let overdue = |_: WaitFor| std::future::pending::<RefusalReason>();
+    let overdue = |_: WaitFor| pending::<RefusalReason>();
     let answer = |request| answer(request, &registered, coverage, shared);
     let served = http2::serve(connection, overdue, go_away, answer);
     tokio::pin!(served);
@@ -50,11 +52,11 @@ async fn answer(request: Request, registered: &Registered, coverage: &Coverage, 
     let uri = &request.head.uri;
     let is_own = uri.authority().is_some_and(|authority| {
         let parsed = authority.as_str().parse();
-        parsed.is_ok_and(|asked: crate::base::authority::Authority| asked == *coverage.serves())
+        parsed.is_ok_and(|asked: Authority| asked == *coverage.serves())
     });
     let status = match (&request.head.method, uri.path()) {
         _ if !is_own => {
-            shared.metrics.misdirected.inc();
+            shared.metrics.dial_in.misdirected.inc();
             StatusCode::MISDIRECTED_REQUEST
         }
         (&Method::CONNECT, _) => {
@@ -88,12 +90,10 @@ async fn answer(request: Request, registered: &Registered, coverage: &Coverage, 
     let mut response = Response::new(());
     *response.status_mut() = status;
     if let Ok(stream) = request.answer(response) {
-        drop(stream.finished_with(Vec::new()));
+        // The drop would reset a stream whose answer is not sent yet.
+        stream.finished_with(Vec::new()).shutdown_gracefully().await;
     }
 }
 
 /// The streams of one connection at once: as many as an anchor has sessions and plain clients by default.
 const MAX_STREAMS: u32 = 2000;
-
-/// The address of a proxy that is reached through another one.
-pub(super) const UNKNOWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

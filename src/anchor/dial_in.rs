@@ -1,0 +1,43 @@
+//! An anchor that dials in: it is reached by no connection, and connects to each replica of the proxy itself.
+
+use std::sync::Arc;
+
+use tokio::time::{sleep, timeout};
+
+use self::coverage::{Backoff, Dialled};
+pub(super) use self::coverage::{Coverage, RESULTS};
+use crate::base::boxed::boxed;
+use crate::uplink::credential_cache::CachedLogin;
+
+mod coverage;
+mod dialled;
+mod registration;
+
+/// Keeps a connection to each replica until the anchor stops.
+pub(super) async fn run(coverage: Arc<Coverage>) {
+    let shared = Arc::clone(coverage.shared());
+    let keep = async {
+        let (mut login, mut backoff) = (CachedLogin::default(), Backoff::default());
+        loop {
+            coverage.missing().await;
+            let dialled = coverage.dial(&mut login).await;
+            shared.metrics.dial_in.dials.count([dialled.label()]);
+            let pause = backoff.after(&dialled);
+            match dialled {
+                Dialled::New(connection) => {
+                    let (opened, registered) = *connection;
+                    let coverage = Arc::clone(&coverage);
+                    let serve = async move { boxed(registration::serve(opened, registered, &coverage)).await };
+                    shared.tasks.spawn(serve);
+                }
+                // A change of the list may need a connection sooner. A proxy that is away does not come back by it.
+                Dialled::Surplus => _ = timeout(pause, coverage.changed()).await,
+                Dialled::Failed(_) => sleep(pause).await,
+            }
+        }
+    };
+    tokio::select! {
+        () = shared.stopping.cancelled() => {}
+        () = keep => {}
+    }
+}
