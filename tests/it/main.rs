@@ -36,6 +36,7 @@ mod corpus;
 mod credentials;
 mod departures;
 mod desk;
+mod dial_in;
 mod drain;
 mod end_notice;
 mod endings;
