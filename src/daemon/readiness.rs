@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 #[derive(Clone, Debug, Default)]
 pub struct Readiness {
     conditions: Arc<Mutex<BTreeMap<&'static str, bool>>>,
+    note: Arc<Mutex<String>>,
 }
 
 impl Readiness {
@@ -24,6 +25,16 @@ impl Readiness {
     /// Adds a condition that is never met: the process stays not ready.
     pub fn withdraw(&self, name: &'static str) {
         self.set(name, false);
+    }
+
+    /// Sets the line that `/readyz` has in front of its conditions.
+    pub fn set_note(&self, note: String) {
+        *self.note.lock() = note;
+    }
+
+    /// Returns that line; it is empty where none was set.
+    pub fn note(&self) -> String {
+        self.note.lock().clone()
     }
 
     /// Whether all conditions are met.

@@ -3,9 +3,9 @@
 //! Each replica knows the anchors that are connected to it, and no others: an anchor connects to every replica.
 
 use std::collections::HashMap;
-use std::env;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -15,10 +15,10 @@ use tokio::sync::{Notify, SetOnce, watch};
 use tokio::time::{Instant, timeout_at};
 use tracing::info;
 
-pub use self::options::{Options, Replicas};
+pub use self::options::Options;
 use crate::base::authority::Authority;
 use crate::policy::allowlist::{Target, TargetId};
-use crate::protocol::registration::{ReplicaList, is_id};
+use crate::protocol::registration::ReplicaList;
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::http2::Stream;
 use crate::tunnel::http2::client::{OpenError, Streams};
@@ -90,20 +90,11 @@ pub struct DialTimeouts {
 }
 
 impl Anchors {
-    /// No anchors yet. Where the replicas are the endpoints of a Service, this one is alone until they are known, and its id is the name of
-    /// its pod; elsewhere it is drawn by chance.
-    pub fn new(replicas: &Replicas) -> Self {
+    /// No anchors yet, of one of so many replicas. Its id is drawn by chance.
+    pub fn new(replicas: NonZeroU32) -> Self {
         // The standard library's only source of random numbers.
-        let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0));
-        let (replica, list) = match replicas {
-            Replicas::Count(count) => (by_chance(), ReplicaList::Count(*count)),
-            Replicas::Service { .. } => {
-                let pod = env::var("HOSTNAME").ok().filter(|name| is_id(name));
-                let replica = pod.unwrap_or_else(by_chance);
-                let list = ReplicaList::Ids([replica.as_str().into()].into());
-                (replica, list)
-            }
-        };
+        let replica = format!("r-{:016x}", RandomState::new().hash_one(0));
+        let list = ReplicaList::Count(replicas);
         Self {
             replica: replica.into(),
             replicas: watch::Sender::new(list),

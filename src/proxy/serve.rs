@@ -294,8 +294,8 @@ fn share(
 
 /// The anchors of this replica, which are none yet.
 fn anchors(config: &Config) -> Anchors {
-    let options = config.anchors.clone().unwrap_or_default();
-    let anchors = Anchors::new(&options.replicas);
+    let options = config.anchors.unwrap_or_default();
+    let anchors = Anchors::new(options.replicas);
     anchors.set_taken(config.takes_anchors());
     anchors
 }

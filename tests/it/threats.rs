@@ -21,7 +21,7 @@ use socket2::{Domain, Socket, Type};
 use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::Access;
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetRules, Writer};
-use switchboard::proxy::anchors::{Anchors, Replicas};
+use switchboard::proxy::anchors::Anchors;
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::open_tunnels::request_info::Ids;
@@ -133,7 +133,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
     let metrics = Metrics::new().unwrap();
     let shared = Shared {
         access: Access::open(&metrics),
-        anchors: Anchors::new(&Replicas::default()),
+        anchors: Anchors::new(NonZeroU32::MIN),
         allowlist,
         metrics,
         access_log: AccessLog::default(),

@@ -84,14 +84,16 @@ impl Coverage {
             unconnected: Some(readiness.require(CONDITION)),
             ..State::default()
         };
-        Arc::new(Self {
+        let coverage = Arc::new(Self {
             shared,
             uplink,
             serves,
             readiness,
             state: Mutex::new(state),
             changed: Notify::new(),
-        })
+        });
+        coverage.gauge();
+        coverage
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -171,6 +173,8 @@ impl Coverage {
 
     fn gauge(&self) {
         let (connected, wanted) = self.state.lock().count();
+        let note = format!("connected to {connected} of {wanted} replicas\n");
+        self.readiness.set_note(note);
         let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.shared.metrics.dial_in.replicas.set(as_gauge(connected));
         self.shared.metrics.dial_in.replicas_wanted.set(as_gauge(wanted));

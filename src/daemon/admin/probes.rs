@@ -98,7 +98,7 @@ async fn metrics(State(pages): State<Arc<Pages>>) -> Response {
 async fn readyz(State(pages): State<Arc<Pages>>, RawQuery(query): RawQuery) -> Response {
     let (readiness, verbose) = (&pages.handlers.readiness, query.as_deref() == Some("verbose"));
     let ready = readiness.is_ready();
-    let mut page = String::new();
+    let mut page = readiness.note();
     for (name, met) in readiness.conditions() {
         if verbose || !met {
             let (sign, state) = if met { ('+', "ok") } else { ('-', "not ready") };

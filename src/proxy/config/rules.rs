@@ -192,6 +192,7 @@ fn keys_of(path: &Path) -> Result<usize, Box<str>> {
 }
 
 fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
+    list.items().for_each(|entry| ways(&entry));
     let mut lines = HashMap::new();
     for (target, entry) in targets.iter().zip(list.items()) {
         let (name, field) = (&target.name, entry.at("name"));
@@ -199,7 +200,6 @@ fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
         if let Some(line) = lines.insert(name, field.line()) {
             field.fault(format!("{name} is on line {line} too"));
         }
-        ways(target, &entry);
         let clients = entry.at("allowed_clients");
         if clients.is_given() && !knows_clients {
             clients
@@ -208,8 +208,8 @@ fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
     }
 }
 
-/// Judges the way to a target: it is dialled, or it dials in.
-fn ways(target: &StaticTarget, entry: &Field<'_>) {
+/// Judges the way to a target, also of one with other faults: it is dialled, or it dials in.
+fn ways(entry: &Field<'_>) {
     let (addresses, dials_in) = (entry.at("addresses"), entry.at("dials_in"));
     if !dials_in.is_given() {
         if !addresses.is_given() {
@@ -221,13 +221,10 @@ fn ways(target: &StaticTarget, entry: &Field<'_>) {
         addresses.fault("a target that dials in has no address: remove this, or `dials_in`");
     }
     let sent = entry.at("send_proxy_protocol");
-    if target.send_proxy_header.is_some() {
+    if sent.is_given() && !sent.is_faulty() {
         sent.fault("has no effect on a target that dials in");
     }
-    let names_users = target
-        .dials_in
-        .as_ref()
-        .is_some_and(|own| own.users.is_some() || own.groups.is_some());
+    let names_users = dials_in.at("users").is_given() || dials_in.at("groups").is_given();
     if !names_users && !dials_in.has_faults() {
         dials_in.fault("`users` or `groups` is needed: who may serve the target");
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use switchboard::policy::access::{
     User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, TargetRules, Writer};
-use switchboard::proxy::anchors::{Anchors, Replicas};
+use switchboard::proxy::anchors::Anchors;
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::open_tunnels::request_info::Ids;
@@ -153,7 +154,7 @@ impl World {
         let burst = limits.tunnel.burst;
         let shared = Shared {
             access: Access::new(options, sources, &metrics),
-            anchors: Anchors::new(&Replicas::default()),
+            anchors: Anchors::new(NonZeroU32::MIN),
             allowlist,
             metrics,
             access_log: AccessLog::default(),

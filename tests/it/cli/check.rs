@@ -38,9 +38,8 @@ fn check_says_ok_or_every_fault_with_its_place() {
     assert_eq!((status, stdout.as_str()), (2, ""));
     let lines = [
         "1:10: error: listen[0]: expected IP:port",
-        "3:1: error: timeout: unknown key; did you mean `timeouts`? Known here: tls, listen, admin, admin_scrape, access, allowlist, limits, \
+        "3:1: error: timeout: unknown key; did you mean `timeouts`? Known here: tls, listen, admin, admin_scrape, access, anchors, allowlist, limits, \
          ssh_only, timeouts, drain",
-        "6:7: error: allowlist.static[0]: `addresses` is missing",
         "6:14: error: allowlist.static[0].name: expected the host:port",
     ];
     assert_eq!(stderr.lines().count(), lines.len(), "{stderr}");

@@ -61,7 +61,9 @@ async fn begin(mut stream: TcpStream, replica: &str, replicas: &str) -> SendRequ
          {replica}\r\nSwitchboard-Replicas: {replicas}\r\n\r\n"
     );
     stream.write_all(answer.as_bytes()).await.unwrap();
-    let (requests, connection) = client::handshake(stream).await.unwrap();
+    // h2 counts small frames that wait: each of many tunnels begins with one.
+    let handshake = client::Builder::new().data_frame_budget(2 << 20).handshake(stream);
+    let (requests, connection) = handshake.await.unwrap();
     tokio::spawn(connection);
     requests
 }
