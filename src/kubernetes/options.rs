@@ -69,7 +69,7 @@ pub struct Options {
     /// Whether users are proved, which the annotations `allowed-users` and `allowed-groups` need.
     #[serde(skip)]
     pub knows_users: bool,
-    /// Whether anchors may dial in, which the annotation `dials-in` needs.
+    /// True if anchors may dial in, which the annotation `dials-in` needs.
     #[serde(skip)]
     pub takes_anchors: bool,
 }

@@ -64,7 +64,7 @@ enum ReadyConnection<'a> {
     Boxed(Served<'a>),
 }
 
-/// What is served behind an answer, to its end.
+/// The service after an answer, to its end.
 type Served<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// An answered request.

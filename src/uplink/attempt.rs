@@ -22,7 +22,7 @@ pub(crate) struct Opened {
     pub(crate) stream: BoxedIo,
     /// The address of the proxy; `None` where another one is between.
     pub(crate) peer: Option<SocketAddr>,
-    /// What the proxy has said.
+    /// The answer of the proxy.
     pub(crate) agreement: Agreement,
 }
 

@@ -15,7 +15,7 @@ use crate::tunnel::outcome::{Refusal, RefusalReason};
 pub struct ConnectRequest {
     /// The target.
     pub authority: Authority,
-    /// Whether its sender wants a tunnel to it, or serves it.
+    /// The purpose: a tunnel to it, or to serve it.
     pub purpose: Purpose,
     /// The credential, if the request has one and credentials [are read](CredentialPolicy::Read).
     pub credential: Option<Result<Credential, CredentialError>>,

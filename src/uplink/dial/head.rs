@@ -38,7 +38,7 @@ pub(crate) enum Wanted<'a> {
     },
 }
 
-/// What the proxy has agreed to.
+/// The answer of a proxy that agrees.
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
     /// The bytes that were read behind the head.
@@ -51,7 +51,7 @@ pub(crate) struct Agreement {
 
 /// A request to the proxy.
 pub(crate) struct Request<'a> {
-    /// What it is for.
+    /// Its purpose.
     pub(crate) wanted: &'a Wanted<'a>,
     /// The value of `Proxy-Authorization`.
     pub(crate) authorization: Option<Secret>,
@@ -201,7 +201,7 @@ impl Answer {
         (200..300).contains(&self.refusal.status)
     }
 
-    /// Whether it is that of a proxy that knows no registration, or of a server that is none.
+    /// Returns whether it is that of a proxy that knows no registration, or of a server that is no proxy.
     fn takes_no_anchors(&self) -> bool {
         matches!(self.refusal.status, 200..300 | 404 | 405 | 426 | 501)
     }
