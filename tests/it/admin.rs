@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use switchboard::tunnel::drain::DrainResult;
 
 /// Every metric with the prefix `switchboard_`: its type, and its labels in the order of the page.
-const METRICS: [(&str, &str, &[&str]); 45] = [
+const METRICS: [(&str, &str, &[&str]); 48] = [
     ("switchboard_build_info", "gauge", &["version"]),
     ("switchboard_connections_accepted_total", "counter", &[]),
     ("switchboard_connections_active", "gauge", &[]),
@@ -51,6 +51,9 @@ const METRICS: [(&str, &str, &[&str]); 45] = [
     ("switchboard_allowlist_removals_held", "gauge", &[]),
     ("switchboard_allowlist_namespaces_forbidden", "gauge", &[]),
     ("switchboard_annotation_errors_total", "counter", &[]),
+    ("switchboard_anchor_registrations_total", "counter", &["result"]),
+    ("switchboard_anchors", "gauge", &[]),
+    ("switchboard_anchor_streams", "gauge", &[]),
     ("switchboard_wakes_total", "counter", &["result"]),
     ("switchboard_service_events_total", "counter", &["result"]),
     ("switchboard_activity_reports_total", "counter", &["result"]),
