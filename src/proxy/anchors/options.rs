@@ -31,7 +31,7 @@ fn replicas(text: &str) -> Result<NonZeroU32, &'static str> {
 }
 
 forms::forms! {
-    Replicas: NonZeroU32 = replicas, Schema::Text;
+    Replicas: NonZeroU32 = replicas, Schema::Count(MAX_REPLICAS);
 }
 
 /// The connections that one anchor keeps.
