@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tokio::time::{sleep, timeout};
 
-use self::coverage::{Backoff, Dialled};
+use self::coverage::{Backoff, DialResult};
 pub(super) use self::coverage::{Coverage, RESULTS};
 use crate::base::boxed::boxed;
 use crate::uplink::credential_cache::CachedLogin;
 
 mod coverage;
-mod dialled;
 mod registration;
+mod transport;
 
 /// Keeps a connection to each replica until the anchor stops.
 pub(super) async fn run(coverage: Arc<Coverage>) {
@@ -20,19 +20,19 @@ pub(super) async fn run(coverage: Arc<Coverage>) {
         let (mut login, mut backoff) = (CachedLogin::default(), Backoff::default());
         loop {
             coverage.missing().await;
-            let dialled = coverage.dial(&mut login).await;
-            shared.metrics.dial_in.dials.count([dialled.label()]);
-            let pause = backoff.after(&dialled);
-            match dialled {
-                Dialled::New(connection) => {
-                    let (opened, registered) = *connection;
+            let result = coverage.dial(&mut login).await;
+            shared.metrics.dial_in.dials.count([result.label()]);
+            let pause = backoff.after(&result);
+            match result {
+                DialResult::New(connection) => {
+                    let (opened, replica) = *connection;
                     let coverage = Arc::clone(&coverage);
-                    let serve = async move { boxed(registration::serve(opened, registered, &coverage)).await };
+                    let serve = async move { boxed(registration::serve(opened, replica, &coverage)).await };
                     shared.tasks.spawn(serve);
                 }
                 // A change of the list may need a connection sooner. A proxy that is away does not come back by it.
-                Dialled::Surplus => _ = timeout(pause, coverage.changed()).await,
-                Dialled::Failed(_) => sleep(pause).await,
+                DialResult::Surplus => _ = timeout(pause, coverage.changed()).await,
+                DialResult::Failed(_) => sleep(pause).await,
             }
         }
     };

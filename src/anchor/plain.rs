@@ -29,7 +29,7 @@ pub(super) struct PlainConnection {
     pub(super) client: Link,
     /// The target's.
     pub(super) target: TcpStream,
-    /// What the client has sent.
+    /// The bytes that were read from the client before the relay.
     pub(super) early: Vec<u8>,
     /// The address of the client.
     pub(super) peer: SocketAddr,

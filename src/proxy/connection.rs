@@ -68,7 +68,7 @@ enum ReadyConnection<'a> {
 type Served<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// An answered request.
-enum Answered<'a, D: Transport> {
+enum ServedRequest<'a, D: Transport> {
     /// A tunnel to an address.
     Tunnel(Tunnel<'a, D>),
     /// A tunnel by an anchor, or the connection of one.
@@ -98,15 +98,15 @@ async fn accept(
         NegotiatedProtocol::Http1(stream, read) => {
             let exchange = http::http1(stream, read);
             match boxed(serve_request(exchange, pending)).await? {
-                Answered::Tunnel(tunnel) => ReadyConnection::Plain(tunnel),
-                Answered::Boxed(served) => ReadyConnection::Boxed(served),
+                ServedRequest::Tunnel(tunnel) => ReadyConnection::Plain(tunnel),
+                ServedRequest::Boxed(served) => ReadyConnection::Boxed(served),
             }
         }
         NegotiatedProtocol::TlsHttp1(session) => {
             let exchange = http::http1(session, Vec::new());
             match boxed(serve_request(exchange, pending)).await? {
-                Answered::Tunnel(tunnel) => ReadyConnection::Tls(tunnel),
-                Answered::Boxed(served) => ReadyConnection::Boxed(served),
+                ServedRequest::Tunnel(tunnel) => ReadyConnection::Tls(tunnel),
+                ServedRequest::Boxed(served) => ReadyConnection::Boxed(served),
             }
         }
         NegotiatedProtocol::Http2(stream, read) => {
@@ -143,8 +143,8 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
         }
         async move {
             match boxed(serve_request(exchange, further)).await {
-                Some(Answered::Tunnel(mut tunnel)) => tunnel.run(shared).await,
-                Some(Answered::Boxed(served)) => served.await,
+                Some(ServedRequest::Tunnel(mut tunnel)) => tunnel.run(shared).await,
+                Some(ServedRequest::Boxed(served)) => served.await,
                 None => {}
             }
         }
@@ -164,7 +164,7 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
 async fn serve_request<'a, E: Exchange>(
     mut exchange: E,
     mut pending: PendingRequest<'a>,
-) -> Option<Answered<'a, E::Transport>>
+) -> Option<ServedRequest<'a, E::Transport>>
 where
     E::Transport: 'a,
 {
@@ -176,7 +176,7 @@ where
     };
     let reached = match pending.step(exchange.read_head(credentials)).await {
         Ok(asked) if asked.purpose == Purpose::Registration => {
-            return register(exchange, asked, pending).await.map(Answered::Boxed);
+            return register(exchange, asked, pending).await.map(ServedRequest::Boxed);
         }
         Ok(asked) => tokio::select! {
             biased;
@@ -204,10 +204,10 @@ where
 /// Begins the tunnel to a target that was reached.
 fn begin<'a, D: Transport + 'a>(
     pending: PendingRequest<'a>,
-    reached: ConnectedTarget<Reached>,
+    reached: ConnectedTarget<UpstreamKind>,
     downstream: D,
     early: Vec<u8>,
-) -> Answered<'a, D> {
+) -> ServedRequest<'a, D> {
     let shared = pending.shared;
     let ConnectedTarget {
         target,
@@ -216,16 +216,16 @@ fn begin<'a, D: Transport + 'a>(
         open,
     } = reached;
     match upstream {
-        Reached::Address(upstream) => {
+        UpstreamKind::Address(upstream) => {
             let connected = ConnectedTarget {
                 target,
                 context,
                 upstream,
                 open,
             };
-            Answered::Tunnel(Tunnel::new(pending, connected, downstream, early))
+            ServedRequest::Tunnel(Tunnel::new(pending, connected, downstream, early))
         }
-        Reached::Anchor(reached) => {
+        UpstreamKind::Anchor(reached) => {
             let (upstream, tunnel) = *reached;
             context.anchor = Some(tunnel);
             let connected = ConnectedTarget {
@@ -235,13 +235,13 @@ fn begin<'a, D: Transport + 'a>(
                 open,
             };
             let mut tunnel = Tunnel::new(pending, connected, downstream, early);
-            Answered::Boxed(Box::pin(async move { tunnel.run(shared).await }))
+            ServedRequest::Boxed(Box::pin(async move { tunnel.run(shared).await }))
         }
     }
 }
 
 /// The upstream of a tunnel.
-enum Reached {
+enum UpstreamKind {
     /// A socket that is connected to the target.
     Address(TcpStream),
     /// A stream of an anchor.
@@ -252,7 +252,7 @@ enum Reached {
 async fn connect_target(
     asked: ConnectRequest,
     pending: &mut PendingRequest<'_>,
-) -> Result<ConnectedTarget<Reached>, Refusal> {
+) -> Result<ConnectedTarget<UpstreamKind>, Refusal> {
     // Refused before, by the rate or the certificate, and told only now that the protocol is known.
     pending.admission?;
     let (end_marker, session) = (asked.end_marker, asked.session);
@@ -298,7 +298,7 @@ async fn connect_target(
 
 /// Asks an anchor of the target for a stream, or waits for an endpoint of the target, dials it, and writes the PROXY header if the target
 /// wants one.
-async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Result<Reached, Refusal> {
+async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Result<UpstreamKind, Refusal> {
     let PendingRequest {
         shared,
         record,
@@ -331,7 +331,7 @@ async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Resul
         let written = proxy_header::write(&mut upstream.stream, version, addresses).await;
         written.map_err(|_| RefusalReason::TargetRefused)?;
     }
-    Ok(Reached::Address(upstream.stream))
+    Ok(UpstreamKind::Address(upstream.stream))
 }
 
 /// Asks an anchor of the target for a stream.
@@ -339,7 +339,7 @@ async fn ask_anchor(
     target: &Target,
     shared: &Shared,
     record: &mut RequestRecord<'_>,
-) -> Result<Reached, RefusalReason> {
+) -> Result<UpstreamKind, RefusalReason> {
     let start = Instant::now();
     let timeouts = DialTimeouts {
         wait: shared.allowlist.wait_for_ready(),
@@ -352,7 +352,7 @@ async fn ask_anchor(
     };
     record.dialled(start.elapsed(), &Endpoints::default(), result.as_ref());
     match (result, tunnel) {
-        (Ok(upstream), Some(tunnel)) => Ok(Reached::Anchor(Box::new((upstream.stream, tunnel)))),
+        (Ok(upstream), Some(tunnel)) => Ok(UpstreamKind::Anchor(Box::new((upstream.stream, tunnel)))),
         (Err(error), _) => Err(error.reason),
         (Ok(_), None) => Err(RefusalReason::Internal),
     }

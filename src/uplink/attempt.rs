@@ -17,7 +17,7 @@ use crate::uplink::dial::url::Scheme;
 use crate::uplink::error::{ClientError, Refusal};
 
 /// A connection on which the proxy has agreed to a request.
-pub(crate) struct Opened {
+pub(crate) struct OpenConnection {
     /// The connection.
     pub(crate) stream: BoxedIo,
     /// The address of the proxy; `None` where another one is between.
@@ -34,7 +34,7 @@ pub(crate) async fn open(
     wanted: &Wanted<'_>,
     login: &mut CachedLogin,
     dialing: &mut ProxyDialer,
-) -> Result<Opened, ClientError> {
+) -> Result<OpenConnection, ClientError> {
     let source = &options.credentials;
     // Before a plugin opens a browser.
     if is_in_clear(options) {
@@ -55,7 +55,7 @@ pub(crate) async fn open(
         )));
     }
     let fresh = Box::pin(login.fresh(source)).await.map_err(no_login)?;
-    // The same would be refused once more, and be counted as one more failure.
+    // Sent again, the credentials would be refused again, and counted as one more failed login.
     if fresh == credentials {
         return Err(ClientError::Refused(refusal));
     }
@@ -73,7 +73,7 @@ async fn request(
     wanted: &Wanted<'_>,
     credentials: &Credentials,
     dialing: &mut ProxyDialer,
-) -> Result<Opened, ClientError> {
+) -> Result<OpenConnection, ClientError> {
     let Options {
         proxy, forward, trust, ..
     } = options;
@@ -106,7 +106,7 @@ async fn request(
     }
     let request = Request { wanted, authorization };
     let agreement = Box::pin(request.open(&mut stream, deadline)).await?;
-    Ok(Opened {
+    Ok(OpenConnection {
         stream,
         peer: route.peer,
         agreement,
@@ -125,7 +125,7 @@ fn may_not_be_clear(options: &Options) -> bool {
     source.source.is_some() && options.proxy.scheme() == Scheme::Http && !source.cleartext
 }
 
-/// Whether a host is this one by its name, or by an address that never leaves it.
+/// Returns whether a host is this machine: `localhost`, or a loopback address.
 fn is_local(host: &str) -> bool {
     let is_name = host == "localhost" || host.ends_with(".localhost");
     is_name || host.parse().is_ok_and(is_loopback)

@@ -34,7 +34,7 @@ impl DialledIn {
         Self::start_with(url, name, to, &[])
     }
 
-    /// The same with more arguments.
+    /// Starts an anchor with further arguments.
     fn start_with(url: &str, name: &str, to: SocketAddr, more: &[&str]) -> Self {
         let to = to.to_string();
         let arguments = [
@@ -88,7 +88,7 @@ impl World {
         Self::start_with("")
     }
 
-    /// The same with more settings.
+    /// Starts the proxy with further settings.
     fn start_with(more: &str) -> Self {
         let directory = tempfile::Builder::new().prefix("switchboard-").tempdir().unwrap();
         let users = directory.path().join("users");

@@ -19,7 +19,7 @@ use crate::base::text::{chain, printable};
 use crate::daemon::readiness::{Condition, Readiness};
 use crate::protocol::registration::ReplicaList;
 use crate::uplink;
-use crate::uplink::attempt::{self, Opened};
+use crate::uplink::attempt::{self, OpenConnection};
 use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::dial::head::Wanted;
@@ -57,16 +57,16 @@ struct Replica {
 
 /// A connection in the coverage, which its drop leaves.
 #[derive(Debug)]
-pub(super) struct Registered {
+pub(super) struct CoveredReplica {
     coverage: Arc<Coverage>,
     number: u64,
     peer: SocketAddr,
 }
 
 /// The result of a dial.
-pub(super) enum Dialled {
+pub(super) enum DialResult {
     /// A replica that was missing is connected.
-    New(Box<(Opened, Registered)>),
+    New(Box<(OpenConnection, CoveredReplica)>),
     /// The replica is connected already.
     Surplus,
     /// There is no connection.
@@ -118,7 +118,7 @@ impl Coverage {
     }
 
     /// Dials the proxy once.
-    pub(super) async fn dial(self: &Arc<Self>, login: &mut CachedLogin) -> Dialled {
+    pub(super) async fn dial(self: &Arc<Self>, login: &mut CachedLogin) -> DialResult {
         let host = self.uplink.proxy.authority();
         let wanted = Wanted::Registration {
             serves: &self.serves,
@@ -130,19 +130,19 @@ impl Coverage {
                 login.succeeded();
                 self.enter(opened)
             }
-            Err(error) => Dialled::Failed(error),
+            Err(error) => DialResult::Failed(error),
         }
     }
 
     /// Takes a connection in, unless its replica has one.
-    fn enter(self: &Arc<Self>, mut opened: Opened) -> Dialled {
+    fn enter(self: &Arc<Self>, mut opened: OpenConnection) -> DialResult {
         let Some((id, list)) = opened.agreement.replicas.take() else {
-            return Dialled::Failed(ClientError::NoAnchors);
+            return DialResult::Failed(ClientError::NoAnchors);
         };
         let mut state = self.state.lock();
         state.wanted = Some(list);
         if state.covers(&id) {
-            return Dialled::Surplus;
+            return DialResult::Surplus;
         }
         state.dials += 1;
         let number = state.dials;
@@ -156,12 +156,12 @@ impl Coverage {
         drop(state);
         info!(replica = %id, serves = %self.serves, "registered: connected to {connected} of {wanted} replicas");
         self.gauge();
-        let registered = Registered {
+        let replica = CoveredReplica {
             coverage: Arc::clone(self),
             number,
             peer: opened.peer.unwrap_or(UNKNOWN),
         };
-        Dialled::New(Box::new((opened, registered)))
+        DialResult::New(Box::new((opened, replica)))
     }
 
     /// The proxy has told another list of replicas.
@@ -207,7 +207,7 @@ impl State {
     }
 }
 
-impl Registered {
+impl CoveredReplica {
     /// The address of the proxy.
     pub(super) fn peer(&self) -> SocketAddr {
         self.peer
@@ -223,7 +223,7 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for CoveredReplica {
     fn drop(&mut self) {
         let coverage = &self.coverage;
         let mut state = coverage.state.lock();
@@ -241,7 +241,7 @@ impl Drop for Registered {
     }
 }
 
-impl Dialled {
+impl DialResult {
     /// Returns the value of a label.
     pub(super) fn label(&self) -> &'static str {
         match self {
@@ -267,18 +267,18 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// Returns the pause after a dial, and logs a failure that is another than before.
-    pub(super) fn after(&mut self, dialled: &Dialled) -> Duration {
-        let error = match dialled {
-            Dialled::New(_) => {
+    pub(super) fn after(&mut self, result: &DialResult) -> Duration {
+        let error = match result {
+            DialResult::New(_) => {
                 *self = Self::default();
                 return Duration::ZERO;
             }
-            Dialled::Surplus => {
+            DialResult::Surplus => {
                 self.failures = 0;
                 self.surplus += 1;
                 return jittered(growing(self.surplus, MAX_SURPLUS_PAUSE));
             }
-            Dialled::Failed(error) => error,
+            DialResult::Failed(error) => error,
         };
         self.failures += 1;
         let sentence = chain(error);

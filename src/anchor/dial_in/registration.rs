@@ -7,8 +7,8 @@ use http::{Method, Response, StatusCode};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::coverage::{Coverage, Registered};
-use super::dialled::Dialled;
+use super::coverage::{Coverage, CoveredReplica};
+use super::transport::ProxyTransport;
 use crate::anchor::handshake;
 use crate::anchor::link::Link;
 use crate::anchor::registry::Connection;
@@ -19,12 +19,12 @@ use crate::protocol::registration::{DRAINING_PATH, REPLICAS_FIELD, REPLICAS_PATH
 use crate::tunnel::drain::DrainController;
 use crate::tunnel::http2::{self, GoAway, Request, WaitFor};
 use crate::tunnel::outcome::RefusalReason;
-use crate::uplink::attempt::Opened;
+use crate::uplink::attempt::OpenConnection;
 
 /// Serves the streams of a connection to its end.
-pub(super) async fn serve(opened: Opened, registered: Registered, coverage: &Coverage) {
+pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, coverage: &Coverage) {
     let shared = coverage.shared();
-    let (transport, heard) = Dialled::new(opened.stream);
+    let (transport, heard) = ProxyTransport::new(opened.stream);
     let connection = http2::Connection::new(transport, opened.agreement.early).with_streams(MAX_STREAMS);
     // The anchor's end comes by a GOAWAY, as that of a client certificate does at the proxy.
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
@@ -34,7 +34,7 @@ pub(super) async fn serve(opened: Opened, registered: Registered, coverage: &Cov
         lapsed: &leaving,
     };
     let overdue = |_: WaitFor| pending::<RefusalReason>();
-    let answer = |request| answer(request, &registered, coverage, shared);
+    let answer = |request| answer(request, &replica, coverage, shared);
     let served = http2::serve(connection, overdue, go_away, answer);
     tokio::pin!(served);
     tokio::select! {
@@ -43,12 +43,12 @@ pub(super) async fn serve(opened: Opened, registered: Registered, coverage: &Cov
         () = shared.stopping.cancelled() => {}
     }
     leaving.notify_one();
-    // No longer than h2 waits for the peer behind its GOAWAY.
+    // No longer than h2 waits for the peer after its GOAWAY.
     served.await.ok();
 }
 
 /// Answers one request of the proxy: a tunnel, or what it tells.
-async fn answer(request: Request, registered: &Registered, coverage: &Coverage, shared: &Arc<Shared>) {
+async fn answer(request: Request, replica: &CoveredReplica, coverage: &Coverage, shared: &Arc<Shared>) {
     let uri = &request.head.uri;
     let is_own = uri.authority().is_some_and(|authority| {
         let parsed = authority.as_str().parse();
@@ -63,7 +63,7 @@ async fn answer(request: Request, registered: &Registered, coverage: &Coverage, 
             if let Ok(stream) = request.answer(Response::new(())) {
                 let connection = Connection {
                     stream: Link::Stream(Box::new(stream)),
-                    peer: registered.peer(),
+                    peer: replica.peer(),
                     accepted: Instant::now(),
                 };
                 handshake::serve(connection, Arc::clone(shared)).await;
@@ -82,7 +82,7 @@ async fn answer(request: Request, registered: &Registered, coverage: &Coverage, 
             }
         }
         (&Method::POST, DRAINING_PATH) => {
-            registered.draining();
+            replica.draining();
             StatusCode::OK
         }
         _ => StatusCode::METHOD_NOT_ALLOWED,

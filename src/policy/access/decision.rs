@@ -252,12 +252,12 @@ fn action(rules: &AccessConfig, user: &User, target: &Target, right: Right) -> R
     }
 }
 
-/// Why the lists of a target do not allow a user: they do not name it, or there are none.
+/// The reasons by which the lists of a target do not allow a user of a client: they do not name it, or there are none.
 const OF_CLIENTS: [&str; 2] = [
     "neither allowed_users nor allowed_groups names the user",
     "the target names no allowed_users and no allowed_groups",
 ];
-/// The same of an anchor's user.
+/// The reasons by which the lists of a target do not allow an anchor's user, in the same order.
 const OF_ANCHORS: [&str; 2] = [
     "dials_in names neither the user nor a group of the user",
     "rights of anchors need `access.kubernetes`",

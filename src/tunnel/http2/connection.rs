@@ -51,7 +51,7 @@ impl<D: Transport> Connection<D> {
         Self::with_budget(transport, early, FrameBudget::of_client)
     }
 
-    /// The same for another number of streams at once.
+    /// Allows the peer so many streams at once.
     pub fn with_streams(self, streams: u32) -> Self {
         let mut state = self.0.lock();
         state.streams = streams;
@@ -65,7 +65,7 @@ impl<D: Transport> Connection<D> {
         self.0.lock().streams
     }
 
-    /// The same of a server.
+    /// A connection to a server, of which `early` was read already.
     pub(super) fn to_server(transport: D, early: Vec<u8>) -> Self {
         Self::with_budget(transport, early, FrameBudget::of_server)
     }

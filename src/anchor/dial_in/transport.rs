@@ -15,38 +15,38 @@ use crate::net::transport::{BulkMode, Reader, Transport, Writer};
 use crate::uplink::dial::io::BoxedIo;
 
 /// The connection. It carries frames, never a tunnel's bytes as they are, so nothing waits for its readiness.
-pub(super) struct Dialled {
-    reader: DialledReader,
-    writer: DialledWriter,
+pub(super) struct ProxyTransport {
+    reader: ProxyReader,
+    writer: ProxyWriter,
 }
 
 /// The reader.
-pub(super) struct DialledReader {
+pub(super) struct ProxyReader {
     half: ReadHalf<BoxedIo>,
-    heard: Heard,
+    heard: LastHeard,
 }
 
 /// The writer.
-pub(super) struct DialledWriter(WriteHalf<BoxedIo>);
+pub(super) struct ProxyWriter(WriteHalf<BoxedIo>);
 
 /// When the proxy was heard last.
 #[derive(Clone, Debug)]
-pub(super) struct Heard(Arc<Mutex<Instant>>);
+pub(super) struct LastHeard(Arc<Mutex<Instant>>);
 
-impl Dialled {
-    pub(super) fn new(stream: BoxedIo) -> (Self, Heard) {
-        let heard = Heard(Arc::new(Mutex::new(Instant::now())));
+impl ProxyTransport {
+    pub(super) fn new(stream: BoxedIo) -> (Self, LastHeard) {
+        let heard = LastHeard(Arc::new(Mutex::new(Instant::now())));
         let (half, writer) = split(stream);
-        let reader = DialledReader {
+        let reader = ProxyReader {
             half,
             heard: heard.clone(),
         };
-        let writer = DialledWriter(writer);
+        let writer = ProxyWriter(writer);
         (Self { reader, writer }, heard)
     }
 }
 
-impl Heard {
+impl LastHeard {
     /// Completes when the proxy, which sends a PING each 5 s, has not been heard for three of them.
     pub(super) async fn silence(&self) {
         loop {
@@ -59,13 +59,13 @@ impl Heard {
     }
 }
 
-impl Transport for Dialled {
+impl Transport for ProxyTransport {
     const BULK: BulkMode = BulkMode::Chunks;
 
-    type Reader<'a> = &'a mut DialledReader;
-    type Writer<'a> = &'a mut DialledWriter;
+    type Reader<'a> = &'a mut ProxyReader;
+    type Writer<'a> = &'a mut ProxyWriter;
 
-    fn split(&mut self) -> (&mut DialledReader, &mut DialledWriter) {
+    fn split(&mut self) -> (&mut ProxyReader, &mut ProxyWriter) {
         (&mut self.reader, &mut self.writer)
     }
 
@@ -79,7 +79,7 @@ impl Transport for Dialled {
     }
 }
 
-impl Reader for &mut DialledReader {
+impl Reader for &mut ProxyReader {
     fn poll_readable(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -101,7 +101,7 @@ impl Reader for &mut DialledReader {
     }
 }
 
-impl Writer for &mut DialledWriter {
+impl Writer for &mut ProxyWriter {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, bytes)
     }
