@@ -28,6 +28,7 @@ pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtim
     calls::unblock_signals().context("cannot unblock signals")?;
     vital::watch();
     vital::mark();
+    size.keep_freed_memory();
     let workers = threads::workers(size.workers);
     try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
     calls::try_calls()?;

@@ -1,5 +1,6 @@
 //! How much a program that serves takes for itself.
 
+use std::hint::black_box;
 use std::num::NonZeroUsize;
 
 /// The size of a program's process.
@@ -9,6 +10,8 @@ pub struct ProcessSize {
     pub workers: NonZeroUsize,
     /// The lines that wait for a slow reader of a log, at about 600 bytes each.
     pub queued_lines: usize,
+    /// In bytes: the block by which the allocator learns to keep freed memory; 0 to let it give back all but 128 KiB.
+    pub largest_block: usize,
 }
 
 impl ProcessSize {
@@ -16,6 +19,7 @@ impl ProcessSize {
     pub const SERVE: Self = Self {
         workers: NonZeroUsize::MAX,
         queued_lines: 16_384,
+        largest_block: 8 << 20,
     };
 
     /// Of `anchor`: two processors carry more than the SSH server beside it, and a node may have many, with an anchor in each
@@ -23,5 +27,15 @@ impl ProcessSize {
     pub const ANCHOR: Self = Self {
         workers: NonZeroUsize::MIN.saturating_add(1),
         queued_lines: 1024,
+        largest_block: 0,
     };
+
+    /// Has glibc keep up to twice the largest block free in each arena for the next burst, instead of giving it back to the kernel and
+    /// faulting it in again: its thresholds follow the largest block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`).
+    pub fn keep_freed_memory(self) {
+        let mut block = Vec::<u8>::new();
+        // Never written: it takes no memory, and without the address space for it all stays as it is.
+        block.try_reserve_exact(self.largest_block).ok();
+        drop(black_box(block));
+    }
 }
