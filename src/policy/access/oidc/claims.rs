@@ -47,17 +47,18 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
     if &*issuer.username == "email" && !is_verified {
         return Err("the token's e-mail address is not verified");
     }
-    // Such names are those of the cluster itself: `system:admin`, `system:serviceaccount:…`, `system:node:…`.
-    if is_reserved(name) {
+    let prefixed = format!("{}{name}", issuer.username_prefix.as_deref().unwrap_or_default());
+    // Such names are those of the cluster itself: `system:admin`, `system:serviceaccount:…`, `system:node:…`. With a prefix those of
+    // another cluster are none of them.
+    if is_reserved(&prefixed) {
         return Err("the user's name begins with system:");
     }
     if !is_name(name, MAX_NAME) {
         return Err("the user's name is empty, too long or not printable");
     }
-    let name = format!("{}{name}", issuer.username_prefix.as_deref().unwrap_or_default());
     Ok(User {
         uid: claims.text("sub").map(Into::into),
-        ..User::claimed(Method::Oidc, &name, groups(claims, issuer)?, Some(expires))
+        ..User::claimed(Method::Oidc, &prefixed, groups(claims, issuer)?, Some(expires))
     })
 }
 

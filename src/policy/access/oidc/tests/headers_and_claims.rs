@@ -191,8 +191,14 @@ async fn the_name_of_a_user_begins_with_the_prefix_of_its_issuer() {
     let header = json!({"alg": "ES256", "kid": "1"});
     let user = bench.judge(&signer.token(&header, &claims(&json!({})))).await.unwrap();
     assert_eq!(&*user.name, "oidc:alice@example.com");
-    let reserved = claims(&json!({"email": "system:admin"}));
-    assert!(bench.judge(&signer.token(&header, &reserved)).await.is_err());
+    // A service account of another cluster: none of this one.
+    let account = claims(&json!({"email": "system:serviceaccount:team-a:gpu"}));
+    let user = bench.judge(&signer.token(&header, &account)).await.unwrap();
+    assert_eq!(&*user.name, "oidc:system:serviceaccount:team-a:gpu");
+    for email in [" system:admin", "system:a\nb"] {
+        let token = signer.token(&header, &claims(&json!({"email": email})));
+        assert!(bench.judge(&token).await.is_err(), "{email}");
+    }
 }
 
 #[tokio::test]
