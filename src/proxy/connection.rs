@@ -351,6 +351,7 @@ async fn ask_anchor(
         Err(reason) => (Err(DialError::from(reason)), None),
     };
     record.dialled(start.elapsed(), &Endpoints::default(), result.as_ref());
+    record.info.anchor = tunnel.as_ref().map_or("", |tunnel| &tunnel.anchor.user).into();
     match (result, tunnel) {
         (Ok(upstream), Some(tunnel)) => Ok(UpstreamKind::Anchor(Box::new((upstream.stream, tunnel)))),
         (Err(error), _) => Err(error.reason),

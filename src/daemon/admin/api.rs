@@ -119,6 +119,9 @@ pub struct Tunnel {
     /// The node of that address, from its EndpointSlice; empty where that names none.
     #[serde(default, rename = "upstream.node")]
     pub upstream_node: String,
+    /// The user of the anchor that carries it; empty for an address that was dialled.
+    #[serde(default, rename = "upstream.anchor")]
+    pub upstream_anchor: String,
     /// The target's SSH software.
     #[serde(default, rename = "upstream.software")]
     pub upstream_software: String,
@@ -322,10 +325,10 @@ pub struct Target {
     /// Its Service, or the authority of a static target.
     #[serde(rename = "target.service")]
     pub service: String,
-    /// Its ready endpoints.
+    /// Its ready endpoints, or the anchors that are connected to this replica.
     #[serde(default)]
     pub endpoints_ready: u32,
-    /// All of its endpoints.
+    /// All of its endpoints, or these anchors.
     #[serde(default)]
     pub endpoints: u32,
     /// The addresses that are dialled.
@@ -334,6 +337,9 @@ pub struct Target {
     /// The nodes of those addresses, each once; empty where none is known.
     #[serde(default)]
     pub nodes: Vec<String>,
+    /// The anchors that are connected to this replica, the active one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub anchors: Vec<Anchor>,
     /// Whether an operator lets no new tunnel begin, in this process.
     #[serde(default)]
     pub is_cordoned: bool,
@@ -343,6 +349,24 @@ pub struct Target {
     /// When a tunnel of it was last used (RFC 3339); absent before the first one in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<String>,
+}
+
+/// An anchor that has dialled in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anchor {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Its user.
+    #[serde(rename = "user.name")]
+    pub user_name: String,
+    /// When it registered (RFC 3339).
+    pub since: String,
+    /// The tunnels that it carries.
+    #[serde(default)]
+    pub tunnels: u32,
+    /// Whether another anchor of the target is the active one.
+    #[serde(default)]
+    pub is_standby: bool,
 }
 
 /// The answer of `GET /activity`: the first two fields are those of an activity probe of Kubeflow Notebooks 2.0.

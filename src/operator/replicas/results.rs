@@ -1,13 +1,13 @@
 //! What came of a change on all replicas, and lists in which one thing of many replicas is one row.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
 use super::merge::{FromReplica, MergedList, ReplicaStatus};
 use crate::base::text::is_unprintable;
-use crate::daemon::admin::api::{Client, CloseResponse, Target};
+use crate::daemon::admin::api::{Anchor, Client, CloseResponse, Target};
 
 /// What has changed, and which replicas have answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,6 +84,9 @@ pub struct TargetRow {
     /// The nodes of its addresses, as the first replica sees them.
     #[serde(skip)]
     pub nodes: Vec<String>,
+    /// The anchors that are connected to a replica, each user and host once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub anchors: Vec<AnchorRow>,
     /// True if every replica that has it lets no new tunnel begin.
     pub is_cordoned: bool,
     /// The replicas that let no new tunnel begin.
@@ -93,6 +96,50 @@ pub struct TargetRow {
     /// The number of replicas that have it.
     #[serde(skip)]
     pub replicas: usize,
+}
+
+/// The anchors of one user on one host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AnchorRow {
+    /// Their address.
+    pub address: IpAddr,
+    /// Their user.
+    #[serde(rename = "user.name")]
+    pub user_name: String,
+    /// When the first of their connections registered (RFC 3339).
+    pub since: String,
+    /// Their connections, one for each replica that they reach.
+    pub connections: usize,
+    /// The tunnels that they carry.
+    pub tunnels: u32,
+    /// True if other anchors are the active ones at every replica.
+    pub is_standby: bool,
+}
+
+impl AnchorRow {
+    /// Adds an anchor of a replica to those of a target.
+    fn add(rows: &mut Vec<Self>, anchor: &Anchor) {
+        let address = anchor.address.ip();
+        let known = rows
+            .iter_mut()
+            .find(|row| row.address == address && row.user_name == anchor.user_name);
+        let Some(row) = known else {
+            rows.push(Self {
+                address,
+                user_name: anchor.user_name.clone(),
+                since: anchor.since.clone(),
+                connections: 1,
+                tunnels: anchor.tunnels,
+                is_standby: anchor.is_standby,
+            });
+            return;
+        };
+        // A time as text sorts by time.
+        row.since = anchor.since.clone().min(row.since.clone());
+        row.connections += 1;
+        row.tunnels = row.tunnels.saturating_add(anchor.tunnels);
+        row.is_standby &= anchor.is_standby;
+    }
 }
 
 /// The targets of all replicas, given with those, each once, in the order of their names.
@@ -115,6 +162,9 @@ pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -
         }
         row.is_cordoned &= item.is_cordoned;
         row.cordoned_by.extend(item.is_cordoned.then(|| replica.to_owned()));
+        item.anchors
+            .iter()
+            .for_each(|anchor| AnchorRow::add(&mut row.anchors, anchor));
         row.tunnels = row.tunnels.saturating_add(item.tunnels);
         row.replicas += 1;
     }
@@ -175,6 +225,15 @@ mod tests {
             is_cordoned,
             tunnels,
             nodes: vec!["node-7".to_owned()],
+            anchors: [("192.0.2.1:4000", tunnels == 4), ("192.0.2.1:4001", true)]
+                .map(|(address, is_standby)| Anchor {
+                    address: address.parse().unwrap(),
+                    user_name: "gpu1".to_owned(),
+                    since: format!("2026-11-26T08:00:0{}Z", tunnels.min(9)),
+                    tunnels: 2,
+                    is_standby,
+                })
+                .into(),
             last_activity: None,
         };
         let rows = by_target([("a", &target(3, true)), ("b", &target(4, false))]);
@@ -185,6 +244,14 @@ mod tests {
             endpoints: 2,
             addresses: Vec::new(),
             nodes: vec!["node-7".to_owned()],
+            anchors: vec![AnchorRow {
+                address: "192.0.2.1".parse().unwrap(),
+                user_name: "gpu1".to_owned(),
+                since: "2026-11-26T08:00:03Z".to_owned(),
+                connections: 4,
+                tunnels: 8,
+                is_standby: false,
+            }],
             is_cordoned: false,
             cordoned_by: vec!["a".to_owned()],
             tunnels: 7,

@@ -6,7 +6,7 @@ use super::columns::{Column, Table};
 use super::display::{bytes, escape, span};
 use crate::daemon::admin::api::{Client, Target, Tunnel};
 use crate::operator::replicas::merge::{FromReplica, MergedList};
-use crate::operator::replicas::results::{by_client, by_target};
+use crate::operator::replicas::results::{AnchorRow, by_client, by_target};
 
 /// The tunnels; with their rates, if those were looked at.
 pub fn tunnel_table(listed: &MergedList<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
@@ -40,6 +40,7 @@ pub fn tunnel_table(listed: &MergedList<Tunnel>, has_rates: bool, is_wide: bool)
                 .map(|address| address.to_string())
                 .unwrap_or_default(),
             escape(&item.upstream_node),
+            escape(&item.upstream_anchor),
             escape(&item.client_software),
         ]
     };
@@ -89,9 +90,18 @@ pub fn target_table(listed: &MergedList<Target>, is_wide: bool) -> Table {
             row.tunnels.to_string(),
             cordoned,
             escape(&row.nodes.join(",")),
+            escape(&row.anchors.iter().map(anchor).collect::<Vec<_>>().join(", ")),
         ]
     });
     Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>(), is_wide)
+}
+
+fn anchor(row: &AnchorRow) -> String {
+    let standby = if row.is_standby { ", standby" } else { "" };
+    format!(
+        "{}@{} ({} connected{standby})",
+        row.user_name, row.address, row.connections
+    )
 }
 
 /// The clients, each address and user once.
@@ -140,7 +150,7 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
     }
 }
 
-const TUNNEL_COLUMNS: [Column; 16] = [
+const TUNNEL_COLUMNS: [Column; 17] = [
     Column::text("ID"),
     Column::text("REPLICA").wide(),
     Column::text("CLIENT"),
@@ -156,14 +166,16 @@ const TUNNEL_COLUMNS: [Column; 16] = [
     Column::text("LIMITS").wide(),
     Column::text("UPSTREAM").wide(),
     Column::text("NODE").wide(),
+    Column::text("ANCHOR").wide(),
     Column::text("SOFTWARE").wide(),
 ];
-const TARGET_COLUMNS: [Column; 5] = [
+const TARGET_COLUMNS: [Column; 6] = [
     Column::text("TARGET"),
     Column::number("READY"),
     Column::number("TUNNELS"),
     Column::text("CORDONED"),
     Column::text("NODE").wide(),
+    Column::text("ANCHORS"),
 ];
 const CLIENT_COLUMNS: [Column; 6] = [
     Column::text("CLIENT"),

@@ -1,12 +1,14 @@
 //! The tunnels and targets of the process in the JSON of the API.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::base::authority::Authority;
 use crate::daemon::admin::api;
 use crate::net::sock_diag::{DiagError, TcpInfo};
 use crate::policy::allowlist::Target;
+use crate::proxy::anchors::Anchor;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::ssh::identification::Software;
@@ -38,6 +40,7 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
         target_service: target.map_or("", |id| &id.service).to_owned(),
         upstream_address: facts.upstream,
         upstream_node: facts.node.to_string(),
+        upstream_anchor: facts.anchor.to_string(),
         upstream_software,
         is_resumable: open.open.is_resumable(),
         bytes_sent: open.meter.bytes(Direction::Download),
@@ -86,18 +89,31 @@ fn leg(info: &TcpInfo) -> api::Leg {
     }
 }
 
-/// A target as it is now, with that number of open tunnels.
-pub(super) fn target(target: &Target, tunnels: usize) -> api::Target {
+/// A target as it is now, with that number of open tunnels and these anchors, the active one first.
+pub(super) fn target(target: &Target, tunnels: usize, anchors: &[Arc<Anchor>]) -> api::Target {
     let endpoints = target.endpoints();
+    let connected = u32::try_from(anchors.len()).unwrap_or(u32::MAX);
+    let [ready, total] = match target.dials_in() {
+        Some(_) => [connected; 2],
+        None => [endpoints.ready, endpoints.total],
+    };
+    let anchor = |(position, anchor): (usize, &Arc<Anchor>)| api::Anchor {
+        address: anchor.addresses[0],
+        user_name: anchor.user.to_string(),
+        since: rfc3339(anchor.since),
+        tunnels: anchor.tunnels.taken(),
+        is_standby: position > 0,
+    };
     let nodes = endpoints.nodes.iter().filter(|node| !node.is_empty());
     let nodes: BTreeSet<String> = nodes.map(ToString::to_string).collect();
     api::Target {
         namespace: target.id().namespace.to_string(),
         service: target.id().service.to_string(),
-        endpoints_ready: endpoints.ready,
-        endpoints: endpoints.total,
+        endpoints_ready: ready,
+        endpoints: total,
         addresses: endpoints.addresses.to_vec(),
         nodes: nodes.into_iter().collect(),
+        anchors: anchors.iter().enumerate().map(anchor).collect(),
         is_cordoned: target.is_cordoned(),
         tunnels,
         last_activity: target.last_activity().map(rfc3339),

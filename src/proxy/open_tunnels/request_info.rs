@@ -38,6 +38,8 @@ pub struct RequestInfo {
     pub upstream: Option<SocketAddr>,
     /// The node of that address; empty where it is not known.
     pub node: Box<str>,
+    /// The user of the anchor that carries the tunnel; empty for an address that was dialled.
+    pub anchor: Box<str>,
     /// Milliseconds of the dial. 0 when nothing was dialled.
     pub dial_ms: f64,
     /// The system's error of a dial that failed.
@@ -79,6 +81,7 @@ impl RequestInfo {
             target: None,
             upstream: None,
             node: Box::default(),
+            anchor: Box::default(),
             dial_ms: 0.0,
             dial_error: None,
             tls: None,

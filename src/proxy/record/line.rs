@@ -58,6 +58,8 @@ pub(super) struct AccessLine<'a> {
     pub(super) upstream: Option<SocketAddr>,
     #[serde(rename = "upstream.node")]
     pub(super) node: &'a str,
+    #[serde(rename = "upstream.anchor")]
+    pub(super) anchor: &'a str,
     #[serde(rename = "upstream.software", serialize_with = "or_empty")]
     pub(super) target_software: Option<&'a Software>,
     #[serde(rename = "target.namespace")]
@@ -125,6 +127,7 @@ impl<'a> AccessLine<'a> {
             client_software,
             upstream: facts.upstream,
             node: &facts.node,
+            anchor: &facts.anchor,
             target_software,
             namespace: target.map_or("", |id| &id.namespace),
             service: target.map_or("", |id| &id.service),

@@ -138,6 +138,7 @@ fn what_peers_have_sent_is_text_and_nothing_else() {
         "upstream.software",
         "server.address",
         "upstream.node",
+        "upstream.anchor",
     ] {
         bad[field] = hostile.into();
     }

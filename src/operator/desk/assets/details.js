@@ -10,7 +10,7 @@ const at = (id) => document.getElementById(id);
 /** The fields of a tunnel that have a line of their own; all others follow as they are. */
 const TOLD = new Set(["key", "replica", "active_at", "tunnel_id", "since", "age_ms", "idle_ms", "client.address", "client.port",
   "network.peer.address", "client.software", "user.name", "http.version", "tls.version", "server.address", "server.port",
-  "target.namespace", "target.service", "upstream.address", "upstream.software", "upstream.node", "tunnel.resumable", "bytes_sent",
+  "target.namespace", "target.service", "upstream.address", "upstream.software", "upstream.node", "upstream.anchor", "tunnel.resumable", "bytes_sent",
   "bytes_received", "sent_per_second", "received_per_second", "download", "upload", "legs"]);
 
 function limit(one) {
@@ -62,6 +62,7 @@ function linesOfTunnel(row, model, extra) {
     ["target", row.target],
     ["endpoint", facts["upstream.address"] ?? ""],
     ["node", row.node],
+    ["anchor", facts["upstream.anchor"]],
     ["target's software", facts["upstream.software"]],
     ["since", `${moment(row.since)}, ${duration(model.now() - row.since)} ago`],
     ["idle", row.isSilent ? "unknown: the replica does not answer" : duration(model.now() - row.activeAt)],
@@ -79,12 +80,17 @@ function linesOfTunnel(row, model, extra) {
   ];
 }
 
+function anchorOf({ address, "user.name": user, since, connections, is_standby: isStandby }) {
+  return `${user} at ${address} since ${moment(Date.parse(since))}, ${connections} connected${isStandby ? ", standby" : ""}`;
+}
+
 function linesOfTarget(row) {
   const { facts } = row;
   const by = facts.cordoned_by ?? [];
   return [
     ["ready endpoints", `${facts.endpoints_ready} of ${facts.endpoints}`],
     ["addresses", row.addresses.join(", ")],
+    ...(facts.anchors ?? []).map((anchor) => ["anchor", anchorOf(anchor)]),
     ["tunnels", String(facts.tunnels)],
     ["cordoned", facts.is_cordoned ? "yes, by every replica" : by.length ? `by ${by.join(", ")}` : "no"],
   ];
