@@ -98,6 +98,8 @@ def check(name, folder, objects):
     readme = (folder / "README.md").read_text()
     # An sshd elsewhere has its lines in a block of the README.
     config = beside.read_text() if beside else readme
+    if (folder / "anchor.yaml").exists():
+        config = (folder.parent / "ssh-container/sshd_config").read_text()
     found = list(anchors_of(objects))
     if found:
         template, container = found[0]
@@ -111,8 +113,16 @@ def check(name, folder, objects):
     to = flags["to"].rsplit(":", 1)
     services = [each for each in objects if each["kind"] == "Service"]
     reached = {ports.get(port["targetPort"], port["targetPort"]) for each in services for port in each["spec"]["ports"]}
-    expect(port_of(flags["listen"]) in reached, f"{name}: no Service leads to --listen={flags['listen']}")
-    if beside:
+    dials_in = "dial" in flags
+    if dials_in:
+        services = list(yaml.safe_load_all((folder / "service.yaml").read_text()))[:1]
+        served = "{name}.{namespace}:22".format(**services[0]["metadata"])
+        expect(flags["serve"] == served and not reached, f"{name}: --serve={flags['serve']} is not {served}, or a Service leads past it")
+    else:
+        expect(port_of(flags["listen"]) in reached, f"{name}: no Service leads to --listen={flags['listen']}")
+    if dials_in:
+        expect(to[0] == "127.0.0.1", f"{name}: --to={flags['to']} is not in the pod")
+    elif beside:
         expect([to[0]] == setting(config, "ListenAddress") == ["127.0.0.1"], f"{name}: sshd is not on loopback alone")
         expect([to[1]] == setting(config, "Port"), f"{name}: --to={flags['to']} is not the port of sshd")
         expect(int(to[1]) not in reached, f"{name}: a Service leads past the anchor")
@@ -162,7 +172,7 @@ def main(examples, *rendered):
     for folder in folders:
         check_users(folder.name, (folder / "README.md").read_text(), graces)
     print("\n".join(faults) or f"{checked} anchors")
-    sys.exit(bool(faults) or checked < 4)
+    sys.exit(bool(faults) or checked < 5)
 
 
 main(*sys.argv[1:])
