@@ -12,13 +12,14 @@
 //!
 //! Apart from all this, `reviews` asks which user a token proves and what a user may do, and `rbac` tells when the
 //! answers may have changed; `tickets` follows the tickets that are made in the
-//! cluster. `pods` is for the programs of operators: it finds the pods of a proxy, and forwards a port of each.
+//! cluster, and `replicas` the pods of the proxy's own Service. `pods` is for the programs of operators: it finds the pods of a proxy, and forwards a port of each.
 
 mod api;
 pub(crate) mod files;
 pub(crate) mod objects;
 mod options;
 mod pods;
+mod replicas;
 mod targets;
 mod users;
 mod writes;
@@ -29,6 +30,7 @@ pub use self::api::watcher::WatchContext;
 pub use self::options::Options;
 pub use self::pods::PodSelector;
 pub(crate) use self::pods::{Pod, Pods, PortForward};
+pub use self::replicas::watch_replicas;
 pub use self::targets::controller::Controller;
 pub use self::users::rbac::watch_rbac;
 pub use self::users::reviews::ApiReviewer;

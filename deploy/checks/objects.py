@@ -116,7 +116,8 @@ def promises_of_any(where, objects):
         selector = selector.get("matchLabels", selector)
         if any(selector and selector.items() <= labels.items() for labels in jobs):
             fault(where, f"{name(each)} selects the pods of a Job")
-        if each["kind"] == "Service":
+        dials_in = each["metadata"].get("annotations", {}).get("switchboard.dev/dials-in") == "true"
+        if each["kind"] == "Service" and not dials_in:
             selected = [
                 template["spec"]
                 for namespace, template in templates
@@ -251,7 +252,8 @@ def promises_of_switchboard(where, objects):
     reviews = (access.get("kubernetes") or {}).get("enabled", False)
     tickets = access.get("tickets") or {}
     has_tickets = tickets.get("enabled", False)
-    must(spec["automountServiceAccountToken"] is (kubernetes or reviews or has_tickets), "a token exactly where the API is asked")
+    has_replicas = (config.get("anchors") or {}).get("replicas") == "auto"
+    must(spec["automountServiceAccountToken"] is (kubernetes or reviews or has_tickets or has_replicas), "a token exactly where the API is asked")
     bindings = [each for each in objects if each["kind"] in ("ClusterRoleBinding", "RoleBinding")]
     delegators = [each for each in bindings if each["roleRef"]["name"] == "system:auth-delegator"]
     must(len(delegators) == reviews, "system:auth-delegator exactly where the API server is asked about users")
@@ -267,6 +269,12 @@ def promises_of_switchboard(where, objects):
         allowed |= {"roles", "rolebindings", "clusterroles", "clusterrolebindings", "serviceaccounts"}
     if has_tickets:
         allowed.add("secrets")
+    if has_replicas:
+        allowed.add("endpointslices")
+        services = [each["metadata"]["name"] for each in objects if each["kind"] == "Service"]
+        must(config["anchors"]["service"] in services, "anchors learn the replicas from a Service of this proxy")
+        names = [each for each in container.get("env", []) if each["name"] == "POD_NAME"]
+        must(names and "fieldRef" in names[0]["valueFrom"], "each pod knows its name")
     secrets = [(each, rule) for each in roles for rule in each["rules"] if "secrets" in rule["resources"]]
     must(len(secrets) == has_tickets, "Secrets are read for tickets alone")
     for role, rule in secrets:

@@ -37,6 +37,17 @@ pub enum ReplicaList {
 pub struct BadReplicaList;
 
 impl ReplicaList {
+    /// Becomes the list of these ids, of the first 256 of them. Returns whether it is another than before; without an id it stays.
+    pub fn replace(&mut self, ids: BTreeSet<Box<str>>) -> bool {
+        let ids: BTreeSet<_> = ids.into_iter().filter(|id| is_id(id)).take(MAX_IDS).collect();
+        let list = Self::Ids(ids);
+        let is_new = list.len() > 0 && *self != list;
+        if is_new {
+            *self = list;
+        }
+        is_new
+    }
+
     /// Returns the number of replicas.
     #[expect(
         clippy::len_without_is_empty,

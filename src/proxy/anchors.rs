@@ -90,14 +90,13 @@ pub struct DialTimeouts {
 }
 
 impl Anchors {
-    /// No anchors yet, of one of so many replicas. Its id is drawn by chance.
-    pub fn new(replicas: NonZeroU32) -> Self {
+    /// No anchors yet, of the replica with this id, or one that is drawn by chance. Until others are known there are so many replicas.
+    pub fn new(id: Option<Box<str>>, replicas: NonZeroU32) -> Self {
         // The standard library's only source of random numbers.
-        let replica = format!("r-{:016x}", RandomState::new().hash_one(0));
-        let list = ReplicaList::Count(replicas);
+        let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0)).into();
         Self {
-            replica: replica.into(),
-            replicas: watch::Sender::new(list),
+            replica: id.unwrap_or_else(by_chance),
+            replicas: watch::Sender::new(ReplicaList::Count(replicas)),
             are_taken: AtomicBool::new(false),
             registered: Mutex::default(),
             changed: Notify::new(),

@@ -1,8 +1,10 @@
 //! The process: binds the ports, serves, reloads, and drains.
 
+use std::env;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,11 +25,12 @@ use crate::base::follow::{ReadFailure, Reads};
 use crate::daemon::admin as admin_port;
 use crate::daemon::logging::Logs;
 use crate::daemon::readiness::{Condition, Readiness};
-use crate::kubernetes::{self, Controller};
+use crate::kubernetes::{self, BackgroundRuntime, Controller, WatchContext, watch_replicas};
 use crate::net::tls::{self, Tls};
 use crate::policy::access::Access;
 use crate::policy::allowlist::Writer;
-use crate::proxy::anchors::Anchors;
+use crate::protocol::registration::is_id;
+use crate::proxy::anchors::{self, Anchors};
 use crate::proxy::config::{Config, LoadedConfig, Report};
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::registry::Registry;
@@ -70,7 +73,7 @@ pub enum StartError {
     Tls(Vec<tls::FileError>),
     /// The thread that follows the cluster cannot be started.
     #[error("cannot follow the cluster")]
-    Services(#[source] io::Error),
+    Cluster(#[source] io::Error),
     /// The metrics cannot be declared: a defect.
     #[error("cannot declare the metrics")]
     Metrics(#[from] exposition::Error),
@@ -92,6 +95,7 @@ pub struct App {
     awaits_services: bool,
     public: PublicPorts,
     admin: SocketAddr,
+    _replicas: Option<BackgroundRuntime>,
 }
 
 impl std::fmt::Debug for App {
@@ -228,7 +232,8 @@ impl Startup {
             Controller::start(options.clone(), &config.limits, writer.clone(), shared.metrics.clone())
         };
         let services = config.allowlist.kubernetes.as_ref().map(follow).transpose();
-        let services = services.map_err(StartError::Services)?;
+        let services = services.map_err(StartError::Cluster)?;
+        let replicas = follow_replicas(&config, &shared).map_err(StartError::Cluster)?;
         let awaits_services = services.is_some();
         let drain_options = config.drain;
         let mut users = AccessSources::default();
@@ -253,6 +258,7 @@ impl Startup {
             awaits_services,
             public,
             admin,
+            _replicas: replicas,
         })
     }
 }
@@ -294,10 +300,37 @@ fn share(
 
 /// The anchors of this replica, which are none yet.
 fn anchors(config: &Config) -> Anchors {
-    let options = config.anchors.unwrap_or_default();
-    let anchors = Anchors::new(options.replicas);
+    let options = config.anchors.clone().unwrap_or_default();
+    // As the Service names its endpoints. Where the pod has the network of its node, HOSTNAME is the node's.
+    let pod = || {
+        ["POD_NAME", "HOSTNAME"]
+            .into_iter()
+            .find_map(|name| env::var(name).ok())
+    };
+    let pod = pod().filter(|name| options.replicas.is_none() && is_id(name));
+    let anchors = Anchors::new(pod.map(Into::into), options.replicas.unwrap_or(NonZeroU32::MIN));
     anchors.set_taken(config.takes_anchors());
     anchors
+}
+
+/// Follows the replicas of the proxy, if the settings say so, until what it returns is dropped.
+fn follow_replicas(config: &Config, shared: &Arc<Shared>) -> io::Result<Option<BackgroundRuntime>> {
+    let Some(anchors::Options {
+        replicas: None,
+        service,
+    }) = &config.anchors
+    else {
+        return Ok(None);
+    };
+    let cluster = config.allowlist.kubernetes.as_ref();
+    let origin = WatchContext {
+        kubeconfig: cluster.and_then(|cluster| cluster.kubeconfig.clone()),
+        metrics: shared.metrics.clone(),
+        watches: Arc::default(),
+    };
+    let shared = Arc::clone(shared);
+    let changed = move |ids| _ = shared.anchors.replicas.send_if_modified(|list| list.replace(ids));
+    watch_replicas(origin, service, changed).map(Some)
 }
 
 /// A command to a running process.

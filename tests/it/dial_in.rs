@@ -23,9 +23,9 @@ use crate::openssh::sshd::Sshd;
 
 /// An anchor that listens nowhere.
 #[derive(Debug)]
-struct DialledIn {
-    process: Process,
-    admin: SocketAddr,
+pub(crate) struct DialledIn {
+    pub(crate) process: Process,
+    pub(crate) admin: SocketAddr,
 }
 
 impl DialledIn {
@@ -35,7 +35,7 @@ impl DialledIn {
     }
 
     /// Starts an anchor with further arguments.
-    fn start_with(url: &str, name: &str, to: SocketAddr, more: &[&str]) -> Self {
+    pub(crate) fn start_with(url: &str, name: &str, to: SocketAddr, more: &[&str]) -> Self {
         let to = to.to_string();
         let arguments = [
             "anchor",

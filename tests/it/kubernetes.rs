@@ -8,6 +8,7 @@ mod access;
 mod api;
 mod changes;
 mod cluster;
+mod dial_in;
 mod forbidden;
 mod guards;
 mod history;

@@ -133,7 +133,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
     let metrics = Metrics::new().unwrap();
     let shared = Shared {
         access: Access::open(&metrics),
-        anchors: Anchors::new(NonZeroU32::MIN),
+        anchors: Anchors::new(None, NonZeroU32::MIN),
         allowlist,
         metrics,
         access_log: AccessLog::default(),

@@ -188,22 +188,24 @@ impl State {
         counted.any(|replica| &*replica.id == id)
     }
 
-    /// Returns the number of connections that count, and of replicas.
+    /// Returns the number of connections to replicas that do not drain.
+    fn usable(&self) -> usize {
+        self.connections.values().filter(|replica| !replica.is_draining).count()
+    }
+
+    /// Returns the number of replicas that are connected, and of all.
     fn count(&self) -> (usize, usize) {
-        let connected = self.connections.values().filter(|replica| !replica.is_draining).count();
-        (connected, self.wanted.as_ref().map_or(1, ReplicaList::len))
+        match &self.wanted {
+            None => (self.usable(), 1),
+            Some(list @ ReplicaList::Count(_)) => (self.usable(), list.len()),
+            Some(ReplicaList::Ids(ids)) => (ids.iter().filter(|id| self.covers(id)).count(), ids.len()),
+        }
     }
 
     /// Returns whether a replica has no connection, and there may be another one.
     fn is_missing(&self) -> bool {
-        if self.count().0 >= MAX_CONNECTIONS {
-            return false;
-        }
-        match &self.wanted {
-            None => true,
-            Some(ReplicaList::Count(_)) => self.count().0 < self.count().1,
-            Some(ReplicaList::Ids(ids)) => ids.iter().any(|id| !self.covers(id)),
-        }
+        let (connected, wanted) = self.count();
+        connected < wanted && self.usable() < MAX_CONNECTIONS
     }
 }
 
@@ -229,7 +231,7 @@ impl Drop for CoveredReplica {
         let mut state = coverage.state.lock();
         let gone = state.connections.remove(&self.number);
         let (connected, wanted) = state.count();
-        if connected == 0 && state.unconnected.is_none() {
+        if state.usable() == 0 && state.unconnected.is_none() {
             state.unconnected = Some(coverage.readiness.require(CONDITION));
         }
         drop(state);

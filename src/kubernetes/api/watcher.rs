@@ -123,7 +123,7 @@ pub(crate) async fn keep_following<O: Objects + 'static>(
         watch.note(false);
         restarted();
     };
-    supervise("a task that follows access rights or tickets", start, failed).await;
+    supervise("a task that follows access rights, tickets or replicas", start, failed).await;
 }
 
 /// Follows objects without an end, and notes in `watch` whether their consumer is in step with the cluster.

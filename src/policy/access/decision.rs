@@ -275,12 +275,16 @@ fn denial(user: &User, target: &Target, right: Right) -> Refusal {
         true => brief(&id.service),
         false => format!("{}.{}", brief(&id.service), brief(&id.namespace)),
     };
-    let verb = match right {
-        Right::Connect => "ssh to",
-        Right::Serve => "serve",
+    let (verb, missing) = match right {
+        Right::Connect => ("ssh to", ""),
+        Right::Serve if id.is_static() => ("serve", ""),
+        Right::Serve => ("serve", " without the right to create services/anchor"),
     };
     let before = format!("{} may not {verb} ", brief(&user.name));
-    Refusal::new(RefusalReason::NotAuthorized, Phrase::naming(before, &target))
+    Refusal::new(
+        RefusalReason::NotAuthorized,
+        Phrase::naming(before, &target).followed_by(missing),
+    )
 }
 
 /// The reason of a decision by the lists of a target.

@@ -59,7 +59,7 @@ access:
     - {issuer: other, audiences: [a, b], jwks: /etc/switchboard/keys.json}
   users: {file: /etc/switchboard/users, username_prefix: "file:"}
   tickets: {enabled: true, ttl: 4h, secret: ssh/tickets}
-anchors: {replicas: 3}
+anchors: {replicas: auto, service: ingress}
 allowlist:
   static:
     - name: Devbox.Local.:22
@@ -250,7 +250,8 @@ fn every_key_is_read() {
         admin_scrape: Some(["10.0.0.0/8".parse().unwrap()].into()),
         access: access::everything(),
         anchors: Some(anchors::Options {
-            replicas: NonZeroU32::new(3).unwrap(),
+            replicas: None,
+            service: "ingress".into(),
         }),
         allowlist: Allowlist {
             report_only: false,

@@ -154,7 +154,7 @@ impl World {
         let burst = limits.tunnel.burst;
         let shared = Shared {
             access: Access::new(options, sources, &metrics),
-            anchors: Anchors::new(NonZeroU32::MIN),
+            anchors: Anchors::new(None, NonZeroU32::MIN),
             allowlist,
             metrics,
             access_log: AccessLog::default(),

@@ -54,6 +54,7 @@ impl Proxy {
             .beside_proxy(env!("CARGO_BIN_EXE_switchboard"))
             .args(["serve", "--log", filter, "--config"])
             .arg(&config)
+            .env("POD_NAME", "switchboard-0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -200,6 +200,17 @@ over it. Empty for the default, which is to ask nobody. */ -}}
 {{- if (default dict $access.tickets).enabled -}}true{{- end -}}
 {{- end -}}
 
+{{- /* Whether the pods follow their own Service, for anchors that dial in. */ -}}
+{{- define "switchboard.replicas" -}}
+{{- if eq (dig "replicas" "" (default dict .Values.config.anchors) | toString) "auto" -}}true{{- end -}}
+{{- end -}}
+
+{{- /* Whether the pods ask the API server at all. */ -}}
+{{- define "switchboard.cluster" -}}
+{{- $kubernetes := include "switchboard.kubernetes" . | fromYaml -}}
+{{- if or $kubernetes.enabled (include "switchboard.reviews" .) (include "switchboard.tickets" .) (include "switchboard.replicas" .) -}}true{{- end -}}
+{{- end -}}
+
 {{- /* The right that a user needs, as a rule of a ClusterRole; nothing for port-forward, which `edit` has. */ -}}
 {{- define "switchboard.accessRule" -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
@@ -270,6 +281,9 @@ over it. Empty for the default, which is to ask nobody. */ -}}
 {{- end -}}
 {{- with include "switchboard.access" . | fromYaml -}}
 {{- $_ := set $derived "access" . -}}
+{{- end -}}
+{{- if include "switchboard.replicas" . -}}
+{{- $_ := set $derived "anchors" (dict "service" (include "switchboard.fullname" .)) -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
 {{- end -}}

@@ -78,7 +78,6 @@ tolerations:
 
 {{- /* The pods, of a Deployment or a DaemonSet. */ -}}
 {{- define "switchboard.pod" -}}
-{{- $kubernetes := include "switchboard.kubernetes" . | fromYaml -}}
 metadata:
   labels:
     {{- include "switchboard.selectorLabels" . | nindent 4 }}
@@ -96,7 +95,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "switchboard.serviceAccountName" . }}
-  automountServiceAccountToken: {{ or (default false $kubernetes.enabled) (eq (include "switchboard.reviews" .) "true") (eq (include "switchboard.tickets" .) "true") }}
+  automountServiceAccountToken: {{ eq (include "switchboard.cluster" .) "true" }}
   # The kubelet would otherwise set SWITCHBOARD_PORT and the like for our own Service, and the proxy reads
   # SWITCHBOARD_* as configuration.
   enableServiceLinks: false
@@ -132,9 +131,15 @@ spec:
         {{- with .Values.deployment.additionalArguments }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
-      {{- with .Values.env }}
+      {{- if or .Values.env (include "switchboard.replicas" .) }}
       env:
+        {{- if include "switchboard.replicas" . }}
+        - name: POD_NAME
+          valueFrom: {fieldRef: {fieldPath: metadata.name}}
+        {{- end }}
+        {{- with .Values.env }}
         {{- toYaml . | nindent 8 }}
+        {{- end }}
       {{- end }}
       {{- with .Values.envFrom }}
       envFrom:
