@@ -31,7 +31,11 @@ pub(super) async fn run(coverage: Arc<Coverage>) {
                     shared.tasks.spawn(serve);
                 }
                 // A change of the list may need a connection sooner. A proxy that is away does not come back by it.
-                DialResult::Surplus => _ = timeout(pause, coverage.changed()).await,
+                DialResult::Surplus => {
+                    if timeout(pause, coverage.changed()).await.is_ok() {
+                        backoff.restart();
+                    }
+                }
                 DialResult::Failed(_) => sleep(pause).await,
             }
         }

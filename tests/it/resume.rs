@@ -155,7 +155,7 @@ fn by_accept(lines: &[String]) -> Vec<Value> {
     lines
 }
 
-struct Shell {
+pub(crate) struct Shell {
     process: Process,
     stdout: Lines,
     stderr: Lines,
@@ -163,7 +163,7 @@ struct Shell {
 
 impl Shell {
     /// Has this `ssh` run a shell, and waits for an answer.
-    fn start(mut ssh: Command) -> Self {
+    pub(crate) fn start(mut ssh: Command) -> Self {
         ssh.args(["-T", HOST, "sh"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -185,7 +185,7 @@ impl Shell {
         writeln!(stdin, "echo {text}").unwrap();
     }
 
-    fn echo(&mut self, text: &str) {
+    pub(crate) fn echo(&mut self, text: &str) {
         self.type_in(text);
         self.expect(text);
     }
@@ -197,7 +197,7 @@ impl Shell {
         seen.unwrap_or_else(|said| panic!("{text}: {said}\n{}", self.stderr.all().join("\n")));
     }
 
-    fn log_out(mut self) {
+    pub(crate) fn log_out(mut self) {
         drop(self.process.child().stdin.take());
         assert!(self.process.wait(PATIENCE).success());
     }

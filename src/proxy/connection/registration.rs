@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use super::authorize::authorize_anchor;
@@ -118,20 +118,24 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     };
     let anchor = Anchor::new(serves.clone(), grant.user_name(), addresses, streams.clone());
     let registration = shared.anchors.register(target.id(), anchor);
-    let anchor = Arc::clone(registration.anchor());
+    // A draining connection lasts as long as its tunnels, which own the anchor then.
+    let anchor = Arc::downgrade(registration.anchor());
+    let (user, since) = (grant.user_name(), Instant::now());
     let mut driven = pin!(driven);
     let end = tokio::select! {
         end = &mut driven => end.label(),
         () = keep_told(registration, streams, number, shared) => "draining",
         reason = end_of_right(&admission) => {
-            anchor.ended.set(reason).ok();
+            if let Some(anchor) = anchor.upgrade() {
+                anchor.ended.set(reason).ok();
+            }
             // Its tunnels end by that reason, before their streams are gone.
             timeout(CLOSE_TIMEOUT, driven).await.ok();
             reason.label()
         }
     };
-    let seconds = anchor.since.elapsed().unwrap_or_default().as_secs();
-    info!(target = %target.id(), user = %anchor.user, %peer, reason = end, seconds, "the connection of an anchor has ended");
+    let seconds = since.elapsed().as_secs();
+    info!(target = %target.id(), user, %peer, reason = end, seconds, "the connection of an anchor has ended");
 }
 
 /// Tells the anchor of other replicas, and of the drain, with which it leaves its target. Completes when the process ends: the connection

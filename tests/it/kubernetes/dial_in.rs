@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::api::Token;
-use super::lab::{self, PROXY};
+use super::lab::{self, Lab, PROXY};
 use super::objects::{role, role_binding, service, slice, with};
 use super::proxy::{ADMIN_PORT, PATIENCE, PORT, eventually, settings};
 use super::stage::Stage;
@@ -56,32 +56,36 @@ fn replicas(pods: &[&str]) -> Value {
     with(slice("default", "ingress", &[]), "/endpoints", json!(endpoints))
 }
 
+/// A proxy with users of the cluster that follows the Service `ingress`, the Service `devbox`, which dials in, and the right of alice to reach it.
+async fn stage(lab: Lab) -> Stage {
+    let access = json!({"mode": "enforce", "cleartext": "allow", "kubernetes": {"enabled": true}});
+    let settings = with(settings(&[]), "/access", access);
+    let settings = with(settings, "/anchors", json!({"replicas": "auto", "service": "ingress"}));
+    let annotation = json!({"switchboard.dev/dials-in": "true"});
+    let served = with(service("team-a", "devbox"), "/metadata/annotations", annotation);
+    let mut may_serve = role("team-a", "anchor", &["devbox"]);
+    may_serve["rules"][0]["resources"] = json!(["services/anchor"]);
+    let stage = Stage::over(lab, settings, async |api| {
+        api.put(replicas(&["switchboard-0", "switchboard-1"]));
+        api.put(served);
+        api.put(slice("team-a", "devbox", &["10.9.1.2"]));
+        api.put(role("team-a", "ssh", &["devbox"]));
+        api.put(may_serve);
+        for user in ["alice", "gpu"] {
+            api.know(&format!("of-{user}"), Token::new(user, &["switchboard"]));
+        }
+        api.put(role_binding("team-a", "alice", "ssh", "alice"));
+        api.open();
+    });
+    stage.await.ready().await
+}
+
 #[test]
 fn an_anchor_serves_a_service_at_each_ready_replica_while_its_user_has_the_right() {
     lab::run(async |lab| {
         let token = lab.directory().join("token of gpu");
         fs::write(&token, "of-gpu").unwrap();
-        let access = json!({"mode": "enforce", "cleartext": "allow", "kubernetes": {"enabled": true}});
-        let settings = with(settings(&[]), "/access", access);
-        let settings = with(settings, "/anchors", json!({"replicas": "auto", "service": "ingress"}));
-        let annotation = json!({"switchboard.dev/dials-in": "true"});
-        let served = with(service("team-a", "devbox"), "/metadata/annotations", annotation);
-        let mut may_serve = role("team-a", "anchor", &["devbox"]);
-        may_serve["rules"][0]["resources"] = json!(["services/anchor"]);
-        let binding = role_binding("team-a", "gpu", "anchor", "gpu");
-        let stage = Stage::over(lab, settings, async |api| {
-            api.put(replicas(&["switchboard-0", "switchboard-1"]));
-            api.put(served.clone());
-            api.put(slice("team-a", "devbox", &["10.9.1.2"]));
-            api.put(role("team-a", "ssh", &["devbox"]));
-            api.put(may_serve);
-            for user in ["alice", "gpu"] {
-                api.know(&format!("of-{user}"), Token::new(user, &["switchboard"]));
-            }
-            api.put(role_binding("team-a", "alice", "ssh", "alice"));
-            api.open();
-        });
-        let stage = stage.await.ready().await;
+        let stage = stage(lab).await;
         let (url, token) = (format!("http://{PROXY}:{PORT}"), token.display().to_string());
         let more = ["--token-file", &token, "--allow-cleartext"];
         let mut anchor = DialledIn::start_with(&url, "devbox.team-a:22", "10.9.1.1:22".parse().unwrap(), &more);
@@ -91,6 +95,7 @@ fn an_anchor_serves_a_service_at_each_ready_replica_while_its_user_has_the_right
             said.contains("403") && said.contains("create services/anchor"),
             "{said}"
         );
+        let binding = role_binding("team-a", "gpu", "anchor", "gpu");
         stage.api.put(binding.clone());
         // One connection to each of two replicas, of which one runs here.
         says(&anchor, "connected to 1 of 2 replicas").await;
