@@ -1,13 +1,11 @@
 //! `anchor`: its arguments, and its end by a signal.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::builder::FalseyValueParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args};
+use clap::{Arg, ArgMatches, Args, Command};
 use switchboard::anchor;
 use switchboard::base::authority::Authority;
 use switchboard::client::proxy_settings::{ProxySettings, SecretUrl};
@@ -29,8 +27,9 @@ pub(crate) struct Anchor {
     log: LogFlags,
 }
 
-/// The connections of an anchor that dials in. The settings are those of `connect`.
+/// The connections of an anchor that dials in. Further arguments are those of `connect`.
 #[derive(Args)]
+#[command(args = of_the_connection())]
 struct DialIn {
     /// Dial this proxy, http://HOST[:PORT] or https://HOST[:PORT], each of its replicas, and serve the clients that it sends
     #[arg(
@@ -45,36 +44,6 @@ struct DialIn {
     /// Serve clients that ask the proxy for this name
     #[arg(long, env = "SWITCHBOARD_ANCHOR_SERVE", value_name = "NAME:PORT", requires = "dial")]
     serve: Option<Authority>,
-    /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
-    #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// Show this client certificate (PEM, with its intermediate certificates) to an https:// proxy that asks for one
-    #[arg(long, env = "SWITCHBOARD_CERT", value_name = "FILE", requires = "key")]
-    cert: Option<PathBuf>,
-    /// The private key of --cert (PEM, not encrypted)
-    #[arg(long, env = "SWITCHBOARD_KEY", value_name = "FILE", requires = "cert")]
-    key: Option<PathBuf>,
-    /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
-    #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
-    server_name: Option<String>,
-    /// Do not go through the proxy that HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names (NO_PROXY exempts hosts)
-    #[arg(long, env = "SWITCHBOARD_NO_ENV_PROXY", value_parser = FalseyValueParser::new())]
-    no_env_proxy: bool,
-    /// Send the bearer token in this file, which is read at each dial
-    #[arg(long, env = "SWITCHBOARD_TOKEN_FILE", value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// Send the bearer token that this line for `sh -c` prints, bare or as an ExecCredential
-    #[arg(long, env = "SWITCHBOARD_TOKEN_COMMAND", value_name = "COMMAND")]
-    token_command: Option<String>,
-    /// Send the credentials of this kubeconfig's user [default: KUBECONFIG or ~/.kube/config, with --context]
-    #[arg(long, env = "SWITCHBOARD_KUBECONFIG", value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Send the credentials of this context's user, not the current one's
-    #[arg(long, env = "SWITCHBOARD_CONTEXT", value_name = "NAME")]
-    context: Option<String>,
-    /// Send credentials in clear, too, to an http:// proxy that is not on this host
-    #[arg(long, env = "SWITCHBOARD_ALLOW_CLEARTEXT", value_parser = FalseyValueParser::new())]
-    allow_cleartext: bool,
 }
 
 impl DialIn {
@@ -92,16 +61,16 @@ impl DialIn {
         };
         let settings = ProxySettings {
             proxy: Some(proxy),
-            ca: self.ca,
-            cert: self.cert,
-            key: self.key,
-            server_name: self.server_name,
-            no_env_proxy: self.no_env_proxy,
-            token_file: self.token_file,
-            token_command: self.token_command,
-            kubeconfig: self.kubeconfig,
-            context: self.context,
-            allow_cleartext: self.allow_cleartext,
+            ca: value(&given, "ca"),
+            cert: value(&given, "cert"),
+            key: value(&given, "key"),
+            server_name: value(&given, "server_name"),
+            no_env_proxy: given.get_flag("no_env_proxy"),
+            token_file: value(&given, "token_file"),
+            token_command: value(&given, "token_command"),
+            kubeconfig: value(&given, "kubeconfig"),
+            context: value(&given, "context"),
+            allow_cleartext: given.get_flag("allow_cleartext"),
             ..ProxySettings::default()
         };
         let options = ClientFlags { settings, given }.options(serves.to_string())?;
@@ -112,7 +81,22 @@ impl DialIn {
     }
 }
 
-/// The settings of the connection to the proxy.
+/// The arguments of `connect` for the connection to the proxy.
+fn of_the_connection() -> Vec<Arg> {
+    let of_connect = ProxySettings::augment_args(Command::new("connect"));
+    let arguments = of_connect.get_arguments();
+    let taken = arguments.filter(|argument| OF_THE_CONNECTION.contains(&argument.get_id().as_str()));
+    taken
+        .cloned()
+        .map(|argument| argument.help_heading("Dial in"))
+        .collect()
+}
+
+fn value<T: Clone + Send + Sync + 'static>(given: &ArgMatches, name: &str) -> Option<T> {
+    given.get_one(name).cloned()
+}
+
+/// Their names.
 const OF_THE_CONNECTION: [&str; 10] = [
     "ca",
     "cert",

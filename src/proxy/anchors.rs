@@ -85,7 +85,9 @@ pub struct Registration<'a> {
 pub struct DialTimeouts {
     /// For an anchor, where none is connected.
     pub wait: Duration,
-    /// For its answer.
+    /// For the answer of one, while there are others to ask.
+    pub attempt: Duration,
+    /// For the answers of all.
     pub dial: Duration,
 }
 
@@ -159,8 +161,8 @@ impl Anchors {
         registered.values().flatten().map(|anchor| anchor.tunnels.taken()).sum()
     }
 
-    /// Asks the active anchor of a target for a stream, and the next one if its connection has ended. Waits for an anchor where there
-    /// is none.
+    /// Asks the active anchor of a target for a stream, and the next one if it does not answer or its connection has ended. Waits for an
+    /// anchor where there is none.
     ///
     /// # Errors
     /// [`RefusalReason::NoAnchor`]; [`RefusalReason::DialTimeout`] without an answer, [`RefusalReason::TargetRefused`] with another than
@@ -171,20 +173,30 @@ impl Anchors {
         timeouts: DialTimeouts,
     ) -> Result<(Upstream<Stream>, AnchorTunnel), RefusalReason> {
         let start = Instant::now();
-        let (mut last, mut tried) = (RefusalReason::NoAnchor, Vec::new());
+        let (mut last, mut tried, mut end) = (RefusalReason::NoAnchor, Vec::new(), None);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             // Enabled before the look, so that no registration is missed.
             changed.as_mut().enable();
-            let untried = |anchor: &Arc<Anchor>| !tried.contains(&anchor.number);
-            let Some(anchor) = self.of(target.id()).into_iter().find(untried) else {
+            let mut untried = self.of(target.id());
+            untried.retain(|anchor| !tried.contains(&anchor.number));
+            let Some(anchor) = untried.first() else {
                 if last == RefusalReason::NoAnchor && timeout_at(start + timeouts.wait, changed).await.is_ok() {
                     continue;
                 }
                 return Err(last);
             };
             tried.push(anchor.number);
-            match anchor.open(start + timeouts.dial).await {
+            let now = Instant::now();
+            let end = *end.get_or_insert(now + timeouts.dial);
+            if now >= end {
+                return Err(last);
+            }
+            let until = match untried.len() {
+                1 => end,
+                _ => end.min(now + timeouts.attempt),
+            };
+            match anchor.open(until).await {
                 Ok(stream) => return Ok(stream),
                 // Its connection has just ended: another anchor may come.
                 Err(RefusalReason::NoAnchor) => {}

@@ -343,6 +343,7 @@ async fn ask_anchor(
     let start = Instant::now();
     let timeouts = DialTimeouts {
         wait: shared.allowlist.wait_for_ready(),
+        attempt: shared.timeouts.connect,
         dial: shared.timeouts.dial,
     };
     let asked = target.while_listed(shared.anchors.dial(target, timeouts)).await;

@@ -1,6 +1,7 @@
 //! Anchors that dial in: OpenSSH through the proxy and an anchor that no connection reaches, and anchors of one name.
 
 mod arguments;
+mod hostile;
 mod replicas;
 mod scripted;
 

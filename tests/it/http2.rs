@@ -8,6 +8,6 @@ mod over_tls;
 pub(crate) mod peer;
 pub(crate) mod raw;
 mod rfc9113;
-mod siblings;
+pub(crate) mod siblings;
 mod unread;
 mod windows;

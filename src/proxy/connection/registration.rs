@@ -21,7 +21,7 @@ use crate::protocol::registration::{DRAINING_PATH, REPLICA_FIELD, REPLICAS_FIELD
 use crate::proxy::anchors::{Anchor, Anchors, Registration};
 use crate::proxy::http::{ConnectRequest, Exchange};
 use crate::tunnel::http2::client::Streams;
-use crate::tunnel::limits::owners::OwnerName;
+use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
 
@@ -30,6 +30,8 @@ struct Admission {
     serves: Authority,
     target: Arc<Target>,
     grant: TunnelGrant,
+    /// The user is forgotten, with its slots, when nothing holds it.
+    _owner: Arc<LimitOwner>,
     _slot: Slot,
 }
 
@@ -90,6 +92,7 @@ async fn admit(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Resul
         serves,
         target,
         grant,
+        _owner: owner,
         _slot: slot,
     })
 }

@@ -66,6 +66,10 @@ impl<'a> Proxy<'a> {
         let mut entries = Vec::new();
         for (host, place) in &wanted.hosts {
             for port in ports {
+                if let Some(line) = wanted.anchor(host, *port) {
+                    let reason = "where no connection reaches the host of frpc, with `dials_in` in place of addresses";
+                    remarks.note(*place, format!("the proxy {name}: {reason}: {line}"));
+                }
                 match named(host, *port, &wanted, context) {
                     Ok((name, target)) => entries.push(Entry {
                         name,
@@ -142,6 +146,17 @@ enum OptionOutcome {
 }
 
 impl<'a> ProxySettings<'a> {
+    /// The command that serves a name beside frpc, in its place; `None` where frpc leads to another host.
+    fn anchor(&self, host: &str, port: u16) -> Option<String> {
+        let name = exact_name(&format!("{host}:{port}")).ok()?;
+        let to = self.ip.unwrap_or(LOCAL);
+        let ip = if to == "localhost" { LOCAL } else { to }.parse::<IpAddr>();
+        let to = SocketAddr::new(ip.ok().filter(IpAddr::is_loopback)?, self.port?);
+        Some(format!(
+            "switchboard anchor --dial https://PROXY --serve {name} --to {to}"
+        ))
+    }
+
     /// Reads one option. An error: it may restrict, and has no counterpart.
     fn read(&mut self, key: &str, at: ValueRef<'a>) -> Result<OptionOutcome, &'static str> {
         let text = at.text().unwrap_or_default();

@@ -82,6 +82,9 @@ fn every_format_has_the_same_result() {
             "{list:?}"
         );
         assert!(!list.remarks.concat().contains("secret"));
+        let anchor =
+            "switchboard anchor --dial https://PROXY --serve box-1.research.ssh.example.com:22 --to 127.0.0.1:2222";
+        assert!(list.remarks.concat().contains(anchor), "{list:?}");
         let lines = imported(name, text, Format::Kubectl);
         assert_eq!(
             lines.text,
@@ -108,6 +111,7 @@ fn a_proxy_before_a_service_becomes_its_label() {
         list.remarks.concat().contains("is a name, and names are not resolved"),
         "{list:?}"
     );
+    assert!(!list.remarks.concat().contains("anchor"), "{list:?}");
 }
 
 #[test]
