@@ -86,16 +86,17 @@ fn of_the_connection() -> Vec<Arg> {
     let of_connect = ProxySettings::augment_args(Command::new("connect"));
     let arguments = of_connect.get_arguments();
     let taken = arguments.filter(|argument| OF_THE_CONNECTION.contains(&argument.get_id().as_str()));
-    taken
-        .cloned()
-        .map(|argument| argument.help_heading("Dial in"))
-        .collect()
+    // After those of this program.
+    let place = |(place, argument): (usize, Arg)| argument.help_heading("Dial in").display_order(FIRST + place);
+    taken.cloned().enumerate().map(place).collect()
 }
 
 fn value<T: Clone + Send + Sync + 'static>(given: &ArgMatches, name: &str) -> Option<T> {
     given.get_one(name).cloned()
 }
 
+/// More than an anchor has arguments of its own.
+const FIRST: usize = 100;
 /// Their names.
 const OF_THE_CONNECTION: [&str; 10] = [
     "ca",

@@ -41,8 +41,12 @@ async fn verdict(reviewer: &ApiReviewer, token: &str) -> Result<User, String> {
 }
 
 async fn decision(reviewer: &ApiReviewer, ground: &Reviewing, user: &User, name: &str) -> Decision {
+    decision_by(Check::default(), reviewer, ground, user, name).await
+}
+
+async fn decision_by(check: Check, reviewer: &ApiReviewer, ground: &Reviewing, user: &User, name: &str) -> Decision {
     let action = Action {
-        check: Check::default(),
+        check,
         namespace: (*ground.here).into(),
         name: name.into(),
     };
@@ -115,6 +119,36 @@ fn a_service_account_is_proved_by_a_token_for_one_of_the_audiences() {
             assert!(user.uid.is_some_and(|uid| uid.len() >= 36));
         }
         ground.delete(&account(ground, "ci")).await;
+    });
+}
+
+#[test]
+fn the_right_to_serve_a_service_is_another_one_than_to_reach_it() {
+    cluster::run_reviewing(async |ground| {
+        ground.apply(&account(ground, "ci")).await;
+        let reviewer = reviewer(ground, &["switchboard"]);
+        let token = ground.token("ci", &["switchboard"]).await;
+        let user = verdict(&reviewer, &token).await.unwrap();
+        let serve = with(
+            role(&ground.here, "anchor", &["devbox"]),
+            "/rules/0/resources",
+            json!(["services/anchor"]),
+        );
+        ground.apply(&serve).await;
+        let binding = with(binding(ground), "/roleRef/name", json!("anchor"));
+        ground.apply(&binding).await;
+        eventually("it may serve", async || {
+            decision_by(Check::anchor(), &reviewer, ground, &user, "devbox")
+                .await
+                .allowed
+        })
+        .await;
+        assert!(!decision(&reviewer, ground, &user, "devbox").await.allowed);
+        let other = decision_by(Check::anchor(), &reviewer, ground, &user, "other").await;
+        assert!(!other.allowed, "{other:?}");
+        for object in [&binding, &serve, &account(ground, "ci")] {
+            ground.delete(object).await;
+        }
     });
 }
 
