@@ -28,7 +28,7 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
 
 /// Settings about users, where none is asked for.
 fn without_effect(config: &Config, top: &Field<'_>) {
-    if proves_users(&config.access) {
+    if proves_users(&config.access) && !config.takes_anchors() {
         top.at("access.mode").warning(
             "`open`: every client reaches every target, and the other keys of `access` have no effect; set `report` or \
              `enforce`",
@@ -45,7 +45,11 @@ fn without_effect(config: &Config, top: &Field<'_>) {
 }
 
 fn limits_without_effect(config: &Config, top: &Field<'_>) {
-    if config.limits.user != UserCaps::default() {
+    let default = UserCaps {
+        anchors: config.limits.user.anchors,
+        ..UserCaps::default()
+    };
+    if config.limits.user != default {
         top.at("limits.user")
             .note("no effect: users have limits of their own with `access.mode: enforce`");
     }

@@ -25,6 +25,15 @@ fn settings_about_users_without_effect_are_warned_of() {
         format!("1:16: warning: access.mode: {is_open}")
     );
     assert!(said_of(&format!("mode: enforce, {users}")).is_empty());
+    // The users of anchors are proved in every mode.
+    let anchors = format!("{users}}}\nanchors: {{replicas: 1}}\nlimits: {{user: {{max_anchors: 2}}");
+    let said = said_of(&anchors);
+    assert!(
+        !said
+            .iter()
+            .any(|line| line.contains("no effect: users") || line.contains(is_open)),
+        "{said:?}"
+    );
     let limits = served(&with_alice("limits: {user: {max_tunnels: 2}}"));
     assert_eq!(
         limits[0],
