@@ -4,11 +4,12 @@ pub mod credential;
 pub(crate) mod digest;
 pub(crate) mod guess_limiter;
 
+use std::future::pending;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use self::credential::{Credential, CredentialError};
 use self::digest::Digest;
@@ -69,6 +70,24 @@ impl Subject {
                 .user
                 .expires
                 .is_some_and(|expires| expires <= SystemTime::now() + time)
+    }
+
+    /// Returns whether the credential or the certificate has expired, by either clock.
+    pub(super) fn has_expired(&self) -> bool {
+        self.expires.is_some_and(|expires| expires <= Instant::now())
+            || self.user_expires_within(Duration::ZERO)
+            || self.has_expired_certificate()
+    }
+
+    /// Completes when the credential or the certificate has expired. The clock of the system is looked at again and again: it may be
+    /// set, and a machine that slept has not counted the time.
+    pub(super) async fn expired(&self) {
+        let Some(expires) = self.expires else {
+            return pending().await;
+        };
+        while !self.has_expired() {
+            sleep_until(expires.min(Instant::now() + BETWEEN_CLOCK_LOOKS)).await;
+        }
     }
 
     /// Returns whether the certificate of its user has expired.
@@ -185,6 +204,8 @@ pub(super) fn brief(name: &str) -> String {
     }
 }
 
+/// So late a tunnel ends whose credential has expired by a clock that was set.
+const BETWEEN_CLOCK_LOOKS: Duration = Duration::from_secs(15);
 /// The group of requests without a user.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Bytes of the name and of a group of a certificate, as of an OIDC token.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SetOnce};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::turns::{RecheckClass, Turns};
 use super::credentials::digest::Digest;
@@ -79,13 +79,10 @@ impl TunnelGrant {
     /// Completes when the right is taken back, or has expired.
     pub async fn revoked_or_expired(&self) -> CloseReason {
         let expired = async {
-            if let Some(expires) = self.active.subject.expires {
-                sleep_until(expires).await;
-                if self.active.registry.closes_on_expiry.load(Ordering::Acquire) {
-                    return;
-                }
+            self.active.subject.expired().await;
+            if !self.active.registry.closes_on_expiry.load(Ordering::Acquire) {
+                pending().await
             }
-            pending().await
         };
         tokio::select! {
             biased;
@@ -131,9 +128,7 @@ impl ActiveGrants {
     pub(super) fn set_on_expiry(&self, on_expiry: OnExpiry) {
         let closes = on_expiry == OnExpiry::Close;
         self.closes_on_expiry.store(closes, Ordering::Release);
-        let now = Instant::now();
-        let has_expired = |grant: &&Arc<ActiveGrant>| grant.subject.expires.is_some_and(|expires| expires <= now);
-        for grant in self.all().iter().filter(has_expired).filter(|_| closes) {
+        for grant in self.all().iter().filter(|grant| closes && grant.subject.has_expired()) {
             grant.revocation.set(CloseReason::Expired).ok();
         }
     }

@@ -376,6 +376,29 @@ async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_credential_expires_by_the_clock_of_the_system_too_which_may_be_set() {
+    let world = World::new(|_| {});
+    let known = world.identify("alice", 1).await.unwrap();
+    let expires_at = |expires| User {
+        expires: Some(expires),
+        ..user("alice")
+    };
+    for (expires, has_expired) in [
+        (SystemTime::now() - seconds(1), true),
+        (SystemTime::now() + seconds(3600), false),
+    ] {
+        let subject = Subject {
+            user: Arc::new(expires_at(expires)),
+            expires: Some(Instant::now() + seconds(3600)),
+            ..known.clone()
+        };
+        let begun = Instant::now();
+        subject.expired().await;
+        assert_eq!(begun.elapsed() < seconds(60), has_expired);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_token_is_taken_back_though_the_certificate_beside_it_has_expired() {
     for on_expiry in [OnExpiry::Keep, OnExpiry::Close] {
         let world = World::new(|options| options.on_expiry = on_expiry);
