@@ -255,3 +255,21 @@ fn a_user_without_the_right_is_refused_once_in_the_log() {
     let rest = refused.process.stderr.rest().join("\n");
     assert!(!rest.contains("403"), "{rest}");
 }
+
+fn an_anchor_that_stands_still_is_passed_over_then_given_up_and_comes_back() {
+    let world = World::start_with("timeouts: {connect: 1s, dial: 10s}\n");
+    let (first, second) = (Target::listen(), Target::listen());
+    let _one = world.anchor(first.address());
+    let two = world.anchor(second.address());
+    expect_at(&world, &second);
+    two.process.signal(Signal::STOP);
+    // Within the same request.
+    expect_at(&world, &first);
+    world.proxy.settles("anchors", 1.0);
+    expect_at(&world, &first);
+    two.process.signal(Signal::CONT);
+    world.proxy.settles("anchors", 2.0);
+    expect_at(&world, &second);
+}
+
+tests_in!(slow: an_anchor_that_stands_still_is_passed_over_then_given_up_and_comes_back);

@@ -21,6 +21,8 @@ use crate::uplink::error::ClientError;
 pub(crate) struct ProxyDialer {
     /// The session that is to go on, once there is one.
     pub(crate) session: Option<SessionId>,
+    /// Prepares a connection that carries more than one tunnel.
+    pub(crate) prepare: Option<fn(&TcpStream)>,
     /// The step of an attempt that was begun last.
     pub(crate) step: Step,
     /// The time for the next connection, if it is to carry a session again. `None`: it is the first one.
@@ -63,6 +65,9 @@ impl ProxyDialer {
                 () = path_changed(&mut self.path), if !is_first => self.lookup = JoinSet::new(),
             }
         };
+        if let Some(prepare) = self.prepare {
+            prepare(&stream);
+        }
         // Its answer is not one for the next connection.
         self.lookup = JoinSet::new();
         self.path = stream.peer_addr().ok().map(Path::new);
