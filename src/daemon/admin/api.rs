@@ -364,7 +364,7 @@ pub struct Anchor {
     /// The tunnels that it carries.
     #[serde(default)]
     pub tunnels: u32,
-    /// Whether another anchor of the target is the active one.
+    /// True if another anchor of the target is the active one.
     #[serde(default)]
     pub is_standby: bool,
 }
