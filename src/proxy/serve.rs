@@ -308,6 +308,9 @@ fn anchors(config: &Config) -> Anchors {
             .find_map(|name| env::var(name).ok())
     };
     let pod = pod().filter(|name| options.replicas.is_none() && is_id(name));
+    if options.replicas.is_none() && pod.is_none() {
+        warn!("anchors.replicas: auto needs the name of this pod in POD_NAME: without it anchors go on dialling");
+    }
     let anchors = Anchors::new(pod.map(Into::into), options.replicas.unwrap_or(NonZeroU32::MIN));
     anchors.set_taken(config.takes_anchors());
     anchors
