@@ -104,7 +104,7 @@ async fn handshake<D: Transport>(
 ) -> Result<server::Connection<Connection<D>, Payload>, RefusalReason> {
     let mut handshake = server::Builder::new()
         .initial_window_size(WINDOW)
-        .initial_connection_window_size(MAX_STREAMS * WINDOW)
+        .initial_connection_window_size(connection.streams() * WINDOW)
         .max_concurrent_streams(connection.streams())
         .max_pending_accept_reset_streams(MAX_CANCELLED)
         .max_header_list_size(MAX_HEADER_BYTES)
@@ -343,7 +343,7 @@ async fn end<D: Transport>(
 
 /// The bytes that a client may send on a stream ahead of its target: 5 MiB/s of upload at a round trip of 50 ms.
 ///
-/// The connection has as many for every stream, as stalled tunnels would stop the others otherwise: a connection holds
+/// The connection has as many for every stream, as stalled tunnels would stop the others otherwise: a client's connection holds
 /// 25 MiB at most. The size stays the same for the life of a connection. Reduced when streams are many, it would stall
 /// those that exist: h2 sends a WINDOW_UPDATE when half of a window can be given back, and does not check again after a
 /// SETTINGS frame that took the other half.

@@ -13,7 +13,7 @@ use h2::{Ping, PingPong};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use tokio::time::{sleep, timeout};
 
-use super::connection::{Connection, MAX_STREAMS};
+use super::connection::Connection;
 use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::stream::Stream;
@@ -78,7 +78,7 @@ impl Streams {
         let (requests, mut h2) = client::Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
-            .initial_connection_window_size(MAX_STREAMS * WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEADER_BYTES)
             .max_send_buffer_size(MAX_UNSENT)
             .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
@@ -184,6 +184,9 @@ async fn until_unresponsive(pings: Option<PingPong>) {
     }
 }
 
+/// The largest one of RFC 9113 section 6.9.1: a window for each stream, so that stalled tunnels do not stop the others. The caps on
+/// tunnels bound the streams.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// The pause between the answer to a PING and the next one.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for an answer: a path that is dead is found in 15 s.

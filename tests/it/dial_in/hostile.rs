@@ -244,6 +244,16 @@ fn registrations_have_a_bound_for_each_target_and_each_user() {
     );
 }
 
+#[test]
+fn stalled_tunnels_of_an_anchor_leave_the_window_of_its_connection_to_the_others() {
+    let world = World::start();
+    let mut raw = world.hostile();
+    let update = std::iter::from_fn(|| Some(raw.any())).find(|frame| frame.kind == WINDOW_UPDATE && frame.stream == 0);
+    let window = u32::from_be_bytes(update.unwrap().payload.try_into().unwrap()) + 65_535;
+    // 2,000 tunnels of 256 KiB each.
+    assert!(window >= 2000 * 256 * 1024, "{window}");
+}
+
 /// `:status` 200 (RFC 7541, appendix A, index 8).
 const OK: &[u8] = &[0x88];
 /// The sockets' buffers take bytes whatever the proxy does.
