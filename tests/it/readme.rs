@@ -1,4 +1,4 @@
-//! The tables of the documents against the program: refusals, reasons, metrics, limits and files of tests.
+//! The tables of the documents against the program: refusals, reasons, metrics, limits and programs of tests.
 
 use std::fs;
 use std::path::Path;
@@ -167,28 +167,6 @@ fn every_cap_and_timeout_is_in_security_md() {
     assert!(seen > 10, "{seen}");
 }
 
-/// `SWITCHBOARD_WRITE_TABLE=1 cargo test --test it readme::` writes it.
-#[test]
-fn the_table_of_modules_is_made_from_their_first_lines() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let mut table = "| module | what it covers |\n|---|---|\n".to_owned();
-    let modules = include_str!("main.rs").lines();
-    for module in modules.filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')) {
-        let source = fs::read_to_string(folder.join(format!("it/{module}.rs"))).unwrap();
-        let lines = source.lines().map_while(|line| line.strip_prefix("//! "));
-        table += &format!("| `{module}` | {} |\n", lines.collect::<Vec<_>>().join(" "));
-    }
-    let page = folder.join("README.md");
-    let text = fs::read_to_string(&page).unwrap();
-    let (before, rest) = text.split_once(BEGIN).unwrap();
-    let (written, after) = rest.split_once(END).unwrap();
-    if std::env::var_os("SWITCHBOARD_WRITE_TABLE").is_some() {
-        fs::write(page, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
-    } else {
-        assert_eq!(written, table);
-    }
-}
-
 #[test]
 fn every_other_program_of_tests_has_a_row() {
     let table = include_str!("../README.md");
@@ -231,6 +209,3 @@ fn every_link_between_documents_leads_to_a_file() {
         }
     }
 }
-
-const BEGIN: &str = "<!-- begin of the table by tests/it/readme.rs -->\n\n";
-const END: &str = "\n<!-- end of the table -->\n";
