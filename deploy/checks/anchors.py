@@ -6,6 +6,7 @@ of sshd and ssh outlast the anchor's --grace, also those of an example without a
 The container's memory has room for --memory, and probes and scrapes reach --admin.
 """
 
+import math
 import os
 import re
 import shlex
@@ -59,8 +60,9 @@ def setting(text, name):
 
 
 def keepalive(text, side):
+    """Without an interval, which is OpenSSH's default, there are no keepalives."""
     interval, count = setting(text, f"{side}AliveInterval"), setting(text, f"{side}AliveCountMax")
-    return min(map(int, interval), default=0) * min(map(int, count), default=3)
+    return min(map(int, interval), default=0) * min(map(int, count), default=3) or math.inf
 
 
 def anchors_of(objects):
