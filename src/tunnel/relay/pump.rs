@@ -20,7 +20,7 @@ use crate::tunnel::limits::budget::{Budget, Share};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::limits::throttle::Throttle;
 
-/// One direction of a relay. Every future of it may be dropped at any await and made anew: no byte is lost.
+/// One direction of a relay. Every future of it may be dropped at any await and made again: no byte is lost.
 #[derive(Debug)]
 pub(super) struct Pump<'a, R, W> {
     halves: Flow<'a, R, W>,
@@ -37,7 +37,7 @@ pub(super) struct Pump<'a, R, W> {
     tolerates_closed_window: bool,
 }
 
-/// What was read and is not written yet. Nothing is read while there is any.
+/// Bytes that were read and are not written yet. Nothing is read while there are any.
 #[derive(Debug)]
 enum InFlight<'a> {
     Nothing,
@@ -99,12 +99,12 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         Failure::new(by, &error)
     }
 
-    /// Whether the end of stream was seen to be sent, to a receiver that may have left because of it.
+    /// Returns whether the end of stream was seen to be sent, to a receiver that may have left because of it.
     pub(super) fn has_sent_end(&self) -> bool {
         self.has_sent_end
     }
 
-    /// Whether the sending side ends here: nothing is in flight, and no further byte comes in front of its end.
+    /// Returns whether the sending side ends here: nothing is in flight, and no further byte comes in front of its end.
     pub(super) async fn ends_here(&mut self) -> bool {
         if !matches!(self.in_flight, InFlight::Nothing) {
             return false;
@@ -117,7 +117,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         poll_fn(read).await
     }
 
-    /// Whether the end of stream has been passed on.
+    /// Returns whether the end of stream has been passed on.
     pub(super) fn has_finished(&self) -> bool {
         self.has_finished
     }
@@ -128,6 +128,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         loop {
             self.readable().await?;
             let admitted = self.admit(self.strategy.next().max()).await;
+            self.yield_if_due().await;
             if matches!(self.strategy.next(), Step::Lend(_)) {
                 boxed(self.lender_ready()).await?;
             }
@@ -139,7 +140,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 Some(read) => {
                     self.strategy.has_read(read);
                     self.flush().await?;
-                    self.yield_after(read).await;
+                    self.since_yield += read;
                 }
             }
         }
@@ -176,6 +177,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     async fn admit_by_limits(&mut self, max: usize) -> usize {
         let (meter, direction) = (self.terms.meter, self.halves.direction);
         let waited = |wait| meter.throttled(direction, wait);
+        let before = meter.throttled_time(direction);
         let mut admitted = self.throttle.admit(max, waited).await;
         for next in 0..self.shares.len() {
             let (before, from_here) = self.shares.split_at_mut(next);
@@ -186,6 +188,10 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
                 }
                 admitted = granted;
             }
+        }
+        if meter.throttled_time(direction) > before {
+            // Other tunnels have run.
+            self.since_yield = 0;
         }
         admitted
     }
@@ -327,8 +333,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     }
 
     /// Lets other tunnels run: a fast reader and writer would never have to wait.
-    async fn yield_after(&mut self, moved: usize) {
-        self.since_yield += moved;
+    async fn yield_if_due(&mut self) {
         if self.since_yield >= YIELD_AFTER {
             self.since_yield = 0;
             if self.strategy.shares_task() {
