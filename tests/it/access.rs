@@ -123,9 +123,6 @@ fn a_tunnel_has_a_line_with_every_field() {
     let line: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(line["client.port"], port);
     assert!(line["dial_ms"].as_f64().unwrap() > 0.0);
-    for side in ["client", "upstream"] {
-        assert!(line[format!("{side}.rtt_ms")].as_f64().unwrap() > 0.0, "{line}");
-    }
 }
 
 /// Elasticsearch makes objects of dotted names, and rejects a line in which one name is both an object and a value.

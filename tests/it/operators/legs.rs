@@ -56,7 +56,7 @@ fn the_connections_of_a_tunnel_are_seen_while_it_is_open_and_noted_at_its_end() 
     }
 }
 
-/// Without a look before: what the sockets say when the first side has ended.
+/// Without a look before, of a tunnel that has lived a second.
 #[test]
 fn an_orderly_end_leaves_the_round_trips_of_both_sides_in_the_log() {
     let (one, other) = (Target::listen(), Target::listen());
@@ -65,6 +65,9 @@ fn an_orderly_end_leaves_the_round_trips_of_both_sides_in_the_log() {
         let (mut client, mut service) = server.tunnel("one:22", &one);
         client.send("there");
         service.expect("there");
+        eventually("the tunnel is a second old", || {
+            (all(&server, 1)[0].age_ms >= 1000).then_some(())
+        });
         let (first, last) = if is_client_first {
             (&mut client, &mut service)
         } else {
