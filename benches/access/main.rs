@@ -111,9 +111,9 @@ fn uncached(open: &Proxy, enforcing: &Proxy, server: &Server) {
     );
 }
 
-/// The logins of 50 users, alone and beside rubbish from as many addresses.
+/// The logins of 50 users, alone and beside invalid tokens from as many addresses.
 fn flood(proxy: &Proxy, server: &Server) {
-    let logins = |rubbish: bool, round: u64| {
+    let logins = |beside_invalid: bool, round: u64| {
         let stop = AtomicBool::new(false);
         let refused = AtomicU64::new(0);
         let mut waits = Vec::new();
@@ -121,7 +121,7 @@ fn flood(proxy: &Proxy, server: &Server) {
         let before = server.reviews().0;
         let began = Instant::now();
         thread::scope(|scope| {
-            if rubbish {
+            if beside_invalid {
                 for address in 0..FLOODERS {
                     let (stop, refused) = (&stop, &refused);
                     scope.spawn(move || {
@@ -129,9 +129,9 @@ fn flood(proxy: &Proxy, server: &Server) {
                         let mut next = Instant::now();
                         while !stop.load(Ordering::Relaxed) {
                             number += 1;
-                            next += BETWEEN_RUBBISH;
+                            next += BETWEEN_INVALID;
                             thread::sleep(next.saturating_duration_since(Instant::now()));
-                            let token = format!("rubbish-{address}-{number}-{round}");
+                            let token = format!("invalid-{address}-{number}-{round}");
                             if proxy.status(address + 2, &authority(1), Some(&token)) == Some(407) {
                                 refused.fetch_add(1, Ordering::Relaxed);
                             }
@@ -152,7 +152,11 @@ fn flood(proxy: &Proxy, server: &Server) {
         let (p99, at_once) = (quantile(&mut waits, 0.99), server.most_at_once());
         println!(
             "logins of {USERS} users {}: p50 {:.2?}, p99 {p99:.2?}; reviews {:.0}/s, at most {at_once} at once; invalid tokens refused {:.0}/s",
-            if rubbish { "beside invalid tokens" } else { "alone" },
+            if beside_invalid {
+                "beside invalid tokens"
+            } else {
+                "alone"
+            },
             quantile(&mut waits, 0.5),
             (server.reviews().0 - before) as f64 / took,
             refused.load(Ordering::Relaxed) as f64 / took
@@ -289,7 +293,7 @@ fn memory(proxy: &Proxy) {
             scope.spawn(move || {
                 for index in 0..FILLING / 8 {
                     let number = thread * 1_000_000 + index;
-                    let name = if index % 2 == 0 { "user" } else { "rubbish" };
+                    let name = if index % 2 == 0 { "user" } else { "invalid" };
                     proxy.status(
                         2 + thread,
                         &authority(index % SERVICES),
@@ -341,7 +345,7 @@ const LOGINS: u64 = 1000;
 const USERS: u64 = 50;
 const FLOODERS: u64 = 8;
 /// Of each flooder: 1,000 a second of all, which leaves the machine processor time for the logins.
-const BETWEEN_RUBBISH: Duration = Duration::from_millis(8);
+const BETWEEN_INVALID: Duration = Duration::from_millis(8);
 const GUESSERS: u64 = 60;
 /// Of each guesser: five a second.
 const BETWEEN_GUESSES: Duration = Duration::from_millis(200);

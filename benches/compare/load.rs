@@ -126,7 +126,7 @@ pub(crate) struct SetUps {
 /// Sets tunnels up and closes them for that long, in bursts with a pause before each.
 ///
 /// Each takes a port of the proxy's address towards the one target, and one of the load tool's towards the proxy. Linux gives
-/// a port anew when it was closed a second ago (`tcp_tw_reuse`), and has 28,232: without the pauses a second's set-ups use
+/// a port again when it was closed a second ago (`tcp_tw_reuse`), and has 28,232: without the pauses a second's set-ups use
 /// them up, and what is measured is the kernel's search for a free one.
 pub(crate) fn set_ups(route: Route<'_>, clients: usize, period: Duration) -> io::Result<SetUps> {
     let mut all = SetUps::default();

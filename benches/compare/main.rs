@@ -15,12 +15,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use self::proxies::{Kind, Machine, Program, Proxy};
-use self::report::{ENVOY, Results};
+use self::proxies::{Kind, Machine, Program, Proxy, softirq_time};
+use self::report::{ENVOY, FLOOR, Results};
 use self::scenarios::{Effort, Figure};
 
+mod anchors;
+mod floor;
 mod http2;
 mod load;
 mod protocols;
@@ -47,6 +49,11 @@ struct Wanted {
 }
 
 fn main() -> ExitCode {
+    let mut arguments = env::args_os().skip(1);
+    if arguments.next().is_some_and(|argument| argument == floor::ARGUMENT) {
+        let served = arguments.next().map(|file| floor::run(Path::new(&file)));
+        return ExitCode::from(u8::from(served.is_none_or(|served| served.is_err())));
+    }
     match wanted().and_then(|wanted| run(&wanted)) {
         Ok(lost) if lost.is_empty() => ExitCode::SUCCESS,
         Ok(lost) => {
@@ -134,14 +141,17 @@ fn measure(wanted: &Wanted, programs: &[Program], target: SocketAddr, results: &
     for scenario in scenarios.filter(|scenario| wanted.wants(scenario.name)) {
         for (program, proxy) in &running {
             if scenario.kinds.contains(&proxy.kind) {
+                let (softirq, start) = (softirq_time(), Instant::now());
                 let figures = (scenario.run)(proxy, wanted.effort).map_err(named(&program.name, scenario.name))?;
                 results.add(&program.name, figures);
+                let cores = (softirq_time() - softirq).as_secs_f64() / start.elapsed().as_secs_f64();
+                results.add_softirq(scenario.name, &program.name, cores);
             }
         }
     }
     drop(running);
     for (name, scenario) in ALONE.into_iter().filter(|(name, _)| wanted.wants(name)) {
-        for program in programs {
+        for program in programs.iter().filter(|program| program.kind != Kind::Floor) {
             let figures = scenario(program, target, wanted.effort).map_err(named(&program.name, name))?;
             results.add(&program.name, figures);
         }
@@ -169,6 +179,7 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
         Program::find("switchboard", Kind::Switchboard, ours).ok_or_else(|| missing("switchboard"))?,
         Program::find(ENVOY, Kind::Envoy, &envoy).ok_or_else(|| missing("Envoy"))?,
         Program::find("HAProxy, TCP", Kind::HaProxy, &haproxy).ok_or_else(|| missing("HAProxy"))?,
+        Program::find(FLOOR, Kind::Floor, &env::current_exe()?).ok_or_else(|| missing("this program"))?,
     ];
     let own = programs.first().cloned();
     programs.extend(own.iter().flat_map(|own| wanted.with.iter().map(|line| own.with(line))));
@@ -180,11 +191,13 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
 }
 
 /// Scenarios that start a process of their own.
-const ALONE: [(&str, RunAlone); 4] = [
+const ALONE: [(&str, RunAlone); 6] = [
     ("idle", scenarios::idle),
     ("tls-idle", protocols::idle_tls),
     ("h2-idle", protocols::idle_http2),
     ("pinned", scenarios::pinned),
+    ("anchor-tunnels", anchors::tunnels),
+    ("anchor-idle", anchors::idle),
 ];
 type RunAlone = fn(&Program, SocketAddr, Effort) -> io::Result<Vec<Figure>>;
 const FULL: Effort = Effort {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::floor;
 use crate::secure::write_certificate;
 
 /// A program that can be measured.
@@ -29,6 +30,8 @@ pub(crate) enum Kind {
     Envoy,
     /// Speaks no CONNECT: whoever connects is forwarded.
     HaProxy,
+    /// [`floor`]: this program itself.
+    Floor,
 }
 
 /// On what it runs, and with what.
@@ -86,6 +89,7 @@ impl Program {
             .replace("@TARGET@", &target.to_string())
             .replace("@TARGET_PORT@", &target.port().to_string())
             .replace("@THREADS@", threads);
+        fs::write(directory.path().join("users"), USERS)?;
         let file = directory.path().join("settings.yaml");
         fs::write(&file, settings)?;
         let program = directory.path().join("program");
@@ -102,11 +106,25 @@ impl Program {
         Ok(proxy)
     }
 
+    /// Starts an anchor of it that serves a name at that proxy.
+    pub(crate) fn start_anchor(&self, proxy: &Proxy, name: &str, target: SocketAddr) -> io::Result<Anchor> {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL"])
+            .arg(&self.path)
+            .args(["anchor", "--dial"]);
+        command.arg(format!("http://bench:correct@{}", proxy.address));
+        command.args(["--serve", name, "--to", &target.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().map(Anchor)
+    }
+
     fn template(&self) -> String {
         match self.kind {
             Kind::Switchboard => format!("{}{}\n", include_str!("switchboard.yaml"), self.line),
             Kind::Envoy => include_str!("envoy.yaml").to_owned(),
             Kind::HaProxy => include_str!("haproxy.cfg").to_owned(),
+            Kind::Floor => "@LISTEN@ @TLS_LISTEN@ @TARGET@".to_owned(),
         }
     }
 
@@ -132,6 +150,7 @@ impl Program {
                 ])
                 .arg(file),
             Kind::HaProxy => command.args(["-db", "-q", "-f"]).arg(file),
+            Kind::Floor => command.arg(floor::ARGUMENT).arg(file),
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -178,6 +197,17 @@ impl Proxy {
     }
 }
 
+/// An anchor that runs. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Anchor(Child);
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
         // It may have ended by itself.
@@ -186,10 +216,21 @@ impl Drop for Proxy {
     }
 }
 
+/// The time that the machine's processors have spent in softirqs, which belongs to no process (proc_stat(5)).
+pub(crate) fn softirq_time() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = stat.split_whitespace().nth(7).and_then(|ticks| ticks.parse().ok());
+    TICK * ticks.unwrap_or(0)
+}
+
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
 /// How many threads Envoy and HAProxy get: one each for the processors of the machine that the figures are from.
 const PROCESSORS: &str = "2";
+/// The user of anchors: `bench`, whose password is `correct`.
+const USERS: &str = "bench:$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu\n";
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// USER_HZ is 100 on every architecture that we measure on.
+const TICK: Duration = Duration::from_millis(10);

@@ -12,6 +12,8 @@ pub(crate) struct Results {
     /// The heads of the columns: ours, then Envoy, then the others.
     programs: Vec<String>,
     figures: BTreeMap<(&'static str, String), Vec<f64>>,
+    /// Cores of the machine, by scenario.
+    softirq: BTreeMap<(&'static str, String), Vec<f64>>,
 }
 
 /// Ours beside its goal.
@@ -37,6 +39,14 @@ impl Results {
         }
     }
 
+    /// Notes the softirq time of the machine while a scenario ran, in cores.
+    pub(crate) fn add_softirq(&mut self, scenario: &'static str, program: &str, cores: f64) {
+        self.softirq
+            .entry((scenario, program.to_owned()))
+            .or_default()
+            .push(cores);
+    }
+
     /// The median over the rounds.
     fn median(&self, row: &'static str, program: &str) -> Option<f64> {
         median(self.figures.get(&(row, program.to_owned()))?)
@@ -50,17 +60,20 @@ impl Results {
         median(&ratios)
     }
 
-    fn of_envoy(&self, row: &Row, program: &str) -> Option<f64> {
-        if let Goal::LoadTool = row.goal {
-            return None;
-        }
-        self.ratio(row.id, program, (row.id, ENVOY))
+    /// The ratio to what the goal names, and to Envoy where it names nothing.
+    fn compared(&self, row: &Row, program: &str) -> Option<f64> {
+        let other = match row.goal {
+            Goal::OfEnvoy(_) | Goal::Absolute(_) | Goal::None => (row.id, ENVOY),
+            Goal::OfFloor(_) => (row.id, FLOOR),
+            Goal::OfRow(other, _) => (other, program),
+            Goal::LoadTool => return None,
+        };
+        self.ratio(row.id, program, other)
     }
 
     fn verdict(&self, row: &Row, program: &str) -> Verdict {
         let (reached, goal) = match row.goal {
-            Goal::OfEnvoy(goal) => (self.of_envoy(row, program), goal),
-            Goal::OfRow(other, goal) => (self.ratio(row.id, program, (other, program)), goal),
+            Goal::OfEnvoy(goal) | Goal::OfFloor(goal) | Goal::OfRow(_, goal) => (self.compared(row, program), goal),
             Goal::Absolute(goal) => (self.median(row.id, program), goal),
             Goal::None | Goal::LoadTool => (None, 0.0),
         };
@@ -93,36 +106,33 @@ impl Results {
     pub(crate) fn table(&self) -> String {
         let mut lines = vec![self.head()];
         lines.extend(ROWS.iter().filter_map(|row| self.line(row)));
-        let widths: Vec<_> = (0..lines.first().map_or(0, Vec::len))
-            .map(|column| {
-                lines
-                    .iter()
-                    .filter_map(|line| line.get(column))
-                    .map(|cell| cell.chars().count())
-                    .max()
-            })
-            .map(Option::unwrap_or_default)
-            .collect();
-        let mut table = String::new();
-        for (number, line) in lines.iter().enumerate() {
-            for (cell, &width) in line.iter().zip(&widths) {
-                write!(table, "| {cell:<width$} ").unwrap();
-            }
-            table.push_str("|\n");
-            if number == 0 {
-                for width in &widths {
-                    write!(table, "|{}", "-".repeat(width + 2)).unwrap();
-                }
-                table.push_str("|\n");
-            }
-        }
-        table
+        let softirq = self.softirq_lines();
+        format!("{}\n{}", aligned(&lines), aligned(&softirq))
     }
 
+    /// The scenarios in the order of their names.
+    fn softirq_lines(&self) -> Vec<Vec<String>> {
+        let mut head = vec!["softirq of the machine, in cores".to_owned()];
+        head.extend(self.programs.iter().cloned());
+        let mut lines = vec![head];
+        let mut scenarios: Vec<_> = self.softirq.keys().map(|(scenario, _)| *scenario).collect();
+        scenarios.dedup();
+        for scenario in scenarios {
+            let cell = |program: &String| {
+                let cores = self.softirq.get(&(scenario, program.clone()));
+                let cores = cores.and_then(|cores| median(cores));
+                cores.map_or("–".to_owned(), |cores| format!("{cores:.2}"))
+            };
+            let mut line = vec![scenario.to_owned()];
+            line.extend(self.programs.iter().map(cell));
+            lines.push(line);
+        }
+        lines
+    }
     fn head(&self) -> Vec<String> {
         let mut head = vec![String::new()];
         head.extend(self.programs.iter().cloned());
-        head.extend(["ratio to Envoy".to_owned(), "goal".to_owned(), String::new()]);
+        head.extend(["ratio".to_owned(), "goal".to_owned(), String::new()]);
         head
     }
 
@@ -143,13 +153,14 @@ impl Results {
                 .map(|figure| figure.map_or("–".to_owned(), |figure| format!("{figure:.*}", row.digits))),
         );
         line.push(
-            self.of_envoy(row, ours)
+            self.compared(row, ours)
                 .map_or("–".to_owned(), |ratio| format!("{ratio:.2}")),
         );
         let bound = if row.more { "≥" } else { "≤" };
         line.push(match row.goal {
             Goal::OfEnvoy(goal) => format!("{bound} {goal:.2} × Envoy"),
-            Goal::OfRow(_, goal) => format!("{bound} {goal:.1} × unlimited"),
+            Goal::OfFloor(goal) => format!("{bound} {goal:.2} × {FLOOR}"),
+            Goal::OfRow(other, goal) => format!("{bound} {goal:.2} × {}", label(other)),
             Goal::Absolute(goal) => format!("{bound} {goal}"),
             Goal::None | Goal::LoadTool => String::new(),
         });
@@ -160,6 +171,34 @@ impl Results {
         });
         Some(line)
     }
+}
+
+/// Lines of cells, the first one the head, as a table of Markdown.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let widths: Vec<_> = (0..lines.first().map_or(0, Vec::len))
+        .map(|column| {
+            lines
+                .iter()
+                .filter_map(|line| line.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+        })
+        .map(Option::unwrap_or_default)
+        .collect();
+    let mut table = String::new();
+    for (number, line) in lines.iter().enumerate() {
+        for (cell, &width) in line.iter().zip(&widths) {
+            write!(table, "| {cell:<width$} ").unwrap();
+        }
+        table.push_str("|\n");
+        if number == 0 {
+            for width in &widths {
+                write!(table, "|{}", "-".repeat(width + 2)).unwrap();
+            }
+            table.push_str("|\n");
+        }
+    }
+    table
 }
 
 /// The middle one; of an even number the mean of the two in the middle.
@@ -173,5 +212,12 @@ fn median(figures: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*low, *high))
 }
 
-/// The head of the column that others are compared with.
+fn label(row: &str) -> &'static str {
+    ROWS.iter()
+        .find(|other| other.id == row)
+        .map_or("", |other| other.label)
+}
+
+/// The heads of the columns that others are compared with.
 pub(crate) const ENVOY: &str = "Envoy";
+pub(crate) const FLOOR: &str = "floor";

@@ -1,0 +1,114 @@
+//! Tunnels by an anchor that has dialled in, and what idle anchors hold.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::load::{Bulk, round_trips, set_ups};
+use crate::proxies::{Kind, Machine, Program, Proxy};
+use crate::route::{Route, Tunnel};
+use crate::scenarios::{Effort, Figure, WARM_UP, carry, held_by_idle, micros, percentile};
+use crate::secure::Security;
+use crate::target::Role::{Download, Echo, Paced, Upload};
+
+/// Bulk, logins and keystrokes by an anchor, each beside the same without one.
+pub(crate) fn tunnels(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
+    if program.kind != Kind::Switchboard {
+        return Ok(Vec::new());
+    }
+    let proxy = program.with(ANCHORED).start(target, &Machine::default())?;
+    let _anchor = program.start_anchor(&proxy, "one.anchored:22", target)?;
+    let dialled = Route::through(&proxy);
+    let anchored = dialled.named("one.anchored:22");
+    wait_for(anchored)?;
+    let bulk = Bulk::start(anchored, Download, 8)?;
+    let mut figures = carry(&proxy, &bulk, effort.period).figures(["anchor-down8.cpu", "anchor-down8.rate"]);
+    drop(bulk);
+    // The same bytes, the other way round: a client's connection of HTTP/2.
+    let bulk = Bulk::over_http2(dialled, Upload, [1, 8])?;
+    figures.extend(carry(&proxy, &bulk, effort.period).figures(["h2c-up8.cpu", "h2c-up8.rate"]));
+    drop(bulk);
+    for (route, alone, beside) in [
+        (dialled, "alone.p50", "beside-dialled.p99"),
+        (anchored, "anchor-alone.p50", "anchor-beside.p99"),
+    ] {
+        set_ups(route, 1, WARM_UP)?;
+        let times = set_ups(route, 1, effort.period)?.times;
+        figures.push((alone, micros(percentile(&times, 0.5)) / 1e3));
+        let mut tunnel = [route.open(Echo)?];
+        let _bulk = Bulk::start(route, Paced(60), 4)?;
+        round_trips(&mut tunnel, WARM_UP)?;
+        let times = round_trips(&mut tunnel, effort.period)?;
+        figures.push((beside, micros(percentile(&times, 0.99))));
+    }
+    Ok(figures)
+}
+
+fn wait_for(route: Route<'_>) -> io::Result<()> {
+    let end = Instant::now() + START_TIMEOUT;
+    while let Err(error) = route.set_up() {
+        if Instant::now() > end {
+            return Err(error);
+        }
+        sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// Anchors that carry nothing, in clear and by TLS.
+pub(crate) fn idle(program: &Program, target: SocketAddr, _effort: Effort) -> io::Result<Vec<Figure>> {
+    if program.kind != Kind::Switchboard {
+        return Ok(Vec::new());
+    }
+    let security = Security::new(b"http/1.1")?;
+    let memory_of = |security: Option<&Security>| {
+        let proxy = program.with(ANCHORED).start(target, &Machine::default())?;
+        let route = Route::through(&proxy);
+        let route = security.map_or(route, |security| route.secured(security));
+        let open = |count: usize| (0..count).map(|number| register(&proxy, route, number)).collect();
+        let ([memory, _], _anchors): (_, Vec<Tunnel>) = held_by_idle(&proxy, ANCHORS, open)?;
+        io::Result::Ok(memory)
+    };
+    Ok(vec![
+        ("anchor-idle.memory", memory_of(None)?),
+        ("anchor-tls-idle.memory", memory_of(Some(&security))?),
+    ])
+}
+
+/// Registers an anchor that opens no stream.
+fn register(proxy: &Proxy, route: Route<'_>, number: usize) -> io::Result<Tunnel> {
+    let name = NAMES.get(number % NAMES.len()).copied().unwrap_or_default();
+    let mut connection = route.connect()?;
+    write!(
+        connection,
+        "GET /.well-known/switchboard/anchor/{name} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: \
+         switchboard-anchor\r\nProxy-Authorization: Basic {CREDENTIAL}\r\n\r\n",
+        proxy.address
+    )?;
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        connection.read_exact(&mut byte)?;
+        head.extend_from_slice(&byte);
+    }
+    if !head.starts_with(b"HTTP/1.1 101 ") {
+        return Err(io::Error::other(String::from_utf8_lossy(&head).into_owned()));
+    }
+    // SETTINGS without any, and the acknowledgement of the proxy's (RFC 9113 section 6.5).
+    connection.write_all(b"\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0")?;
+    connection.read_exact(&mut [0; PREFACE.len()])?;
+    Ok(connection)
+}
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Further targets, which anchors of the user serve.
+const ANCHORED: &str = "    - {name: \"one.anchored:22\", dials_in: {users: [bench]}}\n    - {name: \"two.anchored:22\", \
+                        dials_in: {users: [bench]}}\n    - {name: \"three.anchored:22\", dials_in: {users: [bench]}}\n\
+                        access: {users: {file: \"@DIRECTORY@/users\"}}";
+const NAMES: [&str; 3] = ["one.anchored:22", "two.anchored:22", "three.anchored:22"];
+/// A user may have 64 connections, and the first 50 pay for what all share.
+const ANCHORS: usize = 60;
+/// `bench:correct` in Base64.
+const CREDENTIAL: &str = "YmVuY2g6Y29ycmVjdA==";
+const START_TIMEOUT: Duration = Duration::from_secs(20);
