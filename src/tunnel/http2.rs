@@ -17,7 +17,6 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 pub use self::connection::Connection;
-use self::connection::MAX_STREAMS;
 use self::local_waker::LocalWaker;
 use self::payload::Payload;
 pub use self::request::Request;
@@ -40,12 +39,12 @@ mod stream;
 mod write_queue;
 mod zero_copy;
 
-/// What a connection without a tunnel waits for.
+/// The wait of a connection without a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitFor {
     /// The first one. The wait began with the connection.
     FirstRequest,
-    /// One behind the last tunnel, with whose end the wait begins.
+    /// One after the last tunnel, with whose end the wait begins.
     FurtherRequest,
     /// The client's close, after a GOAWAY. The time of this wait is bounded here; `overdue` waits for an eviction.
     Close,
@@ -106,7 +105,8 @@ async fn handshake<D: Transport>(
         .initial_window_size(WINDOW)
         .initial_connection_window_size(connection.streams() * WINDOW)
         .max_concurrent_streams(connection.streams())
-        .max_pending_accept_reset_streams(MAX_CANCELLED)
+        // A peer with many tunnels may have to cancel all of them together, and more of them are a flood.
+        .max_pending_accept_reset_streams(connection.streams() as usize)
         .max_header_list_size(MAX_HEADER_BYTES)
         .max_send_buffer_size(MAX_UNSENT)
         .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
@@ -352,9 +352,6 @@ const WINDOW: u32 = 256 * 1024;
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// The bytes of a download that wait for its client: all send buffers of the connection, if the stream is alone.
 const MAX_UNSENT: usize = 512 * 1024;
-/// Streams that were opened and reset before they were accepted: all that can be open at once, as a client that carries
-/// many tunnels may have to give up all of them together. More of them are a flood.
-const MAX_CANCELLED: usize = MAX_STREAMS as usize;
 /// Streams that h2 reset for an error of the client. A client with more of them is not mistaken but hostile.
 const MAX_STREAM_ERRORS: usize = 100;
 /// The bytes by which waiting DATA frames may together fall short of 256 each: 8,000 keystrokes.

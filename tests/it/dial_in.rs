@@ -256,6 +256,24 @@ fn a_user_without_the_right_is_refused_once_in_the_log() {
     assert!(!rest.contains("403"), "{rest}");
 }
 
+#[test]
+fn tunnels_that_end_at_once_do_not_end_the_connection_of_their_anchor() {
+    let world = World::start_with("limits: {client: {connects_per_second: unlimited}}\n");
+    let target = Target::listen();
+    let anchor = world.anchor(target.address());
+    let name = format!("{HOST}:{PORT}");
+    let mut client = world.proxy.open(&name);
+    client.send("SSH-2.0-stays\r\n");
+    let mut server = target.accept();
+    server.expect("SSH-2.0-stays\r\n");
+    for _ in 0..6000 {
+        world.proxy.open(&name).reset();
+    }
+    server.send("SSH-2.0-target\r\n");
+    client.read_past("SSH-2.0-target\r\n");
+    assert_eq!(anchor.scrape().value("anchor_dials_total{result=\"registered\"}"), 1.0);
+}
+
 fn an_anchor_that_stands_still_is_passed_over_then_given_up_and_comes_back() {
     let world = World::start_with("timeouts: {connect: 1s, dial: 10s}\n");
     let (first, second) = (Target::listen(), Target::listen());

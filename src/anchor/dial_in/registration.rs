@@ -25,7 +25,7 @@ use crate::uplink::attempt::OpenConnection;
 pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, coverage: &Coverage) {
     let shared = coverage.shared();
     let (transport, heard) = ProxyTransport::new(opened.stream);
-    let connection = http2::Connection::new(transport, opened.agreement.early).with_streams(MAX_STREAMS);
+    let connection = http2::Connection::new(transport, opened.agreement.early).trusting(MAX_STREAMS);
     // The anchor's end comes by a GOAWAY, as that of a client certificate does at the proxy.
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
     let go_away = GoAway {

@@ -51,11 +51,11 @@ impl<D: Transport> Connection<D> {
         Self::with_budget(transport, early, FrameBudget::of_client)
     }
 
-    /// Allows the peer so many streams at once.
-    pub fn with_streams(self, streams: u32) -> Self {
+    /// Allows the peer so many streams at once, and frames without a bound: many clients cause them.
+    pub fn trusting(self, streams: u32) -> Self {
         let mut state = self.0.lock();
         state.streams = streams;
-        state.budget.allow_streams(streams);
+        state.budget.trust();
         drop(state);
         self
     }
@@ -90,18 +90,18 @@ impl<D: Transport> Connection<D> {
         self.0.lock().poll_flush(context)
     }
 
-    /// What the connection and its streams share about what they send.
+    /// Returns the send state that the connection and its streams share.
     pub(super) fn outgoing(&self) -> Outgoing {
         self.0.lock().outgoing.clone()
     }
 
-    /// Whether the client has sent more frames than its budget pays for: the connection has to end.
+    /// Returns whether the client has sent more frames than its budget pays for: the connection has to end.
     pub(super) fn is_flooded(&self) -> bool {
         self.0.lock().budget.exhausted
     }
 
     /// Ends a connection that h2 has given up for this reason. After a broken TLS record the close sends the alert; the
-    /// records behind it cannot be read any more, as [`poll_shutdown`](AsyncWrite::poll_shutdown) would.
+    /// records after it cannot be read any more, as [`poll_shutdown`](AsyncWrite::poll_shutdown) would.
     pub(super) async fn end(self, refusal: RefusalReason) {
         if refusal == RefusalReason::TlsRecord
             && let Some(state) = Arc::into_inner(self.0)
@@ -220,10 +220,10 @@ impl<D: Transport> AsyncWrite for Connection<D> {
 }
 
 /// The least that RFC 9113 section 6.5.2 recommends. The caps of a client count streams as tunnels.
-pub(super) const MAX_STREAMS: u32 = 100;
+const MAX_STREAMS: u32 = 100;
 /// The bytes that are queued before they are sent: enough for one system call, or TLS records, to be used well.
 const MAX_QUEUED: usize = 256 * 1024;
-/// What a client may send behind its last request and still read the end of the connection.
+/// Bytes that a client may send after its last request and still read the end of the connection.
 const LINGER_BYTES: usize = 64 * 1024;
 /// A SETTINGS frame with the flag ACK (RFC 9113 section 6.5). h2 writes a frame's head in one piece.
 const ACKNOWLEDGEMENT: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
@@ -265,7 +265,7 @@ mod tests {
         for (in_place, free) in [(true, 1), (false, 2)] {
             let buffer = SendBuffer::new(acquire(&outgoing).unwrap());
             let mut payload = Payload::buffered(buffer.slice(BUFFER_BYTES), &outgoing);
-            // As h2 writes a frame, and one that is so small that h2 has copied it behind its head.
+            // As h2 writes a frame, and one that is so small that h2 has copied it after its head.
             let mut head = &[7; 265][..];
             let written = if in_place {
                 poll_write_buf(

@@ -19,7 +19,7 @@ pub(super) struct FrameBudget {
     /// The bytes of the preface, or of the current frame's payload, that have not been received yet.
     skip: usize,
     balance: u32,
-    /// The most credit.
+    /// The most credit; `u32::MAX` of a peer that is trusted.
     max: u32,
     /// The time up to which credit has been added.
     counted_to: Instant,
@@ -70,10 +70,9 @@ impl FrameBudget {
         }
     }
 
-    /// Lets so many streams be opened and reset at once.
-    pub(super) fn allow_streams(&mut self, streams: u32) {
-        self.max = streams.saturating_mul(PER_STREAM).max(MAX_CREDIT);
-        self.balance = self.max;
+    /// Charges nothing from now on: the peer is trusted, and its frames may be caused by clients that are not.
+    pub(super) fn trust(&mut self) {
+        self.max = u32::MAX;
     }
 
     /// Charges the frames that begin in the next bytes of the peer. False once the budget is exhausted.
@@ -101,6 +100,9 @@ impl FrameBudget {
     }
 
     fn spend(&mut self, price: u32) {
+        if self.max == u32::MAX {
+            return;
+        }
         if self.balance < price {
             self.refill();
         }
@@ -148,8 +150,6 @@ const PADDED: u8 = 8;
 const MAX_PADDING: usize = 256;
 /// The credit of a new connection, the most that it can have, and what one write earns at most.
 const MAX_CREDIT: u32 = 1000;
-/// The credit to open a stream and to reset it.
-const PER_STREAM: u32 = 10;
 /// The time for one credit.
 const PER_CREDIT: Duration = Duration::from_millis(5);
 /// The credit for DATA, whatever its length: a WINDOW_UPDATE for the stream and one for the connection, which simple

@@ -20,7 +20,7 @@ pub(super) struct LocalWaker {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether the task is being polled: a wake now need not reach tokio.
+    /// True if the task is being polled: a wake now need not reach tokio.
     polling: AtomicBool,
     woken: AtomicBool,
     task: AtomicWaker,

@@ -1,4 +1,4 @@
-//! What a connection and its streams share about what they send.
+//! The send state that a connection and its streams share.
 
 use std::convert::Infallible;
 use std::mem::{self, take};
@@ -48,7 +48,7 @@ impl Outgoing {
     /// Replaces the permits, when the client may have taken windows back (RFC 9113 section 6.9.2): what waits in h2 for a
     /// window that is not there may hold all of them, and streams that have a window would wait for those that have none.
     ///
-    /// Each time the memory of the connection's downloads is bounded anew, so it happens a few times only.
+    /// Each time the memory of the connection's downloads is bounded again, so it happens a few times only.
     pub(super) fn renew_permits(&self) {
         let spend = |left: u32| left.checked_sub(1);
         if self

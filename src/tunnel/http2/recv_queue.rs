@@ -20,7 +20,7 @@ pub(super) struct RecvQueue {
     end: Option<End>,
 }
 
-/// How a stream has ended, behind all payloads.
+/// How a stream has ended, after all payloads.
 #[derive(Debug)]
 enum End {
     /// By END_STREAM.
@@ -33,7 +33,7 @@ enum End {
 pub(super) enum StreamFailure {
     /// The stream was reset, or its connection has ended.
     Broken(h2::Error),
-    /// HEADERS behind the tunnel's bytes: only DATA may follow on a connected stream (RFC 9113 section 8.5).
+    /// HEADERS after the tunnel's bytes: only DATA may follow on a connected stream (RFC 9113 section 8.5).
     Trailers,
 }
 
@@ -60,7 +60,7 @@ impl RecvQueue {
         while self.end.is_none() && self.poll_receive(context).is_ready() {}
     }
 
-    /// Whether END_STREAM has been received.
+    /// Returns whether END_STREAM has been received.
     pub(super) fn has_finished(&self) -> bool {
         matches!(self.end, Some(End::Finished))
     }

@@ -84,7 +84,7 @@ impl Class {
         }
     }
 
-    /// The class behind a read that returned so many bytes.
+    /// The class after a read that returned so many bytes.
     pub(super) fn after_read(bytes: usize) -> Self {
         if bytes < PERMIT_BYTES {
             Self::Interactive

@@ -8,7 +8,7 @@
 //!
 //! - The first bytes of a DATA frame, up to 256 with its head (`CHAIN_THRESHOLD`), are copied into h2's own buffer. A
 //!   smaller payload is copied as a whole.
-//! - The rest is written as a slice of its own, behind that buffer: `poll_write_buf` of a `Buf::chain`, which calls
+//! - The rest is written as a slice of its own, after that buffer: `poll_write_buf` of a `Buf::chain`, which calls
 //!   `Buf::chunk` of the payload and then `poll_write_vectored`, with nothing in between.
 //! - That slice begins where the chunk begins, and is cut to the frame's length, 16 KiB for most clients.
 //!

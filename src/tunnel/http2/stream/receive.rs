@@ -31,7 +31,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether the client's END_STREAM has been received.
+    /// Returns whether the client's END_STREAM has been received.
     pub(super) fn has_finished(&self) -> bool {
         self.inbox.has_finished()
     }

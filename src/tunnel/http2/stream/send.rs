@@ -67,7 +67,7 @@ impl SendHalf {
         self.stream.send_reset(reason);
     }
 
-    /// Sends an empty frame behind all that was sent, to learn when that has been [flushed](Self::flushed).
+    /// Sends an empty frame after all that was sent, to learn when that has been [flushed](Self::flushed).
     pub(super) fn mark(&mut self) {
         if !self.finished {
             let (empty, flushed) = Payload::last(Vec::new(), &self.outgoing);
