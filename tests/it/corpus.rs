@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+#[path = "../fuzz/properties/anchor_frames.rs"]
+mod anchor_frames;
 #[path = "../fuzz/properties/authority.rs"]
 mod authority;
 #[path = "../fuzz/properties/config.rs"]
@@ -86,4 +88,9 @@ fn resumed_sessions() {
 #[test]
 fn openings_of_sessions() {
     replay("resume_handshake", resume_handshake::check);
+}
+
+#[test]
+fn frames_of_anchors() {
+    replay("anchor_frames", anchor_frames::check);
 }
