@@ -65,7 +65,7 @@ pub enum StartError {
     Bind {
         /// The configured address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The target is the anchor itself: each connection would make another one.
@@ -280,7 +280,7 @@ const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0
 const MAX_HANDSHAKES: u32 = 512;
 /// Pipes of plain connections.
 const MAX_PIPES: usize = 32;
-/// How long sessions have to close their connections behind that.
+/// How long sessions have to close their connections after that.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

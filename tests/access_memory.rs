@@ -109,7 +109,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
     };
     let fill = async |from: u32, to: u32| {
         for number in from..to {
-            identify(format!("rubbish{number}")).await.unwrap_err();
+            identify(format!("invalid{number}")).await.unwrap_err();
             let subject = identify(format!("good{number}")).await.unwrap();
             for name in ["open0", "open1", "shut0", "shut1"] {
                 let target = allowlist

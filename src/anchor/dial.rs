@@ -130,7 +130,7 @@ fn reach(dialler: &Arc<TargetDialer>) -> Dialling {
 ///
 /// The anchor cannot see how far away a client is: behind a proxy, the round trip of its own connection is that to the proxy.
 /// Only a client with a session has a dial to lose, as its target is connected already. It speaks first, as soon as the proxy
-/// has answered, so that it is heard within this time if its round trip is no longer. More would not do: behind what
+/// has answered, so that it is heard within this time if its round trip is no longer. More would not do: after what
 /// holds the announcement back, a client gives a new session up after 3 s without it.
 pub(super) fn silence(sessions: usize) -> Duration {
     if sessions == 0 { SILENCE } else { 2 * SILENCE }

@@ -33,7 +33,7 @@ impl MemoryPool {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether more is in use than may be.
+    /// Returns whether more is in use than may be.
     pub(super) fn is_short(&self) -> bool {
         self.used() > self.max
     }
@@ -59,7 +59,7 @@ impl MemoryPool {
     }
 }
 
-/// What one session keeps. Its drop gives it back.
+/// The memory that one session keeps. Its drop returns it.
 #[derive(Debug)]
 pub(super) struct MemoryShare {
     of: Arc<MemoryPool>,

@@ -37,9 +37,9 @@ pub(super) struct Resumption {
     pub(super) nonces: Nonces,
     /// The offset that the client expects.
     pub(super) received: u64,
-    /// What is to be sent in front of the answer.
+    /// Bytes to be sent before the answer.
     pub(super) before: Vec<u8>,
-    /// The client's bytes behind the handshake.
+    /// The client's bytes after the handshake.
     pub(super) rest: Vec<u8>,
 }
 
@@ -61,14 +61,14 @@ pub(super) struct SessionRegistry {
     memory: Arc<MemoryPool>,
 }
 
-/// What the others know of a session.
+/// The entry of a session for other tasks.
 #[derive(Debug)]
 struct SessionEntry {
     resumptions: mpsc::Sender<Resumption>,
     status: Arc<SessionStatus>,
 }
 
-/// What the task of a session tells the others of it.
+/// The state of a session that its task publishes.
 #[derive(Debug)]
 pub(super) struct SessionStatus {
     opened: Instant,
@@ -128,7 +128,7 @@ pub(super) struct SessionGuard {
     pub(super) resumptions: mpsc::Receiver<Resumption>,
     /// The keys that prove it.
     pub(super) keys: Keys,
-    /// What the others know of it.
+    /// Its published state.
     pub(super) account: Arc<SessionStatus>,
     sessions: Arc<SessionRegistry>,
 }
@@ -137,7 +137,7 @@ impl SessionGuard {
     /// Removes the session, and tells the connections that are still on their way to it.
     pub(super) fn close(mut self, tasks: &TaskTracker) {
         self.sessions.registry.lock().remove(self.id);
-        // What is sent from now on comes back to its sender. A sender that has a slot already is waited for.
+        // A resumption that is sent from now on returns to its sender. A sender that has a slot already is waited for.
         self.resumptions.close();
         tasks.spawn(async move {
             while let Some(resumption) = self.resumptions.recv().await {

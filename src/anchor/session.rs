@@ -35,12 +35,12 @@ pub(super) struct SessionTask {
     detached: Option<Instant>,
     /// Since when the process ends.
     stopping: Option<Instant>,
-    /// The last words on a connection that was displaced: no more than one at a time.
+    /// The last frame on a connection that was displaced: no more than one at a time.
     displaced: Option<AbortOnDropHandle<()>>,
     shared: Arc<Shared>,
 }
 
-/// What the task has to decide on.
+/// An event of the session's task.
 enum TaskEvent {
     Resumption(Box<Resumption>),
     /// Nothing can resume the session any more.
@@ -104,7 +104,7 @@ impl SessionTask {
                 }
                 TaskEvent::Event(Event::Detached(unlinked)) => {
                     if let (DetachCause::Silent, Some(link)) = (unlinked, &mut self.moving.link) {
-                        // A FIN would stand behind what the proxy has no room for, which would keep the tunnel's slot. All
+                        // A FIN would stand after what the proxy has no room for, which would keep the tunnel's slot. All
                         // that was not acknowledged is sent again.
                         link.stream.reset_on_drop();
                     }
@@ -243,7 +243,7 @@ impl SessionTask {
     }
 
     async fn finish(mut self, end: EndReason, record: SessionRecord) {
-        // What this side has decided on is the reason, whatever the answer says.
+        // The reason is this side's own, whatever the answer says.
         let end = self.moving.driver.session().ending().unwrap_or(end);
         self.close_target(end == EndReason::Completed);
         let Self {
@@ -259,7 +259,7 @@ impl SessionTask {
     }
 }
 
-/// What moves the bytes of a session.
+/// The byte mover of a session.
 #[derive(Debug)]
 struct SessionPoll {
     driver: Driver,
@@ -313,7 +313,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// How long a session is kept behind its end, to say it to a client that resumes it.
+/// How long a session is kept after its end, to say it to a client that resumes it.
 const END_RETENTION: Duration = Duration::from_secs(300);
 /// How long an older connection has to take its last frames.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ pub(super) struct TargetConnection {
     /// Where it leads.
     pub(super) address: SocketAddr,
     pub(super) stream: TcpStream,
-    /// What was read from it.
+    /// Bytes that were read from it.
     pub(super) early: Vec<u8>,
     /// The stream has ended after that.
     pub(super) has_ended: bool,

@@ -162,7 +162,7 @@ impl TargetDialer {
         }
     }
 
-    /// Returns the lookup that is under way, or begins one. The system's resolver may leave one without an answer for good, as glibc
+    /// Returns the lookup that is under way, or begins one. The system's resolver may leave one without an answer permanently, as glibc
     /// sets no time for an answer by TCP: another one begins when the last has had [`LOOKUP_TIMEOUT`] for each that hangs.
     fn join_lookup(&self, name: &str) -> Answer {
         let mut lookups = self.lookups.lock();

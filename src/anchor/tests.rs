@@ -82,7 +82,7 @@ async fn a_resume_that_meets_the_end_of_its_session_is_told_so() {
         before: b"SSH-2.0-before\r\n".to_vec(),
         rest: Vec::new(),
     };
-    // One is queued when the session's task ends, the other one proves the session before that and is handed over behind it.
+    // One is queued when the session's task ends, the other one proves the session before that and is handed over after it.
     let [[mut queued, one], [mut late, other]] = [pair().await, pair().await];
     assert!(dispatch(&session, resumption(one)).await.is_ok());
     opened.close(&shared.tasks);
@@ -301,7 +301,7 @@ async fn settle() {
     }
 }
 
-/// A hello, and the proof behind it, of a session that the anchor does not have; its answer to them.
+/// A hello, and the proof after it, of a session that the anchor does not have; its answer to them.
 fn resume_of_none() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let (id, nonce) = (SessionId([5; 16]), Nonce([3; 16]));
     let (received, mac) = (0, Mac([9; 32]));

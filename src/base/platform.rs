@@ -1,4 +1,4 @@
-//! What differs between the systems on which the client runs. The server's own calls of Linux are in the modules of its
+//! The differences between the systems on which the client runs. The server's own calls of Linux are in the modules of its
 //! feature; the rest of the client is written once.
 //!
 //! `unix` and `windows` have the same names with the same meaning. No other file of the client is compiled by system.

@@ -34,7 +34,7 @@ fn is_of_token(character: char) -> bool {
     character.is_ascii_alphanumeric() || "-._~+/=".contains(character)
 }
 
-/// Whether any part of the token that is long enough to say something of it is in the word. A shorter token is one part.
+/// Returns whether any part of the token that is long enough to say something of it is in the word. A shorter token is one part.
 fn quotes(word: &[u8], token: &[u8]) -> bool {
     let length = MIN_PART.min(token.len()).max(1);
     word.windows(length)

@@ -32,7 +32,7 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Whether a character cannot be seen, or changes how others are seen: a control, a format character such as those of
+/// Returns whether a character cannot be seen, or changes how others are seen: a control, a format character such as those of
 /// bidirectional text, a separator other than the space, one without a picture of its own, or an unassigned one.
 pub(crate) fn is_unprintable(character: char) -> bool {
     if character.is_ascii() {

@@ -25,7 +25,7 @@ impl Rate {
         self.0.get()
     }
 
-    /// Whether there is no limit.
+    /// Returns whether there is no limit.
     pub fn is_unlimited(self) -> bool {
         self == Self::UNLIMITED
     }

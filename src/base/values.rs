@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use crate::base::authority::Authority;
 use crate::base::text::excerpt;
 
-/// What `parse` makes of a text. The error ends with the text itself: ``expected `true` or `false` (found `yes`)``.
+/// Parses a text. The error ends with the text itself: ``expected `true` or `false` (found `yes`)``.
 pub(crate) fn read<T, E: Display>(text: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, String> {
     parse(text).map_err(|error| format!("{error} (found `{}`)", shown(text)))
 }

@@ -38,7 +38,7 @@ pub(crate) fn tree(bytes: &[u8], findings: &Diagnostics) -> Option<Node> {
     None
 }
 
-/// The position behind a text.
+/// The position after a text.
 fn end_of(text: &str) -> Position {
     let last = text.rsplit('\n').next().unwrap_or_default();
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);

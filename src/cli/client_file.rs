@@ -1,4 +1,4 @@
-//! What `check` says of the client's file: `check --client` in the whole build, `check` in that of the client alone.
+//! `check` of the client's file: `check --client` in the whole build, `check` in that of the client alone.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -33,7 +33,7 @@ pub(crate) struct Connect {
     /// The target to reach through the proxy; `%h %p` in a ProxyCommand
     #[arg(value_name = "HOST:PORT|HOST")]
     target: String,
-    /// The port of the target, if it is not behind the host
+    /// The port of the target, if it is not after the host
     #[arg(value_name = "PORT")]
     port: Option<String>,
 }
@@ -50,7 +50,7 @@ pub(crate) fn connect(options: Connect, given: ArgMatches) -> anyhow::Result<Exi
     }))
 }
 
-/// A duration that stands behind `--wait` without its `=` is taken for the host, and the target for the port.
+/// A duration that stands after `--wait` without its `=` is taken for the host, and the target for the port.
 fn refuse_a_stray_duration(options: &Connect) -> Result<(), clap::Error> {
     let is_port = |port: &String| port.bytes().all(|byte| byte.is_ascii_digit());
     let is_stray = options.wait.is_some()

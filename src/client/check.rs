@@ -141,5 +141,5 @@ fn said(read: &[u8]) -> String {
 
 /// The bytes in front of an identification.
 const MAX_PREFACE: usize = 8 * 1024;
-/// What is shown of a target that speaks something else.
+/// Bytes shown of a target that speaks something else.
 const MAX_EXCERPT: usize = 80;

@@ -146,7 +146,7 @@ fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &PathBase<'_>
     }
 }
 
-/// Whether a text has nothing but comments.
+/// Returns whether a text has nothing but comments.
 fn is_blank(text: &[u8]) -> bool {
     let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     lines.all(|line| line.is_empty() || line.starts_with(b"#"))
@@ -171,7 +171,7 @@ fn contradictions(settings: &ProxySettings, place: &Field<'_>) {
     }
 }
 
-/// Whether a host is among patterns as those of ssh_config(5): one of them is for it, and none with `!`.
+/// Returns whether a host is among patterns as those of ssh_config(5): one of them is for it, and none with `!`.
 fn is_among(host: &str, patterns: &[String]) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let matches = |pattern: &str| is_match(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes());

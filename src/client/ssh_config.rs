@@ -1,4 +1,4 @@
-//! What OpenSSH is told of the proxy: the block of ssh_config(5), and its installation.
+//! The configuration of OpenSSH for the proxy: the block of ssh_config(5), and its installation.
 
 mod block;
 mod install;

@@ -31,11 +31,11 @@ pub(crate) mod caller;
 mod probes;
 pub(crate) mod response;
 
-/// What the port of a program answers.
+/// The paths of a program's admin port.
 #[derive(Debug)]
 pub struct Routes {
     router: Router,
-    /// What is said of a path that is none of them.
+    /// The answer for any other path.
     paths: &'static str,
 }
 
@@ -69,7 +69,7 @@ impl Routes {
 /// its tunnels.
 ///
 /// # Errors
-/// What socket(2), bind(2), listen(2) or the start of a thread say.
+/// The errors of socket(2), bind(2), listen(2) or of the start of a thread.
 pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io::Result<SocketAddr> {
     let listener = listener::bind(&address.into())?.into_std()?;
     let address = listener.local_addr()?;
@@ -131,7 +131,7 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the request and the reading of its one answer, unless that is a stream of events.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// A stream of events has a comment every 15 s. The readers are few, and one that has stopped would be one of them for good.
+/// A stream of events has a comment every 15 s. The readers are few, and one that has stopped would be one of them permanently.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ impl Readiness {
         self.note.lock().clone()
     }
 
-    /// Whether all conditions are met.
+    /// Returns whether all conditions are met.
     pub fn is_ready(&self) -> bool {
         self.conditions().into_iter().all(|(_, met)| met)
     }

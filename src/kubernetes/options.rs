@@ -46,27 +46,27 @@ pub struct Options {
     /// The longest wait of a client for an endpoint of a Service that has none.
     #[serde(deserialize_with = "forms::one::<forms::Brief, _>")]
     pub wait_for_ready: Duration,
-    /// Whether the tunnels of a Service go on when it leaves the allowlist.
+    /// True if the tunnels of a Service go on when it leaves the allowlist.
     #[serde(rename = "on_removal", deserialize_with = "forms::one::<OnRemoval, _>")]
     pub keeps_removed: bool,
-    /// Whether the annotation `wake` counts.
+    /// True if the annotation `wake` counts.
     #[serde(rename = "wake")]
     pub wakes: bool,
     /// How long a workload that was started has for an endpoint.
     #[serde(deserialize_with = "forms::one::<forms::Brief, _>")]
     pub wake_timeout: Duration,
-    /// Whether the annotation `report-activity` counts.
+    /// True if the annotation `report-activity` counts.
     #[serde(rename = "report_activity")]
     pub reports_activity: bool,
-    /// Whether Events about Services are written.
+    /// True if Events about Services are written.
     #[serde(rename = "events")]
     pub writes_events: bool,
     /// The file with the last known objects, for a restart.
     pub snapshot_file: Option<PathBuf>,
-    /// Whether a port asks clients for certificates, which the annotation `allowed-clients` needs.
+    /// True if a port asks clients for certificates, which the annotation `allowed-clients` needs.
     #[serde(skip)]
     pub knows_clients: bool,
-    /// Whether users are proved, which the annotations `allowed-users` and `allowed-groups` need.
+    /// True if users are proved, which the annotations `allowed-users` and `allowed-groups` need.
     #[serde(skip)]
     pub knows_users: bool,
     /// True if anchors may dial in, which the annotation `dials-in` needs.

@@ -38,7 +38,7 @@ impl Keepalive {
     /// Turns it on.
     ///
     /// # Errors
-    /// What setsockopt(2) says.
+    /// The error of setsockopt(2).
     pub(crate) fn turn_on<'a, S>(self, socket: &'a S) -> io::Result<()>
     where
         SockRef<'a>: From<&'a S>,

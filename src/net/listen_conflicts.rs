@@ -5,12 +5,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Whether a port at the first address leaves the IPv4 clients of its number to a public port at the second.
+/// Returns whether a port at the first address leaves the IPv4 clients of its number to a public port at the second.
 pub(crate) fn leaves_ipv4(address: SocketAddr, other: SocketAddr) -> bool {
     is_any_ipv6(address) && is_one_number(address, other) && is_any_ipv4(other)
 }
 
-/// Whether two sockets, of which one at `[::]` takes IPv4 clients, too, cannot listen at these addresses.
+/// Returns whether two sockets, of which one at `[::]` takes IPv4 clients, too, cannot listen at these addresses.
 pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let is_within = |one: SocketAddr, other: SocketAddr| {
         is_any_ipv6(one) || (is_any_ipv4(one) && other.ip().to_canonical().is_ipv4())
@@ -18,7 +18,7 @@ pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     is_same(one, other) || is_one_number(one, other) && (is_within(one, other) || is_within(other, one))
 }
 
-/// Whether two addresses are one, also if one of them is written as an IPv4-mapped IPv6 address. A link-local address is
+/// Returns whether two addresses are one, also if one of them is written as an IPv4-mapped IPv6 address. A link-local address is
 /// another one on each interface.
 pub(crate) fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     let interface = |address| match address {
@@ -30,7 +30,7 @@ pub(crate) fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
         && interface(one) == interface(other)
 }
 
-/// Whether the ports have one number. Port 0 is a different one each time.
+/// Returns whether the ports have one number. Port 0 is a different one each time.
 fn is_one_number(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0
 }

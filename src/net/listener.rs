@@ -21,10 +21,10 @@ use super::socket;
 pub struct Options {
     /// Where to listen; port 0 lets the kernel choose.
     pub address: SocketAddr,
-    /// Whether other processes of the same user may have the port too (SO_REUSEPORT): the kernel spreads clients over
+    /// True if other processes of the same user may have the port too (SO_REUSEPORT): the kernel spreads clients over
     /// all of them, so that one can take over from another.
     pub reuse_port: bool,
-    /// Whether a port at `[::]` leaves IPv4 clients to another port (IPV6_V6ONLY).
+    /// True if a port at `[::]` leaves IPv4 clients to another port (IPV6_V6ONLY).
     pub ipv6_only: bool,
 }
 
@@ -105,7 +105,7 @@ impl From<TcpListener> for BoundListener {
 /// Hands every connection to `serve`, which must not block, until `stop` completes.
 ///
 /// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it still
-/// hands over the connections in the backlog: closing the listener would reset them. A shared port is left gently,
+/// hands over the connections in the backlog: closing the listener would reset them. A shared port is left gracefully,
 /// which takes [`TAPER`].
 pub async fn accept(
     BoundListener { listener, is_shared }: BoundListener,
@@ -193,7 +193,7 @@ fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
 
-/// Whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
+/// Returns whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
 ///
 /// All others, such as EMFILE, ENFILE, ENOBUFS and ENOMEM, come back at once: a plain loop would spin on them. So does EPERM, by
 /// which a seccomp profile may refuse accept4(2).
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Whether the system lets one process listen at both. Another process may have taken the number meanwhile.
+    /// Returns whether the system lets one process listen at both. Another process may have taken the number meanwhile.
     fn can_listen(places: [&str; 2], reuse_port: [bool; 2]) -> bool {
         (0..20).any(|_| {
             // A number of which neither family has a socket yet.

@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection, asked for by its addresses (sock_diag(7)): no task has to lend its socket.
+//! Asks the kernel about a TCP connection by its addresses (sock_diag(7)): no task has to lend its socket.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -43,7 +43,7 @@ pub enum DiagError {
     Unavailable(io::Error),
 }
 
-/// What the kernel counts of a connection, from this end of it: `struct tcp_info` of linux/tcp.h.
+/// The kernel's counts of a connection, from this end of it: `struct tcp_info` of linux/tcp.h.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round-trip time.
@@ -92,7 +92,7 @@ impl TcpInfo {
 }
 
 impl SockDiag {
-    /// What the kernel knows of that connection now. It takes two system calls and no wait.
+    /// Returns the kernel's counts of that connection. It takes two system calls and no wait.
     ///
     /// # Errors
     /// Why it is not known.
@@ -265,7 +265,7 @@ fn info(fields: &Fields<'_>, [receive_queue, send_queue]: [u32; 2]) -> TcpInfo {
     }
 }
 
-/// Numbers in the host's order, by their offsets; 0 behind the end.
+/// Numbers in the host's order, by their offsets; 0 after the end.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {

@@ -1,4 +1,4 @@
-//! The options of every TCP socket, and the ways to close one: gently, with a reset at once, or with one behind the last byte.
+//! The options of every TCP socket, and the ways to close one: gracefully, with a reset at once, or with one after the last byte.
 
 use std::io;
 use std::net::Shutdown;
@@ -21,7 +21,7 @@ use crate::net::keepalive::Keepalive;
 /// keeps a dead connection for about 15 minutes (tcp(7)).
 ///
 /// # Errors
-/// What setsockopt(2) says, which a socket that has been reset meanwhile may.
+/// The error of setsockopt(2), as of a socket that has been reset.
 pub(crate) fn prepare(socket: &impl AsFd) -> io::Result<()> {
     Keepalive::PROXY.turn_on(socket)?;
     let socket = SockRef::from(socket);
@@ -53,7 +53,7 @@ pub(crate) fn finish_on_drop(stream: &TcpStream) {
 
 /// Limits what the kernel takes before it can send it, for a connection that carries more than one tunnel.
 ///
-/// By default it takes some MiB, and a keystroke is sent behind all of them (TCP_NOTSENT_LOWAT in tcp(7)).
+/// By default it takes some MiB, and a keystroke is sent after all of them (TCP_NOTSENT_LOWAT in tcp(7)).
 pub(crate) fn keep_unsent_short(stream: &TcpStream) {
     // Without it a tunnel is only slower.
     SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT).ok();
@@ -63,14 +63,14 @@ pub(crate) fn keep_unsent_short(stream: &TcpStream) {
 /// address.
 ///
 /// BBR, where it is the system's, paces by a timer for each few segments. Nothing within a host can be congested, and the
-/// timers were two thirds of the processor time of sender, relay and reader together
+/// timers were two thirds of the CPU time of sender, relay and reader together
 /// (docs/decisions/12-no-pacing-on-loopback.md). A socket keeps pacing once it is connected: it has to be told before.
 pub(crate) fn do_not_pace(socket: &impl AsFd) {
-    // Without it bulk only takes more processor time.
+    // Without it bulk only takes more CPU time.
     SockRef::from(socket).set_tcp_congestion(b"reno").ok();
 }
 
-/// Whether the system has refused to send an end of stream (shutdown(2)), so that the peer would wait for it for ever. A lost
+/// Returns whether the system has refused to send an end of stream (shutdown(2)), so that the peer would wait for it for ever. A lost
 /// connection needs none: the read says so.
 pub(crate) fn is_refusal_of_an_end(error: &io::Error) -> bool {
     let is_lost = matches!(
@@ -92,7 +92,7 @@ pub(crate) async fn close_gently(stream: &TcpStream) {
     }
 }
 
-/// Sends what was written, within bounds of time, and a reset behind it.
+/// Sends what was written, within bounds of time, and a reset after it.
 ///
 /// A reset discards what the kernel has not sent. What has been sent stays with the peer, whose kernel returns it in front
 /// of the reset.

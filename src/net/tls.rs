@@ -162,7 +162,7 @@ impl Tls {
         handshake::accept(stream, read, config, deadline).await
     }
 
-    /// Whether a client would still be accepted with the certificate of its session: it may have expired, and the
+    /// Returns whether a client would still be accepted with the certificate of its session: it may have expired, and the
     /// authorities, the revocation list and whether one is required may have changed.
     pub fn trusts(&self, peer: &ClientTls) -> bool {
         let serving = self.serving.read().clone();

@@ -31,7 +31,7 @@ impl Records {
         }
     }
 
-    /// Whether a record has begun and is incomplete.
+    /// Returns whether a record has begun and is incomplete.
     pub(crate) fn is_inside(self) -> bool {
         self.header > 0 || self.left > 0
     }

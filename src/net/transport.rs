@@ -1,4 +1,4 @@
-//! What carries a tunnel on one side: a socket, a TLS session or an HTTP/2 stream, each with a reader and a writer.
+//! A transport, which is one end of a tunnel: a socket, a TLS session or an HTTP/2 stream, each with a reader and a writer.
 
 use std::future::{Future, poll_fn, ready};
 use std::io::{self, IoSlice};
@@ -30,25 +30,25 @@ pub trait Transport: Send {
     fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>);
 
     /// Limits what the kernel takes before it can send it, so that the bytes written next leave soon. It costs
-    /// processor time.
+    /// CPU time.
     fn keep_unsent_short(&mut self) {}
 
     /// Makes the drop send a reset, and discard what is not sent yet.
     fn reset_on_drop(&mut self);
 
-    /// Sends what was written, within bounds of time, and a reset behind it: what the peer has received is not all, and must
+    /// Sends what was written, within bounds of time, and a reset after it: what the peer has received is not all, and must
     /// not look like it.
     ///
     /// The caller drops the transport next.
     fn abort(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Completes when all that was written, and the end of stream behind it, has been handed to the kernel, or is given
+    /// Completes when all that was written, and the end of stream after it, has been handed to the kernel, or is given
     /// up: a transport that queues nothing above the kernel has nothing to wait for.
     fn sent(&mut self) -> impl Future<Output = ()> + Send {
         ready(())
     }
 
-    /// Sends the end of stream behind all that was written, then waits for the peer's, within bounds of time and bytes.
+    /// Sends the end of stream after all that was written, then waits for the peer's, within bounds of time and bytes.
     ///
     /// The caller drops the transport next.
     fn shutdown_gracefully(&mut self) -> impl Future<Output = ()> + Send;
@@ -61,7 +61,7 @@ pub trait Transport: Send {
 pub struct StreamCancelled;
 
 impl StreamCancelled {
-    /// Whether that error is one.
+    /// Returns whether that error is one.
     pub fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|cause| cause.is::<Self>())
     }
@@ -108,7 +108,7 @@ pub trait Reader: Send + Sync {
     /// Reads at most as many bytes as `buffer` has, and none at the end of stream, however often it is polled.
     ///
     /// They stand in `buffer`, or, where that spares a copy, in memory of the reader's own. From then on they are the
-    /// caller's: the next read finds those behind them. A read, or a wait for one, says that the bytes before have been
+    /// caller's: the next read finds those after them. A read, or a wait for one, says that the bytes before have been
     /// passed on: a peer that is held back by a window may send as many more.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ pub trait Writer: Send + Sync {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends what it holds back, and the end of stream behind it, once, however often it is polled.
+    /// Sends what it holds back, and the end of stream after it, once, however often it is polled.
     ///
     /// # Errors
     /// As a write.
@@ -167,7 +167,7 @@ pub trait Writer: Send + Sync {
     fn tolerate_closed_window(&self, _is_tolerated: bool) {}
 
     /// Completes when the end of stream, and all in front of it, has been handed to the kernel, or never will be. To be
-    /// polled behind a shutdown only.
+    /// polled after a shutdown only.
     fn poll_end_sent(&mut self, _context: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }

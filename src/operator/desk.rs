@@ -37,7 +37,7 @@ mod state;
 /// A page that is served until it is dropped.
 #[derive(Debug)]
 pub struct Desk {
-    /// The address that opens the page, with the secret behind its `#`: browsers send that part nowhere.
+    /// The address that opens the page, with the secret after its `#`: browsers send that part nowhere.
     pub url: String,
     _serving: AbortOnDropHandle<()>,
     _asking: AbortOnDropHandle<()>,

@@ -1,7 +1,7 @@
 //! `import`: reads the configuration of a gateway that switchboard replaces, and prints the same names as labels and
 //! annotations of Services, or as static targets.
 //!
-//! What is printed is made of values that were parsed, never of a text of the file: names that are no names are refused, so
+//! Printed lines are made of values that were parsed, never of a text of the file: names that are no names are refused, so
 //! no printed line can run anything else than `kubectl`. What may restrict and has no counterpart keeps its name off the
 //! list: the result never leads further than the file did.
 

@@ -113,7 +113,7 @@ impl Replicas {
         Ok(merge::merge(self.each(ask).await?, query))
     }
 
-    /// What each replica shows of the tunnel with that id, at this path below it, such as `/diagnosis`; nothing where the
+    /// Returns each replica's view of the tunnel with that id, at this path below it, such as `/diagnosis`; nothing where the
     /// tunnel is not open.
     ///
     /// # Errors

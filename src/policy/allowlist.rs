@@ -129,7 +129,7 @@ impl Allowlist {
         }
     }
 
-    /// Whether the Services of the cluster are known completely.
+    /// Returns whether the Services of the cluster are known completely.
     pub fn is_complete(&self) -> bool {
         self.table.load().complete
     }

@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER;
 /// The field of a request that asks for a notice, and of the 2xx that promises one.
 pub(crate) const FIELD: &str = "switchboard-end";
 
-/// What a notice begins with. As a field it is 32 lower-case hexadecimal digits.
+/// The first bytes of a notice. As a field it is 32 lower-case hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marker([u8; MARKER]);
 
@@ -46,7 +46,7 @@ impl Marker {
             return 0;
         }
         let [first, ..] = *marker;
-        // By the first byte, and only then by all: 272 comparisons of 16 bytes a read took 0.05 s of processor time a GiB.
+        // By the first byte, and only then by all: 272 comparisons of 16 bytes a read took 0.05 s of CPU time a GiB.
         let last_bytes = bytes.iter().enumerate().skip(bytes.len().saturating_sub(MAX_BYTES));
         let mut begins = last_bytes.filter(|(_, byte)| **byte == first).map(|(at, _)| at);
         let begun = begins.find(|at| {

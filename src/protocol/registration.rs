@@ -1,4 +1,4 @@
-//! The registration of an anchor that dials the proxy: an HTTP/1.1 upgrade, behind which the roles of HTTP/2 are swapped.
+//! The registration of an anchor that dials the proxy: an HTTP/1.1 upgrade, after which the roles of HTTP/2 are swapped.
 //!
 //! The anchor asks by `GET /.well-known/switchboard/anchor/NAME:PORT` with `Upgrade: switchboard-anchor` (RFC 9110 section 7.8), and proves
 //! itself as a client does. Behind the 101 the proxy is the client of HTTP/2: each CONNECT of its own is a tunnel, and its POSTs

@@ -1,4 +1,4 @@
-//! An SSH_MSG_DISCONNECT behind an identification: a sentence in a form that every SSH client prints.
+//! An SSH_MSG_DISCONNECT after an identification: a sentence in a form that every SSH client prints.
 
 /// An identification and the message SSH_MSG_DISCONNECT (RFC 4253 sections 4.2, 6 and 11.1), which is allowed before any
 /// key exchange. OpenSSH prints `Received disconnect from …: <sentence>`. A line before the identification, or HTTP in its

@@ -135,7 +135,7 @@ impl Config {
         self.access.mode != access::Mode::Open || self.takes_anchors()
     }
 
-    /// Whether a port asks clients for certificates.
+    /// Returns whether a port asks clients for certificates.
     fn requests_client_certificates(&self) -> bool {
         self.tls.client_auth != tls::ClientAuth::Off && self.listen.iter().any(|port| port.tls != tls::Mode::Off)
     }

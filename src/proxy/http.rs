@@ -20,7 +20,7 @@ pub enum RefusalMode {
     /// By status, reason phrase and body.
     #[default]
     Http,
-    /// In band to the [programs](ClientProgram::SshProxyCommand) that SSH clients run, by HTTP to all others: a 200, and behind it
+    /// In band to the [programs](ClientProgram::SshProxyCommand) that SSH clients run, by HTTP to all others: a 200, and after it
     /// an SSH disconnect with the sentence, which SSH clients print.
     Auto,
     /// In band to all but `switchboard connect`, which needs the status.
@@ -28,7 +28,7 @@ pub enum RefusalMode {
 }
 
 impl RefusalMode {
-    /// Whether that program is told in band.
+    /// Returns whether that program is told in band.
     pub fn are_in_band(self, program: ClientProgram) -> bool {
         match (self, program) {
             (Self::Http, _)

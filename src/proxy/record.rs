@@ -111,7 +111,7 @@ impl<'a> RequestRecord<'a> {
         self.info.tls.as_ref()?.identity.as_ref()
     }
 
-    /// Whether a new handshake would accept the client's certificate: on a long HTTP/2 connection it may have expired
+    /// Returns whether a new handshake would accept the client's certificate: on a long HTTP/2 connection it may have expired
     /// or been revoked since.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
         self.info.tls.as_ref().is_none_or(|peer| tls.trusts(peer))

@@ -91,7 +91,7 @@ pub struct App {
     readiness: Readiness,
     listener_ready: Condition,
     allowlist_ready: Condition,
-    /// Whether the targets of a cluster are awaited, and not only those of the configuration.
+    /// True if the targets of a cluster are awaited, and not only those of the configuration.
     awaits_services: bool,
     public: PublicPorts,
     admin: SocketAddr,
@@ -263,7 +263,7 @@ impl Startup {
     }
 }
 
-/// What the tunnels of the process share, as configured, and what changes it: the drain and the allowlist.
+/// Makes the state that the tunnels of the process share, and its controllers: the drain and the allowlist.
 fn share(
     config: &Config,
     tls: Tls,

@@ -18,7 +18,7 @@ pub struct Options {
     pub dial_try: Duration,
     /// At all addresses together.
     pub dial: Duration,
-    /// Whether a connection to a loopback address is made without pacing.
+    /// True if a connection to a loopback address is made without pacing.
     pub unpaced_on_loopback: bool,
 }
 

@@ -1,5 +1,5 @@
 //! A drain: stop accepting, close the tunnels whose sessions go on elsewhere, let the others end by themselves, close the
-//! rest gently.
+//! rest gracefully.
 
 use std::future::{Future, poll_fn};
 use std::sync::{Arc, OnceLock};
@@ -73,7 +73,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether new tunnels may begin.
+    /// Returns whether new tunnels may begin.
     pub fn accepts_tunnels(self) -> bool {
         match self {
             Self::Serving | Self::NotReady | Self::ClosingListeners => true,
@@ -117,7 +117,7 @@ pub struct Drain {
     counts: Arc<Counts>,
 }
 
-/// What many tasks wait for. The beginning and the end of a wait take a lock, which those of one part share: with a lock of
+/// A cancellation that many tasks wait for. The beginning and the end of a wait take a lock, which those of one part share: with a lock of
 /// all, several for each tunnel, threads would wait for each other.
 #[derive(Clone, Debug, Default)]
 struct ShardedToken(Arc<[TokenShard; PARTS]>);

@@ -37,7 +37,7 @@ pub(crate) fn page(registry: &Registry) -> prometheus::Result<String> {
 /// The media type of a [`page`].
 pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// The library's collector, which counts processor time in whole seconds, with the kernel's count of nanoseconds.
+/// The library's collector, which counts CPU time in whole seconds, with the kernel's count of nanoseconds.
 struct Process(ProcessCollector);
 
 impl Collector for Process {

@@ -101,11 +101,11 @@ pub struct TargetLimits {
     pub tunnel: TunnelLimits,
     /// The rates of all of its tunnels together, and the most tunnels and dials at once.
     pub caps: TargetCaps,
-    /// Whether no further tunnel may be opened.
+    /// True if no further tunnel may be opened.
     pub is_closed: bool,
     /// The longest idle time of its tunnels, where `Some(None)` is unlimited; `None` leaves the default.
     pub idle: Option<Option<Duration>>,
-    /// Whether both sides of its tunnels must begin with an SSH identification.
+    /// True if both sides of its tunnels must begin with an SSH identification.
     pub ssh_only: bool,
     /// See [`Limits::reports`].
     pub reports: bool,
@@ -143,7 +143,7 @@ pub struct Ceiling {
     pub download: Rate,
     /// The highest rate from the client to the target.
     pub upload: Rate,
-    /// Whether the annotation `ssh-only: "false"` is ignored.
+    /// True if the annotation `ssh-only: "false"` is ignored.
     pub ssh_only: bool,
 }
 

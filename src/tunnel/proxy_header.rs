@@ -49,7 +49,7 @@ pub enum Version {
 
 /// Reads the header of a connection, if the policy requires one. `None`: the peer is the client.
 ///
-/// No byte behind the header is read.
+/// No byte after the header is read.
 ///
 /// # Errors
 /// [`RefusalReason::UntrustedProxy`], [`RefusalReason::BadProxyHeader`], [`RefusalReason::PortProbe`] or [`RefusalReason::ClientDisconnected`].
@@ -67,7 +67,7 @@ pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Resu
 /// Writes a header. It fits the send buffer of a new socket, so this does not wait.
 ///
 /// # Errors
-/// What write(2) says.
+/// The error of write(2).
 pub async fn write(stream: &mut TcpStream, version: Version, addresses: &AddressPair) -> io::Result<()> {
     stream.write_all(&encode(version, addresses)).await
 }

@@ -56,7 +56,7 @@ pub struct RelayEnd {
     pub close: Close,
     /// The ends of stream before that.
     pub ends: EofSent,
-    /// Whether the client's transport takes bytes, and has taken all that was read for it.
+    /// True if the client's transport takes bytes, and has taken all that was read for it.
     pub takes_more: bool,
 }
 
@@ -67,11 +67,11 @@ pub struct EofSent {
     pub upload: bool,
     /// The target's.
     pub download: bool,
-    /// Whether the tunnel is resumable: what a side has not taken is sent again elsewhere, and is not waited for.
+    /// True if the tunnel is resumable: what a side has not taken is sent again elsewhere, and is not waited for.
     pub is_resumable: bool,
 }
 
-/// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gently.
+/// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gracefully.
 pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U>, close: Close, ends: EofSent) {
     let Transports {
         downstream, upstream, ..
@@ -114,7 +114,7 @@ pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U
     }
 }
 
-/// Parts with a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset: a
+/// Closes a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset: a
 /// FIN, an END_STREAM or a close_notify would make a download look complete that is not.
 async fn close_side(side: &mut impl Transport, has_its_end: bool) {
     if has_its_end {
@@ -188,7 +188,7 @@ fn reset(failed: &mut impl Transport, other: &mut impl Transport) {
     other.reset_on_drop();
 }
 
-/// Parts with the other side of a transport that has failed behind its end of stream.
+/// Closes the other side of a transport that has failed after its end of stream.
 ///
 /// All that it sent stands in the other's send buffer, and a reset would discard the tail. A server that closes at once
 /// fails like that: a late message of its client makes its kernel answer with a reset.
@@ -281,7 +281,7 @@ fn eof(first: Side) -> Close {
     }
 }
 
-/// Whether a tunnel whose client has finished, and then cancelled its stream, is over: its target ends without a further
+/// Returns whether a tunnel whose client has finished, and then cancelled its stream, is over: its target ends without a further
 /// byte. A client that logs out does so, and a socket that is closed means the same.
 async fn is_over_when_cancelled(
     download: &mut Pump<'_, impl Reader, impl Writer>,

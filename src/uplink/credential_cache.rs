@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::uplink::credentials::{self, Credentials, Source};
 
-/// What the proxy was shown last, and when a source may be asked again.
+/// The last credentials, and when a source may be asked again.
 #[derive(Debug, Default)]
 pub(crate) struct CachedLogin {
     last: Option<Credentials>,

@@ -22,9 +22,9 @@ const ENDINGS: [Ending; 13] = [
         play: |mut client, mut server, _| {
             client.finish();
             server.expect_end();
-            server.send("last words");
+            server.send("the ending");
             server.finish();
-            client.expect("last words");
+            client.expect("the ending");
             client.expect_end();
         },
     },
@@ -35,9 +35,9 @@ const ENDINGS: [Ending; 13] = [
         play: |mut client, mut server, _| {
             server.finish();
             client.expect_end();
-            client.send("last words");
+            client.send("the ending");
             client.finish();
-            server.expect("last words");
+            server.expect("the ending");
             server.expect_end();
         },
     },

@@ -194,7 +194,7 @@ fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
         "{passed}"
     );
     target.expect_no_connection();
-    // One that closes and comes again does not begin anew, and another client is none the worse.
+    // One that closes and comes again does not start again, and another client is none the worse.
     let mut other = Peer::connect_from(ELSEWHERE, proxy.public());
     other.send(request("devbox:22"));
     other.expect(CONFIRMATION);

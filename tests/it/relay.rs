@@ -225,7 +225,7 @@ async fn a_stalled_reader_hides_no_reset_of_the_other_side() {
                             () = rig.stalled(direction) => {}
                         }
                         reset(breaks);
-                        // It reads on only when the relay has let go of what it held.
+                        // It reads on only when the relay has freed what it held.
                         while rig.resources.pipes_in_use() > 0 {
                             tokio::task::yield_now().await;
                         }

@@ -284,9 +284,9 @@ fn the_slot_of_a_resumable_tunnel_is_free_soon_after_either_side_has_ended() {
                 "client" => (&mut client, &mut anchor),
                 _ => (&mut anchor, &mut client),
             };
-            finishes.send("last words");
+            finishes.send("the ending");
             finishes.finish();
-            stays.expect("last words");
+            stays.expect("the ending");
             stays.expect_end();
             finishes.expect_end();
             server.settles(&ended_by(side), 1.0);

@@ -133,9 +133,9 @@ fn an_end_without_close_notify_is_an_end_and_a_reset_is_a_reset() {
     let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
     open(&mut client, "devbox:22");
     let mut service = target.accept();
-    client.write_all(b"last words").unwrap();
+    client.write_all(b"the ending").unwrap();
     client.sock.shutdown(Shutdown::Write).unwrap();
-    service.expect("last words");
+    service.expect("the ending");
     service.expect_end();
     let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
     open(&mut client, "devbox:22");
@@ -323,7 +323,7 @@ fn a_tls_handshake_ends_at_its_deadline_and_garbage_at_once() {
     leaving.finish();
     leaving.expect_end();
     proxy.settles("tls_handshake_failures_total{cause=\"client_disconnected\"}", 1.0);
-    // The head's deadline counts from the accept: a handshake does not begin it anew.
+    // The head's deadline counts from the accept: a handshake does not restart it.
     let slow = settings("optional", &[&server], "") + "timeouts: {request_header: 1s, tls_handshake: 1m}\n";
     let proxy = Proxy::start(&slow);
     proxy.client([0x16]).expect_end();

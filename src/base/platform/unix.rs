@@ -23,7 +23,7 @@ pub fn home() -> Option<PathBuf> {
     env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
-/// Whether it is Windows.
+/// True if it is Windows.
 pub(crate) const IS_WINDOWS: bool = false;
 
 /// Makes a file that no other user may read.
@@ -82,14 +82,14 @@ pub(crate) fn take_stdout() -> io::Result<File> {
     Ok(output.into())
 }
 
-/// Whether the reader of an output has closed it (poll(2)): POLLERR of a pipe, POLLHUP of a socket or terminal.
+/// Returns whether the reader of an output has closed it (poll(2)): POLLERR of a pipe, POLLHUP of a socket or terminal.
 pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Whether an output takes a line without a wait for its reader, now or within that time (poll(2)): POLLOUT, or the error of a write.
+/// Returns whether an output takes a line without a wait for its reader, now or within that time (poll(2)): POLLOUT, or the error of a write.
 pub(crate) fn poll_writable(output: &impl AsFd, timeout: Duration) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::OUT)];
     let timeout = Timespec::try_from(timeout).ok();
@@ -159,7 +159,7 @@ async fn next(signals: &mut Option<Signal>) {
     }
 }
 
-/// Whether the process was started with that signal ignored (proc_pid_status(5)). macOS has no /proc and does not tell.
+/// Returns whether the process was started with that signal ignored (proc_pid_status(5)). macOS has no /proc and does not tell.
 fn is_ignored(kind: SignalKind) -> io::Result<bool> {
     let status = fs::read_to_string("/proc/self/status")?;
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -216,7 +216,7 @@ pub(crate) fn termination_signal(status: ExitStatus) -> Option<i32> {
     status.signal()
 }
 
-/// Whether a process is suspended (proc_pid_stat(5)): by SIGTTIN or SIGTTOU, as it is in the background of its terminal.
+/// Returns whether a process is suspended (proc_pid_stat(5)): by SIGTTIN or SIGTTOU, as it is in the background of its terminal.
 /// macOS has no /proc and does not tell: the deadline ends the program.
 pub(crate) fn is_suspended(id: u32) -> bool {
     let Ok(line) = fs::read_to_string(format!("/proc/{id}/stat")) else {
@@ -268,7 +268,7 @@ fn demand_regular(found: &Metadata) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
-/// Whether an error says that the process or the system is short of descriptors or memory, and nothing about the file.
+/// Returns whether an error says that the process or the system is short of descriptors or memory, and nothing about the file.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     [Errno::MFILE, Errno::NFILE, Errno::NOMEM]
@@ -276,7 +276,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         .any(|shortage| Some(*shortage) == errno)
 }
 
-/// Whether none but the user, and root, may write a file. A group of the user's own, which has the user's number, is the user.
+/// Returns whether none but the user, and root, may write a file. A group of the user's own, which has the user's number, is the user.
 pub(crate) fn is_the_users(file: &File) -> Result<(), &'static str> {
     let found = file.metadata().map_err(|_| "its owner is unknown")?;
     let user = geteuid().as_raw();

@@ -24,7 +24,7 @@ fn folder(name: &str) -> Option<PathBuf> {
     env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
-/// Whether it is Windows.
+/// True if it is Windows.
 pub(crate) const IS_WINDOWS: bool = true;
 
 /// Makes a file with the permissions of its folder.

@@ -1,4 +1,4 @@
-//! What the author of a file probably meant: the nearest key, and the nearest values that are accepted.
+//! Suggestions for the author of a file: the nearest key, and the nearest values that are accepted.
 
 use strsim::damerau_levenshtein;
 
@@ -45,7 +45,7 @@ fn question<T: AsRef<str>>(meant: &[T]) -> String {
     }
 }
 
-/// What stands for the same in other formats: YAML 1.1 has `yes` for true.
+/// Returns spellings of other formats: YAML 1.1 has `yes` for true.
 fn synonyms(given: &str) -> Vec<String> {
     let words: &[&str] = match given.to_lowercase().as_str() {
         "true" | "yes" | "y" | "on" | "enabled" => &["true"],

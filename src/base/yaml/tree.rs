@@ -39,7 +39,7 @@ pub(crate) enum Value {
 pub(crate) struct Scalar {
     /// Its text, without quotes.
     pub(crate) text: String,
-    /// Whether it is in quotes or a block of lines, and so a text whatever it looks like (YAML 1.2.2 section 10.3.2).
+    /// True if it is in quotes or a block of lines, and so a text whatever it looks like (YAML 1.2.2 section 10.3.2).
     pub(crate) is_quoted: bool,
 }
 
@@ -156,7 +156,7 @@ fn parser_options(depth: usize) -> Options {
     options
 }
 
-/// What the reader does after an event.
+/// The reader's next step after an event.
 enum Step {
     /// Takes the next event.
     Continue,

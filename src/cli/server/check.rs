@@ -110,5 +110,5 @@ pub(crate) const CHECK_EXITS: &str = "\
 Exit status: 0 `serve` accepts the configuration, perhaps with warnings and notes, 2 usage, or a file with faults or that \
 cannot be read";
 const STDIN: &str = "<stdin>";
-/// What is read of stdin: a byte more than a configuration may have.
+/// Bytes read of stdin: one more than a configuration may have.
 const MAX_INPUT: u64 = (1 << 20) + 1;

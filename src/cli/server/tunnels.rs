@@ -197,7 +197,7 @@ async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<Merg
     Ok(replicas.list(query).await?)
 }
 
-/// What is open, and what a restart of the proxies would cut.
+/// Returns the number of open tunnels, and of those that a restart of the proxies would cut.
 fn summary(listed: &MergedList<Tunnel>) -> String {
     let answering = listed.replicas.iter().filter(|state| state.answers()).count();
     let (shown, total) = (listed.items.len(), listed.total);
@@ -288,7 +288,7 @@ async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Optio
     Ok(status_unless_none(ended.changed.is_empty(), &ended.replicas, not_found))
 }
 
-/// What has ended, in words.
+/// Returns a sentence about the tunnels that have ended.
 fn said(ended: &replicas::ClosedTunnels, verb: &str, listed: &MergedList<Tunnel>) -> String {
     let lines = ended.changed.iter().map(|row| {
         let known = listed
@@ -336,7 +336,7 @@ const NOT_FOUND: &str = "switchboard: no open tunnel is that";
 const NOT_RESUMABLE: &str = "switchboard: no open tunnel with a resumable session is that";
 /// The proxy's own look at a tunnel takes that long, within the deadline of its answer.
 const LOOK: &str = "/diagnosis?over_ms=2000";
-/// What says which tunnels, in place of an id.
+/// The filters that select tunnels, in place of an id.
 const FILTERS: [&str; 4] = ["target", "client", "user", "node"];
 /// Tunnels that are looked at together.
 const MAX_SAMPLES: usize = 16;

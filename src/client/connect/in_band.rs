@@ -122,7 +122,7 @@ struct StdinPrefix {
 }
 
 impl StdinPrefix {
-    /// Whether an SSH client writes there, once that is known.
+    /// Returns whether an SSH client writes there, once that is known.
     fn is_ssh(&self) -> Option<bool> {
         if self.bytes.len() >= SSH.len() {
             return Some(self.bytes == SSH);

@@ -94,7 +94,7 @@ where
 enum CopyError {
     Read(io::Error),
     Write(io::Error),
-    /// The shutdown, behind all bytes.
+    /// The shutdown, after all bytes.
     Close(io::Error),
 }
 
@@ -129,7 +129,7 @@ pub(super) fn unwritable(error: io::Error) -> ClientError {
     ClientError::Never(anyhow!(error).context("cannot write to stdout"))
 }
 
-/// Whether ssh has closed stdout: `EPIPE` on a pipe, perhaps a reset on a socket pair.
+/// Returns whether ssh has closed stdout: `EPIPE` on a pipe, perhaps a reset on a socket pair.
 pub(in crate::client) fn is_reader_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

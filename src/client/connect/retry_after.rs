@@ -55,7 +55,7 @@ pub(in crate::client) async fn open(
 
 /// Where the proxy names no time.
 const UNNAMED: Duration = Duration::from_secs(5);
-/// What a proxy may name.
+/// The longest pause that a proxy may name.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Behind the time that it has named, for its last answer.
 const GRACE: Duration = Duration::from_secs(30);

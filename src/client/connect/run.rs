@@ -1,4 +1,4 @@
-//! What is done with an open tunnel: bytes are relayed as they are, or it carries a session with an anchor.
+//! Runs an open tunnel: bytes are relayed as they are, or it carries a session with an anchor.
 
 use std::future::pending;
 use std::time::Duration;

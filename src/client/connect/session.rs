@@ -31,7 +31,7 @@ mod report;
 
 pub(in crate::client) use self::handshake::{FarEnd, detect};
 
-/// The way in which a session has left its tunnel for good.
+/// The way in which a session has left its tunnel permanently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SessionExit {
     /// Both sides have said that it is over.
@@ -46,7 +46,7 @@ pub(in crate::client) struct ClientSession<'a, R, W> {
     grace: Duration,
     local: &'a mut Stdio<R, W>,
     driver: Driver,
-    /// What proves the session, once the anchor has answered.
+    /// The secrets that prove the session; `None` before the anchor has answered.
     secrets: Option<ResumptionSecrets>,
     exit: ExitSignals,
     hung_up: Option<Instant>,
@@ -331,7 +331,7 @@ where
         }
     }
 
-    /// ssh is gone, or the process has to go: the anchor is told behind what was read of stdin.
+    /// ssh is gone, or the process has to go: the anchor is told after what was read of stdin.
     fn leave(&mut self) {
         self.is_leaving = true;
         self.driver.session_mut().end(EndReason::ProgramExited);

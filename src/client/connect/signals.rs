@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::base::platform::Signals;
 use crate::uplink::error::ClientError;
 
-/// What a signal has asked for. Later ones are stronger.
+/// The exit that a signal requests. Later ones are stronger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::client) enum ExitRequest {
     /// Nothing.
@@ -37,7 +37,7 @@ impl ExitSignals {
 
 /// Runs a tunnel to its end. `None` if a signal ended it before: nothing is left to report to then.
 ///
-/// ssh sends SIGHUP at every logout, and right behind it closes stdin and stdout. A process that died of the signal would
+/// ssh sends SIGHUP at every logout, and right after it closes stdin and stdout. A process that died of the signal would
 /// leave the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has a moment to
 /// end in order, by the end of stdin. Behind SIGTERM and SIGINT it has one to end its credential plugin, and a session to
 /// tell its anchor.

@@ -19,7 +19,7 @@ use crate::base::platform::{self, PipeSize};
 ///
 /// # Errors
 ///
-/// What the system says.
+/// The error of the system.
 pub(in crate::client) fn take_stdout() -> io::Result<ClosableOutput> {
     platform::take_stdout().map(ClosableOutput::from)
 }

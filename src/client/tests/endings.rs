@@ -26,9 +26,9 @@ async fn the_proxys_end_closes_stdout_and_stdin_is_still_carried_to_its_end() {
     let proxy = Proxy::bind().await;
     let (mut stdin, mut stdout, ended) = Session::start(proxy.http()).parts();
     let mut stream = proxy.answer(ACCEPT).await;
-    stream.write_all(b"last words").await.unwrap();
+    stream.write_all(b"the ending").await.unwrap();
     stream.shutdown().await.unwrap();
-    assert_eq!(read_all(&mut stdout).await, b"last words");
+    assert_eq!(read_all(&mut stdout).await, b"the ending");
     let late = pattern(3, 2_000_000);
     let (received, ()) = tokio::join!(read_all(&mut stream), async {
         stdin.write_all(&late).await.unwrap();

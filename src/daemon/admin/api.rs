@@ -74,7 +74,7 @@ pub struct Tunnel {
     /// Milliseconds since `last_active`.
     #[serde(default)]
     pub idle_ms: u64,
-    /// Whether it is used, and not only kept alive: see docs/operations.md.
+    /// True if it is used, and not only kept alive: see docs/operations.md.
     #[serde(default)]
     pub is_active: bool,
     /// When it was last used (RFC 3339).
@@ -207,7 +207,7 @@ pub struct Leg {
 pub struct Diagnosis {
     /// The tunnel.
     pub tunnel_id: String,
-    /// What makes it slow.
+    /// The cause of its slowness.
     pub verdict: Verdict,
     /// The observations that say so, a sentence each.
     #[serde(default)]
@@ -226,7 +226,7 @@ pub struct Diagnosis {
     pub legs: TcpLegs,
 }
 
-/// What makes a tunnel slow.
+/// The cause of a slow tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -236,7 +236,7 @@ pub enum Verdict {
     Target,
     /// A limit of the proxy's configuration.
     Limit,
-    /// The proxy: its threads lack processor time.
+    /// The proxy: its threads lack CPU time.
     Proxy,
     /// Nothing that is seen here.
     Nothing,
@@ -255,13 +255,13 @@ impl Verdict {
     }
 }
 
-/// What limits one direction of a tunnel.
+/// The limit of one direction of a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limit {
-    /// The rate in force, such as `5MiB/s`, or `unlimited`.
+    /// The rate in effect, such as `5MiB/s`, or `unlimited`.
     pub rate: String,
-    /// Whether an operator has set it for this tunnel.
+    /// True if an operator has set it for this tunnel.
     pub is_own: bool,
     /// Milliseconds that the direction has waited for this limit and for those that it shares.
     pub waited_ms: u64,
@@ -340,7 +340,7 @@ pub struct Target {
     /// The anchors that are connected to this replica, the active one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anchors: Vec<Anchor>,
-    /// Whether an operator lets no new tunnel begin, in this process.
+    /// True if an operator lets no new tunnel begin, in this process.
     #[serde(default)]
     pub is_cordoned: bool,
     /// Its open tunnels.
@@ -372,7 +372,7 @@ pub struct Anchor {
 /// The answer of `GET /activity`: the first two fields are those of an activity probe of Kubeflow Notebooks 2.0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
-    /// Whether a tunnel of the target is used, and not only kept alive.
+    /// True if a tunnel of the target is used, and not only kept alive.
     pub has_activity: bool,
     /// When one was last used (RFC 3339); absent before the first one in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -382,7 +382,7 @@ pub struct Activity {
     pub why: Option<Vec<TunnelUsage>>,
 }
 
-/// What a tunnel adds to the activity of its target.
+/// The part of a tunnel in the activity of its target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelUsage {
     /// Its id.
@@ -398,7 +398,7 @@ pub struct TunnelUsage {
     pub user_name: String,
     /// When it was established (RFC 3339).
     pub since: String,
-    /// Whether it is used.
+    /// True if it is used.
     pub is_active: bool,
     /// When it was last used (RFC 3339).
     pub last_active: String,
@@ -463,7 +463,7 @@ pub struct RefusalsByReason {
 /// The answer to a request that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What is wrong, and with what.
+    /// The error, with the name of the invalid part.
     pub error: String,
 }
 

@@ -34,12 +34,12 @@ impl Caller {
         self.is_renewed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the connection was renewed since the last call.
+    /// Returns whether the connection was renewed since the last call.
     pub(crate) fn take_renewal(&self) -> bool {
         self.is_renewed.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a request may see names and act.
+    /// Returns whether a request may see names and act.
     ///
     /// A web page in a browser of this host may not, since its author may be on any host; with `kubectl port-forward` every
     /// browser is on this host. A browser adds the origin of the page to a POST (Fetch section 3.2, and Fetch Metadata), and
@@ -100,7 +100,7 @@ pub(crate) async fn only_scrapers(State(networks): State<ScrapeNetworks>, reques
     }
 }
 
-/// Whether a Host names this host: `localhost`, or a loopback address, with or without a port (RFC 9110 section 7.2). User
+/// Returns whether a Host names this host: `localhost`, or a loopback address, with or without a port (RFC 9110 section 7.2). User
 /// information, a zone, a trailing dot or an empty port is in no Host that a program of this host sends.
 fn is_loopback(host: &HeaderValue) -> bool {
     let host = host.to_str().unwrap_or_default();
@@ -126,7 +126,7 @@ fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
-/// What proxies of HTTP add (RFC 7239, RFC 9110 section 7.6.3).
+/// Fields that HTTP proxies add (RFC 7239, RFC 9110 section 7.6.3).
 const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-envoy-external-address", "via"];
 /// Its value `none` is an address that the user typed; no web page can send it.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";

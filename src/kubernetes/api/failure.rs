@@ -74,7 +74,7 @@ impl Failure {
         }
     }
 
-    /// Whether it is one of the way to the server, so that another client may fare better.
+    /// Returns whether it is one of the way to the server, so that another client may fare better.
     pub(crate) fn is_of_connection(self) -> bool {
         matches!(
             self,

@@ -102,7 +102,7 @@ struct Metadata {
 /// A line of a watch.
 #[derive(Debug, Deserialize)]
 struct Line<'a> {
-    /// What has become of the object: `ADDED`, `MODIFIED`, `DELETED`; or `BOOKMARK` or `ERROR`.
+    /// The change of the object: `ADDED`, `MODIFIED`, `DELETED`; or `BOOKMARK` or `ERROR`.
     r#type: &'a str,
     /// The object.
     #[serde(borrow)]

@@ -180,7 +180,7 @@ pub(crate) struct BodyReader {
     buffer: Vec<u8>,
     /// The length of the buffer's beginning that has been returned as lines.
     taken: usize,
-    /// The length of that and of what contains no line end behind it.
+    /// The length of that and of what contains no line end after it.
     scanned: usize,
 }
 
@@ -212,7 +212,7 @@ impl BodyReader {
                 (self.taken, self.scanned) = (end, end);
                 return Ok(line);
             }
-            // Only now: moved for each line, the rest of a part with many lines would cost the square of its length.
+            // Only now: moved for each line, the rest of a chunk of many lines would cost the square of its length.
             self.buffer.drain(..self.taken);
             self.taken = 0;
             self.scanned = self.buffer.len();

@@ -74,7 +74,7 @@ pub(crate) struct WatchSpec {
     pub(crate) selector: String,
     /// The effect of a failure, for the log.
     pub(crate) effect: &'static str,
-    /// True if the right to follow them may be missing for good: access is taken back without them, only later.
+    /// True if the right to follow them may be missing permanently: access is taken back without them, only later.
     pub(crate) is_optional: bool,
     /// The interval between lists, however well the watches go.
     pub(crate) relist: Duration,
@@ -209,7 +209,7 @@ impl<O: Objects> Watcher<O> {
         self.version = Some(version);
         self.objects.take(Event::Listed(objects)).await;
         self.recovered();
-        // The failures stay: a list says nothing of the watch behind it.
+        // The failures stay: a list says nothing of the watch after it.
         Ok(())
     }
 

@@ -91,7 +91,7 @@ pub(crate) struct ServicePort {
     pub(crate) number: u16,
     /// The name, which its EndpointSlices have too; empty for a port without one.
     pub(crate) name: Box<str>,
-    /// Whether the Service has no ports, as only a headless one may: its EndpointSlices have none either, and its pods
+    /// True if the Service has no ports, as only a headless one may: its EndpointSlices have none either, and its pods
     /// are dialled at this number.
     pub(crate) is_implied: bool,
 }

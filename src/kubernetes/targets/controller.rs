@@ -70,7 +70,7 @@ impl Controller {
     /// Changes the settings. The allowlist stays as it is until they have led to a complete list.
     ///
     /// # Errors
-    /// The settings need another thread, which cannot be started. Those before stay in force.
+    /// The settings need another thread, which cannot be started. Those before stay in effect.
     pub fn configure(&mut self, options: Options, limits: &Limits) -> io::Result<()> {
         if sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
             self.outputs.writer.configure(options.of_allowlist());
@@ -87,7 +87,7 @@ impl Controller {
     }
 }
 
-/// What decides which tasks there are.
+/// Returns the settings that decide which tasks there are.
 fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3]) {
     let switches = [options.wakes, options.reports_activity, options.writes_events];
     (options.snapshot_file.as_ref(), switches)

@@ -42,7 +42,7 @@ pub(crate) struct ClusterObjects {
 struct Entry {
     service: Option<Box<Service>>,
     slices: Slices,
-    /// Whether the Service is on the allowlist.
+    /// True if the Service is on the allowlist.
     is_listed: bool,
     /// The remarks that hold now, so that none is made twice.
     remarks: Box<[ServiceNotice]>,
@@ -60,7 +60,7 @@ impl ClusterObjects {
         }
     }
 
-    /// The rules in force.
+    /// The rules in effect.
     pub(crate) fn rules(&self) -> &TargetPolicy {
         &self.rules
     }
@@ -293,7 +293,7 @@ impl ClusterObjects {
     }
 }
 
-/// Whether a slice has a name that the cluster has made of its Service's.
+/// Returns whether a slice has a name that the cluster has made of its Service's.
 fn is_derived(slice: &str, service: &str) -> bool {
     slice.strip_prefix(service).is_some_and(|rest| rest.starts_with('-'))
 }

@@ -85,7 +85,7 @@ impl MassRemovalHold {
         self.held.as_ref().is_some_and(|held| held.missing.contains(key))
     }
 
-    /// Whether removals are held.
+    /// Returns whether removals are held.
     pub(crate) fn is_active(&self) -> bool {
         self.held.is_some()
     }

@@ -23,7 +23,7 @@ use crate::kubernetes::writes::event_recorder::EventRecorder;
 use crate::policy::allowlist::{Change, Writer};
 use crate::tunnel::metrics::Metrics;
 
-/// What the reconciler updates, beside the snapshot file.
+/// The outputs of the reconciler, beside the snapshot file.
 #[derive(Clone, Debug)]
 pub(crate) struct Outputs {
     /// The allowlist.
@@ -40,9 +40,9 @@ pub(crate) struct Reconciler {
     join: ClusterObjects,
     outputs: Outputs,
     sources: Vec<SourceState>,
-    /// Whether the allowlist has been given a complete list, by the cluster or by a snapshot.
+    /// True if the allowlist has been given a complete list, by the cluster or by a snapshot.
     has_list: bool,
-    /// Whether every source has answered since the start, so that the list is the cluster's own.
+    /// True if every source has answered since the start, so that the list is the cluster's own.
     is_confirmed: bool,
     snapshot: Option<SnapshotFile>,
     log: NoticeLog,
@@ -54,7 +54,7 @@ struct SourceState {
     removal_hold: MassRemovalHold,
     /// The last moment at which its objects were known to be current, in seconds since 1970.
     current: Option<f64>,
-    /// Whether its objects are known, from a list or from a snapshot.
+    /// True if its objects are known, from a list or from a snapshot.
     is_listed: bool,
     /// True if the API server has answered nothing but 403 for long.
     is_refused: bool,
@@ -131,11 +131,11 @@ impl Reconciler {
         }
     }
 
-    /// Reads the host's own addresses again, and judges all endpoints anew if they have changed.
+    /// Reads the host's own addresses again, and checks all endpoints again if they have changed.
     fn read_addresses(&mut self) {
         let rules = self.join.rules();
         if let Some(guards) = rules.guards.read_again() {
-            info!("the addresses of this host have changed: all endpoints are judged anew");
+            info!("the addresses of this host have changed: all endpoints are checked again");
             self.join.configure(TargetPolicy {
                 guards,
                 ..rules.clone()
@@ -212,7 +212,7 @@ impl Reconciler {
         }
     }
 
-    /// Whether the API server forbids to read the namespace of a source, as it does once the namespace is deleted, and its
+    /// Returns whether the API server forbids to read the namespace of a source, as it does once the namespace is deleted, and its
     /// Role with it. Not so where this process has listed objects that are still there: lost rights remove none. Nor where
     /// no other namespace can be read either: there all rights are missing.
     fn seems_deleted(&self, source: &SourceState) -> bool {
@@ -422,7 +422,7 @@ impl Reconciler {
 }
 
 impl SourceState {
-    /// Whether the cluster has said what its objects are, or that there is nothing to read.
+    /// Returns whether the cluster has said what its objects are, or that there is nothing to read.
     fn is_synced(&self) -> bool {
         self.current.is_some() || self.is_treated_as_empty
     }

@@ -31,7 +31,7 @@ pub fn watch_rbac(
     BackgroundRuntime::start("rbac", follow(origin, Arc::new(changed)))
 }
 
-/// What is told of each change.
+/// Called with each change.
 type OnChange = Arc<dyn Fn(Change) + Send + Sync>;
 
 /// Follows each kind. A follower that was restarted has forgotten all objects, so everything may have changed.

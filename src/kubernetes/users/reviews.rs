@@ -36,7 +36,7 @@ pub struct ApiReviewer {
     health: Mutex<Health>,
 }
 
-/// What earlier answers say of the server.
+/// The health of the server, by earlier answers.
 #[derive(Debug, Default)]
 struct Health {
     /// The end of the wait that it has asked for.

@@ -17,7 +17,7 @@ use crate::kubernetes::api::failure::ApiError;
 use crate::kubernetes::objects::model::Key;
 use crate::tunnel::metrics::Metrics;
 
-/// What a tenant should know of a Service.
+/// A notice for the tenant of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceEvent {
     service: Key,
@@ -145,7 +145,7 @@ fn event(note: &ServiceEvent, uid: &str, now: SystemTime) -> Value {
     })
 }
 
-/// What is left of the minutes of all Services and of each.
+/// The remaining Events of this minute, of all Services and of each.
 #[derive(Debug, Default)]
 struct EventLimits {
     all: EventWindow,

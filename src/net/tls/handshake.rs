@@ -22,9 +22,9 @@ pub struct CompletedHandshake {
     pub session: TlsStream,
     /// The client.
     pub peer: Arc<ClientTls>,
-    /// Whether it resumed an earlier session.
+    /// True if it resumed an earlier session.
     pub resumed: bool,
-    /// Whether ALPN chose HTTP/2; otherwise it is HTTP/1.
+    /// True if ALPN chose HTTP/2; otherwise it is HTTP/1.
     pub http2: bool,
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::base::yaml::forms;
 
-/// Whether a public port speaks TLS.
+/// The use of TLS on a public port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -20,7 +20,7 @@ pub enum Mode {
     Required,
 }
 
-/// Whether clients present certificates.
+/// The demand for client certificates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
@@ -33,7 +33,7 @@ pub enum ClientAuth {
     Required,
 }
 
-/// Whether client certificates count whose revocation list is past its nextUpdate.
+/// The treatment of client certificates whose revocation list is past its nextUpdate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrlExpired {
@@ -48,7 +48,7 @@ pub enum CrlExpired {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename = "cert, key", deny_unknown_fields)]
 pub struct CertificatePaths {
-    /// PEM: the certificate first, the intermediate ones behind it.
+    /// PEM: the certificate first, the intermediate ones after it.
     pub cert: PathBuf,
     /// PEM, not encrypted.
     pub key: PathBuf,
@@ -60,13 +60,13 @@ pub struct CertificatePaths {
 pub struct Settings {
     /// Chosen by the name in the ClientHello. The first one serves all other names.
     pub certificates: Vec<CertificatePaths>,
-    /// Whether clients present one.
+    /// The demand for client certificates.
     pub client_auth: ClientAuth,
     /// PEM: the authorities of client certificates.
     pub client_ca: Option<PathBuf>,
     /// PEM: the revocation lists of client certificates.
     pub crl: Option<PathBuf>,
-    /// Whether a list counts that is past its nextUpdate.
+    /// The treatment of lists past their nextUpdate.
     pub crl_expired: CrlExpired,
     /// The interval at which the files are read again.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]

@@ -80,7 +80,7 @@ struct State {
     records: Records,
     /// The number of bytes that are decrypted and not read yet.
     plaintext: usize,
-    /// What was read from the socket and rustls has not taken yet. Empty as a rule.
+    /// Bytes read from the socket that rustls has not taken yet. Empty as a rule.
     unread: Vec<u8>,
     /// The client has sent its close_notify or its FIN.
     peer_has_ended: bool,
@@ -247,7 +247,7 @@ impl Reader for TlsReader<'_> {
                 break read;
             }
             drop(state);
-            // What was read may be a part of a record, or a message of the TLS protocol.
+            // The bytes may be a part of a record, or a message of the TLS protocol.
             let read = ready!(self.poll_fetch(context, buffer))?;
             if read > 0 {
                 break read;
@@ -260,7 +260,7 @@ impl Reader for TlsReader<'_> {
         self.reader.failed().await
     }
 
-    /// A close_notify that is not read yet has its FIN behind it.
+    /// A close_notify that is not read yet has its FIN after it.
     async fn ended(&mut self) -> io::Result<()> {
         if self.state.lock().peer_has_ended {
             return Ok(());
@@ -322,7 +322,7 @@ impl Writer for TlsWriter<'_> {
         self.poll_send(context, &mut state)
     }
 
-    /// Sends a close_notify, and the FIN behind it: some clients wait for the one, and some for the other.
+    /// Sends a close_notify, and the FIN after it: some clients wait for the one, and some for the other.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.sent_end, true) {

@@ -60,7 +60,7 @@ impl CertificateNames {
             .filter(|name| self.has_one_common_name && !name.is_empty())
     }
 
-    /// Whether the name is one of its alternative names, or the common name if it has no alternative names.
+    /// Returns whether the name is one of its alternative names, or the common name if it has no alternative names.
     ///
     /// As in RFC 6125 section 6.4.4: an authority that lets its users choose a common name must not let them choose the
     /// identity of another user by it.

@@ -41,7 +41,7 @@ impl PemError {
     }
 }
 
-/// What a file is read for.
+/// The kind of objects in a PEM file.
 pub(crate) trait PemKind: PemObject {
     /// Its name in a sentence.
     const NAME: &'static str;
@@ -100,7 +100,7 @@ pub(crate) fn items<T: PemKind>(bytes: &[u8]) -> Result<Vec<(usize, T)>, PemErro
             return Err(PemError::at(section.line, reason));
         }
         match T::from_pem_slice(section.text) {
-            // A section of another kind, such as the key behind a certificate.
+            // A section of another kind, such as the key after a certificate.
             Err(Error::NoItemsFound) => {}
             _ if section.is_encrypted() => return Err(PemError::at(section.line, ENCRYPTED)),
             Ok(item) => items.push((section.line, item)),

@@ -1,4 +1,4 @@
-//! What a certificate that a server presents says of itself.
+//! Reads the certificate that a server presents.
 
 use rustls::pki_types::UnixTime;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
@@ -11,12 +11,12 @@ pub(crate) fn issuer(certificate: &[u8]) -> Option<String> {
     Some(names::distinguished(certificate.issuer()))
 }
 
-/// Whether it names itself as its issuer.
+/// Returns whether it names itself as its issuer.
 pub(crate) fn is_self_issued(certificate: &[u8]) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.issuer() == certificate.subject())
 }
 
-/// Whether the certificate is valid at that time, and for a TLS server: without extended key usages it is for any purpose
+/// Returns whether the certificate is valid at that time, and for a TLS server: without extended key usages it is for any purpose
 /// (RFC 5280 section 4.2.1.12).
 pub(crate) fn may_serve(certificate: &[u8], now: UnixTime) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {

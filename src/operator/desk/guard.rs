@@ -1,4 +1,4 @@
-//! What a request must show before it is answered, and what every answer says to the browser.
+//! Checks requests before they are answered, and adds the security fields of every answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl RequestCheck {
         Arc::new(Self { hosts, secret })
     }
 
-    /// Whether the browser means this page: a foreign name that was pointed at this address (DNS rebinding) is in Host, and
+    /// Returns whether the browser means this page: a foreign name that was pointed at this address (DNS rebinding) is in Host, and
     /// the page of another origin in Origin.
     fn is_meant(&self, fields: &HeaderMap) -> Result<(), &'static str> {
         let mut hosts = fields.get_all(HOST).iter();

@@ -178,7 +178,7 @@ fn faults(mut replicas: Vec<ReplicaState>) -> Vec<ReplicaState> {
     replicas
 }
 
-/// What is told of an end, by the reason that an operator has given.
+/// Returns the request that closes a tunnel, by the operator's reason.
 fn closing(reason: &str, is_move: bool) -> Result<CloseRequest, HttpError> {
     let reason: Reason = reason
         .parse()

@@ -1,4 +1,4 @@
-//! What an import has to say of its files: each remark has a file, a position and a severity.
+//! The diagnostics of an import: each has a file, a position and a severity.
 
 use crate::base::text::escaped;
 use crate::base::yaml::diagnostic::{Diagnostic, Diagnostics, Position, Severity};
@@ -45,9 +45,9 @@ pub(super) struct ImportDiagnostics {
     found: Vec<(usize, Diagnostic)>,
     /// How many more there were.
     dropped: usize,
-    /// Whether something is not translated.
+    /// True if something is not translated.
     leaves_out: bool,
-    /// Whether a file is not of its format.
+    /// True if a file is not of its format.
     is_unreadable: bool,
 }
 
@@ -70,7 +70,7 @@ impl ImportDiagnostics {
         self.push(Severity::Warning, place, message.into());
     }
 
-    /// What needs no counterpart, or deserves a look.
+    /// Adds a note: an option that needs no counterpart, or deserves a look.
     pub(super) fn note(&mut self, place: Location, message: impl Into<String>) {
         self.push(Severity::Note, place, message.into());
     }

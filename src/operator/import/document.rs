@@ -50,7 +50,7 @@ impl<'a> ValueRef<'a> {
         (entry.value.value != Value::Null).then_some(value)
     }
 
-    /// The value behind several keys, one below the other.
+    /// The value after several keys, one below the other.
     pub(super) fn path(self, keys: &[&str]) -> Option<Self> {
         keys.iter().try_fold(self, |at, key| at.get(key))
     }

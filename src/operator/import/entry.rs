@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) place: Location,
 }
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A Service, and its port if the file says it.

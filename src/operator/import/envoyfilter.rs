@@ -36,7 +36,7 @@ pub fn envoyfilter(inputs: &[Input], options: &Options) -> ImportResult {
     remarks.finish(text)
 }
 
-/// What the documents hold.
+/// The contents of the documents.
 #[derive(Debug, Default)]
 struct ParsedInput {
     routes: Vec<Route>,
@@ -71,7 +71,7 @@ impl ParsedInput {
             }
             Some("Service") => self.services.extend(read(object)),
             Some(kind) => remarks.warning(object.place(), format!("kind {}: not read", shown(kind))),
-            // An empty document, as behind a `---` at the end.
+            // An empty document, as after a `---` at the end.
             None if object.pairs().next().is_none() => {}
             None => remarks.error(object.place(), "no Kubernetes object: it has no `kind`"),
         }

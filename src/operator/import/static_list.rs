@@ -57,7 +57,7 @@ fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &m
     .ok();
 }
 
-/// Whether an address is one that a Service could not lead to.
+/// Returns whether an address is one that a Service could not lead to.
 fn is_odd(address: IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),

@@ -32,7 +32,7 @@ pub struct FromReplica<T> {
     pub item: T,
 }
 
-/// Whether a replica has answered.
+/// The answer of a replica, or its absence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaStatus {
     /// Its name.
@@ -42,7 +42,7 @@ pub struct ReplicaStatus {
 }
 
 impl<T> MergedList<T> {
-    /// Whether all replicas have answered.
+    /// Returns whether all replicas have answered.
     pub fn is_complete(&self) -> bool {
         self.replicas.iter().all(ReplicaStatus::answers)
     }
@@ -69,7 +69,7 @@ impl Replica {
     }
 }
 
-/// What the API lists.
+/// An item of a list of the API.
 pub trait Item: DeserializeOwned {
     /// The path of the list.
     const PATH: &'static str;

@@ -1,4 +1,4 @@
-//! What came of a change on all replicas, and lists in which one thing of many replicas is one row.
+//! The results of a change on all replicas, and lists in which one thing of many replicas is one row.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use super::merge::{FromReplica, MergedList, ReplicaStatus};
 use crate::base::text::is_unprintable;
 use crate::daemon::admin::api::{Anchor, Client, CloseResponse, Target};
 
-/// What has changed, and which replicas have answered.
+/// The result of a change, and the replicas that have answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeResult<T> {
     /// The things as they are now, with their replicas.

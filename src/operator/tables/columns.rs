@@ -7,7 +7,7 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     head: &'static str,
-    /// Whether it has numbers, which stand to the right.
+    /// True if it has numbers, which stand to the right.
     is_number: bool,
     /// True if only a wide table has it.
     is_wide: bool,

@@ -1,4 +1,4 @@
-//! What makes many tunnels slow, such as those of one node: each is looked at by its replica, all at the same time.
+//! Diagnoses many tunnels, such as those of one node: each is looked at by its replica, all at the same time.
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};

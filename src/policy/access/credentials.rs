@@ -1,4 +1,4 @@
-//! What a request shows of its user, and the rules about it that need no question.
+//! The credentials of a request, and the rules about them that need no review.
 
 pub mod credential;
 pub(crate) mod digest;
@@ -20,7 +20,7 @@ use crate::base::user_name::{is_name, is_reserved};
 use crate::net::tls::{CertificateNames, ClientTls, Tls};
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
-/// What a request shows of its user.
+/// The credentials of a request.
 #[derive(Debug)]
 pub struct RequestCredentials<'a> {
     /// The credential of its head.
@@ -29,7 +29,7 @@ pub struct RequestCredentials<'a> {
     pub peer: Option<&'a Arc<ClientTls>>,
     /// The client.
     pub client: IpAddr,
-    /// Whether it came by a loopback address, from a client there.
+    /// True if it came by a loopback address, from a client there.
     pub is_local: bool,
     /// The right that it needs.
     pub right: Right,
@@ -57,7 +57,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Whether a new handshake would accept its certificate, if that proves its user.
+    /// Returns whether a new handshake would accept its certificate, if that proves its user.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
         self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
     }

@@ -77,7 +77,7 @@ impl Verifier {
     /// Judges a token of a client, whose address bounds how many of its tokens wait for keys.
     pub(super) async fn verify(&self, jwt: &Jwt<'_>, now: SystemTime, client: IpAddr) -> Result<Verdict, ReviewError> {
         let refused = |reason: &str| Ok(Verdict::Rejected(reason.into()));
-        // What costs nothing comes first: a token that is refused anyway shall not have the keys renewed.
+        // The checks that cost nothing come first: a token that is refused anyway shall not have the keys renewed.
         let read = SignedJwt::from_jwt(jwt).and_then(|signed| {
             let expires = claims::check(jwt, &self.issuer, now)?;
             Ok((signed, claims::user(&jwt.claims, &self.issuer, expires)?))
@@ -92,7 +92,7 @@ impl Verifier {
         }
     }
 
-    /// Whether the signature is one of the issuer's, or the reason why it is not.
+    /// Returns whether the signature is one of the issuer's, or the reason why it is not.
     async fn has_signed(&self, jwt: &SignedJwt<'_>, client: IpAddr) -> Result<Result<(), &'static str>, ReviewError> {
         let mut state = self.keys.current();
         let is_open = |keys: &Arc<KeySet>| matches!(keys.check(jwt), Signature::Open(_));

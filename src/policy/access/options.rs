@@ -16,13 +16,13 @@ use crate::base::yaml::forms::{self, DURATION, Schema};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Whether it is asked, and whether the answer counts.
+    /// The mode of access control.
     pub mode: Mode,
-    /// What becomes of credentials outside TLS.
+    /// The treatment of credentials outside TLS.
     pub cleartext: Cleartext,
-    /// Whether a name that a user may not reach and one that is not on the allowlist are answered alike.
+    /// True if a name that a user may not reach and one that is not on the allowlist are answered alike.
     pub hide_names: bool,
-    /// Whether a tunnel outlives the credential that opened it.
+    /// The treatment of tunnels whose credential has expired.
     pub on_expiry: OnExpiry,
     /// The kubeconfig of all that reads a cluster here; `None` is that of the pod or the user.
     #[serde(skip)]
@@ -44,7 +44,7 @@ impl Options {
     }
 }
 
-/// Whether the question is asked at all.
+/// The mode of access control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -57,7 +57,7 @@ pub enum Mode {
     Enforce,
 }
 
-/// What becomes of credentials outside TLS.
+/// The treatment of credentials outside TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cleartext {
@@ -70,7 +70,7 @@ pub enum Cleartext {
     Allow,
 }
 
-/// What happens to a tunnel when the credential that opened it expires.
+/// The treatment of a tunnel when the credential that opened it expires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExpiry {
@@ -92,15 +92,15 @@ pub struct Kubernetes {
     /// The audiences of which a token must have one; empty text is the API server's own.
     #[serde(deserialize_with = "forms::list::<Audience, _, _>")]
     pub audiences: Vec<Box<str>>,
-    /// Whether a client certificate proves a user: its common name, with its organizations as groups.
+    /// True if a client certificate proves a user: its common name, with its organizations as groups.
     pub certificates: bool,
-    /// What a user must be allowed to do.
+    /// The permission that a user needs.
     #[serde(deserialize_with = "check")]
     pub check: Check,
     /// How often each user with tunnels to a target is asked about again.
     #[serde(deserialize_with = "forms::one::<Recheck, _>")]
     pub recheck: Duration,
-    /// Whether a changed role or binding asks again at once.
+    /// True if a changed role or binding asks again at once.
     pub watch_rbac: bool,
     /// How long a yes counts for new tunnels while the API server does not answer.
     #[serde(deserialize_with = "forms::one::<Stale, _>")]

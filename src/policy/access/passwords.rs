@@ -21,7 +21,7 @@ pub use crate::net::x509::PemError as UserFault;
 mod entry;
 mod hash;
 
-/// The users of a file, in force until a better file has been read.
+/// The users of a file, in effect until a better file has been read.
 #[derive(Debug)]
 pub struct PasswordFile {
     path: PathBuf,
@@ -97,7 +97,7 @@ impl PasswordFile {
         self.table.load().as_ref().map_or(0, |table| table.len())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -139,7 +139,7 @@ impl PasswordFile {
         })
     }
 
-    /// Reads the file again, and puts it in force if it has changed and has no fault. It blocks; for 0.1 s, if it has changed.
+    /// Reads the file again, and puts it in effect if it has changed and has no fault. It blocks; for 0.1 s, if it has changed.
     pub fn reload(&self) -> ReloadResult<UserFault> {
         // htpasswd(1) writes the file in place: for a moment it is empty or cut, and those of its users who are missing would
         // lose their tunnels.
@@ -171,7 +171,7 @@ impl PasswordFile {
         self.table.load().as_ref()?.get(name).cloned()
     }
 
-    /// Whether the password is that of the entry.
+    /// Returns whether the password is that of the entry.
     async fn hash(&self, entry: &Arc<Entry>, password: &Secret) -> Result<bool, ReviewError> {
         let unavailable = |error: &dyn Display| ReviewError::new("hashing", error.to_string());
         let permit = Arc::clone(&self.hashing).acquire_owned().await;

@@ -23,7 +23,7 @@ pub trait Reviewer: fmt::Debug + Send + Sync {
 /// The answer to a question, or the reason why there is none.
 pub type Review<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReviewError>> + Send + 'a>>;
 
-/// Whether a credential proves a user.
+/// The result of an authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It proves this one.
@@ -32,12 +32,12 @@ pub enum Verdict {
     Rejected(Box<str>),
 }
 
-/// Whether a user may do something.
+/// The result of an authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether it is allowed.
+    /// True if it is allowed.
     pub allowed: bool,
-    /// Whether the answer is complete: without an `evaluationError`. An incomplete no ends no tunnel that runs.
+    /// True if the answer is complete: without an `evaluationError`. An incomplete no ends no tunnel that runs.
     pub complete: bool,
     /// The reason, such as the binding that allows it; for the access log.
     pub reason: Box<str>,
@@ -60,7 +60,7 @@ pub enum Right {
     Serve,
 }
 
-/// What a user wants to do (`ResourceAttributes` of `authorization.k8s.io/v1`).
+/// The action of a user (`ResourceAttributes` of `authorization.k8s.io/v1`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Action {
     /// The right, such as `create services/ssh`.
@@ -91,7 +91,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// What has changed in the cluster, and may change the answers.
+/// A change in the cluster that may change the answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A cluster-wide role or binding, or it is not known what.

@@ -18,7 +18,7 @@ pub use crate::protocol::ticket::{Key, NewTicket, SECRET_TYPE, Ticket, TicketTar
 
 pub(crate) mod watches;
 
-/// The tickets in force, by their hashes.
+/// The tickets in effect, by their hashes.
 #[derive(Debug)]
 pub struct Tickets {
     /// The longest life.
@@ -36,10 +36,10 @@ struct Table {
     faults: usize,
 }
 
-/// What is known of a ticket.
+/// The result of the lookup of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TicketLookup {
-    /// It is in force.
+    /// It is in effect.
     Proved(TicketIdentity),
     /// It was, and its time is over.
     Expired,
@@ -51,7 +51,7 @@ pub enum TicketLookup {
     Unlisted,
 }
 
-/// What a ticket proves.
+/// The identity that a ticket proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketIdentity {
     /// The user.
@@ -143,12 +143,12 @@ impl Tickets {
             .map_or((0, 0), |table| (table.entries.len(), table.faults))
     }
 
-    /// Counts the tables that were put in force: a change says that tickets may have been taken back.
+    /// Counts the tables that were put in effect: a change says that tickets may have been taken back.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Puts the data of the Secret in force, in place of what it had before; no data takes all of its tickets back. An
+    /// Puts the data of the Secret in effect, in place of what it had before; no data takes all of its tickets back. An
     /// entry that cannot be read is no ticket, and the others count.
     pub fn replace(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<TicketEntryError> {
         let mut entries = HashMap::new();

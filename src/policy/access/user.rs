@@ -12,7 +12,7 @@ pub struct User {
     pub uid: Option<Box<str>>,
     /// The groups. Every user is in [`AUTHENTICATED`].
     pub groups: Vec<Box<str>>,
-    /// What else the authenticator says; passed on with every question to the API server.
+    /// Further attributes of the authenticator, sent with every review.
     pub extra: BTreeMap<Box<str>, Vec<Box<str>>>,
     /// How the user was proved.
     pub method: Method,

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Options {
     /// The suffixes of a Service's names.
     pub suffixes: Arc<Suffixes>,
-    /// Whether the tunnels of a Service go on when it leaves the allowlist.
+    /// True if the tunnels of a Service go on when it leaves the allowlist.
     pub keeps_removed: bool,
     /// The longest wait of a client for an endpoint of a Service that has none.
     pub wait_for_ready: Duration,
@@ -27,7 +27,7 @@ impl Default for Options {
     }
 }
 
-/// The suffixes of a Service's names behind `svc.ns`: `.svc`, `.svc.<cluster domain>` and the public suffixes.
+/// The suffixes of a Service's names after `svc.ns`: `.svc`, `.svc.<cluster domain>` and the public suffixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suffixes(Vec<Box<str>>);
 

@@ -29,7 +29,7 @@ pub(super) struct Table {
     pub(super) statics: Arc<Statics>,
     pub(super) options: Options,
     pub(super) shards: Vec<Arc<Shard>>,
-    /// Whether all targets are known: then a name that is absent is forbidden, and else it is unknown.
+    /// True if all targets are known: then a name that is absent is forbidden, and else it is unknown.
     pub(super) complete: bool,
 }
 

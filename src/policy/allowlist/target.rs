@@ -43,13 +43,13 @@ impl TargetId {
         format!("{}.{}", self.service, self.namespace)
     }
 
-    /// Whether it is that of a static target: an authority has a colon, which no name of a Service can have. There may be
+    /// Returns whether it is that of a static target: an authority has a colon, which no name of a Service can have. There may be
     /// a namespace `static`.
     pub fn is_static(&self) -> bool {
         &*self.namespace == STATIC && self.service.contains(':')
     }
 
-    /// Whether that `namespace/service` is its name.
+    /// Returns whether that `namespace/service` is its name.
     pub fn is_named(&self, name: &str) -> bool {
         let service = name
             .strip_prefix(&*self.namespace)
@@ -233,12 +233,12 @@ impl Target {
         self.terms.load().limits.idle.unwrap_or(default)
     }
 
-    /// Whether both sides of a tunnel that begins now must begin with an SSH identification.
+    /// Returns whether both sides of a tunnel that begins now must begin with an SSH identification.
     pub fn ssh_only(&self) -> bool {
         self.terms.load().limits.ssh_only
     }
 
-    /// Whether what its rules would refuse is served and reported.
+    /// Returns whether what its rules would refuse is served and reported.
     pub fn reports(&self) -> bool {
         self.terms.load().limits.reports
     }
@@ -258,7 +258,7 @@ impl Target {
             .ok_or_else(|| Refusal::new(RefusalReason::TargetFull, phrase()))
     }
 
-    /// Whether an operator lets no new tunnel begin, in this process.
+    /// Returns whether an operator lets no new tunnel begin, in this process.
     pub fn is_cordoned(&self) -> bool {
         self.is_cordoned.load(Ordering::Relaxed)
     }
@@ -374,7 +374,7 @@ impl Target {
         self.removed.get_or_init(CancellationToken::new)
     }
 
-    /// What the first request makes of the limits.
+    /// Returns the limits in `place`, which the first request makes.
     fn get_or_init<'a, T>(&self, place: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
         if let Some(made) = place.get() {
             return made;
@@ -385,7 +385,7 @@ impl Target {
         made
     }
 
-    /// Sets what has been made to the limits in force.
+    /// Sets what has been made to the limits in effect.
     fn apply_limits(&self) {
         let limits = self.terms.load().limits;
         if let Some(shared) = self.shared.get() {

@@ -19,7 +19,7 @@ use crate::tunnel::limits::owners::network;
 pub struct WakeRequest {
     /// The target.
     pub target: TargetId,
-    /// What is to be started.
+    /// The workload to be started.
     pub workload: Workload,
 }
 
@@ -122,7 +122,7 @@ impl WakeRequests {
 }
 
 impl State {
-    /// Whether the client may wake one more target.
+    /// Returns whether the client may wake one more target.
     fn admits(&mut self, client: IpAddr, now: Instant) -> bool {
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&client) {
             return false;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::values::is_object_name;
 
-/// What runs the pods of a Service, in its namespace.
+/// The workload that runs the pods of a Service, in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
     /// Its kind.
@@ -64,7 +64,7 @@ impl fmt::Display for Workload {
     }
 }
 
-/// What a Service says of the workload behind it.
+/// The workloads that a Service names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workloads {
     /// The one that a request starts.

@@ -125,7 +125,7 @@ impl Writer {
         &self.allowlist.wakes
     }
 
-    /// Whether all targets are known, so that an absent name is forbidden.
+    /// Returns whether all targets are known, so that an absent name is forbidden.
     pub fn is_complete(&self) -> bool {
         self.allowlist.table().complete
     }
@@ -249,7 +249,7 @@ struct Edit {
     table: Table,
     /// The shards that change, by their index.
     shards: HashMap<usize, Shard>,
-    /// Whether a target names other users than before.
+    /// True if a target names other users than before.
     has_other_users: bool,
 }
 

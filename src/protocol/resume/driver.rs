@@ -21,7 +21,7 @@ use super::session::{AttachmentId, AttachmentState, Session};
 mod receive;
 mod writer;
 
-/// Whether a step has moved something. An event returns at once.
+/// Notes that a step has moved something. An event returns at once.
 macro_rules! moved {
     ($step:expr) => {
         match $step {
@@ -98,7 +98,7 @@ pub enum DetachCause {
 pub struct Driver {
     session: Session,
     side: Side,
-    /// The rest of the handshake of a new session, behind the client's proof.
+    /// The rest of the handshake of a new session, after the client's proof.
     opening: Option<Box<ClientHandshake>>,
     writer: Writer,
     has_source_ended: bool,
@@ -140,7 +140,7 @@ impl Driver {
         &mut self.session
     }
 
-    /// Lets a connection carry the session, behind the handshake. An older one is displaced.
+    /// Lets a connection carry the session, after the handshake. An older one is displaced.
     ///
     /// If the other side expects what is not kept, the connection says so, and the session is [over](Event::Over).
     pub fn attach<S>(&mut self, stream: S, output: HandshakeOutput<'_>) -> Attachment<S> {

@@ -1,4 +1,4 @@
-//! Frames: a type, a length and a payload, in both directions of a connection behind the lines.
+//! Frames: a type, a length and a payload, in both directions of a connection after the lines.
 
 use super::keys::{Mac, SessionId};
 use super::reason::{DetachReason, EndReason};
@@ -78,7 +78,7 @@ pub enum ProtocolError {
     NotDone,
 }
 
-/// What a decoder finds.
+/// A piece that a decoder finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// Bytes of a stream: all of a DATA frame, or some.
@@ -147,15 +147,15 @@ impl Frame {
     }
 }
 
-/// What frames are appended to.
+/// A buffer to which frames are appended.
 pub trait Output {
-    /// Whether it holds a copy of the bytes of a stream. Otherwise they are kept until they were written.
+    /// True if it holds a copy of the bytes of a stream. Otherwise they are kept until they were written.
     const COPIES: bool;
 
     /// The bytes so far.
     fn length(&self) -> usize;
 
-    /// Whether it takes no more DATA and FIN.
+    /// Returns whether it takes no more DATA and FIN.
     fn is_full(&self) -> bool;
 
     /// Appends a frame without bytes of a stream.
@@ -212,7 +212,7 @@ impl Fields<'_> {
 pub struct Decoder {
     held: [u8; MAX_HELD],
     length: usize,
-    /// What is left of a payload that is not held.
+    /// The rest of a payload that is not held.
     within: DecodeState,
     /// The frames without bytes of a stream.
     frames: u32,

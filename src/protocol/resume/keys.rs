@@ -149,7 +149,7 @@ pub struct Nonces {
     pub client: Nonce,
 }
 
-/// What a side says of a session when a connection begins to carry it.
+/// The claim of a side about a session when a connection begins to carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeClaim {
     /// Those of the connection.
@@ -210,12 +210,12 @@ impl Keys {
         sign(&self.anchor, &claim.message(ANCHOR_PROOF))
     }
 
-    /// Whether that is the client's proof, in constant time.
+    /// Returns whether that is the client's proof, in constant time.
     pub fn is_client(&self, claim: &ResumeClaim, proof: &Mac) -> bool {
         verify(&self.client, &claim.message(CLIENT_PROOF), proof)
     }
 
-    /// Whether that is the anchor's proof, in constant time.
+    /// Returns whether that is the anchor's proof, in constant time.
     pub fn is_anchor(&self, claim: &ResumeClaim, proof: &Mac) -> bool {
         verify(&self.anchor, &claim.message(ANCHOR_PROOF), proof)
     }

@@ -1,4 +1,4 @@
-//! Whether the path under a connection is alive: something comes back within a time, or it is dead.
+//! Decides whether the path of a connection is alive: something comes back within a time, or it is dead.
 
 use std::time::{Duration, Instant};
 

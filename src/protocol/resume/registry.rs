@@ -73,12 +73,12 @@ impl<S> Registry<S> {
         self.sessions.len()
     }
 
-    /// Whether there are as many as may be.
+    /// Returns whether there are as many as may be.
     pub fn is_full(&self) -> bool {
         self.sessions.len() >= self.max
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }

@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// What is to be passed on next; empty if there is nothing now.
+    /// Returns the bytes to be passed on next; empty if there are none now.
     pub fn readable(&self) -> &[u8] {
         self.incoming.readable()
     }
@@ -92,7 +92,7 @@ impl Session {
         self.incoming.pass(bytes, now);
     }
 
-    /// Whether the end of the stream is to be passed on next.
+    /// Returns whether the end of the stream is to be passed on next.
     pub fn is_at_fin(&self) -> bool {
         self.incoming.is_at_fin()
     }
@@ -102,12 +102,12 @@ impl Session {
         self.incoming.pass_fin(now);
     }
 
-    /// Whether both streams have ended, all was passed on here and acknowledged by the other side.
+    /// Returns whether both streams have ended, all was passed on here and acknowledged by the other side.
     pub fn is_complete(&self) -> bool {
         self.incoming.is_complete() && self.outgoing.is_acknowledged()
     }
 
-    /// Whether the other side has passed something on: its program knows the session.
+    /// Returns whether the other side has passed something on: its program knows the session.
     pub fn is_confirmed(&self) -> bool {
         self.outgoing.is_confirmed()
     }
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    /// Begins the session anew: its anchor never answered, so it does not have it.
+    /// Begins the session again: its anchor never answered, so it does not have it.
     ///
     /// # Errors
     /// The other side has acknowledged or sent bytes.
@@ -181,7 +181,7 @@ impl Session {
         self.outgoing.restart()
     }
 
-    /// Takes bytes of a connection. Those of one that was displaced are dropped, and so is all behind an end.
+    /// Takes bytes of a connection. Those of one that was displaced are dropped, and so is all after an end.
     ///
     /// A fault in them ends the session; see [`violation`](Self::violation).
     pub fn receive(&mut self, attachment: AttachmentId, bytes: &[u8], now: Instant) {
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// Does the same, and gives the bytes of the stream to `pass` first, which returns how many of them it has passed on to
-    /// the program: it spares two copies. The others are [readable](Self::readable). It is asked only behind all that was, and
+    /// the program: it spares two copies. The others are [readable](Self::readable). It is asked only after all that was, and
     /// once for the bytes of many frames.
     pub fn receive_and_pass(
         &mut self,
@@ -205,7 +205,7 @@ impl Session {
             let applied = match link.decoder.next(&mut bytes) {
                 Ok(Some(Piece::Data { offset, bytes })) => taking.accept(&mut self.incoming, offset, bytes),
                 Ok(Some(Piece::Frame(frame))) => {
-                    // What came in front of it is taken before it.
+                    // The bytes before it are taken first.
                     taking.take(&mut self.incoming);
                     self.apply(frame)
                 }
@@ -279,7 +279,7 @@ impl Session {
         self.outgoing.mark_sent(offset);
     }
 
-    /// Ends the session behind what was written so far. Nothing more is received.
+    /// Ends the session after what was written so far. Nothing more is received.
     pub fn end(&mut self, end: EndReason) {
         if self.ending.is_none() {
             self.ending = Some(LocalEnd { end, is_orderly: true });
@@ -311,7 +311,7 @@ impl Session {
         self.violation
     }
 
-    /// Whether both sides have said that the session is over: nothing is left to send or to receive.
+    /// Returns whether both sides have said that the session is over: nothing is left to send or to receive.
     pub fn is_over(&self) -> bool {
         let is_heard = self.ended.is_some() || self.violation.is_some();
         is_heard && self.link.as_ref().is_none_or(|link| link.has_sent_last)
@@ -349,7 +349,7 @@ impl Session {
     fn apply(&mut self, frame: Frame) -> Result<(), ProtocolError> {
         match frame {
             Frame::Fin { offset } => self.incoming.finish(offset)?,
-            // What was abandoned is not acknowledged in earnest any more.
+            // Abandoned bytes need no acknowledgement.
             Frame::Ack { .. } if self.is_aborted() => {}
             Frame::Ack { offset, window } => self.outgoing.acknowledge(offset, window)?,
             Frame::End(end) => self.end_received(end)?,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::user_name::{is_name, is_reserved};
 
-/// What a ticket is made for.
+/// The contents of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The user's name.
@@ -29,12 +29,12 @@ pub struct Ticket {
 pub struct TicketTarget(Box<str>);
 
 impl TicketTarget {
-    /// Whether it is the static target of that name.
+    /// Returns whether it is the static target of that name.
     pub fn is_static(&self, name: &str) -> bool {
         self.0.eq_ignore_ascii_case(name)
     }
 
-    /// Whether it is that Service.
+    /// Returns whether it is that Service.
     pub fn is_service(&self, name: &str, namespace: &str) -> bool {
         self.0.split_once('.') == Some((name, namespace))
     }
@@ -123,7 +123,7 @@ impl Ticket {
 /// The data of the Secret, from its JSON.
 ///
 /// # Errors
-/// The reason why it is no Secret of tickets. Then the tickets in force stay so.
+/// The reason why it is no Secret of tickets. Then the tickets in effect stay so.
 pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str> {
     #[derive(Deserialize)]
     struct Object {
@@ -146,7 +146,7 @@ pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str>
         .collect())
 }
 
-/// Whether a name can be shown, and is none of the cluster's own: a minter of tickets has no say in those.
+/// Returns whether a name can be shown, and is none of the cluster's own: a minter of tickets has no say in those.
 fn may_be_named(name: &str) -> bool {
     is_name(name, MAX_NAME) && !is_reserved(name)
 }

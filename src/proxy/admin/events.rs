@@ -28,7 +28,7 @@ pub(super) async fn events(State(shared): State<Arc<Shared>>, Extension(caller):
     told(watch, caller)
 }
 
-/// What happens from now on.
+/// Sends the events from now on.
 pub(super) fn told(watch: Subscription, caller: Caller) -> Response {
     let next = async |mut watch: Subscription| {
         let event = watch.next().await?;

@@ -1,4 +1,4 @@
-//! What a request says in its path, its query and its body. What is wrong with it is told in JSON, and by name.
+//! Extracts the path, the query and the body of a request. Errors are JSON, and name the invalid part.
 
 use std::cmp::Reverse;
 use std::fmt::Display;
@@ -79,7 +79,7 @@ async fn in_path<T: DeserializeOwned + Send>(parts: &mut Parts, shared: &Arc<Sha
     }
 }
 
-/// What a body says, each field of it optional.
+/// The shape of a body, each field of it optional.
 pub(super) trait BodyShape: DeserializeOwned + Default {
     /// Its form, for a body that has another one.
     const FORM: &'static str;

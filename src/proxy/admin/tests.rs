@@ -10,7 +10,7 @@ use crate::daemon::admin::caller::Caller;
 use crate::daemon::admin::converse;
 use crate::proxy::open_tunnels::events::{Change, Event, Events};
 
-/// Whether the stream of events is still open after ten minutes, with an event each second.
+/// Returns whether the stream of events is still open after ten minutes, with an event each second.
 async fn outlasts_ten_minutes(reads: bool) -> bool {
     let events: Arc<Events> = Arc::default();
     let watched = Arc::clone(&events);

@@ -10,7 +10,7 @@ use crate::base::yaml::field::Field;
 use crate::base::yaml::schema::schema;
 use crate::base::yaml::{self, de};
 
-/// What a configuration is read for.
+/// The purpose of reading a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To serve: a kubeconfig or the folder of a snapshot that is missing is a warning, since a process lives without.

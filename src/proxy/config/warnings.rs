@@ -37,7 +37,7 @@ fn locked_out(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// Whether the addresses of its clients and those of its load balancers are of different families.
+/// Returns whether the addresses of its clients and those of its load balancers are of different families.
 fn trusts_only_the_other_family(port: &Port) -> bool {
     let address = port.listener.address;
     match &port.proxy_header {

@@ -79,7 +79,7 @@ async fn authorize_user(
         return Ok(AuthorizedRequest { target, grant: None });
     };
     let grant = match boxed(with_report_timeout(counts, access.authorize(&subject, &target))).await {
-        // Looked at once more behind the registration of the right: a certificate that is revoked before is seen here, and
+        // Looked at once more after the registration of the right: a certificate that is revoked before is seen here, and
         // one that is revoked later there.
         Ok(_) if counts && !subject.is_trusted(&pending.shared.tls) => {
             return Err(RefusalReason::CertificateInvalidated.into());
@@ -165,7 +165,7 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
     let target = shared.allowlist.find_target(&authority);
     record.info.authority = Some(authority);
     let is_draining = !shared.drain.phase().accepts_tunnels();
-    // Before the name counts: the right to it is asked about behind this, and an unknown name has another answer.
+    // Before the name counts: the right to it is asked about after this, and an unknown name has another answer.
     if is_draining && shared.access.hides_names() {
         return Err(RefusalReason::Draining.into());
     }

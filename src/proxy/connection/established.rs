@@ -87,7 +87,7 @@ impl<D: Transport, U: Transport> Drop for Tunnel<'_, D, U> {
 }
 
 impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
-    /// A tunnel from this client to the target that was reached; `early` are the bytes read behind the request.
+    /// A tunnel from this client to the target that was reached; `early` are the bytes read after the request.
     pub(super) fn new(pending: PendingRequest<'a>, reached: ConnectedTarget<U>, downstream: D, early: Vec<u8>) -> Self {
         let ConnectedTarget {
             target,
@@ -166,7 +166,7 @@ impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
     }
 }
 
-/// Parts with both sides of a tunnel. A client that has asked for it is told why the proxy has ended it.
+/// Closes both sides of a tunnel. A client that has asked for it is told why the proxy has ended it.
 async fn close_both<D: Transport, U: Transport>(
     transports: &mut Transports<D, U>,
     holdings: &TunnelContext,
@@ -263,7 +263,7 @@ fn bounds<'a>(
     }
 }
 
-/// Whether `ssh_only` refuses nothing at that target, and is reported about.
+/// Returns whether `ssh_only` refuses nothing at that target, and is reported about.
 fn is_reported(target: &Target) -> bool {
     target.ssh_only() && target.reports()
 }

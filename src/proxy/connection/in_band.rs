@@ -36,7 +36,7 @@ fn code(refusal: RefusalReason) -> Code {
 pub(super) struct EarlyEnd<'a> {
     /// The reason, which is not the client's.
     pub(super) reason: CloseReason,
-    /// What the target has sent, and was not passed on.
+    /// Bytes of the target that were not passed on.
     pub(super) said: &'a [u8],
     /// The time for an identification.
     pub(super) deadline: Duration,
@@ -120,7 +120,7 @@ pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
 
 /// Waits until a client that was sent a disconnect leaves.
 ///
-/// An SSH client sends its key exchange before it reads the message. With an end of stream right behind that, corkscrew,
+/// An SSH client sends its key exchange before it reads the message. With an end of stream right after that, corkscrew,
 /// connect-proxy and proxytunnel are gone by then, and ssh reports a broken pipe instead.
 pub(super) async fn drain_client(client: &mut impl Transport) {
     let (mut reader, _) = client.split();
@@ -143,7 +143,7 @@ pub(super) async fn drain_client(client: &mut impl Transport) {
 const MAX_EXCERPT: usize = 80;
 /// As for an answer: the bytes fit any send buffer.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// From the message to the end of stream behind it, for a client that does not leave by itself.
+/// From the message to the end of stream after it, for a client that does not leave by itself.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 const CHUNK: usize = 2048;
 /// Reads of one poll: a key exchange has less than 2 KiB.

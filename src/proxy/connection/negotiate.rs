@@ -95,7 +95,7 @@ async fn handshake<'a>(
     None
 }
 
-/// What a client's first bytes begin.
+/// The protocol of a client's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     /// A TLS handshake.

@@ -71,7 +71,7 @@ impl<'a> PendingRequest<'a> {
     }
 
     /// A further request on this HTTP/2 connection. It is judged as a connection is: first by the client's connect
-    /// rate, then by its certificate, whose signatures cost processor time to verify.
+    /// rate, then by its certificate, whose signatures cost CPU time to verify.
     pub(super) fn new_stream(&self) -> Self {
         let record = self.record.request(self.shared.ids.next());
         let is_trusted = |()| match record.is_trusted(&self.shared.tls) {

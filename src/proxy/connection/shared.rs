@@ -26,7 +26,7 @@ use crate::tunnel::metrics::Metrics;
 use crate::tunnel::relay::Resources;
 use crate::tunnel::{dial, proxy_header};
 
-/// What all tunnels of a process share.
+/// The state that all tunnels of a process share.
 #[derive(Debug)]
 pub struct Shared {
     /// Access control.

@@ -23,7 +23,7 @@ pub(super) struct SniffedHead {
     pub(super) target: Box<str>,
 }
 
-/// What these bytes say of their sender. They may hold a malformed target, but the head has to be complete.
+/// Identifies the sender of these bytes. They may hold a malformed target, but the head has to be complete.
 pub(super) fn identify(head: &[u8]) -> SniffedHead {
     read(head).unwrap_or_default()
 }
@@ -67,7 +67,7 @@ fn field(line: &[u8]) -> Field<'_> {
     }
 }
 
-/// What each program sends is in `tests/it/requests`, byte for byte. Only those with a `User-Agent` name themselves; the
+/// The requests of each program are in `tests/it/requests`, byte for byte. Only those with a `User-Agent` name themselves; the
 /// others are told apart from programs that are no SSH clients by what they leave out.
 fn program(version: &str, target: &str, fields: &[Field<'_>]) -> ClientProgram {
     let is = |field: &Field<'_>, name: &[u8]| field.0.eq_ignore_ascii_case(name);

@@ -35,7 +35,7 @@ pub enum Purpose {
     Registration,
 }
 
-/// What becomes of the field `Proxy-Authorization`.
+/// The treatment of the field `Proxy-Authorization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialPolicy {
     /// It is not looked at, like every field without a meaning here.
@@ -46,7 +46,7 @@ pub enum CredentialPolicy {
 
 /// A client's one request and its one answer (RFC 9110 section 9.3.6).
 pub trait Exchange: Sized + Send {
-    /// What carries the tunnel's bytes after the 200.
+    /// The transport of the tunnel's bytes after the 200.
     type Transport: Transport;
 
     /// The version of HTTP: `1` or `2`.
@@ -64,20 +64,20 @@ pub trait Exchange: Sized + Send {
     /// Completes when the client leaves before its answer, with the refusal that is accounted for.
     fn client_gone(&mut self) -> impl Future<Output = RefusalReason> + Send;
 
-    /// Sends the 200, which repeats the marker of an end notice. The transport comes with the bytes that were read behind the head, at most 16 KiB together with
+    /// Sends the 200, which repeats the marker of an end notice. The transport comes with the bytes that were read after the head, at most 16 KiB together with
     /// it.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].
     fn accept(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
-    /// Sends the 101 of a [`Purpose::Registration`], with these fields. The transport comes with the bytes behind the head.
+    /// Sends the 101 of a [`Purpose::Registration`], with these fields. The transport comes with the bytes after the head.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].
     fn upgrade(self, fields: &str) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
-    /// Sends the refusal. The transport has to be closed gently then, without a look at what came behind the head: with
+    /// Sends the refusal. The transport has to be closed gracefully then, without a look at what came after the head: with
     /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left; after
     /// [`RefusalReason::TlsRecord`] the close sends the alert.
     fn refuse(self, denial: &Refusal) -> impl Future<Output = Option<Self::Transport>> + Send;
@@ -87,7 +87,7 @@ pub trait Exchange: Sized + Send {
         (ClientProgram::Unread, "")
     }
 
-    /// Tells the refusal in band: a 200, and behind it these bytes of SSH. As of [`Self::refuse`] otherwise.
+    /// Tells the refusal in band: a 200, and after it these bytes of SSH. As of [`Self::refuse`] otherwise.
     fn refuse_in_band(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
 }
 
@@ -140,7 +140,7 @@ pub(super) fn body(denial: &Refusal) -> String {
 /// waits. Others read Retry-After.
 const STARTING_FIELD: &str = "switchboard-starting";
 
-/// What `Proxy-Status` says of a refusal (RFC 9209): its type, and the details if there are any.
+/// Returns the `Proxy-Status` of a refusal (RFC 9209): its type, and the details if there are any.
 fn proxy_status(refusal: RefusalReason, details: Option<&str>) -> String {
     let error = refusal.proxy_status();
     match details {

@@ -128,7 +128,7 @@ fn refusal_of(error: Error, bytes: &[u8]) -> RefusalReason {
     }
 }
 
-/// Whether the request line is complete, without a bare CR: then a malformed line end is that of a field.
+/// Returns whether the request line is complete, without a bare CR: then a malformed line end is that of a field.
 fn has_request_line(bytes: &[u8]) -> bool {
     let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
     let line = lines.find(|line| !matches!(*line, b"\r\n" | b"\n"));
@@ -159,7 +159,7 @@ fn check_fields(fields: &[Header<'_>], needs_host: bool) -> Result<(), Malformed
     Ok(())
 }
 
-/// Whether the value is `uri-host [ ":" port ]` (RFC 9110 section 7.2); an empty value is valid.
+/// Returns whether the value is `uri-host [ ":" port ]` (RFC 9110 section 7.2); an empty value is valid.
 ///
 /// The Host is never compared with the target: proxytunnel sends the proxy's own name.
 fn is_host(value: &[u8]) -> bool {

@@ -19,7 +19,7 @@ use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 #[derive(Debug)]
 pub(super) struct Exchange<D> {
     stream: D,
-    /// The bytes that were read; once the head is complete, those behind it.
+    /// The bytes that were read; once the head is complete, those after it.
     buffer: Vec<u8>,
     /// The version that the client has asked in, once that is known.
     version: Version,
@@ -96,7 +96,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
                     Ok(None) => {}
                     Err(refusal) => {
                         self.sent = identify(&self.buffer);
-                        // What is left of it would pass for the client's next bytes.
+                        // Its rest would pass for the client's next bytes.
                         self.buffer.clear();
                         return Err(refusal);
                     }
@@ -200,7 +200,7 @@ fn confirmation(marker: Marker) -> String {
 const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 /// The timeout of an answer, which fits any send buffer: a client that does not take it has vanished.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// From the 200 to the message behind it, for a client that waits for the server's identification. A client on a busy
+/// From the 200 to the message after it, for a client that waits for the server's identification. A client on a busy
 /// machine has read the 200 by then.
 const PAUSE: Duration = Duration::from_millis(200);
 

@@ -20,7 +20,7 @@ pub struct Sample {
     pub legs: [Option<TcpInfo>; 2],
 }
 
-/// What was observed of a tunnel.
+/// The samples of a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples<'a> {
     /// Looks at it in even steps.
@@ -29,7 +29,7 @@ pub struct Samples<'a> {
     pub load: f64,
 }
 
-/// What could make it slow, and for what part of the time it does.
+/// A possible cause, and its part of the time.
 #[derive(Debug)]
 struct SlowCause {
     share: f64,
@@ -37,7 +37,7 @@ struct SlowCause {
     said: String,
 }
 
-/// What makes the tunnel slow, and why that is said.
+/// Returns the cause of a slow tunnel, and its evidence.
 pub fn diagnose_samples(observed: &Samples<'_>) -> (Verdict, Vec<String>) {
     let Some(finding) = observed.finding() else {
         let said = "nothing held the tunnel up while it was observed".to_owned();
@@ -63,7 +63,7 @@ impl Samples<'_> {
             })
             .flatten()
             .max_by(|one, other| one.share.total_cmp(&other.share));
-        // What holds bytes back explains more than what may delay the next ones.
+        // Bytes that are held back explain more than a delay of the next ones.
         held.or_else(|| self.stall())
             .or_else(|| self.load())
             .or_else(|| self.sender_bound())
@@ -235,7 +235,7 @@ impl Samples<'_> {
         })
     }
 
-    /// What shows that the network of a side is slow.
+    /// Returns the sign of a slow network of a side.
     fn symptom(&self, side: Side) -> Option<String> {
         let [first, last] = self.both(side)?;
         let sent_again = last.retransmits.saturating_sub(first.retransmits);

@@ -1,4 +1,4 @@
-//! What happens to tunnels, told to those that watch. Nothing is made where nothing watches, and a slow watcher misses events
+//! Publishes the events of tunnels. None is made without a subscriber, and a slow one misses events
 //! and learns how many.
 
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub enum Event {
     Changed(Arc<str>, Change),
 }
 
-/// What an operator has done.
+/// An action of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {

@@ -146,7 +146,7 @@ impl OpenTunnel {
     }
 
     /// Looks at the connections for the last time, when a side has ended: later there may be none to ask for. The answer takes a
-    /// twelfth of a set-up's processor time, and says little of a tunnel of less than a second.
+    /// twelfth of a set-up's CPU time, and says little of a tunnel of less than a second.
     pub(crate) fn look_at_end(&self, diag: &SockDiag) {
         if self.start.established.elapsed() >= MIN_SAMPLE_INTERVAL && !self.is_closed.swap(true, Ordering::Relaxed) {
             let _seen = self.legs(diag);

@@ -18,13 +18,13 @@ use crate::tunnel::outcome::Close;
 pub struct Registry {
     /// By the low bits of the number, so that threads seldom meet at a lock.
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
-    /// What happens to tunnels.
+    /// The events of tunnels.
     pub events: Arc<Events>,
     /// The sessions that operators have ended.
     pub ended_sessions: EndedSessions,
     /// Refusals since the start of the process.
     pub refusals: Refusals,
-    /// What the kernel knows of their connections.
+    /// The access to the kernel's counts of their connections.
     pub sock_diag: SockDiag,
 }
 

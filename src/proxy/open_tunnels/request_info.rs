@@ -1,4 +1,4 @@
-//! What is known of a connection or request, and later of its tunnel.
+//! The request info: facts about a connection or request, and later its tunnel.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -19,7 +19,7 @@ use crate::tunnel::dial::Errno;
 use crate::tunnel::outcome::Side;
 use crate::tunnel::ssh::identification::Software;
 
-/// What is known of a connection or request. Each stage adds what it has learnt.
+/// Facts about a connection or request. Each stage adds its own.
 #[derive(Debug)]
 pub struct RequestInfo {
     /// Its number.
@@ -56,11 +56,11 @@ pub struct RequestInfo {
     pub http: &'static str,
     /// The proxy's addresses of the client's and of the target's connection.
     pub(crate) locals: [Option<SocketAddr>; 2],
-    /// What the sides have said of themselves. Not in place: it would make every pending request larger.
+    /// The SSH software of both sides. Not in place: it would make every pending request larger.
     pub(crate) seen: Arc<SshPeers>,
 }
 
-/// What the sides of a tunnel have said of themselves.
+/// The SSH software of both sides of a tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct SshPeers {
     /// The client's and the target's.
@@ -70,7 +70,7 @@ pub(crate) struct SshPeers {
 }
 
 impl RequestInfo {
-    /// What an accept tells.
+    /// Makes the info of an accepted connection.
     pub(crate) fn new(id: Id, [peer, client]: [SocketAddr; 2], accepted: Instant) -> Self {
         Self {
             id,
@@ -109,7 +109,7 @@ impl RequestInfo {
         ]
     }
 
-    /// What is known, taken out: what an accept tells stays.
+    /// Takes the info; that of the accept stays.
     pub(crate) fn take(&mut self) -> Self {
         let mut left = Self::new(self.id, [self.peer, self.client], self.accepted);
         left.locals = self.locals;

@@ -28,7 +28,7 @@ pub struct AccessLog {
     is_closed: AtomicBool,
 }
 
-/// What the refusals of this second have written, and left out.
+/// The lines that the refusals of this second have written, and left out.
 #[derive(Debug, Default)]
 struct SecondTally {
     shares: HashMap<Key, LineTally>,

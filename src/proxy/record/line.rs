@@ -84,7 +84,7 @@ pub(super) struct AccessLine<'a> {
     pub(super) target_rtt_ms: f64,
     #[serde(rename = "upstream.retransmits")]
     pub(super) target_retransmits: u32,
-    /// Whether the session in the tunnel outlives it.
+    /// True if the session in the tunnel outlives it.
     #[serde(rename = "tunnel.resumable")]
     pub(super) is_resumable: bool,
     pub(super) answered: AnswerKind,

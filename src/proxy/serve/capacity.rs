@@ -61,7 +61,7 @@ impl Capacity {
     }
 }
 
-/// Whether one of the configured caps is a number that an operator has chosen, and a higher one. The defaults are meant to
+/// Returns whether one of the configured caps is a number that an operator has chosen, and a higher one. The defaults are meant to
 /// be lowered.
 fn asks_for_more(configured: TotalCaps, fitting: TotalCaps) -> bool {
     let default = TotalCaps::default();

@@ -8,14 +8,14 @@ use tokio::time::Instant;
 use crate::protocol::resume::handshake::lines::Hello;
 use crate::protocol::resume::keys::SessionId;
 
-/// What a drain has to know of a tunnel.
+/// The state of a tunnel in a drain.
 #[derive(Clone, Copy, Debug)]
 pub struct TunnelState {
     /// Its number in this process.
     pub id: u64,
     /// The last byte of its last active minute.
     pub last_active: Instant,
-    /// Whether the session in it outlives it.
+    /// True if the session in it outlives it.
     pub is_resumable: bool,
 }
 
@@ -69,7 +69,7 @@ impl TunnelGuard {
         self.session.get().copied()
     }
 
-    /// Whether the session in the tunnel outlives it.
+    /// Returns whether the session in the tunnel outlives it.
     pub fn is_resumable(&self) -> bool {
         self.is_resumable.load(Ordering::Relaxed)
     }

@@ -29,12 +29,12 @@ impl RateLimit {
         self.burst.store(burst.get(), Ordering::Relaxed);
     }
 
-    /// The rate in force.
+    /// The rate in effect.
     pub fn rate(&self) -> Rate {
         Rate::per_second(self.rate.load(Ordering::Relaxed)).unwrap_or(Rate::UNLIMITED)
     }
 
-    /// The burst in force, in bytes.
+    /// The burst in effect, in bytes.
     pub(crate) fn burst(&self) -> u64 {
         self.burst.load(Ordering::Relaxed)
     }
@@ -127,7 +127,7 @@ impl TokenBucket {
         self.credit = self.credit.max(0);
     }
 
-    /// Whether there is any credit, be it less than a byte's.
+    /// Returns whether there is any credit, be it less than a byte's.
     pub(super) fn has_credit(&self) -> bool {
         self.credit > 0
     }

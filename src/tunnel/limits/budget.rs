@@ -83,7 +83,7 @@ impl Budget {
         self.limit.set(rate, burst);
     }
 
-    /// The rate in force.
+    /// The rate in effect.
     pub fn rate(&self) -> Rate {
         self.limit.rate()
     }
@@ -106,7 +106,7 @@ pub struct Share<'a> {
 }
 
 impl Share<'_> {
-    /// Whether no limit is set now: every grant would be of all that is asked for.
+    /// Returns whether no limit is set now: every grant would be of all that is asked for.
     pub fn is_unlimited(&self) -> bool {
         self.budget.rate().is_unlimited()
     }
@@ -183,7 +183,7 @@ struct Request<'a> {
     wake: Arc<Notify>,
 }
 
-/// What a request has to do next.
+/// The next step of a request for credit.
 enum NextStep {
     /// Take its grant: it is first, and there is credit.
     Grant(Rate),
@@ -241,7 +241,7 @@ impl Drop for Request<'_> {
 }
 
 impl State {
-    /// Whether a tunnel with that tag has lately been granted less than its share.
+    /// Returns whether a tunnel with that tag has lately been granted less than its share.
     fn is_sparse(&self, tag: u64, rate: Rate) -> bool {
         tag.saturating_sub(self.served) < quantum(rate)
     }

@@ -71,7 +71,7 @@ impl DialQueue {
         let end = Instant::now() + timeouts.total;
         loop {
             let mut freed = pin!(self.freed.notified());
-            // Enabled before the look, so that no slot that is freed behind it is missed.
+            // Enabled before the look, so that no slot that is freed after it is missed.
             freed.as_mut().enable();
             if let Some(permit) = self.take() {
                 return Some(permit);
@@ -178,7 +178,7 @@ mod tests {
         // The next one is refused at once.
         assert!(queue.acquire(LONG).await.is_none());
         assert_eq!(start.elapsed(), SUCCESS);
-        // With all slots free the clock begins anew.
+        // With all slots free the clock begins again.
         drop(held);
         let _held = queue.acquire(LONG).await.unwrap();
         assert!(timeout(SUCCESS / 2, queue.acquire(LONG)).await.is_err());

@@ -43,7 +43,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    /// Whether no limit is set now: every admission would be of all that is asked for.
+    /// Returns whether no limit is set now: every admission would be of all that is asked for.
     pub fn is_unlimited(&mut self) -> bool {
         let is_unlimited = self.in_force().rate.is_unlimited();
         if is_unlimited {

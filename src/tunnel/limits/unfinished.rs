@@ -1,4 +1,4 @@
-//! Bounds the connections whose request is not complete. One too many evicts one: first those that are to be refused
+//! Bounds the connections whose request is not complete. One beyond the bound evicts another: first those that are to be refused
 //! anyway, then the one that was accepted first.
 //!
 //! The newest is not refused instead: a few hundred connections that trickle their bytes would keep all others out. An
@@ -29,7 +29,7 @@ struct State {
 /// step until its answer, so that bytes do not make it younger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EvictionKey {
-    /// What the connection waits for.
+    /// The eviction class of the connection.
     pub class: EvictionClass,
     /// The number of the connection or request, drawn when it came: the lower number is the older one.
     pub seq: u64,
@@ -71,7 +71,7 @@ impl UnfinishedSet {
         self.state.lock().waiting.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! Headers in pieces, with bytes behind them, unusual ones and long ones. The crate `ppp` is the oracle.
+//! Headers in pieces, with bytes after them, unusual ones and long ones. The crate `ppp` is the oracle.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -53,7 +53,7 @@ fn addresses(source: &str, destination: &str) -> AddressPair {
     }
 }
 
-/// A header of version 2 with `rest` behind its fixed part. `protocol` is the family and the protocol.
+/// A header of version 2 with `rest` after its fixed part. `protocol` is the family and the protocol.
 fn v2_header(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
     let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::addresses::{AddressPair, HeaderLen, Malformed, SameFamily};
 
-/// Whether these may be the first bytes of a header.
+/// Returns whether these may be the first bytes of a header.
 pub(super) fn may_be(start: &[u8]) -> bool {
     start.starts_with(PREFIX) || PREFIX.starts_with(start)
 }
@@ -20,7 +20,7 @@ pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     }
 }
 
-/// Reads a whole header. `None` for UNKNOWN, whatever stands behind that word.
+/// Reads a whole header. `None` for UNKNOWN, whatever stands after that word.
 pub(super) fn parse(header: &[u8]) -> Result<Option<AddressPair>, Malformed> {
     let text = header.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(END));
     let text = std::str::from_utf8(text.ok_or(Malformed)?).map_err(|_| Malformed)?;

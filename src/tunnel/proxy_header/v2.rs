@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::addresses::{AddressPair, HeaderLen, Malformed, SameFamily};
 
-/// Whether these may be the first bytes of a header.
+/// Returns whether these may be the first bytes of a header.
 pub(super) fn may_be(start: &[u8]) -> bool {
     start.starts_with(SIGNATURE) || SIGNATURE.starts_with(start)
 }

@@ -14,7 +14,7 @@
 //!
 //! `tests/activity/` has recorded minutes of real programs, and the tests below the share that the rule judges rightly.
 
-/// What a tunnel has moved since it began: messages and bytes of the upload and of the download. A message is what one
+/// The traffic of a tunnel since it began: messages and bytes of the upload and of the download. A message is what one
 /// write has passed on, which for a keystroke is one record of SSH.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -25,7 +25,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What was moved between `before` and this.
+    /// Returns the traffic between `before` and this.
     fn since(self, before: Self) -> MinuteTraffic {
         let both = |direction: fn([u64; 2]) -> u64, own: fn([u32; 2]) -> u32| Direction {
             // The counter of messages begins again at 2^32.
@@ -63,7 +63,7 @@ impl History {
         is_active
     }
 
-    /// Whether the minute that is not over is active already: the rest of it can only add to that.
+    /// Returns whether the minute that is not over is active already: the rest of it can only add to that.
     pub fn is_already_active(&self, moved: Traffic) -> bool {
         self.is_active(moved.since(self.end), MinuteTraffic::could_still_match)
     }
@@ -81,7 +81,7 @@ impl History {
     }
 }
 
-/// What a minute has moved each way.
+/// The traffic of a minute, each way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MinuteTraffic([Direction; 2]);
 
@@ -108,7 +108,7 @@ impl MinuteTraffic {
         self.could_still_match(other) && other.could_still_match(self)
     }
 
-    /// Whether it has not moved more than a minute that is like the other.
+    /// Returns whether it has not moved more than a minute that is like the other.
     fn could_still_match(self, Self(other): Self) -> bool {
         let Self(own) = self;
         own.into_iter()

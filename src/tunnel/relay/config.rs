@@ -1,4 +1,4 @@
-//! What a relay is given: the two transports of a tunnel, and the terms under which it runs.
+//! The inputs of a relay: the two transports of a tunnel, and the terms under which it runs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub struct Transports<D, U = TcpStream> {
 /// Early data: the first bytes of each direction, read before the relay begins.
 #[derive(Debug, Default)]
 pub struct EarlyData {
-    /// From the client, such as those behind its request head.
+    /// From the client, such as those after its request head.
     pub upload: Vec<u8>,
     /// From the target.
     pub download: Vec<u8>,
@@ -81,7 +81,7 @@ impl<'a> From<&'a RateLimit> for DirectionLimits<'a> {
     }
 }
 
-/// What looks at the sockets of a tunnel before they close.
+/// A hook that is called before the sockets of a tunnel close.
 pub trait OnClose: fmt::Debug + Sync {
     /// Looks. It may be told more than once, and must not wait.
     fn before_close(&self);
@@ -103,7 +103,7 @@ pub struct RelayConfig<'a> {
     /// The tunnel, if it may be resumable. One that is ends once one of its sides has ended and no byte has moved for 2 s since:
     /// the session in it has a half-close of its own, and an end of which the tunnel's says nothing.
     pub tunnel: Option<&'a TunnelGuard>,
-    /// Whether the beginning of the upload is to say whether it is resumable. The bytes behind that cost no more: a
+    /// True if the beginning of the upload is to say whether it is resumable. The bytes after that cost no more: a
     /// direction begins with copies through memory in any case. What is [spliced from the first byte
     /// on](Resources::splicing_all) is not looked at.
     pub is_inspected: bool,
@@ -120,7 +120,7 @@ impl<'a> RelayConfig<'a> {
         self.tunnel.filter(|tunnel| self.is_inspected || tunnel.is_resumable())
     }
 
-    /// Whether the session in the tunnel is known to outlive it.
+    /// Returns whether the session in the tunnel is known to outlive it.
     pub(super) fn is_resumable(&self) -> bool {
         self.tunnel.is_some_and(TunnelGuard::is_resumable)
     }
@@ -133,7 +133,7 @@ impl<'a> RelayConfig<'a> {
     }
 }
 
-/// What all relays of a runtime share.
+/// The resources that all relays of a runtime share.
 #[derive(Debug)]
 pub struct Resources {
     pub(super) pipes: PipePool,
@@ -163,7 +163,7 @@ impl Resources {
         }
     }
 
-    /// Whether bulk between two sockets is spliced: there are pipes, and the kernel has refused none of their calls yet.
+    /// Returns whether bulk between two sockets is spliced: there are pipes, and the kernel has refused none of their calls yet.
     pub fn splices(&self) -> bool {
         self.pipes.is_open()
     }

@@ -17,7 +17,7 @@ pub(super) const MAX_LARGE_BYTES: usize = 512 * 1024;
 /// The most that is read into lent memory at once, in bytes. A writer may lend less.
 pub(super) const MAX_LENT: usize = 256 * 1024;
 
-/// What one copy did.
+/// The result of one copy.
 #[derive(Debug)]
 pub(super) struct CopyResult {
     /// Bytes read; 0 at the end of stream.

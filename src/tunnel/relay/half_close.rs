@@ -73,7 +73,7 @@ fn elapsed(last: impl Fn() -> Instant, timeout: Duration) -> impl Future<Output 
 }
 
 /// The longest silence of a tunnel of which one side has ended. A receiver on a slow link moves something more often: while it passes
-/// bytes on, an ACK follows within 100 ms (docs/resume.md). So what a side has said behind many bytes, such as the end of its
+/// bytes on, an ACK follows within 100 ms (docs/resume.md). So what a side has said after many bytes, such as the end of its
 /// session, still arrives.
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 

@@ -9,7 +9,7 @@ use crate::protocol::resume::handshake::lines::{FirstBytes, attached, classify};
 use crate::tunnel::direction::Direction;
 use crate::tunnel::drain::TunnelGuard;
 
-/// What looks at the beginnings of both directions. It holds nothing back.
+/// An inspector of the prefixes of both directions. It holds nothing back.
 pub trait InspectPrefix: Debug + Send + Sync {
     /// Looks at all bytes of a direction so far. With `Break` it has seen enough: it must say so within 8 KiB.
     fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()>;

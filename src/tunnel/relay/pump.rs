@@ -281,7 +281,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
     /// Fills a pipe, if there is one. It is taken only now that there is something to put into it.
     ///
     /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
-    /// peer has finished with 0, as if nothing stood behind it. read(2) steps over it, and so has the last word.
+    /// peer has finished with 0, as if nothing stood after it. read(2) steps over it, and so has the last word.
     fn splice(&mut self, context: &mut Context<'_>, max: usize) -> Result<Option<usize>, Failure> {
         let by = self.halves.direction.sender();
         let (Some(socket), Some(mut pipe)) = (self.halves.reader.socket(), self.terms.resources.pipes.take()) else {

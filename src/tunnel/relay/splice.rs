@@ -21,7 +21,7 @@ use crate::tunnel::limits::slots::{Slot, Slots};
 /// Bytes of a socket come in pieces of about a page, and each takes a buffer of the pipe whatever its length: four times
 /// the buffers are a quarter of the wake-ups, and a quarter of the CPU less.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
-/// The most for a slow receiver, in bytes: the bytes in the pipe delay the keystroke behind them.
+/// The most for a slow receiver, in bytes: the bytes in the pipe delay the keystroke after them.
 pub(super) const MAX_BYTES_IF_SLOW: usize = SMALL;
 
 /// The pipes of a process, bounded in number. Empty ones are kept for reuse.
@@ -36,7 +36,7 @@ pub(super) struct PipePool {
     in_use: Arc<Slots>,
     /// One slot for each large pipe, spare or in use.
     large: Arc<Slots>,
-    /// Whether there are no pipes: the process may have none, or the kernel has refused what they need.
+    /// True if there are no pipes: the process may have none, or the kernel has refused what they need.
     is_closed: AtomicBool,
 }
 
@@ -56,7 +56,7 @@ impl PipePool {
         usize::try_from(self.in_use.taken()).unwrap_or(usize::MAX)
     }
 
-    /// Whether a direction can get a pipe, now or when one is free.
+    /// Returns whether a direction can get a pipe, now or when one is free.
     pub(super) fn is_open(&self) -> bool {
         !self.is_closed.load(Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ impl PipePool {
         })
     }
 
-    /// Whether `call` is refused to this process, by its error. It then uses no pipe any more.
+    /// Returns whether `call` is refused to this process, by its error. It then uses no pipe any more.
     fn closes_for(&self, error: &io::Error, call: &'static str) -> bool {
         if !is_refusal(error) {
             return false;
@@ -133,7 +133,7 @@ impl Pipe<'_> {
         Ok(self.held)
     }
 
-    /// Whether a fill that failed so was refused by the system. It has moved nothing, and no later one will.
+    /// Returns whether a fill that failed so was refused by the system. It has moved nothing, and no later one will.
     pub(super) fn is_refused(&self, error: &io::Error) -> bool {
         self.pool.closes_for(error, "splice")
     }
@@ -216,7 +216,7 @@ impl PipeEnds {
     }
 }
 
-/// Whether the system refuses a call as such: a seccomp profile or a sandbox's kernel does it with these errors.
+/// Returns whether the system refuses a call as such: a seccomp profile or a sandbox's kernel does it with these errors.
 ///
 /// None of them says something about a connection. A socket's own error comes from TCP or from an ICMP message, and is
 /// none of these (icmp_err_convert in net/ipv4/icmp.c, icmpv6_err_convert in net/ipv6/icmp.c).

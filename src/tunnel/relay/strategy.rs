@@ -26,7 +26,7 @@ impl Step {
     }
 }
 
-/// What one direction has learned about its bytes and its receiver.
+/// The state of one direction: its bytes and its receiver.
 #[derive(Debug)]
 pub(super) struct Strategy {
     direction: Direction,
@@ -64,7 +64,7 @@ impl Strategy {
         }
     }
 
-    /// Whether the relay is one of many in its task, which have to be let run as well as other tasks.
+    /// Returns whether the relay is one of many in its task, which have to be let run as well as other tasks.
     pub(super) fn shares_task(&self) -> bool {
         matches!(self.bulk, BulkMode::Lend)
     }

@@ -4,7 +4,7 @@
 //! of the other side is complete, too. So a server that does not speak SSH gets at most one harmless line.
 //!
 //! There is one exception: a target that begins with the announcement of an anchor (`resume/`) has this one line passed on at
-//! once. Its client waits for it and says nothing before, and the anchor's identification comes behind the client's.
+//! once. Its client waits for it and says nothing before, and the anchor's identification comes after the client's.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,7 +28,7 @@ pub use super::software::Software;
 /// Passes on the identification of each side, and calls `identified` with it. Either may come first. `deadline`: the time
 /// for both.
 ///
-/// The bytes behind it become early data in `transports`. A side that finishes before its identification ends the
+/// The bytes after it become early data in `transports`. A side that finishes before its identification ends the
 /// tunnel: it does not speak SSH, and the other side's bytes are not for it.
 ///
 /// # Errors
@@ -150,7 +150,7 @@ impl<R: Reader, W: Writer> HeldDirection<R, W> {
         self.send(length, meter).await
     }
 
-    /// Whether a target answers the client's identification with a status line: lines in front of an identification are
+    /// Returns whether a target answers the client's identification with a status line: lines in front of an identification are
     /// allowed, and it would be a web server's end that ends the tunnel otherwise, or nothing at all.
     fn is_http(&self) -> bool {
         self.direction == Direction::Download && self.held.starts_with(b"HTTP/")
@@ -193,7 +193,7 @@ pub struct Line<'a> {
     pub length: usize,
     /// The line itself, with its end.
     pub text: &'a [u8],
-    /// The text behind `SSH-2.0-`.
+    /// The text after `SSH-2.0-`.
     pub software: &'a [u8],
 }
 
@@ -249,7 +249,7 @@ fn identification(line: &[u8]) -> Result<Option<&[u8]>, NotSsh> {
     Ok(Some(software))
 }
 
-/// Whether the line begins with these bytes, or may do so once there is more of it.
+/// Returns whether the line begins with these bytes, or may do so once there is more of it.
 fn begins(line: &[u8], with: &[u8]) -> bool {
     line.iter().zip(with).all(|(byte, expected)| byte == expected)
 }
@@ -259,7 +259,7 @@ const VERSIONS: [&[u8]; 2] = [b"SSH-2.0-", b"SSH-1.99-"];
 const MAX_LINE_BYTES: usize = 255;
 /// The most bytes of all lines of a server up to its identification. OpenSSH takes as many in one line.
 const MAX_BYTES: usize = 8 * 1024;
-/// The size of a read: of the bytes behind the identification, which are the relay's, it brings few.
+/// The size of a read: of the bytes after the identification, which are the relay's, it brings few.
 const CHUNK: usize = 1024;
 
 #[cfg(test)]

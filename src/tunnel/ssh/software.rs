@@ -9,9 +9,9 @@ use crate::base::text::ascii;
 pub struct Software(Box<str>);
 
 impl Software {
-    /// The software behind `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
+    /// The software after `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
     ///
-    /// What a client of a session says behind its version and purpose is the session's id, which is not for a log.
+    /// The words after version and purpose of a session's client are the session's id, which is not for a log.
     pub fn parse(bytes: &[u8]) -> Self {
         let shown = if bytes.starts_with(RESUMING) {
             let words = bytes.split_inclusive(|byte| *byte == b' ').take(2);

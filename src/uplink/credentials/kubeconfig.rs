@@ -21,7 +21,7 @@ pub enum Files {
     Listed(Vec<PathBuf>),
 }
 
-/// What a context leads to.
+/// The credentials of a context.
 pub(super) struct ContextCredentials {
     /// The name of the context.
     pub(super) context: String,
@@ -52,7 +52,7 @@ struct Extension {
 }
 
 impl Cluster {
-    /// What the cluster says to plugins, in the extension of that name.
+    /// Returns the cluster's configuration for plugins, from the extension of that name.
     pub(super) fn exec_config(&self) -> Option<&serde_json::Value> {
         let extensions = self.extensions.as_deref().unwrap_or_default();
         let reserved = extensions

@@ -79,7 +79,7 @@ async fn collect(child: &mut Child, stdout: Option<ChildStdout>, printed: &mut V
             ending.await
         }
         status = &mut ending => {
-            // A process that it left behind may hold the pipe open for good.
+            // A process that it left behind may hold the pipe open permanently.
             timeout(PIPE_WAIT, reading).await.unwrap_or(Ok(()))?;
             status
         }

@@ -243,7 +243,7 @@ mod tests {
         (socket.into(), queued, address)
     }
 
-    /// Whether the queue of that listener has one connection: the length is its bytes to read (state 0A of proc_pid_net(5)).
+    /// Returns whether the queue of that listener has one connection: the length is its bytes to read (state 0A of proc_pid_net(5)).
     fn is_queued(at: SocketAddr) -> bool {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         let listener = format!("0100007F:{:04X} 00000000:0000 0A 00000000:00000001 ", at.port());

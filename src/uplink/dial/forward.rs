@@ -118,7 +118,7 @@ fn parse(url: &OsStr) -> anyhow::Result<ProxyUrl> {
     Ok(format!("{scheme}://{rest}").parse()?)
 }
 
-/// Whether the hosts of `NO_PROXY` have that of the proxy among them.
+/// Returns whether the hosts of `NO_PROXY` have that of the proxy among them.
 fn is_exempt(proxy: &ProxyUrl, hosts: &str) -> bool {
     // Every host, as with curl: the matcher knows it among names only, and not for addresses.
     if hosts.split([',', ' ']).any(|host| host == "*") {

@@ -17,7 +17,7 @@ use crate::protocol::registration::{PATH, REPLICA_FIELD, REPLICAS_FIELD, Replica
 use crate::protocol::resume::keys::SessionId;
 use crate::uplink::error::{ClientError, Refusal};
 
-/// What the proxy is asked for.
+/// The request to the proxy.
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted<'a> {
     /// A tunnel.
@@ -41,7 +41,7 @@ pub(crate) enum Wanted<'a> {
 /// The answer of a proxy that agrees.
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
-    /// The bytes that were read behind the head.
+    /// The bytes that were read after the head.
     pub(crate) early: Vec<u8>,
     /// The marker of its end notice, if there may be one.
     pub(crate) end_marker: Option<Marker>,
@@ -178,25 +178,25 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Ans
     }
 }
 
-/// A final response head, and the bytes that were read behind it.
+/// A final response head, and the bytes that were read after it.
 #[derive(Debug)]
 struct Answer {
     /// The status and its fields, for an answer other than 2xx. The reason is the phrase.
     refusal: Refusal,
-    /// Whether it has a Proxy-Status (RFC 9209).
+    /// True if it has a Proxy-Status (RFC 9209).
     is_of_a_proxy: bool,
     /// The marker that it repeats.
     end_marker: Option<Marker>,
     /// The replica that has answered, and all of them.
     replicas: Option<(Box<str>, ReplicaList)>,
-    /// The length of the text behind the head, at most [`MAX_BODY`] bytes: 0 if the body is no plain text.
+    /// The length of the text after the head, at most [`MAX_BODY`] bytes: 0 if the body is no plain text.
     text_length: usize,
-    /// The bytes that were read behind the head.
+    /// The bytes that were read after the head.
     rest: Vec<u8>,
 }
 
 impl Answer {
-    /// Whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
+    /// Returns whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
     fn opens_tunnel(&self) -> bool {
         (200..300).contains(&self.refusal.status)
     }
@@ -227,7 +227,7 @@ impl Answer {
         self.refusal
     }
 
-    /// Whether another head follows, as behind every 1xx (RFC 9110 section 15.2) but 101, which ends HTTP.
+    /// Returns whether another head follows, as after every 1xx (RFC 9110 section 15.2) but 101, which ends HTTP.
     fn is_interim(&self) -> bool {
         (100..200).contains(&self.refusal.status) && self.refusal.status != 101
     }
@@ -313,7 +313,7 @@ const MAX_FIELDS: usize = 128;
 const MAX_INTERIM: usize = 64 * 1024;
 /// The bytes of a body that are read for its first line.
 const MAX_BODY: usize = 1024;
-/// The time in which the text behind a refusal has to come.
+/// The time in which the text after a refusal has to come.
 const BODY_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

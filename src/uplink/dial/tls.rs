@@ -162,7 +162,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// The error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes behind the
+/// The error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes after the
 /// handshake, in place of an answer.
 pub(crate) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
     use rustls::Error::AlertReceived;

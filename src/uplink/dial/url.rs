@@ -50,7 +50,7 @@ impl ProxyUrl {
         &self.authority
     }
 
-    /// Whether the URL has a user, and perhaps a password.
+    /// Returns whether the URL has a user, and perhaps a password.
     pub fn has_credentials(&self) -> bool {
         self.authorization.is_some()
     }

@@ -185,9 +185,9 @@ fn the_clients_end_stream_is_a_fin_and_leaves_the_other_direction_open() {
     let (proxy, mut peer) = start(target.address());
     peer.open(1, "box:22");
     let mut server = target.accept();
-    peer.send(1, "last words");
+    peer.send(1, "the ending");
     peer.tell("end 1");
-    server.expect("last words");
+    server.expect("the ending");
     server.expect_end();
     server.send("heard");
     peer.expect(1, "heard");
@@ -205,9 +205,9 @@ fn the_targets_fin_is_an_end_and_leaves_the_other_direction_open() {
     let (proxy, mut peer) = start(target.address());
     peer.open(1, "box:22");
     let mut server = target.accept();
-    server.send("last words");
+    server.send("the ending");
     server.finish();
-    peer.expect(1, "last words");
+    peer.expect(1, "the ending");
     peer.expect_end(1);
     peer.send(1, "heard");
     server.expect("heard");

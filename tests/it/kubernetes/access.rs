@@ -228,7 +228,7 @@ fn tokens_that_are_not_good_are_refused_with_the_reason_and_never_logged() {
         })
         .await;
         for (token, phrase) in [
-            ("rubbish-s3cret", "the token is not valid"),
+            ("invalid-s3cret", "the token is not valid"),
             ("expired-s3cret", "the token has expired"),
             ("elsewhere-s3cret", "the token is for another audience"),
             ("anonymous-s3cret", ""),
@@ -373,7 +373,7 @@ fn who_is_known_does_not_wait_for_reviews_that_hang() {
 }
 
 #[test]
-fn a_flood_of_rubbish_keeps_no_user_out_and_asks_no_more_than_eight_at_once() {
+fn a_flood_of_invalid_tokens_keeps_no_user_out_and_asks_no_more_than_eight_at_once() {
     lab::run(async |lab| {
         let stage = stage(lab, |api| {
             for user in 0..USERS {
@@ -387,14 +387,14 @@ fn a_flood_of_rubbish_keeps_no_user_out_and_asks_no_more_than_eight_at_once() {
         // So slow that the flood reaches the bound: unlike at full speed, eight are under way together.
         stage.api.fail(Verb::TokenReview, Fault::Slow(SLOW), usize::MAX);
         let started = Instant::now();
-        let mut rubbish = JoinSet::new();
+        let mut invalid = JoinSet::new();
         for flooder in 0..FLOODERS {
             let proxy = Arc::clone(&stage.proxy);
             let from = IpAddr::V4(Ipv4Addr::new(10, 9, 66, u8::try_from(flooder + 1).unwrap()));
-            rubbish.spawn(async move {
+            invalid.spawn(async move {
                 let mut answers = Vec::new();
-                for number in 0..RUBBISH / FLOODERS {
-                    let token = bearer(&format!("rubbish-{flooder}-{number}"));
+                for number in 0..INVALID / FLOODERS {
+                    let token = bearer(&format!("invalid-{flooder}-{number}"));
                     answers.push(proxy.connect_from(Some(from), DEVBOX, &token).await.unwrap_err().status);
                 }
                 answers
@@ -410,17 +410,17 @@ fn a_flood_of_rubbish_keeps_no_user_out_and_asks_no_more_than_eight_at_once() {
             times.push(started.elapsed());
         }
         let asked = stage.api.seen(Verb::TokenReview);
-        let answers: Vec<_> = rubbish.join_all().await.into_iter().flatten().collect();
+        let answers: Vec<_> = invalid.join_all().await.into_iter().flatten().collect();
         let took = started.elapsed();
         assert!(answers.iter().all(|status| [407, 503].contains(status)));
         let most = stage.api.most_reviews();
         assert_eq!(most, 8, "token reviews at once");
-        // A user that is known is asked about no more: rubbish does not push it out of memory.
+        // A user that is known is asked about no more: invalid tokens do not evict it.
         assert!(login(&stage.proxy, "alice").await.is_ok());
         times.sort();
         let late = times[times.len() - 1];
         eprintln!(
-            "figure: {RUBBISH} rubbish tokens in {took:?}, at most {most} reviews at once, {asked} when the users were in"
+            "figure: {INVALID} invalid tokens in {took:?}, at most {most} reviews at once, {asked} when the users were in"
         );
         eprintln!(
             "figure: {USERS} users meanwhile: median {:?}, latest {late:?}",
@@ -434,7 +434,7 @@ const DEVBOX: &str = "devbox.team-a:22";
 pub(super) const WATCHES: usize = 7;
 const USERS: usize = 50;
 const FLOODERS: usize = 40;
-const RUBBISH: usize = 10_000;
+const INVALID: usize = 10_000;
 const LIBRARIES: &str = "trace,h2=trace,hyper=trace,hyper_util=trace,kube=trace,kube_client=trace,tower=trace,\
                          tower_http=trace,rustls=trace";
 /// The time of a review.

@@ -41,7 +41,7 @@ fn a_deleted_namespace_of_the_list_counts_as_empty_after_a_restart() {
         })
         .await;
         is_asked_seldom(&stage).await;
-        // It is made anew, and its Role.
+        // It is made again, and its Role.
         stage.api.put(slice("team-b", "svc-b", &["10.9.1.3"]));
         stage.api.put(service("team-b", "svc-b"));
         stage.api.allow_namespace("team-b", true);

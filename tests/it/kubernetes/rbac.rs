@@ -213,9 +213,9 @@ fn an_account_that_is_made_anew_under_its_name_is_another_user() {
         scene.followed().await;
         scene.api.close().await;
         scene.api.delete(&account("ci"));
-        let mut anew = account("ci");
-        anew["metadata"]["uid"] = json!("u-new");
-        scene.api.put(anew);
+        let mut again = account("ci");
+        again["metadata"]["uid"] = json!("u-new");
+        scene.api.put(again);
         scene.api.open();
         assert_eq!(scene.told().await, gone("ci"));
     });

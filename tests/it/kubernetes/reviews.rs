@@ -184,7 +184,7 @@ fn a_token_that_is_not_good_is_refused_with_a_sentence_that_quotes_nothing_of_it
             .api
             .know("anonymous", Token::new("system:anonymous", &["switchboard"]));
         for (text, sentence) in [
-            ("rubbish", "the token is not valid"),
+            ("invalid", "the token is not valid"),
             ("expired", "the token has expired"),
             ("elsewhere", "the token is for another audience"),
             ("nobody", "the token is not valid"),

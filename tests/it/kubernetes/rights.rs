@@ -105,7 +105,7 @@ fn a_service_account_is_proved_by_a_token_for_one_of_the_audiences() {
             (&["switchboard", ""], &named, true),
             (&["switchboard", ""], &own, true),
             (&["switchboard", ""], cut, false),
-            (&["switchboard", ""], "rubbish", false),
+            (&["switchboard", ""], "invalid", false),
         ] {
             let verdict = verdict(&reviewer(ground, audiences), token).await;
             eprintln!("verdict: {audiences:?}: {:?}", verdict.as_ref().map(|user| &user.name));
@@ -254,7 +254,7 @@ fn questions_cost_a_few_milliseconds() {
             verdict(&reviewer, &token).await.unwrap();
             times[0].push(started.elapsed());
             let started = Instant::now();
-            verdict(&reviewer, &rubbish(&token, round)).await.unwrap_err();
+            verdict(&reviewer, &invalid(&token, round)).await.unwrap_err();
             times[1].push(started.elapsed());
             let started = Instant::now();
             decision(&reviewer, ground, &user, "devbox").await;
@@ -270,7 +270,7 @@ fn questions_cost_a_few_milliseconds() {
 }
 
 /// The token with another signature.
-fn rubbish(token: &str, round: usize) -> String {
+fn invalid(token: &str, round: usize) -> String {
     match token.rsplit_once('.') {
         Some((signed, signature)) => format!("{signed}.{round:0width$}", width = signature.len()),
         None => format!("{token}-{round}"),

@@ -58,7 +58,7 @@ impl Stage {
         self
     }
 
-    /// Ends the proxy and starts it anew with the same settings.
+    /// Ends the proxy and starts it again with the same settings.
     pub(crate) async fn restart_proxy(&mut self) {
         self.proxy.kill();
         self.proxy = Arc::new(Proxy::start(&self.lab, &self.settings).await);

@@ -36,13 +36,13 @@ async fn a_resumable_tunnel_ends_with_either_of_its_sides() {
                         Side::Target | Side::Proxy => (target, client),
                     };
                     stays.write_all(b"before").await.unwrap();
-                    finishes.write_all(b"last words").await.unwrap();
+                    finishes.write_all(b"the ending").await.unwrap();
                     finishes.shutdown().await.unwrap();
                     let (mut last, mut before) = (Vec::new(), Vec::new());
                     stays.read_to_end(&mut last).await.unwrap();
                     // The other side has not finished, and never will.
                     finishes.read_to_end(&mut before).await.unwrap();
-                    assert_eq!((&*last, &*before), (&b"last words"[..], &b"before"[..]));
+                    assert_eq!((&*last, &*before), (&b"the ending"[..], &b"before"[..]));
                 })
                 .await;
             assert_eq!(close, eof(first));

@@ -19,9 +19,9 @@ pub(super) struct Backoff {
     attempts: usize,
     /// How many pauses of [`GROWING`] there were.
     grown: usize,
-    /// Whether the last attempt found a proxy, or what is in its place.
+    /// True if the last attempt found a proxy, or what is in its place.
     is_answered: bool,
-    /// What the proxy has asked for.
+    /// The shortest pause that the proxy has asked for.
     least: Duration,
 }
 

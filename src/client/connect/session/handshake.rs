@@ -14,11 +14,11 @@ use crate::protocol::resume::handshake::client_handshake::{
 use crate::uplink::dial::io::{BoxedIo, read_some};
 use crate::uplink::error::ClientError;
 
-/// What is at the other end of a tunnel.
+/// The other end of a tunnel.
 pub(in crate::client) enum FarEnd {
     /// No anchor: all bytes pass on, these first.
     Plain { stream: BoxedIo, bytes: Vec<u8> },
-    /// The stream has failed behind these bytes.
+    /// The stream has failed after these bytes.
     Broken { bytes: Vec<u8>, error: io::Error },
     /// An anchor, which the client has to prove itself to.
     Anchor {
@@ -87,7 +87,7 @@ pub(super) async fn resume(
     }
 }
 
-/// The silence behind which there is no anchor.
+/// The silence after which there is no anchor.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The bytes of one read: the lines of a handshake are not many more.
 const BUFFER: usize = 4 * 1024;

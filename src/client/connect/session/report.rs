@@ -1,4 +1,4 @@
-//! What the user is told of a session without a connection: one line when it lasts, and one when it is over.
+//! Reports a session without a connection to the user: one line when it lasts, and one when it is over.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Credential plugins: what they are told, and those that break, print rubbish, or do not end.
+//! Credential plugins: what they are told, and those that break, print invalid output, or do not end.
 
 use super::*;
 

@@ -81,11 +81,11 @@ async fn a_proxy_that_cannot_serve_now_is_asked_again_and_the_user_is_told_once(
     path.cut().await;
     session.stdin.write_all(b"typed meanwhile").await.unwrap();
     let portal = b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n".as_slice();
-    let rubbish = b"SSH-2.0-x\r\n".as_slice();
+    let invalid = b"SSH-2.0-x\r\n".as_slice();
     for answer in [
         b"HTTP/1.1 503 busy\r\n\r\n".as_slice(),
         portal,
-        rubbish,
+        invalid,
         b"HTTP/1.1 429 slow\r\n\r\n",
         b"",
     ] {

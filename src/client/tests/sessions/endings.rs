@@ -27,8 +27,8 @@ async fn each_end_of_the_anchor_has_a_sentence_and_bytes_come_first() {
         let mut rig = Rig::new().await;
         let mut session = rig.start();
         let (_path, mut beside) = rig.begun(&mut session).await;
-        beside.sshd.write_all(b"last words").await.unwrap();
-        expect(&mut session.stdout, b"last words").await;
+        beside.sshd.write_all(b"the ending").await.unwrap();
+        expect(&mut session.stdout, b"the ending").await;
         beside.orders.send(Order::End(end)).unwrap();
         let error = session.end().await.unwrap_err();
         assert_eq!((chain(&error).as_str(), error.exit_code()), (expected, 1));
@@ -140,7 +140,7 @@ async fn a_reader_of_stdout_that_leaves_while_there_is_no_connection_ends_the_cl
     }
     drop(rig.proxy.answer(b"HTTP/1.1 503 busy\r\nRetry-After: 60\r\n\r\n").await);
     IS_GONE.store(1, Ordering::Relaxed);
-    // It is told at once, and not behind the pause.
+    // It is told at once, and not after the pause.
     let _path = rig.path().await;
     session.end().await.unwrap();
     assert_eq!(within(beside.ended).await.unwrap(), Some(EndReason::ProgramExited));

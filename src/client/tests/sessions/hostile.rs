@@ -56,10 +56,10 @@ async fn rubbish_in_place_of_an_answer_costs_the_connection() {
     let flood = [identification, &frame(200, 0).repeat(4_000)].concat();
     let lines = b"x\r\n".repeat(4_000);
     let endless = vec![b'x'; 12_000];
-    for rubbish in [wrong, giant, flood, lines, endless] {
+    for invalid in [wrong, giant, flood, lines, endless] {
         let mut rig = Rig::new().await;
         let (mut session, mut stream) = announced(&rig).await;
-        stream.write_all(&rubbish).await.unwrap_or_default();
+        stream.write_all(&invalid).await.unwrap_or_default();
         let _path = rig.path().await;
         let mut beside = within(rig.begun.recv()).await.unwrap();
         talk(&mut session, &mut beside, b"hello").await;
@@ -73,9 +73,9 @@ async fn rubbish_at_a_resume_costs_the_connection_and_not_the_session() {
     let mut session = rig.start();
     let (path, mut beside) = rig.begun(&mut session).await;
     path.cut().await;
-    for rubbish in [b"x\r\n".repeat(4_000), vec![0; 12_000], b"<html>".to_vec(), Vec::new()] {
+    for invalid in [b"x\r\n".repeat(4_000), vec![0; 12_000], b"<html>".to_vec(), Vec::new()] {
         let mut stream = rig.proxy.answer(ACCEPT).await;
-        stream.write_all(&rubbish).await.unwrap_or_default();
+        stream.write_all(&invalid).await.unwrap_or_default();
         drop(stream);
     }
     let _path = rig.path().await;

@@ -16,7 +16,7 @@ use crate::protocol::jwt::{Jwt, OTHER_AUDIENCE};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Audiences {
     named: Vec<Box<str>>,
-    /// Whether that of the API server itself is one of them.
+    /// True if that of the API server itself is one of them.
     servers_own: bool,
 }
 
@@ -188,7 +188,7 @@ const MAX_GROUPS: usize = 1024;
 const PIECE: usize = 16;
 /// Characters of the server's reason in a message.
 const MAX_ERROR: usize = 300;
-/// What the reason of a review says when an authenticator failed, and not the token. In lower case.
+/// Words in the reason of a review for a failed authenticator, not a rejected token. In lower case.
 const PASSING: [&str; 13] = [
     ": eof",
     "connection refused",

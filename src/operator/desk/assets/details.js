@@ -174,7 +174,7 @@ export class Details {
     this.onClose();
   }
 
-  /** Made anew only when there are others: a focused button stays. */
+  /** Replaced only when there are others: a focused button stays. */
   #buttons(kind, row, isThere) {
     const wanted = isThere && !row.isSilent ? this.actions(kind, row) : [];
     const place = at("details-actions");

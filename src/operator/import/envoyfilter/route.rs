@@ -70,7 +70,7 @@ impl Context<'_> {
                     self.remarks.error(route.place(), reason);
                 }
                 Ok(read) => taken = Some(read),
-                // Another route behind it would take what this one restricts.
+                // Another route after it would take what this one restricts.
                 Err(Untranslatable(place, reason)) => {
                     self.remarks
                         .error(place, format!("the virtual host {name}: {reason}: not printed"));

@@ -21,7 +21,7 @@ pub(super) struct Proxy<'a> {
     options: Vec<(String, ValueRef<'a>)>,
 }
 
-/// What the options of a proxy say.
+/// The settings of a proxy.
 #[derive(Debug, Default)]
 struct ProxySettings<'a> {
     hosts: Vec<(String, Location)>,
@@ -31,7 +31,7 @@ struct ProxySettings<'a> {
     group: Option<String>,
 }
 
-/// What the translation of every proxy needs.
+/// The settings that the translation of every proxy needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     pub(super) format: Format,
@@ -136,7 +136,7 @@ impl<'a> Proxy<'a> {
     }
 }
 
-/// What became of an option.
+/// The outcome of the translation of an option.
 enum OptionOutcome {
     Translated,
     /// Not, or not as it was, for this reason.
@@ -280,7 +280,7 @@ fn bandwidth(text: &str) -> Option<Rate> {
     is_rate.then(|| format!("{bytes:.0}B/s").parse().ok()).flatten()
 }
 
-/// What only frps, or the connection to it, used.
+/// Returns whether only frps, or the connection to it, used the option.
 fn is_of_frps(key: &str) -> bool {
     let of = ["metadatas.", "annotations."];
     let exactly = [

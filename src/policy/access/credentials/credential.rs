@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 use crate::base::secret::Secret;
 
-/// What a client shows of itself in `Proxy-Authorization` (RFC 9110 section 11.7.2).
+/// The credential in `Proxy-Authorization` (RFC 9110 section 11.7.2).
 #[derive(Clone, Debug)]
 pub enum Credential {
     /// A user and a password (RFC 7617). Clients without a field for tokens send a token as the password.

@@ -7,7 +7,7 @@ use crate::protocol::jwt::{Jwt, MALFORMED};
 
 /// A JWT whose signature can be verified.
 pub(super) struct SignedJwt<'a> {
-    /// What is signed: header and payload, as they arrived.
+    /// The signed text: header and payload, as they arrived.
     pub(super) message: &'a str,
     /// The signature, in Base64.
     pub(super) signature: &'a str,

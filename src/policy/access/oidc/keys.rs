@@ -1,4 +1,4 @@
-//! The keys of an issuer, followed in the background: what was good stays in force until something better has arrived.
+//! The keys of an issuer, followed in the background: what was good stays in effect until something better has arrived.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub(super) struct RefreshSchedule {
     pub(super) least: Duration,
 }
 
-/// The keys in force, and what became of the last attempt to renew them.
+/// The keys in effect, and what became of the last attempt to renew them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     /// `None` until an attempt has succeeded.
@@ -122,7 +122,7 @@ impl Keys {
         }
     }
 
-    /// The keys in force.
+    /// The keys in effect.
     pub(super) fn current(&self) -> State {
         self.refresher.state.borrow().clone()
     }

@@ -42,7 +42,7 @@ impl Hash {
         self.kind == Kind::Bcrypt && HashParts::from_str(&self.text).is_ok_and(|parts| parts.get_cost() < WEAK_BELOW)
     }
 
-    /// Whether the password has this hash. It blocks: by the costliest hash for a second or two.
+    /// Returns whether the password has this hash. It blocks: by the costliest hash for a second or two.
     ///
     /// # Errors
     /// There is no memory for it.

@@ -224,7 +224,7 @@ fn every_fault_is_named_with_its_line_and_without_the_hash() {
             Some(format!("this kind of hash is not supported: {accepted}")),
         ),
     ];
-    // A few at a time, behind the first line: no more than 20 are reported.
+    // A few at a time, after the first line: no more than 20 are reported.
     for some in (1..lines.len()).collect::<Vec<_>>().chunks(MAX_ERRORS) {
         let (first, last) = (some[0], some[some.len() - 1]);
         let shown = || std::iter::once(&lines[0]).chain(&lines[first..=last]);

@@ -190,7 +190,7 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
         world.grant(minted.ticket.expose(), "a").await.unwrap_err().phrase(),
         "the ticket is not known, or was taken back"
     );
-    // As long as new lists are not in, nothing ends, and nothing is refused for good.
+    // As long as new lists are not in, nothing ends, and nothing is refused permanently.
     write(&tickets, &minted, &ticket(TTL / 2));
     let own = world.grant(minted.ticket.expose(), "a").await.unwrap();
     let unlisted = Arc::new(Tickets::new(TTL));

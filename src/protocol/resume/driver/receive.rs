@@ -45,7 +45,7 @@ impl Driver {
     }
 
     /// Takes bytes of the connection, and gives those of the stream to the program as they come. What it does not take, and
-    /// what comes behind that, is held.
+    /// what comes after that, is held.
     ///
     /// A program that takes one piece at a time is given all that was read in one: each write of a `File` is the work of
     /// another thread.

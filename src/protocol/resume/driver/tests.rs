@@ -109,7 +109,7 @@ async fn both_streams_arrive_whole_over_connections_that_are_cut_anywhere() {
 #[tokio::test(start_paused = true)]
 async fn a_reset_of_the_program_is_told_behind_all_of_its_bytes() {
     let (mut client, mut anchor) = (half(Side::Client), half(Side::Anchor));
-    anchor.user.write_all(b"last words").await.unwrap();
+    anchor.user.write_all(b"the ending").await.unwrap();
     let (near, far) = duplex(3_000);
     let mut near = client.driver.attach(near, HandshakeOutput::default());
     let mut far = anchor.driver.attach(far, HandshakeOutput::default());
@@ -128,7 +128,7 @@ async fn a_reset_of_the_program_is_told_behind_all_of_its_bytes() {
         matches!(ends, (Event::Over(EndReason::Reset), Event::Over(EndReason::Reset))),
         "{ends:?}"
     );
-    assert_eq!(&read, b"last words");
+    assert_eq!(&read, b"the ending");
 }
 
 #[tokio::test(start_paused = true)]

@@ -25,7 +25,7 @@ impl Writer {
         writer
     }
 
-    /// Whether nothing is left, and nothing waits in the stream.
+    /// Returns whether nothing is left, and nothing waits in the stream.
     pub(super) fn is_written(&self) -> bool {
         self.outbox.is_empty() && !self.is_unflushed
     }
@@ -40,7 +40,7 @@ impl Writer {
         self.outbox.memory()
     }
 
-    /// Writes what is left, or else what the session has to send, and flushes behind the last byte. It is pending, too, when
+    /// Writes what is left, or else what the session has to send, and flushes after the last byte. It is pending, too, when
     /// there is nothing to do.
     pub(super) fn poll<S>(
         &mut self,

@@ -6,7 +6,7 @@ use crate::protocol::resume::frame::{Decoder, Frame, Piece};
 use crate::protocol::resume::keys::{AgreementKey, CryptoError, Keys, Mac, Nonce, Nonces, ResumeClaim, SessionId};
 use crate::protocol::resume::reason::EndReason;
 
-/// What the first bytes of a client have led to.
+/// The next step after the first bytes of a client.
 #[derive(Debug)]
 pub enum AnchorHandshakeStep {
     /// More are needed.
@@ -26,18 +26,18 @@ pub struct NewSession {
     pub keys: Keys,
     /// Those of the connection.
     pub nonces: Nonces,
-    /// The bytes behind the handshake: frames of the session.
+    /// The bytes after the handshake: frames of the session.
     pub rest: Vec<u8>,
 }
 
 /// The claim of a session.
 #[derive(Debug)]
 pub struct ResumeRequest {
-    /// What the client says.
+    /// The client's claim.
     pub claim: ResumeClaim,
-    /// Whether it is true.
+    /// The proof of the claim.
     pub proof: Mac,
-    /// The bytes behind the handshake: frames of the session.
+    /// The bytes after the handshake: frames of the session.
     pub rest: Vec<u8>,
 }
 
@@ -49,7 +49,7 @@ pub struct AnchorHandshake {
     announcement: Announcement,
     phase: Phase,
     output: Vec<u8>,
-    /// Whether the target's bytes were sent, and end within a line.
+    /// True if the target's bytes were sent, and end within a line.
     is_within_line: bool,
     /// The bytes of frames so far: there may be some of unknown types.
     read: usize,
@@ -80,7 +80,7 @@ impl AnchorHandshake {
         })
     }
 
-    /// What is to be sent, once. It is so also after an error, and says why.
+    /// Takes the bytes to be sent. It is so also after an error, and says why.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
@@ -93,7 +93,7 @@ impl AnchorHandshake {
     /// Takes the next bytes of the client.
     ///
     /// # Errors
-    /// The connection is to be closed behind what is to be sent.
+    /// The connection is to be closed after what is to be sent.
     pub fn receive(&mut self, bytes: &[u8], key: &AgreementKey) -> Result<AnchorHandshakeStep, EndReason> {
         let step = match &mut self.phase {
             Phase::Line(held) => {

@@ -8,7 +8,7 @@ use crate::protocol::resume::keys::{
 };
 use crate::protocol::resume::reason::EndReason;
 
-/// What a client keeps of a session, to prove it on its next connections.
+/// The secrets by which a client proves a session on its next connections.
 #[derive(Clone, Debug)]
 pub struct ResumptionSecrets {
     /// Its name.
@@ -19,7 +19,7 @@ pub struct ResumptionSecrets {
     pub anchor: PublicKey,
 }
 
-/// What the first bytes of the other side have led to.
+/// The next step after the first bytes of the other side.
 #[derive(Debug)]
 pub enum HandshakeStep {
     /// More are needed.
@@ -37,7 +37,7 @@ pub struct HandshakeResult {
     pub secrets: ResumptionSecrets,
     /// The offset of the next byte that the anchor expects.
     pub received: u64,
-    /// The bytes behind the handshake: frames of the session.
+    /// The bytes after the handshake: frames of the session.
     pub rest: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ pub enum HandshakeError {
     /// The other side has not proved that it has the session. Another connection may reach one that does.
     #[error("the other side is not the anchor of the session")]
     Unproved,
-    /// What came is not of this protocol. Another connection may be better.
+    /// The bytes are not of this protocol. Another connection may be better.
     #[error("the other side has broken off the protocol")]
     Fault,
     /// The crypto library has failed.
@@ -98,7 +98,7 @@ enum Phase {
     Frames(DerivedKeys, Decoder),
 }
 
-/// What both sides know once there are two nonces.
+/// The keys that both sides derive from two nonces.
 #[derive(Clone, Debug)]
 struct DerivedKeys {
     keys: Keys,
@@ -140,7 +140,7 @@ impl ClientHandshake {
         }
     }
 
-    /// What is to be sent, once.
+    /// Takes the bytes to be sent.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
@@ -205,7 +205,7 @@ impl ClientHandshake {
         }
     }
 
-    /// What the other side has sent is not an anchor's, for the reason that a resume fails with.
+    /// Ends a handshake without an anchor; a resume fails with this reason.
     fn no_anchor(&mut self, failure: HandshakeError) -> Result<HandshakeStep, HandshakeError> {
         match self.purpose {
             Purpose::New => Ok(HandshakeStep::Plain(self.lines.take_all())),

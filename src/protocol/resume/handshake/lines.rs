@@ -80,7 +80,7 @@ impl Hello {
     }
 }
 
-/// What a client's first bytes are.
+/// The kind of a client's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstBytes {
     /// They may become a hello: more are needed.
@@ -159,13 +159,13 @@ pub fn attached(bytes: &[u8]) -> ControlFlow<Option<SessionId>> {
 /// The anchor's identification, with its end: the answer to a hello. Frames follow.
 pub const IDENTIFICATION: &str = "SSH-2.0-switchboard_anchor_1\r\n";
 
-/// Whether a line without its end is the anchor's identification. A comment may follow.
+/// Returns whether a line without its end is the anchor's identification. A comment may follow.
 pub fn is_identification(line: &[u8]) -> bool {
     let rest = line.strip_prefix(without_end(IDENTIFICATION.as_bytes()));
     rest.is_some_and(|comment| comment.is_empty() || comment.starts_with(b" "))
 }
 
-/// Whether a line is an identification of SSH, of whichever software.
+/// Returns whether a line is an identification of SSH, of whichever software.
 pub fn is_ssh(line: &[u8]) -> bool {
     line.starts_with(b"SSH-")
 }
@@ -194,8 +194,8 @@ impl Lines {
         Some(without_end(line))
     }
 
-    /// Whether there are more bytes than a side may send in lines. To be asked when there is no next line: what stands
-    /// behind the last line are frames.
+    /// Returns whether there are more bytes than a side may send in lines. To be asked when there is no next line: what stands
+    /// after the last line are frames.
     pub(in crate::protocol::resume) fn exceeds_limit(&self) -> bool {
         self.held.len() > MAX_LINE_BYTES
     }
@@ -206,7 +206,7 @@ impl Lines {
         std::mem::take(&mut self.held)
     }
 
-    /// The bytes behind the lines that were read.
+    /// The bytes after the lines that were read.
     pub(in crate::protocol::resume) fn take_rest(&mut self) -> Vec<u8> {
         let rest = self.held.split_off(self.read);
         self.take_all();
@@ -214,7 +214,7 @@ impl Lines {
     }
 }
 
-/// The fields behind a prefix. Those of later versions of the line come last, and are skipped.
+/// The fields after a prefix. Those of later versions of the line come last, and are skipped.
 fn fields<'a>(line: &'a [u8], prefix: &str) -> Option<impl Iterator<Item = &'a str>> {
     let rest = line.strip_prefix(prefix.as_bytes())?;
     let is_text = line.len() + 2 <= MAX_LINE && rest.iter().all(|byte| matches!(byte, b' '..=b'~'));

@@ -4,7 +4,7 @@ use std::mem;
 
 /// A queue of bytes. Its memory is bounded by what it may hold, and is given back when it is empty.
 ///
-/// The queue is a ring: the bytes begin at `start`, and go on at the beginning of the memory behind its end. `VecDeque` is
+/// The queue is a ring: the bytes begin at `start`, and go on at the beginning of the memory after its end. `VecDeque` is
 /// one, too, but has no [`spare`](Self::spare) memory that a read could fill.
 #[derive(Debug, Default)]
 pub(in crate::protocol::resume) struct Buffer {
@@ -29,7 +29,7 @@ impl Buffer {
         let held = self.memory.capacity();
         if needed > held {
             // Doubled, as a vector's is, or else each push would move all: but hardly more than will be used. More than
-            // `max` comes only behind a window that has become less.
+            // `max` comes only after a window that has become less.
             let ahead = held.saturating_mul(2).min(max.max(held + held / 4));
             self.grow(needed.max(ahead));
         }
@@ -40,7 +40,7 @@ impl Buffer {
         self.length = needed;
     }
 
-    /// Memory behind the last byte, for at most `max` bytes and at least half of them. `None` if there is not so much in
+    /// Memory after the last byte, for at most `max` bytes and at least half of them. `None` if there is not so much in
     /// one piece, and for an empty queue, which is to take no memory before there are bytes.
     pub(in crate::protocol::resume) fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         let (end, room) = self.end();
@@ -57,7 +57,7 @@ impl Buffer {
     /// So many bytes were put into [`spare`](Self::spare).
     pub(in crate::protocol::resume) fn fill(&mut self, count: usize) {
         let (end, room) = self.end();
-        // What was never used is no byte of the queue.
+        // Memory that was never used is no part of the queue.
         self.length += count.min(room).min(self.memory.len().saturating_sub(end));
     }
 

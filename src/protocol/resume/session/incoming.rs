@@ -1,4 +1,4 @@
-//! The stream that a side receives: it is passed on in order, each byte once, and acknowledged behind that.
+//! The stream that a side receives: it is passed on in order, each byte once, and acknowledged after that.
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(in crate::protocol::resume) type Pass<'a> = &'a mut dyn FnMut(&[IoSlice<'_>]
 #[derive(Debug)]
 pub(in crate::protocol::resume) struct Incoming {
     held: Buffer,
-    /// The bytes behind `passed` that are asked for.
+    /// The bytes after `passed` that are asked for.
     window: usize,
     /// The bytes that the other side keeps at the most, if it has said so on this connection.
     kept: Option<usize>,
@@ -24,15 +24,15 @@ pub(in crate::protocol::resume) struct Incoming {
     passed: u64,
     /// The offset of what comes next.
     expected: u64,
-    /// Whether the end was received.
+    /// True if the end was received.
     is_finished: bool,
     /// No byte at this offset was asked for.
     limit: u64,
-    /// What the last acknowledgement on this connection said; `None` if there was none.
+    /// The offset of the last acknowledgement on this connection; `None` if there was none.
     told: Option<u64>,
     /// The time since which an acknowledgement could have said more.
     untold_since: Option<Instant>,
-    /// Whether what comes is dropped: there is nothing any more that takes it.
+    /// True if what comes is dropped: there is nothing any more that takes it.
     is_closed: bool,
 }
 
@@ -97,12 +97,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// What is to be passed on next; empty if there is nothing now.
+    /// Returns the bytes to be passed on next; empty if there are none now.
     pub(in crate::protocol::resume) fn readable(&self) -> &[u8] {
         self.held.front()
     }
 
-    /// Whether all bytes were passed on, and their end is next.
+    /// Returns whether all bytes were passed on, and their end is next.
     pub(in crate::protocol::resume) fn is_at_fin(&self) -> bool {
         self.is_finished && !self.is_closed && self.passed + 1 == self.expected
     }
@@ -123,7 +123,7 @@ impl Incoming {
         }
     }
 
-    /// Whether all was passed on, the end included.
+    /// Returns whether all was passed on, the end included.
     pub(in crate::protocol::resume) fn is_complete(&self) -> bool {
         self.is_finished && self.passed == self.expected
     }
@@ -183,9 +183,9 @@ impl Incoming {
         Some(since + delay)
     }
 
-    /// The acknowledgement that is due: the offset, and the window behind it. Both are said with this.
+    /// The acknowledgement that is due: the offset, and the window after it. Both are said with this.
     pub(in crate::protocol::resume) fn acknowledge(&mut self) -> (u64, u32) {
-        // What was asked for once is not taken back: it may be under way.
+        // A window is never taken back: bytes may be under way.
         self.limit = self.limit.max(self.wanted());
         self.told = Some(self.passed);
         self.untold_since = None;
@@ -193,7 +193,7 @@ impl Incoming {
         (self.passed, u32::try_from(window).unwrap_or(u32::MAX))
     }
 
-    /// Whether there is something to say that was not said.
+    /// Returns whether there is something to say that was not said.
     pub(in crate::protocol::resume) fn has_news(&self) -> bool {
         self.untold_since.is_some()
     }
@@ -203,8 +203,8 @@ impl Incoming {
         self.held.memory()
     }
 
-    /// The bytes behind which an acknowledgement is urgent. The other side does not wait for it: it has as many again to send.
-    /// What it keeps is not known of one that does not say it; it may be less than is asked for.
+    /// The bytes after which an acknowledgement is urgent. The other side does not wait for it: it has as many again to send.
+    /// A sender without KEEPS may keep less than is asked for.
     fn step(&self) -> u64 {
         let step = match self.kept {
             Some(kept) => self.window.min(kept) / 2,
@@ -244,7 +244,7 @@ impl<'a> Taking<'a> {
     /// Accepts bytes of a stream. They are to be [taken](Self::take) before anything else is done with the stream.
     ///
     /// # Errors
-    /// The bytes do not follow on those before, come behind the end, or were not asked for.
+    /// The bytes do not follow on those before, come after the end, or were not asked for.
     pub(in crate::protocol::resume) fn accept(
         &mut self,
         incoming: &mut Incoming,

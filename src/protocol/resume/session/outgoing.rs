@@ -15,11 +15,11 @@ pub(in crate::protocol::resume) struct Outgoing {
     kept_from: u64,
     /// The bytes that may be kept.
     window: usize,
-    /// What this connection was told of `window`.
+    /// The `window` that this connection has sent.
     told_window: Option<usize>,
     /// The bytes of the stream so far.
     length: u64,
-    /// Whether the stream ends at `length`. The end takes one offset.
+    /// True if the stream ends at `length`. The end takes one offset.
     is_finished: bool,
     /// The other side has passed all in front of it on.
     acknowledged: u64,
@@ -31,11 +31,11 @@ pub(in crate::protocol::resume) struct Outgoing {
     sent: u64,
     /// The other side takes no byte at this offset.
     limit: u64,
-    /// Whether nothing more is sent, whatever there is.
+    /// True if nothing more is sent, whatever there is.
     is_abandoned: bool,
 }
 
-/// What a connection sends next.
+/// The next frame of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::protocol::resume) enum Next<'a> {
     /// Bytes, in two pieces.
@@ -154,7 +154,7 @@ impl Outgoing {
         self.kept.range(start, count)
     }
 
-    /// What [`next`](Self::next) has returned goes into frames, so many offsets of it. It is kept until it is
+    /// The bytes of [`next`](Self::next) go into frames, so many offsets of it. It is kept until it is
     /// [carried](Self::mark_sent), whatever comes.
     fn advance(&mut self, offsets: usize) {
         self.cursor += offsets as u64;
@@ -199,7 +199,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Begins anew, for a session that the other side does not have.
+    /// Begins again, for a session that the other side does not have.
     ///
     /// # Errors
     /// Bytes were acknowledged: they are not kept any more.
@@ -227,22 +227,22 @@ impl Outgoing {
         self.sent
     }
 
-    /// Whether this connection has sent all there is.
+    /// Returns whether this connection has sent all there is.
     pub(in crate::protocol::resume) fn is_sent(&self) -> bool {
         self.cursor == self.end()
     }
 
-    /// Whether the stream has ended, and the end was acknowledged.
+    /// Returns whether the stream has ended, and the end was acknowledged.
     pub(in crate::protocol::resume) fn is_acknowledged(&self) -> bool {
         self.is_finished && self.acknowledged == self.end()
     }
 
-    /// Whether this connection has sent something that was not acknowledged.
+    /// Returns whether this connection has sent something that was not acknowledged.
     pub(in crate::protocol::resume) fn is_outstanding(&self) -> bool {
         self.cursor > self.acknowledged
     }
 
-    /// Whether anything was acknowledged.
+    /// Returns whether anything was acknowledged.
     pub(in crate::protocol::resume) fn is_confirmed(&self) -> bool {
         self.acknowledged > 0
     }

@@ -10,7 +10,7 @@ use crate::protocol::resume::frame::{Frame, Output, data_head, encode_data};
 pub(in crate::protocol::resume) struct SendQueue {
     /// All but the bytes of streams, which are here only as far as they were [copied](Self::copies).
     bytes: Vec<u8>,
-    /// What was written of `bytes`.
+    /// The number of `bytes` that were written.
     written: usize,
     parts: VecDeque<StreamRange>,
     /// The bytes of all parts that are still to be written.
@@ -27,7 +27,7 @@ struct StreamRange {
 }
 
 impl SendQueue {
-    /// Whether nothing is left to be written.
+    /// Returns whether nothing is left to be written.
     pub(in crate::protocol::resume) fn is_empty(&self) -> bool {
         self.written >= self.bytes.len() && self.parts.is_empty()
     }
@@ -49,7 +49,7 @@ impl SendQueue {
         &mut self.bytes
     }
 
-    /// What is to be written next, in at most as many pieces as there are slices. `kept` has the bytes of the stream from
+    /// Returns the bytes to be written next, in at most as many pieces as there are slices. `kept` has the bytes of the stream from
     /// an offset on, so many of them. Returns the number of pieces, or `None` if `kept` lacks bytes of a frame.
     pub(in crate::protocol::resume) fn pieces<'a>(
         &'a self,
@@ -181,7 +181,7 @@ impl Output for Vec<u8> {
 const KEPT_WHEN_IDLE: usize = 512;
 /// The most frames of a stream at a time.
 const MAX_RANGES: usize = 8;
-/// The most pieces: a head and two pieces for each part, and the frames behind them.
+/// The most pieces: a head and two pieces for each part, and the frames after them.
 pub(in crate::protocol::resume) const MAX_PIECES: usize = 3 * MAX_RANGES + 1;
 
 #[cfg(test)]

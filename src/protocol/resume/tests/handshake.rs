@@ -45,7 +45,7 @@ impl Pair {
         panic!("they talk past each other");
     }
 
-    /// Lets the client read the rest, and an answer behind it.
+    /// Lets the client read the rest, and an answer after it.
     fn answer(&mut self, frame: Option<Frame>) -> Result<client_handshake::HandshakeStep, HandshakeError> {
         let mut bytes = self.welcome.take_output();
         bytes.extend(encoded(&Vec::from_iter(frame)));

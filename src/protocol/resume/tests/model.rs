@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Opens a connection with the real handshake, which is cut behind `max` bytes of both directions together. An anchor
+    /// Opens a connection with the real handshake, which is cut after `max` bytes of both directions together. An anchor
     /// that does not know of a cut has an older connection displaced.
     fn connect(&mut self, mut max: usize) {
         if let Some(attachment) = self.client.attachment.take() {

@@ -157,7 +157,7 @@ async fn nothing_is_passed_on_from_a_side_that_does_not_speak_ssh() {
     assert!(heard.iter().all(Vec::is_empty), "{heard:?}");
     let (result, _, heard, _) = exchanged(b"SSH-2.0-a\r\nEHLO a\r\n", b"SSH-3.0-b\r\n").await;
     assert_eq!(result, not_ssh(Side::Target));
-    // The client's identification may have been passed on by then; the bytes behind it never are.
+    // The client's identification may have been passed on by then; the bytes after it never are.
     assert!(heard[0].is_empty() || heard[0] == b"SSH-2.0-a\r\n", "{heard:?}");
     assert!(heard[1].is_empty());
 }

@@ -53,7 +53,7 @@ impl Verifier {
         Ok(Self { verifier, listed })
     }
 
-    /// Whether it is itself in the file, valid, and for servers. Its name is another question.
+    /// Returns whether it is itself in the file, valid, and for servers. Its name is another question.
     fn is_listed(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
         self.is_in_file(certificate) && presented::may_serve(certificate, now)
     }
