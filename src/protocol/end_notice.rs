@@ -1,6 +1,6 @@
-//! The end notice: the last bytes of a tunnel that the proxy ends, which tell `connect` why. docs/clients.md specifies it.
+//! The end notice: the last bytes of a tunnel that the proxy ends. They give `connect` the reason. See docs/clients.md.
 //!
-//! A request brings a marker of 128 random bits, and the 2xx repeats it. The target sees neither, so that it cannot make a
+//! The request has a marker of 128 random bits, and the 2xx repeats it. The target never sees it, so it cannot forge a
 //! notice.
 
 use std::fmt;
@@ -27,19 +27,19 @@ impl fmt::Display for Marker {
 }
 
 impl Marker {
-    /// Returns the marker of that field, or `None` for a text that is none.
+    /// Parses the marker of a field; `None` if it is not one.
     pub(crate) fn parse(field: &[u8]) -> Option<Self> {
         let bytes = HEXLOWER.decode(field).ok()?;
         bytes.try_into().ok().map(Self)
     }
 
-    /// The bytes that a notice begins with.
+    /// Returns the first bytes of a notice.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns where the bytes of a download end that cannot be of a notice: in front of a marker, or of the beginning of one
-    /// at their end. A notice is the end of a download: no more bytes than it may have are looked at.
+    /// Returns the length of the bytes before a marker, or before the start of one at the end of `bytes`. As a notice
+    /// ends a download, only the last bytes, as many as a notice may have, are searched.
     pub(crate) fn begins_in(&self, bytes: &[u8]) -> usize {
         let marker = &self.0;
         if bytes.starts_with(marker) {
@@ -57,7 +57,7 @@ impl Marker {
     }
 }
 
-/// The marker in the values of a message's fields of that name. Two fields are none.
+/// Returns the marker in a message's fields of that name; `None` if there are two.
 pub(crate) fn marker<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Marker> {
     let first = values.next()?;
     if values.next().is_some() {
@@ -66,8 +66,8 @@ pub(crate) fn marker<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<M
     Marker::parse(first.trim_ascii())
 }
 
-/// The bytes of a notice: the marker, the length of what follows in one byte, the sentence, which is printable ASCII, and a 1 if
-/// the session in the tunnel is over, too. Clients that do not know the 1 do not print it.
+/// Returns a notice: the marker, the length of the rest in one byte, the sentence in printable ASCII, and a 1 if the
+/// tunnel's session is over, too. Clients that do not know the 1 do not print it.
 pub(crate) fn notice(marker: Marker, sentence: &str, is_final: bool) -> Vec<u8> {
     let length = sentence.len().min(MAX_SENTENCE_BYTES) + usize::from(is_final);
     let mut bytes = marker.0.to_vec();
@@ -77,7 +77,7 @@ pub(crate) fn notice(marker: Marker, sentence: &str, is_final: bool) -> Vec<u8> 
     bytes
 }
 
-/// Returns the sentence of a notice, the bytes after its marker, once it has come as a whole, and whether the session is over.
+/// Parses the bytes after the marker, once they are complete. Returns the sentence, and whether the session is over.
 pub(crate) fn sentence(notice: &[u8]) -> Option<(String, bool)> {
     let (&length, rest) = notice.split_first()?;
     let sentence = rest.get(..length.into())?;
@@ -85,12 +85,12 @@ pub(crate) fn sentence(notice: &[u8]) -> Option<(String, bool)> {
     Some((String::from_utf8_lossy(sentence).into_owned(), is_final))
 }
 
-/// The most bytes of a sentence.
+/// The maximum number of bytes of a sentence.
 pub(crate) const MAX_SENTENCE_BYTES: usize = 254;
 const FINAL: u8 = 1;
 
 const MARKER: usize = 16;
-/// The bytes of a notice.
+/// The maximum number of bytes of a notice.
 const MAX_BYTES: usize = MARKER + 1 + 255;
 
 #[cfg(test)]

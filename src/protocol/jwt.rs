@@ -1,5 +1,4 @@
-//! A bearer token, and what a JWT among them says of itself (RFC 7519). It is read without trust: nothing here looks at its
-//! signature.
+//! Bearer tokens, and the claims of a JWT (RFC 7519). They are not trusted: the signature is not checked here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
 
-/// A JWT in its three parts.
+/// A JWT in its three segments.
 pub struct Jwt<'a> {
     /// The signed text: header and payload, as they arrived.
     pub message: &'a str,
@@ -23,10 +22,10 @@ pub struct Jwt<'a> {
 }
 
 impl<'a> Jwt<'a> {
-    /// Reads a text that can be a token (RFC 6750 section 2.1), of at most 12 KiB; `None` for one that is no JWT.
+    /// Parses a text that can be a token (RFC 6750 section 2.1), of at most 12 KiB; `None` if it is not a JWT.
     ///
     /// # Errors
-    /// The fault, in ASCII, for the client. It holds no part of the token.
+    /// The error, in ASCII, for the client. It holds no part of the token.
     pub fn read(token: &'a str) -> Result<Option<Self>, Box<str>> {
         if token.is_empty() {
             return Err("the token is empty".into());
@@ -34,8 +33,8 @@ impl<'a> Jwt<'a> {
         if token.len() > MAX_BYTES {
             return Err("the token is longer than 12 KiB".into());
         }
-        // A space is not trimmed: the API server takes a token that begins with one for no token at all, and its bearer for
-        // `system:anonymous`, who is authenticated.
+        // A space is not trimmed: the API server ignores a token that begins with one, and authenticates its bearer as
+        // `system:anonymous`.
         let is_part =
             |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'+' | b'/' | b'=');
         if !token.bytes().all(is_part) {
@@ -61,16 +60,16 @@ impl<'a> Jwt<'a> {
         }))
     }
 
-    /// The JWT in a text; `None` for any other text.
+    /// Parses a JWT; `None` for any other text.
     pub fn parse(token: &'a str) -> Option<Self> {
         Self::read(token).ok().flatten()
     }
 
-    /// Returns the fault of a token whose signature is shorter than any of the header's algorithm: it was cut within that.
+    /// Returns the error for a truncated token: its signature is shorter than any of the header's algorithm.
     pub fn cut(&self) -> Option<Box<str>> {
         let length = self.message.len() + 1 + self.signature.len();
-        // In characters of Base64: RFC 7518 sections 3.2 to 3.5, RFC 8037 section 3.1. RSA keys have 2,048 bits by section 3.3;
-        // a shorter one is believed where the length is not one at which clients cut.
+        // In characters of Base64: RFC 7518 sections 3.2 to 3.5, RFC 8037 section 3.1. RSA keys have 2,048 bits by
+        // section 3.3; a shorter one is accepted unless the length is one at which clients truncate.
         let rsa = if CUT.contains(&length) { 342 } else { 171 };
         let min = match self.header.text("alg").unwrap_or_default() {
             "HS256" => 43,
@@ -84,9 +83,9 @@ impl<'a> Jwt<'a> {
         (self.signature.len() < min).then(|| cut(length))
     }
 
-    /// Returns why the token cannot be accepted now, whatever its signature: its time has passed or has not begun, by more
-    /// than [`SKEW`]; or it names audiences, and none of these. An empty text among these is the API server's own audience,
-    /// which is not known here: then every audience may be right.
+    /// Returns why the token cannot be accepted now, regardless of its signature: it has expired or is not valid yet,
+    /// by more than [`SKEW`], or none of its audiences is among `audiences`. An empty text there is the API server's
+    /// own audience, which is not known here: then any audience may be right.
     ///
     /// The sentence is for the client.
     pub fn obviously_refused(&self, now: SystemTime, audiences: &[Box<str>]) -> Option<&'static str> {
@@ -109,25 +108,25 @@ impl<'a> Jwt<'a> {
         }
     }
 
-    /// Returns whether it names one of these audiences.
+    /// Returns whether the token names one of these audiences.
     pub fn is_for(&self, audiences: &[Box<str>]) -> bool {
         let own = self.claims.list("aud").unwrap_or_default();
         own.iter()
             .any(|own| audiences.iter().any(|audience| own.as_str() == Some(audience)))
     }
 
-    /// The end of its validity. `None` where it has none, or one that no clock can show.
+    /// Returns when the token expires. `None` if it does not, or at a time that cannot be represented.
     pub fn expires(&self) -> Option<SystemTime> {
         self.claims.time("exp").ok().flatten()
     }
 }
 
-/// Returns whether a time has not come, whatever clock it is of.
+/// Returns whether a time is in the future by more than the clocks may differ.
 pub fn is_early(start: SystemTime, now: SystemTime) -> bool {
     now.checked_add(SKEW).is_some_and(|latest| start > latest)
 }
 
-/// The fault of a token of that length without its end.
+/// Returns the error for a truncated token of that length.
 fn cut(length: usize) -> Box<str> {
     match CUT.contains(&length) {
         true => format!("the token is cut: this client sends at most {length} characters").into(),
@@ -135,7 +134,7 @@ fn cut(length: usize) -> Box<str> {
     }
 }
 
-/// A JSON object whose names differ: of two claims of one name, another reader might have taken the other one (RFC 7519
+/// A JSON object without duplicate names: of two claims with one name, another reader might use the other one (RFC 7519
 /// section 4).
 pub struct Object(BTreeMap<Box<str>, Value>);
 
@@ -144,32 +143,32 @@ impl Object {
         serde_json::from_slice(&decoded(part)?).ok()
     }
 
-    /// Returns whether it has that name, with any value.
+    /// Returns whether there is a member of that name, with any value.
     pub fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The value of that name. Null is no value.
+    /// Returns the value of that name; `None` for null.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    /// The text of that name.
+    /// Returns the string of that name.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(Value::as_str)
     }
 
-    /// The values of a list, or the value itself, as `aud` may have either (RFC 7519 section 4.1.3).
+    /// Returns the values of a list, or the value itself, as `aud` may be either (RFC 7519 section 4.1.3).
     pub fn list(&self, name: &str) -> Option<&[Value]> {
         let value = self.get(name)?;
         Some(value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice))
     }
 
-    /// The time of that name, in seconds since 1970, perhaps with a fraction (`NumericDate`, RFC 7519 section 2). One before
-    /// is 1970.
+    /// Returns the time of that name, in seconds since 1970, perhaps with a fraction (`NumericDate`, RFC 7519 section
+    /// 2). An earlier one becomes 1970.
     ///
     /// # Errors
-    /// It is no time, or one after the year 9999.
+    /// The value is not a time, or after the year 9999.
     pub fn time(&self, name: &str) -> Result<Option<SystemTime>, &'static str> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -205,34 +204,34 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// Without the values: they are foreign text.
+/// Prints no values, as they are untrusted.
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Object")
     }
 }
 
-/// Without its parts.
+/// Prints no parts.
 impl fmt::Debug for Jwt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Jwt")
     }
 }
 
-/// The bytes of a part of a JWT, or of a member of a key.
+/// Decodes a segment of a JWT, or a member of a key.
 pub fn decoded(part: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(part).ok()
 }
 
-/// The fault of what is no JWT.
+/// The error for a text that is not a valid JWT.
 pub const MALFORMED: &str = "the token is malformed";
-/// The fault of a token for somebody else.
+/// The error for a token with other audiences.
 pub const OTHER_AUDIENCE: &str = "the token is for another audience";
-/// The longest token, in bytes: the head of a request has 16 KiB.
+/// The maximum length of a token in bytes: the head of a request has 16 KiB.
 const MAX_BYTES: usize = 12 << 10;
-/// The most by which the clocks of issuer and proxy may differ, as the API server allows for tokens of ServiceAccounts.
+/// The maximum difference between the clocks of issuer and proxy, as the API server allows for ServiceAccount tokens.
 pub const SKEW: Duration = Duration::from_secs(60);
-/// The lengths, in characters, at which clients cut a password in silence. Seen with proxytunnel (66 by `-F`, 80 by
+/// The lengths, in characters, at which clients silently truncate a password. Seen with proxytunnel (66 by `-F`, 80 by
 /// `-P`, 1,000 by `-H`), netcat-openbsd (255), socat (2,000), corkscrew (3,000) and connect-proxy (7,600).
 const CUT: [usize; 7] = [66, 80, 255, 1000, 2000, 3000, 7600];
 /// The end of the year 9999, in seconds since 1970.
@@ -312,7 +311,7 @@ mod tests {
             let expected = "the token is cut: 100 characters have arrived, and its end is missing";
             assert_eq!(fault(&format!("{header}.{payload}")[..100]), expected);
         }
-        // A header that cannot be read is no proof that something is missing, and other tokens may have any length.
+        // An unreadable header does not prove that the token is truncated, and other tokens may have any length.
         assert_eq!(fault("eyJ.a.b"), MALFORMED);
         for good in ["x".repeat(80), "x".repeat(255)] {
             assert!(matches!(Jwt::read(&good), Ok(None)));

@@ -1,4 +1,4 @@
-//! A sentence for users, in parts: the target that it is about, and a limit, have their places in it.
+//! A sentence for users, in parts: the target and a limit have their places in it.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -17,13 +17,13 @@ pub struct Phrase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     None,
-    /// The target, in these words or by the name that was asked for.
+    /// The target: these words, or the name that the client requested.
     Target,
-    /// The target, by a name of its own.
+    /// The target, by its own name.
     Named(Box<str>),
 }
 
-/// A sentence that is not about the target, or does not say so.
+/// Creates a sentence without the target's name.
 impl<T: Into<Cow<'static, str>>> From<T> for Phrase {
     fn from(text: T) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl<T: Into<Cow<'static, str>>> From<T> for Phrase {
 }
 
 impl Phrase {
-    /// A sentence about the target, which stands between the two texts.
+    /// Creates a sentence about the target, which is named between the two texts.
     pub fn of_target(before: impl Into<Cow<'static, str>>, after: impl Into<Cow<'static, str>>) -> Self {
         Self {
             subject: Subject::Target,
@@ -45,7 +45,7 @@ impl Phrase {
         }
     }
 
-    /// A sentence about a target, whose name is its end.
+    /// Creates a sentence that ends with the name of a target.
     pub fn naming(before: impl Into<Cow<'static, str>>, name: &str) -> Self {
         Self {
             subject: Subject::Named(name.into()),
@@ -53,19 +53,19 @@ impl Phrase {
         }
     }
 
-    /// The same, with what the user may do at its end, whatever else is added.
+    /// Adds what the user may do. It stays at the end, whatever else is added.
     #[must_use]
     pub fn advising(self, advice: &'static str) -> Self {
         Self { advice, ..self }
     }
 
-    /// The same of a limit, with its number: a user can tell so whose sessions to close.
+    /// Adds a limit, with its number: it shows the user whose sessions to close.
     #[must_use]
     pub fn limited(self, max: u32) -> Self {
         self.followed_by(&format!(" of {max}"))
     }
 
-    /// The same with more before the advice.
+    /// Adds a text before the advice.
     #[must_use]
     pub(crate) fn followed_by(self, more: &str) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Phrase {
         }
     }
 
-    /// The same after another text.
+    /// Puts a text before the sentence.
     #[must_use]
     pub(crate) fn preceded_by(self, text: &str) -> Self {
         Self {
@@ -90,8 +90,8 @@ impl Phrase {
 
     /// Returns the sentence of a disconnect or a notice: one line of printable ASCII of at most `max` bytes.
     ///
-    /// It has the `host:port` that was asked for, in the place of `the target` or in front: with a `Host` alias a user does
-    /// not see what `%h:%p` has become. At its end is the id of the access line, if there is one.
+    /// The requested `host:port` replaces `the target`, or comes first: with a `Host` alias the user does not see what
+    /// `%h:%p` has become. The id of the access line, if any, comes last.
     pub(crate) fn sentence(&self, name: &str, id: Option<&dyn Display>, max: usize) -> String {
         let id = id.map(|id| format!(" (id {id})")).unwrap_or_default();
         let name = shortened(name, MAX_NAME);
@@ -120,7 +120,7 @@ impl Display for Phrase {
     }
 }
 
-/// The text, with `...` for its end if it has more characters.
+/// Returns the text, with `...` instead of its end if it has more than `max` characters.
 fn shortened(text: &str, max: usize) -> String {
     const CUT: &str = "...";
     if text.chars().count() <= max {
@@ -130,7 +130,7 @@ fn shortened(text: &str, max: usize) -> String {
     kept.chain(CUT.chars()).collect()
 }
 
-/// Characters of a name, of which there may be 253: the phrase after it has to fit, too.
+/// The maximum number of characters of a name, which may have 253: the phrase has to fit, too.
 const MAX_NAME: usize = 90;
 
 #[cfg(test)]

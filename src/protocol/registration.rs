@@ -1,15 +1,15 @@
 //! The registration of an anchor that dials the proxy: an HTTP/1.1 upgrade, after which the roles of HTTP/2 are swapped.
 //!
-//! The anchor asks by `GET /.well-known/switchboard/anchor/NAME:PORT` with `Upgrade: switchboard-anchor` (RFC 9110 section 7.8), and proves
-//! itself as a client does. Behind the 101 the proxy is the client of HTTP/2: each CONNECT of its own is a tunnel, and its POSTs
-//! tell of other replicas and of a drain.
+//! The anchor sends `GET /.well-known/switchboard/anchor/NAME:PORT` with `Upgrade: switchboard-anchor` (RFC 9110
+//! section 7.8), and authenticates as a client does. After the 101 the proxy is the HTTP/2 client: each of its CONNECTs
+//! is a tunnel, and its POSTs announce other replicas and a drain.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-/// The path of a registration, in front of the authority that the anchor serves.
+/// The path of a registration, up to the authority that the anchor serves.
 pub const PATH: &str = "/.well-known/switchboard/anchor/";
 /// The protocol in the field `Upgrade`.
 pub const UPGRADE: &str = "switchboard-anchor";
@@ -17,7 +17,7 @@ pub const UPGRADE: &str = "switchboard-anchor";
 pub const REPLICA_FIELD: &str = "switchboard-replica";
 /// The field of the 101, and of a POST to [`REPLICAS_PATH`], with the [`ReplicaList`].
 pub const REPLICAS_FIELD: &str = "switchboard-replicas";
-/// The path of the POST that tells of another list.
+/// The path of the POST that sends a changed list.
 pub const REPLICAS_PATH: &str = "/replicas";
 /// The path of the POST that tells of a drain: the replica asks for no further stream, and another connection is needed in its place.
 pub const DRAINING_PATH: &str = "/draining";
@@ -25,19 +25,19 @@ pub const DRAINING_PATH: &str = "/draining";
 /// The replicas that an anchor has to be connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaList {
-    /// So many, whose ids are not known.
+    /// A number of replicas whose ids are not known.
     Count(NonZeroU32),
     /// Those with these ids.
     Ids(BTreeSet<Box<str>>),
 }
 
-/// A field that is no list of replicas.
+/// The error for a field that is not a list of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a number of replicas, or at most {MAX_IDS} ids")]
 pub struct BadReplicaList;
 
 impl ReplicaList {
-    /// Becomes the list of these ids, of the first 256 of them. Returns whether it is another than before; without an id it stays.
+    /// Replaces the list by the first 256 valid ids, if there are any. Returns whether the list has changed.
     pub fn replace(&mut self, ids: BTreeSet<Box<str>>) -> bool {
         let ids: BTreeSet<_> = ids.into_iter().filter(|id| is_id(id)).take(MAX_IDS).collect();
         let list = Self::Ids(ids);
@@ -74,7 +74,7 @@ impl fmt::Display for ReplicaList {
     }
 }
 
-/// A number is a count: no pod's name is one.
+/// Parses a number as a count: no pod's name is a number.
 impl FromStr for ReplicaList {
     type Err = BadReplicaList;
 
@@ -92,7 +92,7 @@ impl FromStr for ReplicaList {
     }
 }
 
-/// Returns whether the text can be the id of a replica: a name of a pod or of a host, and no number.
+/// Returns whether the text can be the id of a replica: the name of a pod or a host, and not a number.
 pub fn is_id(text: &str) -> bool {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     (1..=MAX_ID_BYTES).contains(&text.len())
@@ -100,9 +100,9 @@ pub fn is_id(text: &str) -> bool {
         && text.bytes().any(|byte| !byte.is_ascii_digit())
 }
 
-/// The ids of a list at most.
+/// The maximum number of ids in a list.
 const MAX_IDS: usize = 256;
-/// The bytes of an id at most (RFC 1123: 253 of a name).
+/// The maximum number of bytes of an id (RFC 1123: 253 of a name).
 const MAX_ID_BYTES: usize = 253;
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Sessions that outlive their connections: the protocol of `docs/resume.md`, without sockets and without a clock.
 //!
-//! A session is two streams of bytes, one each way, between a client (beside ssh) and an anchor (beside sshd). One
-//! connection after the other carries it. The two sides of the [`handshake`] with which a connection begins come first, and
-//! [`session`] is what both sides do from then on. The caller brings bytes and the time: [`driver`] does for the streams of
-//! Tokio.
+//! A session is two streams of bytes, one each way, between a client (next to ssh) and an anchor (next to sshd). One
+//! connection at a time carries it. A connection begins with the [`handshake`], which differs by side; [`session`] is
+//! the rest, the same for both. The caller supplies bytes and the time: [`driver`] does so for Tokio's streams.
 
 pub mod driver;
 pub mod frame;
@@ -19,7 +18,7 @@ pub use self::liveness::Timing;
 pub(crate) use self::options::{CONFIRMATION_TIMEOUT, HANDSHAKE_TIMEOUT};
 pub use self::options::{MIN_WINDOW, Options, window};
 
-/// The bytes of each stream that may be sent before the first ACK: enough for what both sides of SSH send without
+/// The bytes of each stream that may be sent before the first ACK: enough for all that both sides of SSH send without
 /// waiting for each other.
 pub const INITIAL_WINDOW: u32 = 16 * 1024;
 

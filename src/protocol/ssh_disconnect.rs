@@ -1,8 +1,8 @@
 //! An SSH_MSG_DISCONNECT after an identification: a sentence in a form that every SSH client prints.
 
-/// An identification and the message SSH_MSG_DISCONNECT (RFC 4253 sections 4.2, 6 and 11.1), which is allowed before any
-/// key exchange. OpenSSH prints `Received disconnect from …: <sentence>`. A line before the identification, or HTTP in its
-/// place, OpenSSH prints only with `-v`.
+/// Returns an identification and the message SSH_MSG_DISCONNECT (RFC 4253 sections 4.2, 6 and 11.1), which is allowed
+/// before any key exchange. OpenSSH prints `Received disconnect from …: <sentence>`. It prints a line before the
+/// identification, or HTTP instead of one, only with `-v`.
 pub(crate) fn disconnect(code: Code, sentence: &str) -> Vec<u8> {
     let mut payload = vec![DISCONNECT];
     payload.extend((code as u32).to_be_bytes());
@@ -41,7 +41,7 @@ fn length(bytes: usize) -> [u8; 4] {
 
 const IDENTIFICATION: &[u8] = b"SSH-2.0-switchboard\r\n";
 const DISCONNECT: u8 = 1;
-/// Bytes of a sentence that crosses the network: two lines and a half of a terminal.
+/// The maximum number of bytes of a sentence that crosses the network: two and a half lines of a terminal.
 pub(crate) const MAX_BYTES: usize = 199;
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::session::{AttachmentId, AttachmentState, Session};
 mod receive;
 mod writer;
 
-/// Notes that a step has moved something. An event returns at once.
+/// Evaluates to whether a step has moved something, and returns its event if it has one.
 macro_rules! moved {
     ($step:expr) => {
         match $step {
@@ -32,12 +32,12 @@ macro_rules! moved {
     };
 }
 
-/// Which side of the session it is.
+/// The side of the session that a driver runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Beside ssh. It ends the session once both streams are complete.
+    /// The side next to ssh. It ends the session once both streams are complete.
     Client,
-    /// Beside sshd.
+    /// The side next to sshd.
     Anchor,
 }
 
@@ -53,8 +53,8 @@ pub struct Attachment<S> {
 /// The result of the handshake of a connection.
 #[derive(Debug, Default)]
 pub struct HandshakeOutput<'a> {
-    /// This side's answer, which is sent before the first frame. The offset in it has to be the session's
-    /// [`received`](Session::received) of the same step.
+    /// This side's answer, which is sent before the first frame. Its offset has to be the session's
+    /// [`received`](Session::received), read without yielding before the call.
     pub answer: Vec<u8>,
     /// The offset that the other side expects.
     pub received: u64,
@@ -65,7 +65,7 @@ pub struct HandshakeOutput<'a> {
 /// An event that the caller has to decide on.
 #[derive(Debug)]
 pub enum Event {
-    /// The connection carries the session no more, and is detached. It is to be dropped.
+    /// The connection no longer carries the session, and is detached. The caller has to drop it.
     Detached(DetachCause),
     /// The anchor has answered the hello of a new session: it can be resumed from now on.
     Confirmed(ResumptionSecrets),
@@ -78,22 +78,22 @@ pub enum Event {
     Over(EndReason),
 }
 
-/// Why a connection carries a session no more.
+/// The reason why a connection no longer carries a session.
 #[derive(Debug)]
 pub enum DetachCause {
-    /// The other side has closed it.
+    /// The other side has closed the connection.
     Closed,
-    /// It has failed.
+    /// The connection has failed.
     Failed(io::Error),
-    /// Nothing came for too long.
+    /// Nothing has arrived, or been written, for too long.
     Silent,
-    /// The other side drops it.
+    /// The other side has announced that it drops the connection.
     ByPeer(DetachReason),
     /// The handshake of a new session has failed.
     Refused(HandshakeError),
 }
 
-/// One side of a session with what is under way between its streams.
+/// One side of a session, with the bytes that are under way between its streams.
 #[derive(Debug)]
 pub struct Driver {
     session: Session,
@@ -104,7 +104,7 @@ pub struct Driver {
     has_source_ended: bool,
     sink: Sink,
     timer: Option<Pin<Box<Sleep>>>,
-    /// When the last frames are given up, once the session is over.
+    /// The deadline for writing the last frames; `None` until the session is over.
     final_frames_deadline: Option<Instant>,
 }
 
@@ -116,7 +116,7 @@ enum Sink {
 }
 
 impl Driver {
-    /// A driver without a connection.
+    /// Creates a driver without a connection.
     pub fn new(session: Session, side: Side) -> Self {
         Self {
             session,
@@ -130,17 +130,17 @@ impl Driver {
         }
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The session, to end it or to change its windows.
+    /// Returns the session, to end it or to change its windows.
     pub fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// Lets a connection carry the session, after the handshake. An older one is displaced.
+    /// Attaches a connection after its handshake, and displaces an older one.
     ///
     /// If the other side expects what is not kept, the connection says so, and the session is [over](Event::Over).
     pub fn attach<S>(&mut self, stream: S, output: HandshakeOutput<'_>) -> Attachment<S> {
@@ -152,9 +152,9 @@ impl Driver {
         Attachment { stream, attachment }
     }
 
-    /// Lets a connection carry a new session from the client's [proof](ClientHandshake::is_proved) on: frames go out before the
-    /// anchor has answered, which takes as long as the anchor's connection to its target. The caller bounds that time, up
-    /// to [`Event::Confirmed`].
+    /// Attaches the connection of a new session after the client's [proof](ClientHandshake::is_proved): frames are sent
+    /// before the anchor has answered, which takes until it has connected to its target. The caller limits the time to
+    /// [`Event::Confirmed`].
     pub fn attach_early<S>(&mut self, stream: S, mut opening: Box<ClientHandshake>) -> Attachment<S> {
         let output = HandshakeOutput {
             answer: opening.take_output(),
@@ -165,8 +165,8 @@ impl Driver {
         link
     }
 
-    /// Detaches the connection, and returns what was still to be written to it: frames, the first of them perhaps in part.
-    /// `None`: nothing that follows would be understood.
+    /// Detaches the connection, and returns the unwritten frames, of which the first may be incomplete. `None` if a
+    /// frame's bytes are not kept, so that the other side could not parse the rest.
     pub fn detach(&mut self) -> Option<Vec<u8>> {
         let rest = std::mem::take(&mut self.writer).rest(&self.session);
         if let Some(attachment) = self.session.attachment() {
@@ -176,18 +176,18 @@ impl Driver {
         rest
     }
 
-    /// The capacity in bytes of the buffers: what is not acknowledged, received and not passed on, and to be written.
+    /// Returns the buffers' capacity in bytes: for unacknowledged, undelivered and unwritten bytes.
     pub fn memory(&self) -> usize {
         self.session.memory() + self.writer.memory()
     }
 
-    /// Moves bytes until there is something to decide. Without a connection the session takes what the program sends, up
-    /// to its window, and passes on what it has received.
+    /// Moves bytes until the caller has to decide. Without a connection it still reads from the program, up to the
+    /// window, and writes received bytes to it.
     ///
-    /// It may be dropped at any time and called again: no byte is lost.
+    /// Is cancel-safe: no byte is lost.
     ///
-    /// The program is ssh by stdin and stdout, or sshd by a TCP connection: what is read of it goes into the session, and its
-    /// end is the end of that stream; the session's bytes are written to it, and it is shut down at their end.
+    /// The program is ssh's stdin and stdout, or a TCP connection to sshd. Its bytes and its EOF go into the session;
+    /// the session's bytes are written to it, and it is shut down after the last one.
     pub async fn run<S, P>(&mut self, mut link: Option<&mut Attachment<S>>, program: &mut P) -> Event
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -248,7 +248,7 @@ impl Driver {
         }
     }
 
-    /// From the session to the program.
+    /// Writes the session's bytes to the program.
     fn poll_sink<W>(&mut self, context: &mut Context<'_>, sink: &mut W) -> Poll<Result<(), Event>>
     where
         W: AsyncWrite + Unpin,
@@ -285,8 +285,8 @@ impl Driver {
         Poll::Ready(Ok(()))
     }
 
-    /// From the program into the session: what the program has sent so far, up to what one write carries. Each write to the
-    /// connection is a piece of work for all that is on the way, a proxy among it.
+    /// Reads from the program into the session, up to what one write carries. Larger writes are less work for
+    /// everything on the path, including a proxy.
     fn poll_source<R>(&mut self, context: &mut Context<'_>, source: &mut R) -> Poll<Result<(), Event>>
     where
         R: AsyncRead + Unpin,
@@ -314,7 +314,7 @@ impl Driver {
         }
     }
 
-    /// From the session to the connection.
+    /// Writes the session's frames to the connection.
     fn poll_transmit<S>(&mut self, context: &mut Context<'_>, link: &mut Attachment<S>) -> Poll<Result<(), Event>>
     where
         S: AsyncWrite + Unpin,
@@ -327,7 +327,7 @@ impl Driver {
         }))
     }
 
-    /// The end, once nothing is left to say and to pass on.
+    /// Returns why the session has ended, once all bytes are passed on, and the last frames are written or late.
     fn over(&mut self) -> Option<EndReason> {
         if !self.session.is_over() {
             return None;
@@ -344,7 +344,7 @@ impl Driver {
         end.filter(|_| is_over)
     }
 
-    /// Detaches the connection if the other side has said that it drops it.
+    /// Detaches the connection if the other side has announced that it drops it.
     fn detach_if_peer_leaves(&mut self, attachment: AttachmentId) -> Option<Event> {
         let now = Instant::now().into_std();
         let AttachmentState::Going(going) = self.session.link_state(attachment, now) else {
@@ -354,12 +354,12 @@ impl Driver {
         Some(Event::Detached(DetachCause::ByPeer(going)))
     }
 
-    /// Detaches the connection if nothing comes from it or goes out for too long.
+    /// Detaches the connection if nothing has arrived on it, or been written to it, for too long.
     fn detach_if_dead(&mut self, attachment: AttachmentId) -> Option<Event> {
         let now = Instant::now().into_std();
         let is_stuck = !self.writer.is_written() && self.session.stuck_at().is_some_and(|at| at <= now);
         let unlinked = match self.session.link_state(attachment, now) {
-            // The anchor may still be on its way to the target.
+            // The anchor may still be connecting to the target.
             _ if self.opening.is_some() => return None,
             AttachmentState::Dead => DetachCause::Silent,
             AttachmentState::Alive if is_stuck => DetachCause::Silent,
@@ -387,13 +387,13 @@ impl Driver {
     }
 }
 
-/// The bytes of the program that are read before they are written: half of a window, so that the other side has the other
-/// half to pass on and to acknowledge meanwhile.
+/// The maximum number of bytes read from the program before they are written: half of a window, so that the other side
+/// can acknowledge one half while the other is read.
 const MAX_GATHERED: usize = 512 * 1024;
-/// Longest wait to write the last frames: a side that has ended the session may not read any more.
+/// The timeout for writing the last frames: a side that has ended the session may no longer read.
 const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads from the program into the session, as much as is free. Returns how many bytes: 0 at their end.
+/// Reads from the program into the session, up to the free space. Returns the number of bytes; 0 is the EOF.
 fn poll_take<R>(context: &mut Context<'_>, source: &mut R, session: &mut Session) -> Poll<io::Result<usize>>
 where
     R: AsyncRead + Unpin,
@@ -412,9 +412,9 @@ where
     Poll::Ready(result.map(|()| session.write(read.filled())))
 }
 
-/// Bytes of one read in bulk.
+/// The maximum number of bytes of a read in bulk.
 const MAX_READ: usize = 128 * 1024;
-/// Bytes of one read while nothing is kept: as many as a pipe holds.
+/// The maximum number of bytes of a read while nothing is kept: the capacity of a pipe.
 const MAX_FIRST_READ: usize = 64 * 1024;
 
 #[cfg(test)]

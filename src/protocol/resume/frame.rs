@@ -6,11 +6,11 @@ use super::reason::{DetachReason, EndReason};
 /// A frame without bytes of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// The client's first frame: it has the keys of its session.
+    /// The client's first frame: the proof that it has the keys of the session.
     Proof {
         /// The offset of the next byte that the client expects.
         received: u64,
-        /// Of the claim.
+        /// The proof of the claim.
         mac: Mac,
     },
     /// The anchor's first frame: the connection carries the session from here on.
@@ -19,30 +19,30 @@ pub enum Frame {
         id: SessionId,
         /// The offset of the next byte that the anchor expects.
         received: u64,
-        /// Of the claim.
+        /// The proof of the claim.
         mac: Mac,
     },
     /// The end of a stream. It takes one offset, as TCP's FIN does.
     Fin {
-        /// Its own: the number of bytes of the stream.
+        /// The offset of the end: the number of bytes of the stream.
         offset: u64,
     },
-    /// All in front of the offset has been passed on, and need not be kept.
+    /// Everything before the offset has been passed on, and need not be kept.
     Ack {
         /// The offset of the first byte that has not been passed on.
         offset: u64,
-        /// The bytes from there on that may be sent. The sum of both never becomes less.
+        /// The bytes from there on that may be sent. The sum of both never decreases.
         window: u32,
     },
-    /// A question, to be answered at once.
+    /// A request for a PONG.
     Ping(u64),
-    /// The answer, with the number of the question.
+    /// The answer to a PING, with its number.
     Pong(u64),
     /// The sender drops this connection next. The session goes on.
     Going(DetachReason),
     /// The session is over.
     End(EndReason),
-    /// So many bytes of its own stream the sender keeps at the most until they are acknowledged.
+    /// The maximum number of bytes of its stream that the sender keeps until they are acknowledged.
     Keeps {
         /// The bytes.
         window: u32,
@@ -55,25 +55,25 @@ pub enum ProtocolError {
     /// The length does not fit the type.
     #[error("a frame has a length that its type cannot have")]
     Length,
-    /// A frame at a moment at which it may not come.
+    /// A frame that is not allowed at this point.
     #[error("a frame came at a moment at which it may not come")]
     Order,
-    /// Bytes, or an end, that do not follow on what was received before.
+    /// Bytes, or an end, that do not follow the bytes received before.
     #[error("bytes do not follow on those received before")]
     Offset,
-    /// More bytes than were asked for.
+    /// More bytes than the window allows.
     #[error("more bytes came than the window allows")]
     Window,
-    /// An acknowledgement of what was not sent, or of less than an earlier one.
+    /// An acknowledgement of bytes that were not sent, or of fewer than an earlier one.
     #[error("an acknowledgement is not of what was sent")]
     Acknowledgement,
-    /// The other side claims to have received what was not sent, or has not what it acknowledged.
+    /// The other side claims to have received bytes that were not sent, or lacks bytes that it acknowledged.
     #[error("the other side has not received what it acknowledged, or more than was sent")]
     Claim,
-    /// More frames without bytes of a stream than there is a reason for.
+    /// More frames without bytes of a stream than can be needed.
     #[error("frames come that only cost work")]
     Flood,
-    /// A session was called done while bytes were under way.
+    /// The other side ended a session as completed while bytes were under way.
     #[error("the session was called done although it was not")]
     NotDone,
 }
@@ -85,7 +85,7 @@ pub enum Piece<'a> {
     Data {
         /// The offset of the first one.
         offset: u64,
-        /// At least one.
+        /// The bytes, at least one.
         bytes: &'a [u8],
     },
     /// Another frame.
@@ -110,7 +110,7 @@ impl Frame {
         }
     }
 
-    /// `None`: a type that this version does not know.
+    /// Parses a frame; `None` for a type that this version does not know.
     fn decode(kind: u8, payload: &[u8]) -> Result<Option<Self>, ProtocolError> {
         let mut fields = Fields(payload);
         let frame = match kind {
@@ -149,10 +149,10 @@ impl Frame {
 
 /// A buffer to which frames are appended.
 pub trait Output {
-    /// True if it holds a copy of the bytes of a stream. Otherwise they are kept until they were written.
+    /// True if it copies the bytes of a stream. Otherwise they are kept until they are written.
     const COPIES: bool;
 
-    /// The bytes so far.
+    /// Returns the number of bytes so far.
     fn length(&self) -> usize;
 
     /// Returns whether it takes no more DATA and FIN.
@@ -172,7 +172,7 @@ pub fn encode_data(out: &mut Vec<u8>, offset: u64, bytes: (&[u8], &[u8])) {
     out.extend_from_slice(bytes.1);
 }
 
-/// Appends what a DATA frame has in front of its bytes, so many of them.
+/// Appends the head of a DATA frame with `bytes` bytes.
 pub(super) fn data_head(out: &mut Vec<u8>, offset: u64, bytes: usize) {
     let offset = offset.to_be_bytes();
     head(out, DATA, offset.len() + bytes);
@@ -192,7 +192,7 @@ fn head(out: &mut Vec<u8>, kind: u8, length: usize) {
     out.extend(length);
 }
 
-/// The rest of a payload.
+/// The unread bytes of a payload.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -207,14 +207,14 @@ impl Fields<'_> {
     }
 }
 
-/// Finds frames in bytes that arrive in any pieces. It holds [`MAX_HELD`] bytes at most.
+/// Finds frames in bytes that arrive in any pieces. It holds at most [`MAX_HELD`] bytes.
 #[derive(Debug)]
 pub struct Decoder {
     held: [u8; MAX_HELD],
     length: usize,
     /// The rest of a payload that is not held.
     within: DecodeState,
-    /// The frames without bytes of a stream.
+    /// The number of frames without bytes of a stream since [`take_frames`](Self::take_frames).
     frames: u32,
 }
 
@@ -242,10 +242,10 @@ impl Decoder {
         std::mem::take(&mut self.frames)
     }
 
-    /// The next piece, whose bytes are taken away from `input`; `None` when all of it has been taken.
+    /// Takes the next piece from the front of `input`; `None` when all of it has been taken.
     ///
     /// # Errors
-    /// A length that a frame of its type cannot have. Nothing that follows can be read.
+    /// A frame has an invalid length. Nothing that follows can be parsed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, ProtocolError> {
         while !input.is_empty() {
             match self.within {
@@ -259,7 +259,7 @@ impl Decoder {
                     let left = left - bytes.len();
                     self.within = match left {
                         0 => DecodeState::Head,
-                        // It was found not to overflow at the head of the frame.
+                        // Cannot overflow: checked at the head of the frame.
                         _ => DecodeState::Data {
                             offset: offset + bytes.len() as u64,
                             left,
@@ -280,7 +280,7 @@ impl Decoder {
         Ok(None)
     }
 
-    /// Holds bytes of a frame until it is whole, or until it is known to be one that is not held.
+    /// Holds bytes of a frame until it is complete, or known to be of a type that is not held.
     fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, ProtocolError> {
         if !self.hold(HEAD, input) {
             return Ok(None);
@@ -326,7 +326,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes bytes until so many are held. Whether they are.
+    /// Takes bytes until `wanted` are held. Returns whether they are.
     fn hold(&mut self, wanted: usize, input: &mut &[u8]) -> bool {
         let missing = wanted.saturating_sub(self.length);
         let bytes = take(input, missing);
@@ -355,17 +355,17 @@ const GOING: u8 = 8;
 const END: u8 = 9;
 const KEEPS: u8 = 10;
 
-/// The bytes of a type and a length.
+/// The bytes of a frame's type and length.
 const HEAD: usize = 4;
 /// The head of an ATTACHED; the session's id follows.
 pub(super) const ATTACHED_HEAD: [u8; HEAD] = [ATTACHED, 0, 0, 56];
 /// The bytes of an offset.
 const OFFSET: usize = 8;
-/// The bytes of the longest frame that is held until it is whole: an ATTACHED.
+/// The length of the longest frame that is held until it is complete: an ATTACHED.
 pub const MAX_HELD: usize = HEAD + 16 + OFFSET + 32;
-/// The most bytes of a stream in one frame.
+/// The maximum number of bytes of a stream in one frame.
 pub const MAX_DATA: usize = 64 * 1024;
-/// The bytes in front of those of a stream.
+/// The bytes of a DATA frame before those of the stream.
 pub const DATA_HEAD: usize = HEAD + OFFSET;
-/// The longest payload of a frame of an unknown type.
+/// The maximum length of the payload of an unknown type.
 pub const MAX_UNKNOWN: usize = 1024;

@@ -1,4 +1,4 @@
-//! The lines with which a connection begins to carry a session, and both sides of that handshake.
+//! The lines at the start of a connection that carries a session, and both sides of that handshake.
 
 pub mod anchor_handshake;
 pub mod client_handshake;

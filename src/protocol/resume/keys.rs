@@ -1,4 +1,4 @@
-//! The secrets of a session: X25519 agreement, and the MACs that prove a session to the other side.
+//! The secrets of a session: X25519 key agreement, and the MACs that prove a session to the other side.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use aws_lc_rs::{hmac, rand};
 use data_encoding::HEXLOWER;
 
-/// A fixed number of bytes, written as lower-case hexadecimal digits: one value, one spelling.
+/// Defines a fixed number of bytes, written as lower-case hexadecimal digits: each value has one spelling.
 macro_rules! token {
     ($(#[$doc:meta])* $name:ident, $length:literal) => {
         $(#[$doc])*
@@ -15,7 +15,7 @@ macro_rules! token {
         pub struct $name(pub [u8; $length]);
 
         impl $name {
-            /// Random bytes of the system.
+            /// Returns random bytes of the system.
             ///
             /// # Errors
             /// The system has none.
@@ -25,7 +25,7 @@ macro_rules! token {
                 Ok(Self(bytes))
             }
 
-            /// Reads lower-case hexadecimal digits; `None` for another text.
+            /// Parses lower-case hexadecimal digits; `None` for any other text.
             pub fn parse(text: &str) -> Option<Self> {
                 let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
                 bytes.try_into().ok().map(Self)
@@ -47,15 +47,15 @@ macro_rules! token {
 }
 
 token!(
-    /// A public key of X25519. It is no secret.
+    /// An X25519 public key. It is not secret.
     PublicKey, 32
 );
 token!(
-    /// The random bytes of one side for one connection. They are no secret, and never used twice.
+    /// The random bytes of one side for one connection. They are not secret, and never used twice.
     Nonce, 16
 );
 token!(
-    /// The name of a session. It is no secret: what proves a session is its keys.
+    /// The name of a session. It is not secret: the keys prove a session.
     SessionId, 16
 );
 token!(
@@ -64,7 +64,7 @@ token!(
 );
 
 impl SessionId {
-    /// In place of an id, as long as a session has none.
+    /// The id of a session that does not have one yet.
     pub const NONE: Self = Self([0; 16]);
 }
 
@@ -73,7 +73,7 @@ impl SessionId {
 #[error("the key agreement failed")]
 pub struct CryptoError;
 
-/// The private key of a side: an anchor's for as long as its process runs, a client's for one new session.
+/// The private key of a side: an anchor's lasts as long as its process, a client's is for one new session.
 #[derive(Debug)]
 pub struct AgreementKey {
     private: PrivateKey,
@@ -81,7 +81,7 @@ pub struct AgreementKey {
 }
 
 impl AgreementKey {
-    /// A new one.
+    /// Generates a key.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -98,23 +98,23 @@ impl AgreementKey {
         })
     }
 
-    /// Its public half.
+    /// Returns the public key.
     pub fn public(&self) -> PublicKey {
         self.public
     }
 
-    /// The keys of a new session, on the side of its client.
+    /// Derives the keys of a new session, on the client's side.
     ///
     /// # Errors
-    /// The anchor's key is not one.
+    /// The anchor's key is not valid.
     pub fn agree_as_client(&self, anchor: PublicKey, nonces: Nonces) -> Result<Keys, CryptoError> {
         self.agree(anchor, [self.public, anchor], nonces)
     }
 
-    /// The keys of a new session, on the side of its anchor.
+    /// Derives the keys of a new session, on the anchor's side.
     ///
     /// # Errors
-    /// The client's key is not one.
+    /// The client's key is not valid.
     pub fn agree_as_anchor(&self, client: PublicKey, nonces: Nonces) -> Result<Keys, CryptoError> {
         self.agree(client, [client, self.public], nonces)
     }
@@ -143,18 +143,18 @@ fn expand(extracted: &Prk, label: &[u8], [client, anchor]: [PublicKey; 2]) -> Re
 /// The random bytes of both sides for one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonces {
-    /// Those of its announcement.
+    /// The nonce of the announcement.
     pub anchor: Nonce,
-    /// Those of the client's line.
+    /// The nonce of the client's line.
     pub client: Nonce,
 }
 
-/// The claim of a side about a session when a connection begins to carry it.
+/// The claim of a side about the session that a connection is to carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumeClaim {
-    /// Those of the connection.
+    /// The connection's nonces.
     pub nonces: Nonces,
-    /// The session; [`SessionId::NONE`] in the proof of a client that begins one.
+    /// The session's id; [`SessionId::NONE`] in the proof of a client that begins a session.
     pub id: SessionId,
     /// The offset of the next byte that the side expects.
     pub received: u64,
@@ -174,14 +174,14 @@ impl ResumeClaim {
     }
 }
 
-/// The two keys of a session, one for the proofs of each side: no proof can be sent back to its sender.
+/// The two keys of a session, one for each side's proofs, so that a proof cannot be sent back to its sender.
 #[derive(Clone)]
 pub struct Keys {
     client: [u8; 32],
     anchor: [u8; 32],
 }
 
-/// Without the keys.
+/// Prints no keys.
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Keys")
@@ -189,7 +189,7 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// Those of no session: a claim of a session that does not exist costs the same time as any other.
+    /// Returns random keys, so that a claim of a session that does not exist takes the same time as any other.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -200,22 +200,22 @@ impl Keys {
         })
     }
 
-    /// The client's proof of a claim.
+    /// Returns the client's proof of a claim.
     pub fn prove_client(&self, claim: &ResumeClaim) -> Mac {
         sign(&self.client, &claim.message(CLIENT_PROOF))
     }
 
-    /// The anchor's proof of a claim.
+    /// Returns the anchor's proof of a claim.
     pub fn prove_anchor(&self, claim: &ResumeClaim) -> Mac {
         sign(&self.anchor, &claim.message(ANCHOR_PROOF))
     }
 
-    /// Returns whether that is the client's proof, in constant time.
+    /// Returns whether `proof` is the client's, in constant time.
     pub fn is_client(&self, claim: &ResumeClaim, proof: &Mac) -> bool {
         verify(&self.client, &claim.message(CLIENT_PROOF), proof)
     }
 
-    /// Returns whether that is the anchor's proof, in constant time.
+    /// Returns whether `proof` is the anchor's, in constant time.
     pub fn is_anchor(&self, claim: &ResumeClaim, proof: &Mac) -> bool {
         verify(&self.anchor, &claim.message(ANCHOR_PROOF), proof)
     }

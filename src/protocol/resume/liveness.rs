@@ -1,15 +1,15 @@
-//! Decides whether the path of a connection is alive: something comes back within a time, or it is dead.
+//! Watches the path of a connection: it is dead if an answer does not come in time.
 
 use std::time::{Duration, Instant};
 
-/// How a side watches the path.
+/// The times by which a side watches the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Silence before a PING, if nothing is unacknowledged.
+    /// Silence before a PING if everything is acknowledged.
     pub quiet: Duration,
-    /// Silence before a PING, if something is: the other side may just be unable to pass it on.
+    /// Silence before a PING if something is not: the other side may just be unable to pass it on.
     pub unacknowledged: Duration,
-    /// How long nothing may come while an answer is awaited: an acknowledgement, or a PONG.
+    /// The maximum silence while an answer is awaited: an acknowledgement, or a PONG.
     pub answer: Duration,
 }
 
@@ -26,11 +26,11 @@ impl Default for Timing {
 #[derive(Debug)]
 pub(super) struct Liveness {
     timing: Timing,
-    /// When something came last.
+    /// When bytes last arrived.
     heard: Instant,
-    /// The time since which an answer is awaited, and nothing has come.
+    /// The start of the silence while an answer is awaited; `None` if none is.
     awaiting: Option<Instant>,
-    /// The number of the PING that was not answered.
+    /// The number of the PING that was not answered; `None` if there is none.
     pinged: Option<u64>,
     pings: u64,
 }
@@ -46,14 +46,14 @@ impl Liveness {
         }
     }
 
-    /// Bytes came. `is_outstanding`: something that was sent is not acknowledged yet.
+    /// Notes that bytes arrived. `is_outstanding` is true if something that was sent is not acknowledged yet.
     pub(super) fn heard(&mut self, is_outstanding: bool, now: Instant) {
         self.heard = now;
         let awaits = is_outstanding || self.pinged.is_some();
         self.awaiting = awaits.then_some(now);
     }
 
-    /// Something was sent that has to be answered.
+    /// Notes that something was sent that has to be answered.
     pub(super) fn sent(&mut self, now: Instant) {
         self.awaiting.get_or_insert(now);
     }
@@ -64,7 +64,7 @@ impl Liveness {
         }
     }
 
-    /// The number of the PING that is to be sent now.
+    /// Returns the number of the PING to be sent now, and notes it as sent; `None` if none is due.
     pub(super) fn ping(&mut self, now: Instant) -> Option<u64> {
         if self.ping_at()? > now {
             return None;
@@ -79,12 +79,12 @@ impl Liveness {
         self.dead_at().is_some_and(|at| at <= now)
     }
 
-    /// When to look again.
+    /// Returns when a PING is due, or the connection is dead.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.ping_at().into_iter().chain(self.dead_at()).min()
     }
 
-    /// When a connection that takes nothing is dead: no PING can be sent on it.
+    /// Returns when a connection that accepts no bytes is dead: no PING can be sent on it.
     pub(super) fn stuck_at(&self) -> Instant {
         let unasked = self.heard + self.timing.quiet + self.timing.answer;
         self.dead_at().map_or(unasked, |at| at.min(unasked))

@@ -9,10 +9,10 @@ use crate::base::units::{Size, UnitError};
 /// The settings of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The bytes of each stream that are kept until they are acknowledged, and as many that were received and could not
-    /// be passed on. At least [`MIN_WINDOW`], at most [`MAX_WINDOW`].
+    /// The maximum number of bytes of each stream that are kept until they are acknowledged, and of received bytes that
+    /// cannot be passed on yet. At least [`MIN_WINDOW`], at most [`MAX_WINDOW`].
     pub window: u32,
-    /// Of the path.
+    /// The times by which the path is watched.
     pub timing: Timing,
 }
 
@@ -30,18 +30,18 @@ pub(super) fn bounded(window: u32) -> usize {
     usize::try_from(window).unwrap_or(usize::MAX)
 }
 
-/// The time for a handshake, from the connection on.
+/// The timeout of a handshake, from the connection on.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a session lasts that is not confirmed: the client gives its attempts up, and the anchor keeps a session of which
-/// nothing was acknowledged no longer without a connection.
+/// How long an unconfirmed session lasts: the client stops its attempts, and the anchor drops a session that has no
+/// connection and no acknowledgement.
 pub(crate) const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The smallest window of a stream in bytes.
 pub const MIN_WINDOW: u32 = 4 * 1024;
 
-/// Reads the size of a window, such as `1MiB`.
+/// Parses the size of a window, such as `1MiB`.
 ///
 /// # Errors
-/// It is no size, or not between the smallest and the largest window.
+/// The text is not a size, or not between the smallest and the largest window.
 pub fn window(text: &str) -> Result<u32, String> {
     let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
     let window = u32::try_from(size.get()).ok();

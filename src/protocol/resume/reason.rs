@@ -1,6 +1,6 @@
 //! Why a session is over, and why a connection is dropped: the codes of END and GOING.
 
-/// Why a connection is dropped, while its session goes on.
+/// The reason why a connection is dropped while its session goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetachReason {
     /// Another connection carries the session already.
@@ -9,28 +9,28 @@ pub enum DetachReason {
     Other(u8),
 }
 
-/// Why a session is over.
+/// The reason why a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
     /// Both streams have ended, and all has been passed on.
     Completed,
-    /// The sender's program is gone, as an ssh that was interrupted.
+    /// The sender's program is gone, for example an interrupted ssh.
     ProgramExited,
     /// The sender's end of the streams was reset. Bytes may be missing.
     Reset,
     /// The target could not be reached.
     Unreachable,
-    /// There is no such session, or the client has not proved that it is its own: both look the same.
+    /// There is no such session, or the client has not proved it. The two cases look the same.
     NoSuchSession,
-    /// The anchor's process ends.
+    /// The anchor's process is shutting down.
     Stopping,
     /// No connection has carried the session for too long.
     Expired,
-    /// The anchor needs the memory of the session.
+    /// The anchor needs the session's memory.
     Memory,
-    /// The anchor carries as many sessions as it may.
+    /// The anchor has reached its maximum number of sessions.
     TooManySessions,
-    /// A line or a frame had a fault.
+    /// A line or a frame was invalid.
     Malformed,
     /// The two sides do not agree on what was sent: bytes would be missing.
     OutOfSync,
@@ -49,7 +49,7 @@ pub(super) struct LocalEnd {
 }
 
 impl DetachReason {
-    /// The code of a frame.
+    /// Returns the code of a frame.
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Displaced => DISPLACED,
@@ -68,7 +68,7 @@ impl From<u8> for DetachReason {
 }
 
 impl EndReason {
-    /// Its word in docs/resume.md, for logs and metrics.
+    /// Returns its word in docs/resume.md, for logs and metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::Completed => "done",
@@ -87,12 +87,12 @@ impl EndReason {
         }
     }
 
-    /// All that this version knows, by their codes.
+    /// Iterates over all that this version knows, by their codes.
     pub fn known() -> impl Iterator<Item = Self> {
         ENDS.into_iter()
     }
 
-    /// The code of a frame.
+    /// Returns the code of a frame.
     pub(super) fn code(self) -> u8 {
         if let Self::Unknown(code) = self {
             return code;
@@ -109,7 +109,7 @@ impl From<u8> for EndReason {
 }
 
 const DISPLACED: u8 = 1;
-/// By their codes.
+/// The known reasons, by their codes.
 const ENDS: [EndReason; 12] = [
     EndReason::Completed,
     EndReason::ProgramExited,

@@ -1,11 +1,11 @@
-//! The sessions of an anchor, each for the client that proves it.
+//! The sessions of an anchor. Only the client that proves a session gets it.
 
 use std::collections::HashMap;
 
 use super::keys::{CryptoError, Keys, Mac, ResumeClaim, SessionId};
 use super::reason::EndReason;
 
-/// The sessions of an anchor, by their ids. `S` is what the anchor knows of one.
+/// The sessions of an anchor, by their ids. `S` is the anchor's data of a session.
 #[derive(Debug)]
 pub struct Registry<S> {
     sessions: HashMap<SessionId, (Keys, S)>,
@@ -14,7 +14,7 @@ pub struct Registry<S> {
 }
 
 impl<S> Registry<S> {
-    /// For at most so many sessions.
+    /// Creates a registry for at most `max` sessions.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -29,13 +29,13 @@ impl<S> Registry<S> {
     /// Adds a session under a new random id.
     ///
     /// # Errors
-    /// [`EndReason::TooManySessions`] if there are too many. The session is not kept.
+    /// [`EndReason::TooManySessions`] at the maximum. The session is not kept.
     pub fn open(&mut self, keys: Keys, session: S) -> Result<SessionId, EndReason> {
         if self.is_full() {
             return Err(EndReason::TooManySessions);
         }
         let id = SessionId::random().map_err(|_| EndReason::TooManySessions)?;
-        // 128 random bits: neither happens, and neither session is given up if it does.
+        // 128 random bits: neither happens, and if it did, no session would be lost.
         if id == SessionId::NONE || self.sessions.contains_key(&id) {
             return Err(EndReason::TooManySessions);
         }
@@ -43,14 +43,14 @@ impl<S> Registry<S> {
         Ok(id)
     }
 
-    /// The session that a client claims, if it has proved that it is its own, and its keys.
+    /// Returns the session that a client claims and has proved, and the session's keys.
     ///
     /// # Errors
     /// [`EndReason::NoSuchSession`], whether there is no such session or it is another's: a client that has only the id cannot tell.
     pub fn prove(&mut self, claim: &ResumeClaim, proof: &Mac) -> Result<(&Keys, &mut S), EndReason> {
         let entry = self.sessions.get_mut(&claim.id);
         let keys = entry.as_ref().map_or(&self.decoy, |(keys, _)| keys);
-        // Also without an entry: both take the same time.
+        // Also checked without an entry, so that both cases take the same time.
         let is_proved = keys.is_client(claim, proof);
         match entry {
             Some((keys, session)) if is_proved => Ok((keys, session)),
@@ -58,7 +58,7 @@ impl<S> Registry<S> {
         }
     }
 
-    /// All sessions.
+    /// Iterates over all sessions.
     pub fn iter(&self) -> impl Iterator<Item = (SessionId, &S)> {
         self.sessions.iter().map(|(id, (_, session))| (*id, session))
     }
@@ -68,7 +68,7 @@ impl<S> Registry<S> {
         self.sessions.remove(&id).map(|(_, session)| session)
     }
 
-    /// The number of sessions.
+    /// Returns the number of sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }

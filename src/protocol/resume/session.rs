@@ -1,4 +1,4 @@
-//! One side of a session: both streams, and the connection that carries them now. Client and anchor are alike.
+//! One side of a session: both streams, and the connection that carries them now. It is the same for client and anchor.
 
 mod buffer;
 mod frame_budget;
@@ -19,9 +19,9 @@ use super::reason::{DetachReason, EndReason, LocalEnd};
 
 /// One side of a session.
 ///
-/// Bytes that the program beside it has sent are [written](Self::write) into the session, and what the session has
-/// [received](Self::readable) is passed on to the program. A connection is [attached](Self::attach) once both sides have proved the session; its bytes
-/// are [received](Self::receive), and what it has to carry is [transmitted](Self::transmit).
+/// The program's bytes are [written](Self::write) into the session, and [those received](Self::readable) are passed on
+/// to the program. A connection is [attached](Self::attach) once both sides have proved the session; its bytes are
+/// [received](Self::receive), and the session's frames are [transmitted](Self::transmit) to it.
 #[derive(Debug)]
 pub struct Session {
     outgoing: Outgoing,
@@ -37,7 +37,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session whose streams are empty, without a connection.
+    /// Creates a session with empty streams and no connection.
     pub fn new(options: Options) -> Self {
         let window = bounded(options.window);
         Self {
@@ -52,30 +52,30 @@ impl Session {
         }
     }
 
-    /// The bytes that [`write`](Self::write) takes now. With 0 the source is not to be read.
+    /// Returns how many bytes [`write`](Self::write) takes now. While it is 0, the program need not be read.
     pub fn free(&self) -> usize {
         if self.ending.is_some() { 0 } else { self.outgoing.free() }
     }
 
-    /// Takes bytes of the source, as many as is free, and returns how many.
+    /// Takes as many of the program's bytes as there is room for, and returns how many.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let bytes = bytes.get(..self.free()).unwrap_or(bytes);
         self.outgoing.push(bytes)
     }
 
-    /// Memory for the source to write into, at most that much: it spares a copy. `None`: its bytes are to be
-    /// [written](Self::write), as they are while nothing is kept, so that an idle session has no memory.
+    /// Returns memory for the program's next bytes, at most `max`, which saves a copy. `None` if they have to be
+    /// [written](Self::write), as while nothing is kept, so that an idle session has no memory.
     pub fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         let max = self.free().min(max);
         self.outgoing.spare(max)
     }
 
-    /// The source has put so many bytes into [`spare`](Self::spare).
+    /// Notes that `bytes` bytes were put into [`spare`](Self::spare).
     pub fn fill(&mut self, bytes: usize) {
         self.outgoing.fill(bytes);
     }
 
-    /// The source has ended.
+    /// Ends the stream to the other side.
     pub fn finish(&mut self) {
         if self.ending.is_none() {
             self.outgoing.finish();
@@ -87,37 +87,37 @@ impl Session {
         self.incoming.readable()
     }
 
-    /// So many bytes of [`readable`](Self::readable) were passed on, and will not be asked for again.
+    /// Notes that `bytes` bytes of [`readable`](Self::readable) were passed on.
     pub fn consume(&mut self, bytes: usize, now: Instant) {
         self.incoming.pass(bytes, now);
     }
 
-    /// Returns whether the end of the stream is to be passed on next.
+    /// Returns whether the end of the stream has to be passed on next.
     pub fn is_at_fin(&self) -> bool {
         self.incoming.is_at_fin()
     }
 
-    /// The end of the stream was passed on.
+    /// Notes that the end of the stream was passed on.
     pub fn consume_fin(&mut self, now: Instant) {
         self.incoming.pass_fin(now);
     }
 
-    /// Returns whether both streams have ended, all was passed on here and acknowledged by the other side.
+    /// Returns whether both streams have ended, with all bytes passed on here and acknowledged by the other side.
     pub fn is_complete(&self) -> bool {
         self.incoming.is_complete() && self.outgoing.is_acknowledged()
     }
 
-    /// Returns whether the other side has passed something on: its program knows the session.
+    /// Returns whether the other side has acknowledged anything: its program knows the session.
     pub fn is_confirmed(&self) -> bool {
         self.outgoing.is_confirmed()
     }
 
-    /// The offset of the next byte that is expected, for the claim of a new connection.
+    /// Returns the offset of the next expected byte, for the claim of a new connection.
     pub fn received(&self) -> u64 {
         self.incoming.expected()
     }
 
-    /// Changes the windows, as memory allows. What was asked for before may still come.
+    /// Changes the windows. Bytes that were asked for before may still arrive.
     pub fn set_window(&mut self, window: u32, now: Instant) {
         if self.ended.is_none() && self.ending.is_none() {
             self.outgoing.set_window(bounded(window));
@@ -125,17 +125,17 @@ impl Session {
         }
     }
 
-    /// The bytes of memory of both streams.
+    /// Returns the bytes of memory of both streams.
     pub fn memory(&self) -> usize {
         self.outgoing.memory() + self.incoming.memory()
     }
 
-    /// Lets a new connection carry the session, from the offset that the other side expects. An older one is displaced:
-    /// its bytes are not received any more. What this side claims in the handshake, its [`received`](Self::received), has
-    /// to be read in the same step, or an older connection may bring more in between.
+    /// Attaches a new connection, from the offset that the other side expects, and displaces an older one: its bytes
+    /// are dropped. Read this side's own claim, [`received`](Self::received), without yielding before this call: until
+    /// then the old connection may still deliver bytes.
     ///
-    /// If the other side expects what is not kept, or was never sent, that is a [`violation`](Self::violation): the session
-    /// is lost, and the connection says so.
+    /// If the other side expects bytes that are not kept, or were never sent, that is a [`violation`](Self::violation):
+    /// the session is lost, and the other side is sent the reason.
     pub fn attach(&mut self, received: u64, now: Instant) -> AttachmentId {
         self.attachments += 1;
         self.link = Some(AttachmentLiveness {
@@ -157,12 +157,12 @@ impl Session {
         AttachmentId(self.attachments)
     }
 
-    /// The connection that carries the session.
+    /// Returns the connection that carries the session.
     pub fn attachment(&self) -> Option<AttachmentId> {
         self.link.as_ref().map(|_| AttachmentId(self.attachments))
     }
 
-    /// The connection is gone, unless another one has displaced it.
+    /// Detaches the connection, unless another one has displaced it.
     pub fn detach(&mut self, attachment: AttachmentId) {
         if self.attachment() == Some(attachment) {
             self.link = None;
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    /// Begins the session again: its anchor never answered, so it does not have it.
+    /// Starts the session again with an anchor that does not have it, as it never answered.
     ///
     /// # Errors
     /// The other side has acknowledged or sent bytes.
@@ -181,16 +181,16 @@ impl Session {
         self.outgoing.restart()
     }
 
-    /// Takes bytes of a connection. Those of one that was displaced are dropped, and so is all after an end.
+    /// Receives bytes of a connection. Bytes of a displaced connection, and after an END, are dropped.
     ///
-    /// A fault in them ends the session; see [`violation`](Self::violation).
+    /// A protocol error ends the session; see [`violation`](Self::violation).
     pub fn receive(&mut self, attachment: AttachmentId, bytes: &[u8], now: Instant) {
         self.receive_and_pass((attachment, bytes), now, &mut |_| 0);
     }
 
-    /// Does the same, and gives the bytes of the stream to `pass` first, which returns how many of them it has passed on to
-    /// the program: it spares two copies. The others are [readable](Self::readable). It is asked only after all that was, and
-    /// once for the bytes of many frames.
+    /// Does the same, but offers the stream's bytes to `pass` first, which saves two copies and returns how many of
+    /// them it took. The others are [readable](Self::readable). `pass` is not called while earlier bytes are readable,
+    /// and is called once for the bytes of many frames.
     pub fn receive_and_pass(
         &mut self,
         (attachment, mut bytes): (AttachmentId, &[u8]),
@@ -230,11 +230,11 @@ impl Session {
         }
     }
 
-    /// Appends frames for a connection, those of a stream only up to `max` bytes in all. When it appends nothing,
-    /// nothing is left to send until something happens.
+    /// Appends frames for a connection, those of a stream only up to `max` bytes in all. If it appends nothing, there
+    /// is nothing to send until the next event or [`deadline`](Self::deadline).
     ///
-    /// An output that does not [copy](Output::COPIES) reads the bytes of the stream where they are
-    /// [kept](Self::kept), and says what the connection [was given](Self::mark_sent).
+    /// An output that does not [copy](Output::COPIES) reads the bytes of the stream where they are [kept](Self::kept),
+    /// and reports what was [written](Self::mark_sent).
     pub fn transmit<O: Output>(&mut self, attachment: AttachmentId, out: &mut O, max: usize, now: Instant) {
         let Some(link) = self.link.as_mut().filter(|_| attachment.0 == self.attachments) else {
             return;
@@ -268,18 +268,18 @@ impl Session {
         }
     }
 
-    /// The bytes of frames that are being written, so many from an offset on. `None`: they are not kept, and the connection
-    /// is of no use any more.
+    /// Returns `count` bytes of unwritten frames from an offset on. `None` if they are not kept: the connection is of
+    /// no use any more.
     pub fn kept(&self, offset: u64, count: usize) -> Option<(&[u8], &[u8])> {
         self.outgoing.kept(offset, count)
     }
 
-    /// The connection was given the stream up to an offset. The other side may acknowledge it from now on.
+    /// Notes that the connection was given the stream up to an offset. The other side may acknowledge it from now on.
     pub fn mark_sent(&mut self, offset: u64) {
         self.outgoing.mark_sent(offset);
     }
 
-    /// Ends the session after what was written so far. Nothing more is received.
+    /// Ends the session after the bytes written so far. Received bytes are dropped.
     pub fn end(&mut self, end: EndReason) {
         if self.ending.is_none() {
             self.ending = Some(LocalEnd { end, is_orderly: true });
@@ -287,7 +287,7 @@ impl Session {
         }
     }
 
-    /// Ends the session at once. What was written and not sent is dropped.
+    /// Ends the session at once. Unsent bytes are dropped.
     pub fn abort(&mut self, end: EndReason) {
         if !self.is_aborted() {
             self.ending = Some(LocalEnd { end, is_orderly: false });
@@ -296,17 +296,17 @@ impl Session {
         }
     }
 
-    /// The end that the other side has sent. What was received before it is still to be passed on.
+    /// Returns the end that the other side has sent. Bytes received before it still have to be passed on.
     pub fn ended(&self) -> Option<EndReason> {
         self.ended
     }
 
-    /// The end that this side has decided on, or has answered the other's with.
+    /// Returns the end that this side has decided on, or with which it has answered the other's.
     pub fn ending(&self) -> Option<EndReason> {
         self.ending.map(|ending| ending.end)
     }
 
-    /// The fault of the other side that has ended the session.
+    /// Returns the other side's protocol error that has ended the session.
     pub fn violation(&self) -> Option<ProtocolError> {
         self.violation
     }
@@ -317,7 +317,7 @@ impl Session {
         is_heard && self.link.as_ref().is_none_or(|link| link.has_sent_last)
     }
 
-    /// The state of a connection.
+    /// Returns the state of a connection.
     pub fn link_state(&self, attachment: AttachmentId, now: Instant) -> AttachmentState {
         match &self.link {
             Some(link) if attachment.0 == self.attachments => match link.left {
@@ -335,12 +335,12 @@ impl Session {
         self.incoming.due().into_iter().chain(link.liveness.deadline()).min()
     }
 
-    /// When the connection is dead if it takes nothing more: what is due cannot be [transmitted](Self::transmit).
+    /// Returns when a connection is dead that accepts no bytes, so that nothing can be [transmitted](Self::transmit).
     pub fn stuck_at(&self) -> Option<Instant> {
         self.link.as_ref().map(|link| link.liveness.stuck_at())
     }
 
-    /// The connection, if it is the one that carries the session and the other side has not said its last on it.
+    /// Returns the connection if it carries the session, and the other side may still send on it.
     fn carrying(&mut self, attachment: AttachmentId) -> Option<&mut AttachmentLiveness> {
         let may_receive = attachment.0 == self.attachments && self.ended.is_none() && self.violation.is_none();
         self.link.as_mut().filter(|link| may_receive && link.left.is_none())
@@ -368,9 +368,9 @@ impl Session {
         }
     }
 
-    /// The answer says the same, unless this side has decided on an end before.
+    /// Answers with the same end, unless this side has decided on one before.
     fn end_received(&mut self, end: EndReason) -> Result<(), ProtocolError> {
-        // Its last acknowledgement came first. Anything else would hide that bytes are missing.
+        // All acknowledgements arrive before this END. Without the check, missing bytes would go unnoticed.
         if end == EndReason::Completed && !self.is_complete() && self.ending.is_none() {
             return Err(ProtocolError::NotDone);
         }
@@ -391,30 +391,30 @@ impl Session {
     }
 }
 
-/// The number of a connection of a session, in the order in which they began to carry it.
+/// The number of a connection of a session, in the order of attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttachmentId(u64);
 
-/// The state of the connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachmentState {
-    /// There is none, or not the one that was asked about.
+    /// Another connection, or none, carries the session.
     Detached,
     /// It carries the session.
     Alive,
-    /// Nothing has come for too long. It is to be dropped.
+    /// Nothing has arrived for too long. The caller has to drop the connection.
     Dead,
-    /// The other side drops it. So should this one.
+    /// The other side drops the connection. The caller has to do so, too.
     Going(DetachReason),
 }
 
-/// The state that ends with a connection.
+/// The state of the session that ends with its connection.
 #[derive(Debug)]
 struct AttachmentLiveness {
     decoder: Decoder,
     liveness: Liveness,
     budget: FrameBudget,
-    /// The number of the last PING that was not answered yet.
+    /// The number of the other side's last PING, until it is answered.
     pong: Option<u64>,
     left: Option<DetachReason>,
     has_sent_last: bool,

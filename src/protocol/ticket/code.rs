@@ -1,4 +1,4 @@
-//! The 26 letters of a ticket, and the hash by which it is kept.
+//! The 26 characters of a ticket, and the hash under which it is kept.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use crate::base::secret::Secret;
 /// The SHA-256 of a ticket.
 ///
 /// It has neither salt nor a slow function, which protect texts that people choose: a ticket has 130 random bits, which
-/// cannot be guessed at any speed, and no two are equal. A slow hash would help a flood of wrong ones.
+/// cannot be guessed at any speed, and no two are equal. A slow hash would make a flood of invalid ones more costly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The key of a text that has the shape of a ticket: 26 digits and letters of Crockford's base32, in any case, with `I`
-    /// and `L` for 1 and `O` for 0, and with hyphens anywhere. It says nothing of whether there is such a ticket.
+    /// Hashes a text that has the form of a ticket: 26 characters of Crockford's base32, in any case, with `I` and `L`
+    /// for 1 and `O` for 0, and hyphens anywhere. `None` for any other text. Does not look the ticket up.
     pub fn from_ticket(ticket: &Secret) -> Option<Self> {
         if ticket.expose().len() > LETTERS * 2 {
             return None;
@@ -47,7 +47,7 @@ impl Key {
     }
 }
 
-/// Prints 64 hexadecimal digits: the key of the ticket in the Secret.
+/// Prints 64 hexadecimal digits, as in the Secret.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&HEXLOWER.encode(&self.0))
@@ -63,18 +63,18 @@ impl fmt::Debug for Key {
 /// A new ticket.
 #[derive(Debug)]
 pub struct NewTicket {
-    /// Its letters, which are shown once and kept nowhere.
+    /// The ticket's characters, which are shown once and stored nowhere.
     pub ticket: Secret,
-    /// The hash by which it is kept.
+    /// The hash under which it is kept.
     pub key: Key,
 }
 
 impl NewTicket {
-    /// Makes a ticket of 130 random bits; `None` without random numbers of the system.
+    /// Generates a ticket of 130 random bits; `None` if the system has no random numbers.
     pub fn new() -> Option<Self> {
         let mut letters = Zeroizing::new([0; LETTERS]);
         rand::fill(&mut *letters).ok()?;
-        // 32 letters divide 256 values evenly: each is as likely as every other one.
+        // 32 divides 256 evenly, so all letters are equally likely.
         for letter in letters.iter_mut() {
             *letter = *ALPHABET.get(usize::from(*letter % 32))?;
         }
@@ -85,7 +85,7 @@ impl NewTicket {
     }
 }
 
-/// The letter that is meant.
+/// Returns the letter that a byte means.
 fn canonical(byte: u8) -> Option<u8> {
     match byte.to_ascii_lowercase() {
         b'o' => Some(b'0'),
@@ -94,7 +94,7 @@ fn canonical(byte: u8) -> Option<u8> {
     }
 }
 
-/// Of 5 bits each: 130 bits.
+/// The number of letters, of 5 bits each: 130 bits.
 const LETTERS: usize = 26;
 /// Crockford's base32, which has no letters that look like digits, and no `u`.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";

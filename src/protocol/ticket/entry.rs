@@ -18,9 +18,9 @@ pub struct Ticket {
     pub user: Box<str>,
     /// The groups, without those of the cluster.
     pub groups: Vec<Box<str>>,
-    /// When it expires; seconds count.
+    /// The time at which it expires, in whole seconds.
     pub expires: SystemTime,
-    /// The only target, if it is for one.
+    /// The only target that it allows; `None` allows any.
     pub target: Option<TicketTarget>,
 }
 
@@ -34,13 +34,13 @@ impl TicketTarget {
         self.0.eq_ignore_ascii_case(name)
     }
 
-    /// Returns whether it is that Service.
+    /// Returns whether it is the Service of that name and namespace.
     pub fn is_service(&self, name: &str, namespace: &str) -> bool {
         self.0.split_once('.') == Some((name, namespace))
     }
 }
 
-/// The only way in.
+/// Parses a target. There is no other way to create one from text.
 impl FromStr for TicketTarget {
     type Err = &'static str;
 
@@ -80,10 +80,10 @@ struct Fields {
 }
 
 impl Ticket {
-    /// The value of the Secret's key, before Base64.
+    /// Returns the value of the Secret's key, before Base64.
     ///
     /// # Errors
-    /// The fault of the ticket: one that would not be accepted.
+    /// The reason why the ticket would not be accepted.
     pub fn encode(&self) -> Result<Vec<u8>, &'static str> {
         let fields = Fields {
             user: self.user.clone(),
@@ -98,7 +98,7 @@ impl Ticket {
     /// Parses the value of the Secret's key.
     ///
     /// # Errors
-    /// The reason why it is no ticket.
+    /// The reason why it is not a ticket.
     pub fn parse(value: &[u8]) -> Result<Self, &'static str> {
         if value.len() > MAX_BYTES {
             return Err("it is longer than 4 KiB");
@@ -120,10 +120,10 @@ impl Ticket {
     }
 }
 
-/// The data of the Secret, from its JSON.
+/// Returns the data of the Secret, from its JSON.
 ///
 /// # Errors
-/// The reason why it is no Secret of tickets. Then the tickets in effect stay so.
+/// The reason why it is not a Secret of tickets. The current tickets then stay in effect.
 pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str> {
     #[derive(Deserialize)]
     struct Object {
@@ -140,13 +140,13 @@ pub fn data_of(secret: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, &'static str>
         return Err("its type is not switchboard.dev/tickets");
     }
     let data = object.data.unwrap_or_default().into_iter();
-    // An entry that is no Base64 cannot come from an API server; as an empty one it is no ticket.
+    // An API server never sends invalid Base64; such an entry becomes empty, which is not a ticket.
     Ok(data
         .map(|(key, value)| (key, STANDARD.decode(&*value).unwrap_or_default()))
         .collect())
 }
 
-/// Returns whether a name can be shown, and is none of the cluster's own: a minter of tickets has no say in those.
+/// Returns whether a name is printable, and not one of the cluster's own, which a minter of tickets may not grant.
 fn may_be_named(name: &str) -> bool {
     is_name(name, MAX_NAME) && !is_reserved(name)
 }
@@ -154,11 +154,11 @@ fn may_be_named(name: &str) -> bool {
 /// The type of the Secret.
 pub const SECRET_TYPE: &str = "switchboard.dev/tickets";
 const NOT_AN_ENTRY: &str = "it is no ticket's JSON: user, groups, expires, target";
-/// Of an entry, in bytes.
+/// The maximum size of an entry in bytes.
 const MAX_BYTES: usize = 4 << 10;
-/// In bytes.
+/// The maximum length of a name in bytes.
 const MAX_NAME: usize = 512;
 const MAX_GROUPS: usize = 64;
-/// A host name of 253 characters and a port.
+/// The maximum length of a target: a host name of 253 characters and a port.
 const MAX_TARGET: usize = 260;
 const NOT_A_TARGET: &str = "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target";

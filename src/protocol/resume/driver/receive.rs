@@ -1,4 +1,4 @@
-//! Takes what a connection brings.
+//! Receives the bytes of a connection.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use crate::protocol::resume::handshake::client_handshake::{self, HandshakeError}
 use crate::protocol::resume::session::AttachmentId;
 
 impl Driver {
-    /// From the connection into the session, and what the program takes at once to the program.
+    /// Reads from the connection into the session, and passes to the program as many of the bytes as it takes at once.
     pub(super) fn poll_receive<S, W>(
         &mut self,
         context: &mut Context<'_>,
@@ -24,7 +24,7 @@ impl Driver {
         S: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        // Nothing follows an end: it need not be read.
+        // Nothing follows an END, so nothing is read.
         if self.session.ended().is_some() || self.session.violation().is_some() {
             return Poll::Pending;
         }
@@ -44,11 +44,11 @@ impl Driver {
         Poll::Ready(Err(Event::Detached(unlinked)))
     }
 
-    /// Takes bytes of the connection, and gives those of the stream to the program as they come. What it does not take, and
-    /// what comes after that, is held.
+    /// Receives bytes of the connection, and writes those of the stream to the program directly. The session holds the
+    /// bytes that the program does not take.
     ///
-    /// A program that takes one piece at a time is given all that was read in one: each write of a `File` is the work of
-    /// another thread.
+    /// This needs a program with vectored writes. Any other gets the bytes later, in large pieces: each write to a
+    /// `File` is run by another thread.
     fn pass_through<W>(
         &mut self,
         context: &mut Context<'_>,
@@ -82,7 +82,7 @@ impl Driver {
         failure.map_or(Ok(()), |error| Err(Event::SinkFailed(error)))
     }
 
-    /// Takes bytes of the connection, at first those of the handshake.
+    /// Receives bytes of the connection, first those of the handshake.
     fn received(&mut self, attachment: AttachmentId, bytes: &[u8]) -> Result<(), Event> {
         let now = Instant::now().into_std();
         let Some(opening) = &mut self.opening else {
@@ -96,7 +96,7 @@ impl Driver {
                 self.session.receive(attachment, &attached.rest, now);
                 Err(Event::Confirmed(attached.secrets))
             }
-            // Behind the proof there is no plain target any more.
+            // After the proof the other side cannot be a plain target.
             Ok(client_handshake::HandshakeStep::Plain(_)) => Err(self.refused(HandshakeError::Fault)),
             Err(failure) => Err(self.refused(failure)),
         }
@@ -108,6 +108,6 @@ impl Driver {
     }
 }
 
-/// Bytes of one read of the connection: more than a frame with its head, or else each frame takes two reads, and two writes
-/// to the program.
+/// The maximum number of bytes of a read of the connection. It holds a frame with its head; else each frame would take
+/// two reads, and two writes to the program.
 const MAX_RECEIVED: usize = 128 * 1024;

@@ -18,29 +18,29 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A writer that has these frames to write.
+    /// Creates a writer with frames to write.
     pub(super) fn new(frames: Vec<u8>) -> Self {
         let mut writer = Self::default();
         *writer.outbox.copies() = frames;
         writer
     }
 
-    /// Returns whether nothing is left, and nothing waits in the stream.
+    /// Returns whether all frames are written and flushed.
     pub(super) fn is_written(&self) -> bool {
         self.outbox.is_empty() && !self.is_unflushed
     }
 
-    /// The bytes that are left to be written; see [`SendQueue::rest`].
+    /// Returns the bytes that are left to be written; see [`SendQueue::rest`].
     pub(super) fn rest(self, session: &Session) -> Option<Vec<u8>> {
         self.outbox.rest(|offset, count| session.kept(offset, count))
     }
 
-    /// The bytes of memory.
+    /// Returns the bytes of memory.
     pub(super) fn memory(&self) -> usize {
         self.outbox.memory()
     }
 
-    /// Writes what is left, or else what the session has to send, and flushes after the last byte. It is pending, too, when
+    /// Writes the rest of the frames, or else the session's next ones, and flushes after the last byte. Also pending if
     /// there is nothing to do.
     pub(super) fn poll<S>(
         &mut self,
@@ -90,6 +90,6 @@ impl Writer {
     }
 }
 
-/// Bytes of frames that are written at once, streams' up to there: what is read of the program before, with heads, and answers
-/// in front of them.
+/// The size in bytes from which no more of the stream is added to the unwritten frames:
+/// [`MAX_GATHERED`](super::MAX_GATHERED) with the frames' heads, and answers before them.
 const MAX_UNWRITTEN: usize = 512 * 1024 + 256;

@@ -6,25 +6,25 @@ use crate::protocol::resume::frame::{Decoder, Frame, Piece};
 use crate::protocol::resume::keys::{AgreementKey, CryptoError, Keys, Mac, Nonce, Nonces, ResumeClaim, SessionId};
 use crate::protocol::resume::reason::EndReason;
 
-/// The next step after the first bytes of a client.
+/// The result of the client's bytes so far.
 #[derive(Debug)]
 pub enum AnchorHandshakeStep {
-    /// More are needed.
+    /// More bytes are needed.
     NeedMore,
-    /// A plain SSH client. These bytes are for the target.
+    /// A plain SSH client. These bytes are the target's.
     Plain(Vec<u8>),
     /// A client begins a session, and has proved that it has the keys.
     New(NewSession),
-    /// A client claims a session: the registry knows whether it is its own.
+    /// A client claims a session. The registry checks the proof.
     Resume(ResumeRequest),
 }
 
 /// A new session.
 #[derive(Debug)]
 pub struct NewSession {
-    /// Its keys.
+    /// The session's keys.
     pub keys: Keys,
-    /// Those of the connection.
+    /// The connection's nonces.
     pub nonces: Nonces,
     /// The bytes after the handshake: frames of the session.
     pub rest: Vec<u8>,
@@ -33,9 +33,9 @@ pub struct NewSession {
 /// The claim of a session.
 #[derive(Debug)]
 pub struct ResumeRequest {
-    /// The client's claim.
+    /// The session and the offset that the client claims.
     pub claim: ResumeClaim,
-    /// The proof of the claim.
+    /// The client's proof of the claim.
     pub proof: Mac,
     /// The bytes after the handshake: frames of the session.
     pub rest: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct ResumeRequest {
 
 /// The handshake of one connection. It ends when it has returned anything but [`AnchorHandshakeStep::NeedMore`].
 ///
-/// It holds one line at most, or one frame.
+/// It holds at most one line, or one frame.
 #[derive(Debug)]
 pub struct AnchorHandshake {
     announcement: Announcement,
@@ -51,7 +51,7 @@ pub struct AnchorHandshake {
     output: Vec<u8>,
     /// True if the target's bytes were sent, and end within a line.
     is_within_line: bool,
-    /// The bytes of frames so far: there may be some of unknown types.
+    /// The bytes of frames so far: some may be of unknown types.
     read: usize,
 }
 
@@ -62,7 +62,7 @@ enum Phase {
 }
 
 impl AnchorHandshake {
-    /// Its announcement is sent at once.
+    /// Begins a handshake. The announcement is the first output.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -80,12 +80,12 @@ impl AnchorHandshake {
         })
     }
 
-    /// Takes the bytes to be sent. It is so also after an error, and says why.
+    /// Takes the bytes to be sent. After an error they end with the reason.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
-    /// The target's first bytes were sent, since the client is silent: it may be one that waits for them.
+    /// Notes that the target's first bytes were sent, as the client is silent: it may be one that waits for them.
     pub fn sent_raw(&mut self, bytes: &[u8]) {
         self.is_within_line = bytes.last().map_or(self.is_within_line, |&last| last != b'\n');
     }
@@ -93,7 +93,7 @@ impl AnchorHandshake {
     /// Takes the next bytes of the client.
     ///
     /// # Errors
-    /// The connection is to be closed after what is to be sent.
+    /// The reason why the connection ends. The output has to be sent before it is closed.
     pub fn receive(&mut self, bytes: &[u8], key: &AgreementKey) -> Result<AnchorHandshakeStep, EndReason> {
         let step = match &mut self.phase {
             Phase::Line(held) => {
@@ -180,7 +180,7 @@ impl AnchorHandshake {
     }
 }
 
-/// The answer to a client that has proved a session: the connection carries it from here on. `claim` is the anchor's.
+/// Returns the answer to a client that has proved a session. `claim` is the anchor's. Frames of the session follow.
 pub fn attached(keys: &Keys, claim: &ResumeClaim) -> Frame {
     Frame::Attached {
         id: claim.id,

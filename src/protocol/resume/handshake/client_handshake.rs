@@ -11,29 +11,29 @@ use crate::protocol::resume::reason::EndReason;
 /// The secrets by which a client proves a session on its next connections.
 #[derive(Clone, Debug)]
 pub struct ResumptionSecrets {
-    /// Its name.
+    /// The session's id.
     pub id: SessionId,
     /// The keys of the proofs.
     pub keys: Keys,
-    /// The key of its anchor: another one does not have the session.
+    /// The key of the session's anchor: no other anchor has the session.
     pub anchor: PublicKey,
 }
 
-/// The next step after the first bytes of the other side.
+/// The result of the other side's bytes so far.
 #[derive(Debug)]
 pub enum HandshakeStep {
-    /// More are needed.
+    /// More bytes are needed.
     NeedMore,
-    /// There is no anchor. These bytes are the target's, and nothing was sent to it.
+    /// There is no anchor. These bytes are the target's, and it was sent nothing.
     Plain(Vec<u8>),
-    /// The anchor has proved the session: it is carried from here on.
+    /// The anchor has proved the session. The connection carries it from here on.
     Attached(HandshakeResult),
 }
 
-/// The end of the handshake.
+/// The result of a handshake.
 #[derive(Debug)]
 pub struct HandshakeResult {
-    /// For the next connection.
+    /// The secrets for the next connection.
     pub secrets: ResumptionSecrets,
     /// The offset of the next byte that the anchor expects.
     pub received: u64,
@@ -41,7 +41,7 @@ pub struct HandshakeResult {
     pub rest: Vec<u8>,
 }
 
-/// Why a connection does not carry the session.
+/// The reason why a connection does not carry the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The session cannot be resumed there: the anchor is another one, or was restarted.
@@ -50,13 +50,13 @@ pub enum HandshakeError {
     /// The session cannot be resumed there: an SSH server has answered.
     #[error("there is no anchor any more")]
     NoAnchor,
-    /// The anchor says so.
+    /// The anchor has ended the session.
     #[error("the anchor has ended the session ({0:?})")]
     Ended(EndReason),
     /// The other side has not proved that it has the session. Another connection may reach one that does.
     #[error("the other side is not the anchor of the session")]
     Unproved,
-    /// The bytes are not of this protocol. Another connection may be better.
+    /// The bytes do not follow this protocol. Another connection may be better.
     #[error("the other side has broken off the protocol")]
     Fault,
     /// The crypto library has failed.
@@ -77,7 +77,7 @@ pub struct ClientHandshake {
     lines: Lines,
     phase: Phase,
     output: Vec<u8>,
-    /// The bytes of frames so far: there may be some of unknown types.
+    /// The bytes of frames so far: some may be of unknown types.
     read: usize,
 }
 
@@ -107,14 +107,14 @@ struct DerivedKeys {
 }
 
 impl ClientHandshake {
-    /// Returns the handshake of a new session. Before an anchor has announced itself no key is made, and nothing is sent:
-    /// the target may be an SSH server.
+    /// Begins the handshake of a new session. Until an anchor has announced itself no key is generated and nothing is
+    /// sent, as the target may be an SSH server.
     pub fn begin() -> Self {
         Self::new(Purpose::New)
     }
 
-    /// For a session that exists, of which the client expects the byte at `received` next. Its hello is sent at once. An
-    /// older connection has to be detached before: what it would still bring is not in the claim.
+    /// Begins the handshake for an existing session, whose next byte the client expects at `received`. The hello is
+    /// sent at once. Detach an older connection first: the claim does not cover bytes that it would still bring.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -145,13 +145,13 @@ impl ClientHandshake {
         std::mem::take(&mut self.output)
     }
 
-    /// Returns whether the client has said all that it says in the handshake. Frames of a new session may follow at once: the
-    /// anchor expects its first byte.
+    /// Returns whether the client's output has all of its handshake. Frames of a new session may follow at once: the
+    /// anchor expects the first byte of the stream.
     pub fn is_proved(&self) -> bool {
         !matches!(self.phase, Phase::Announcement)
     }
 
-    /// The bytes of a target that has not announced an anchor in time, or has ended before.
+    /// Returns the bytes of a target that has not announced an anchor in time, or has closed before.
     pub fn into_plain_bytes(mut self) -> Vec<u8> {
         self.lines.take_all()
     }
@@ -159,7 +159,7 @@ impl ClientHandshake {
     /// Takes the next bytes of the other side.
     ///
     /// # Errors
-    /// The connection does not carry the session.
+    /// The reason why the connection does not carry the session.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<HandshakeStep, HandshakeError> {
         let mut bytes = bytes;
         if !matches!(self.phase, Phase::Frames(..)) {
@@ -175,7 +175,7 @@ impl ClientHandshake {
         self.read_frames(&mut bytes)
     }
 
-    /// Reads lines as long as there are, up to the anchor's identification.
+    /// Reads lines while there are any, up to the anchor's identification.
     fn read_lines(&mut self) -> Result<Option<HandshakeStep>, HandshakeError> {
         loop {
             let line = self.lines.next_line();
@@ -205,7 +205,7 @@ impl ClientHandshake {
         }
     }
 
-    /// Ends a handshake without an anchor; a resume fails with this reason.
+    /// Returns the step if there is no anchor: plain bytes for a new session, `failure` for a resumed one.
     fn no_anchor(&mut self, failure: HandshakeError) -> Result<HandshakeStep, HandshakeError> {
         match self.purpose {
             Purpose::New => Ok(HandshakeStep::Plain(self.lines.take_all())),

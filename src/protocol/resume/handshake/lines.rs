@@ -1,6 +1,6 @@
 //! The three lines of a connection: the anchor's announcement, and the identification of each side.
 //!
-//! Both identifications are ones of SSH (RFC 4253 section 4.2), so that whatever lets only SSH pass lets them pass.
+//! Both identifications are valid in SSH (RFC 4253 section 4.2), so that they pass filters that let only SSH pass.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -11,19 +11,19 @@ use crate::protocol::resume::keys::{Nonce, PublicKey, SessionId};
 /// The anchor's first line. SSH clients skip it: it does not begin with `SSH-`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// The anchor's key: another one is another anchor, or the same after a restart.
+    /// The anchor's key. Another key means another anchor, or a restarted one.
     pub key: PublicKey,
-    /// Those of this connection.
+    /// The nonce of this connection.
     pub nonce: Nonce,
 }
 
 impl Announcement {
-    /// The line, with its end.
+    /// Returns the line, with its end.
     pub fn line(&self) -> String {
         format!("{ANNOUNCEMENT}{} {}\r\n", self.key, self.nonce)
     }
 
-    /// Reads a line without its end. `None`: it is another one, which is skipped.
+    /// Parses a line without its end. `None` for any other line, which is skipped.
     pub fn read(line: &[u8]) -> Option<Self> {
         let mut fields = fields(line, ANNOUNCEMENT)?;
         Some(Self {
@@ -36,24 +36,24 @@ impl Announcement {
 /// The client's first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
-    /// A session is to begin.
+    /// Begins a session.
     New {
         /// The client's key for this session.
         key: PublicKey,
-        /// Those of this connection.
+        /// The nonce of this connection.
         nonce: Nonce,
     },
-    /// The connection is to carry a session that exists.
+    /// Resumes a session.
     Resume {
-        /// The session.
+        /// The session's id.
         id: SessionId,
-        /// Those of this connection.
+        /// The nonce of this connection.
         nonce: Nonce,
     },
 }
 
 impl Hello {
-    /// The line, with its end.
+    /// Returns the line, with its end.
     pub fn line(&self) -> String {
         match self {
             Self::New { key, nonce } => format!("{HELLO}{VERSION} new {key} {nonce}\r\n"),
@@ -83,25 +83,25 @@ impl Hello {
 /// The kind of a client's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstBytes {
-    /// They may become a hello: more are needed.
+    /// The bytes may become a hello: more are needed.
     NeedMore,
-    /// They are no hello, whatever follows: a plain SSH client, whose bytes are for the target.
+    /// The bytes are not a hello: a plain SSH client's, for the target.
     Plain,
     /// A hello, and the number of its bytes with the line end.
     Hello(Hello, usize),
-    /// A hello of another version, or with a fault. It is not for the target.
+    /// An invalid hello, or one of another version. It is not for the target.
     Malformed,
 }
 
-/// The length of the announcement at the beginning of what an anchor sends, with its line end. `None`: there is another
-/// line, or none that is complete.
+/// Returns the length of the announcement at the beginning of an anchor's bytes, with its line end. `None` if the first
+/// line is another one, or incomplete.
 pub fn announcement(bytes: &[u8]) -> Option<usize> {
     let start = bytes.get(..MAX_LINE).unwrap_or(bytes);
     let length = start.iter().position(|&byte| byte == b'\n')? + 1;
     Announcement::read(without_end(start.get(..length)?)).map(|_| length)
 }
 
-/// Looks for a hello at the beginning of what a client sends.
+/// Classifies the first bytes of a client.
 pub fn classify(bytes: &[u8]) -> FirstBytes {
     let Some(line) = bytes.strip_prefix(HELLO.as_bytes()) else {
         let may_become_one = HELLO.as_bytes().starts_with(bytes);
@@ -127,8 +127,8 @@ pub fn classify(bytes: &[u8]) -> FirstBytes {
     }
 }
 
-/// Looks for the session that an anchor's first bytes attach, with its lines in front of the frames or without. `Break(None)`: they
-/// attach none.
+/// Finds the session that an anchor's first bytes attach, with or without its lines before the frames. `Break(None)` if
+/// they attach none.
 pub fn attached(bytes: &[u8]) -> ControlFlow<Option<SessionId>> {
     let begins_like = |bytes: &[u8], other: &[u8]| bytes.iter().zip(other).all(|(one, other)| one == other);
     let (mut rest, mut are_frames) = (bytes, true);
@@ -165,12 +165,12 @@ pub fn is_identification(line: &[u8]) -> bool {
     rest.is_some_and(|comment| comment.is_empty() || comment.starts_with(b" "))
 }
 
-/// Returns whether a line is an identification of SSH, of whichever software.
+/// Returns whether a line is the identification of any SSH software.
 pub fn is_ssh(line: &[u8]) -> bool {
     line.starts_with(b"SSH-")
 }
 
-/// The lines of a side in front of its frames. What they take of memory is bounded.
+/// The lines of a side before its frames, in limited memory.
 #[derive(Debug, Default)]
 pub(in crate::protocol::resume) struct Lines {
     held: Vec<u8>,
@@ -178,12 +178,12 @@ pub(in crate::protocol::resume) struct Lines {
 }
 
 impl Lines {
-    /// Takes bytes that have arrived.
+    /// Appends bytes that have arrived.
     pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
     }
 
-    /// The next line, without its end, as long as all lines together are not too many bytes.
+    /// Returns the next line without its end, as long as all lines together do not exceed the limit.
     pub(in crate::protocol::resume) fn next_line(&mut self) -> Option<&[u8]> {
         let rest = self.held.get(self.read..)?;
         let end = rest.iter().position(|&byte| byte == b'\n')?;
@@ -194,19 +194,19 @@ impl Lines {
         Some(without_end(line))
     }
 
-    /// Returns whether there are more bytes than a side may send in lines. To be asked when there is no next line: what stands
-    /// after the last line are frames.
+    /// Returns whether a side has sent more bytes than its lines may have. Call it only if there is no next line:
+    /// frames follow the last line.
     pub(in crate::protocol::resume) fn exceeds_limit(&self) -> bool {
         self.held.len() > MAX_LINE_BYTES
     }
 
-    /// All bytes, also those of lines that were read.
+    /// Takes all bytes, including the lines that were read.
     pub(in crate::protocol::resume) fn take_all(&mut self) -> Vec<u8> {
         self.read = 0;
         std::mem::take(&mut self.held)
     }
 
-    /// The bytes after the lines that were read.
+    /// Takes the bytes after the lines that were read.
     pub(in crate::protocol::resume) fn take_rest(&mut self) -> Vec<u8> {
         let rest = self.held.split_off(self.read);
         self.take_all();
@@ -214,7 +214,7 @@ impl Lines {
     }
 }
 
-/// The fields after a prefix. Those of later versions of the line come last, and are skipped.
+/// Returns the fields after a prefix. Later versions of the line append fields, which are skipped.
 fn fields<'a>(line: &'a [u8], prefix: &str) -> Option<impl Iterator<Item = &'a str>> {
     let rest = line.strip_prefix(prefix.as_bytes())?;
     let is_text = line.len() + 2 <= MAX_LINE && rest.iter().all(|byte| matches!(byte, b' '..=b'~'));
@@ -229,7 +229,7 @@ fn without_end(line: &[u8]) -> &[u8] {
 const ANNOUNCEMENT: &str = "switchboard-resume-1 ";
 const HELLO: &str = "SSH-2.0-switchboard_resume_";
 const VERSION: &str = "1";
-/// The longest line in bytes, its end included: that of an SSH identification (RFC 4253 section 4.2).
+/// The maximum length of a line in bytes with its end, as of an SSH identification (RFC 4253 section 4.2).
 pub const MAX_LINE: usize = 255;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Bytes in the order in which they came, in memory that is given back.
+//! A queue of bytes that frees its memory.
 
 use std::mem;
 
-/// A queue of bytes. Its memory is bounded by what it may hold, and is given back when it is empty.
+/// A queue of bytes. Its memory is limited by the maximum length, and freed when the queue is empty.
 ///
-/// The queue is a ring: the bytes begin at `start`, and go on at the beginning of the memory after its end. `VecDeque` is
-/// one, too, but has no [`spare`](Self::spare) memory that a read could fill.
+/// The queue is a ring: the bytes begin at `start`, and wrap from the end of the memory to its beginning. `VecDeque` is
+/// a ring, too, but has no [`spare`](Self::spare) memory for a read to fill.
 #[derive(Debug, Default)]
 pub(in crate::protocol::resume) struct Buffer {
-    /// As long as the part that was used at least once: memory is not cleared before it is needed.
+    /// As long as the memory that was used at least once: memory is not zeroed before it is needed.
     memory: Vec<u8>,
     start: usize,
     length: usize,
@@ -23,13 +23,13 @@ impl Buffer {
         self.length == 0
     }
 
-    /// Appends bytes. `max` is how many it is to hold at the most; memory is not taken ahead for more.
+    /// Appends bytes. `max` is the maximum length of the queue; no memory is reserved beyond it.
     pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8], max: usize) {
         let needed = self.length + bytes.len();
         let held = self.memory.capacity();
         if needed > held {
-            // Doubled, as a vector's is, or else each push would move all: but hardly more than will be used. More than
-            // `max` comes only after a window that has become less.
+            // Doubled as in a vector, so that not every push moves all bytes, but hardly more than will be used. `max`
+            // is exceeded only if the window has shrunk.
             let ahead = held.saturating_mul(2).min(max.max(held + held / 4));
             self.grow(needed.max(ahead));
         }
@@ -40,8 +40,8 @@ impl Buffer {
         self.length = needed;
     }
 
-    /// Memory after the last byte, for at most `max` bytes and at least half of them. `None` if there is not so much in
-    /// one piece, and for an empty queue, which is to take no memory before there are bytes.
+    /// Returns memory after the last byte, for `max` bytes or at least half of them. `None` if there is not as much in
+    /// one piece, and for an empty queue, which takes no memory before there are bytes.
     pub(in crate::protocol::resume) fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         let (end, room) = self.end();
         if self.length == 0 || room < max.div_ceil(2) {
@@ -54,14 +54,14 @@ impl Buffer {
         self.memory.get_mut(end..to)
     }
 
-    /// So many bytes were put into [`spare`](Self::spare).
+    /// Appends the first `count` bytes of [`spare`](Self::spare).
     pub(in crate::protocol::resume) fn fill(&mut self, count: usize) {
         let (end, room) = self.end();
         // Memory that was never used is no part of the queue.
         self.length += count.min(room).min(self.memory.len().saturating_sub(end));
     }
 
-    /// Removes the first bytes.
+    /// Removes the first `count` bytes.
     pub(in crate::protocol::resume) fn release(&mut self, count: usize) {
         let count = count.min(self.length);
         self.length -= count;
@@ -72,28 +72,28 @@ impl Buffer {
         self.tidy();
     }
 
-    /// Removes all but the first bytes, so many of them.
+    /// Removes all but the first `length` bytes.
     pub(in crate::protocol::resume) fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
         self.tidy();
     }
 
-    /// Removes all.
+    /// Removes all bytes.
     pub(in crate::protocol::resume) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Gives back the memory that holds no byte.
+    /// Frees the memory that holds no byte.
     pub(in crate::protocol::resume) fn shrink(&mut self) {
         self.move_to(self.length);
     }
 
-    /// The first bytes, as many as lie together.
+    /// Returns the first bytes, up to where the ring wraps.
     pub(in crate::protocol::resume) fn front(&self) -> &[u8] {
         self.pieces().0
     }
 
-    /// So many bytes from `start` on, in two pieces. `None` if there are not so many.
+    /// Returns `count` bytes from `start` on, in two pieces. `None` if there are fewer.
     pub(in crate::protocol::resume) fn range(&self, start: usize, count: usize) -> Option<(&[u8], &[u8])> {
         let (first, second) = self.pieces();
         let end = start.checked_add(count)?;
@@ -103,7 +103,7 @@ impl Buffer {
         Some((first, second))
     }
 
-    /// The bytes of memory.
+    /// Returns the bytes of memory.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.memory.capacity()
     }
@@ -114,7 +114,7 @@ impl Buffer {
         (piece(self.start, first), piece(0, self.length - first))
     }
 
-    /// Where the next byte goes, and the bytes of memory from there on that hold none.
+    /// Returns where the next byte goes, and how many bytes are free there in one piece.
     fn end(&self) -> (usize, usize) {
         let capacity = self.memory.capacity();
         let end = self.start + self.length;
@@ -125,7 +125,7 @@ impl Buffer {
         }
     }
 
-    /// Overwrites memory from `at` on, which was used up to there.
+    /// Writes bytes at `at`, which is at most the end of the used memory.
     fn put(&mut self, at: usize, bytes: &[u8]) {
         let used = bytes.len().min(self.memory.len().saturating_sub(at));
         let (over, behind) = bytes.split_at(used);
@@ -135,7 +135,7 @@ impl Buffer {
         self.memory.extend_from_slice(behind);
     }
 
-    /// Takes memory for so many bytes, in place if the allocator can: fresh pages cost a fault each.
+    /// Reserves memory for `capacity` bytes, in place if the allocator can: each fresh page costs a page fault.
     fn grow(&mut self, capacity: usize) {
         let is_wrapped = self.start + self.length > self.memory.len();
         if is_wrapped {
@@ -145,7 +145,7 @@ impl Buffer {
         }
     }
 
-    /// Takes other memory, for so many bytes.
+    /// Moves the bytes to other memory, of `capacity` bytes.
     fn move_to(&mut self, capacity: usize) {
         let mut memory = Vec::with_capacity(capacity);
         let (first, second) = self.pieces();
@@ -166,7 +166,7 @@ impl Buffer {
     }
 }
 
-/// The memory in bytes that an empty queue keeps: keystrokes need no new memory, and thousands of idle sessions little.
+/// The bytes of memory that an empty queue keeps: enough for keystrokes, and little for thousands of idle sessions.
 const KEPT_WHEN_EMPTY: usize = 1024;
 
 #[cfg(test)]
@@ -262,7 +262,7 @@ mod tests {
                             *byte = next.next().unwrap();
                             queue.push_back(*byte);
                         }
-                        // A read may leave bytes behind those that it has filled.
+                        // A read may write beyond the bytes that it reports.
                         spare[count..].fill(255);
                         buffer.fill(count);
                     }

@@ -1,13 +1,13 @@
-//! Bounds the frames of a peer that cost work and move no byte of a stream, as `proxy/http/http2/frame_budget.rs` does over HTTP/2.
+//! Limits a peer's frames that cost work without moving bytes, as `proxy/http/http2/frame_budget.rs` does over HTTP/2.
 
 use std::time::{Duration, Instant};
 
-/// The budget of one connection. Each such frame takes a credit. Credit comes with time, and with the bytes that this side sends,
-/// which are acknowledged.
+/// The budget of one connection. Each such frame costs a credit. Credits are earned with time, and with the bytes that
+/// this side sends, as they are acknowledged.
 #[derive(Debug)]
 pub(super) struct FrameBudget {
     credit: u64,
-    /// The time, and the bytes sent, up to which credit has been added.
+    /// The time, and the number of sent bytes, up to which credits have been added.
     counted_to: (Instant, u64),
 }
 
@@ -19,7 +19,7 @@ impl FrameBudget {
         }
     }
 
-    /// Charges so many frames to a connection whose side has sent so many bytes of its stream. False once the budget is exhausted.
+    /// Charges `frames` to a connection whose side has sent `sent` bytes. Returns `false` once the budget is exhausted.
     pub(super) fn charge(&mut self, frames: u32, sent: u64, now: Instant) -> bool {
         let (time, bytes) = self.counted_to;
         let by_time = now.saturating_duration_since(time).as_millis() / PER_CREDIT.as_millis();
@@ -34,9 +34,9 @@ impl FrameBudget {
 }
 
 const INITIAL_CREDIT: u64 = 1000;
-/// As many acknowledgements may wait in the network while this side is stopped. They take 20 ms of a processor.
+/// This many acknowledgements may queue in the network while this side is stopped. They take 20 ms of CPU time.
 const MAX_CREDIT: u64 = 100_000;
-/// The time for one credit.
+/// The time that earns a credit.
 const PER_CREDIT: Duration = Duration::from_millis(5);
-/// A keystroke has 36 bytes in SSH, and its echo brings an acknowledgement.
+/// The bytes that earn a credit. A keystroke is 36 bytes in SSH, and its echo brings an acknowledgement.
 const BYTES_PER_CREDIT: u64 = 16;

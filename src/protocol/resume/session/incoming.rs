@@ -1,4 +1,4 @@
-//! The stream that a side receives: it is passed on in order, each byte once, and acknowledged after that.
+//! The stream that a side receives: each byte is passed on once, in order, and then acknowledged.
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -7,32 +7,32 @@ use super::buffer::Buffer;
 use crate::protocol::resume::frame::ProtocolError;
 use crate::protocol::resume::{INITIAL_WINDOW, MIN_WINDOW};
 
-/// Passes bytes of the stream on, at once, and returns how many of them.
+/// Passes bytes of the stream on at once, and returns how many it took.
 pub(in crate::protocol::resume) type Pass<'a> = &'a mut dyn FnMut(&[IoSlice<'_>]) -> usize;
 
-/// The bytes of one stream that were received and not passed on yet.
+/// The bytes of a stream that were received and not yet passed on.
 ///
-/// `told <= passed <= expected`, and `held` holds the bytes from `passed` to `expected`, without the end of the stream.
+/// `told <= passed <= expected`, and `held` has the bytes from `passed` to `expected`, without the end of the stream.
 #[derive(Debug)]
 pub(in crate::protocol::resume) struct Incoming {
     held: Buffer,
-    /// The bytes after `passed` that are asked for.
+    /// The bytes from `passed` on that this side asks for.
     window: usize,
-    /// The bytes that the other side keeps at the most, if it has said so on this connection.
+    /// The maximum number of bytes that the other side keeps; `None` if it has not sent that on this connection.
     kept: Option<usize>,
-    /// All in front of it has been passed on.
+    /// The offset up to which all bytes have been passed on.
     passed: u64,
-    /// The offset of what comes next.
+    /// The offset of the next byte to arrive.
     expected: u64,
     /// True if the end was received.
     is_finished: bool,
-    /// No byte at this offset was asked for.
+    /// The offset up to which this side has asked for bytes, exclusive.
     limit: u64,
     /// The offset of the last acknowledgement on this connection; `None` if there was none.
     told: Option<u64>,
-    /// The time since which an acknowledgement could have said more.
+    /// The time since which there is something to acknowledge; `None` if there is not.
     untold_since: Option<Instant>,
-    /// True if what comes is dropped: there is nothing any more that takes it.
+    /// True if arriving bytes are dropped, as nothing takes them any more.
     is_closed: bool,
 }
 
@@ -52,12 +52,12 @@ impl Incoming {
         }
     }
 
-    /// The offset of what comes next.
+    /// Returns the offset of the next byte to arrive.
     pub(in crate::protocol::resume) fn expected(&self) -> u64 {
         self.expected
     }
 
-    /// Expects bytes, which are [taken](Self::take) next. Returns whether they are to be: otherwise they are dropped.
+    /// Expects bytes, which are [taken](Self::take) next. Returns `false` if the stream is closed: they are dropped.
     fn expect(&mut self, offset: u64, bytes: usize) -> Result<bool, ProtocolError> {
         if self.is_finished || offset != self.expected {
             return Err(ProtocolError::Offset);
@@ -70,8 +70,8 @@ impl Incoming {
         Ok(!self.is_closed)
     }
 
-    /// Takes bytes, all that were [expected](Self::expect) and not taken yet. `pass` is given them first if none are held: it
-    /// returns how many of them it has passed on.
+    /// Takes all bytes that were [expected](Self::expect) and not yet taken. If none are held, `pass` gets them first,
+    /// and returns how many of them it took.
     fn take(&mut self, pieces: &[IoSlice<'_>], now: Instant, pass: Pass<'_>) {
         let all = pieces.iter().map(|piece| piece.len()).sum();
         let mut passed = if self.held.is_empty() { pass(pieces).min(all) } else { 0 };
@@ -87,7 +87,7 @@ impl Incoming {
     }
 
     /// # Errors
-    /// The end does not follow on the bytes before, or came before.
+    /// The end does not follow the last byte, or the stream had ended before.
     pub(in crate::protocol::resume) fn finish(&mut self, offset: u64) -> Result<(), ProtocolError> {
         if self.is_finished || offset != self.expected {
             return Err(ProtocolError::Offset);
@@ -97,17 +97,17 @@ impl Incoming {
         Ok(())
     }
 
-    /// Returns the bytes to be passed on next; empty if there are none now.
+    /// Returns the first bytes to be passed on; empty if there are none now.
     pub(in crate::protocol::resume) fn readable(&self) -> &[u8] {
         self.held.front()
     }
 
-    /// Returns whether all bytes were passed on, and their end is next.
+    /// Returns whether all bytes were passed on, and only the end is left to be.
     pub(in crate::protocol::resume) fn is_at_fin(&self) -> bool {
         self.is_finished && !self.is_closed && self.passed + 1 == self.expected
     }
 
-    /// So many bytes of [`readable`](Self::readable) were passed on.
+    /// Notes that `bytes` bytes of [`readable`](Self::readable) were passed on.
     pub(in crate::protocol::resume) fn pass(&mut self, bytes: usize, now: Instant) {
         let bytes = bytes.min(self.held.len());
         self.held.release(bytes);
@@ -115,7 +115,7 @@ impl Incoming {
         self.note(now);
     }
 
-    /// The end was passed on.
+    /// Notes that the end was passed on.
     pub(in crate::protocol::resume) fn pass_fin(&mut self, now: Instant) {
         if self.is_at_fin() {
             self.passed = self.expected;
@@ -123,12 +123,12 @@ impl Incoming {
         }
     }
 
-    /// Returns whether all was passed on, the end included.
+    /// Returns whether everything was passed on, including the end.
     pub(in crate::protocol::resume) fn is_complete(&self) -> bool {
         self.is_finished && self.passed == self.expected
     }
 
-    /// Drops what is held and what comes. Nothing more is acknowledged, as nothing more is passed on.
+    /// Drops the held bytes and all that arrive later. They are not acknowledged, as they are not passed on.
     pub(in crate::protocol::resume) fn close(&mut self) {
         self.is_closed = true;
         self.held.clear();
@@ -142,18 +142,18 @@ impl Incoming {
         }
     }
 
-    /// The other side keeps so many bytes at the most.
+    /// Notes the maximum number of bytes that the other side keeps.
     pub(in crate::protocol::resume) fn set_kept(&mut self, kept: usize) {
         self.kept = Some(kept);
     }
 
-    /// A new connection knows nothing of what was passed on.
+    /// Starts on a new connection, which has sent no acknowledgement.
     pub(in crate::protocol::resume) fn resume(&mut self, now: Instant) {
         (self.told, self.kept) = (None, None);
         self.note(now);
     }
 
-    /// The other side does not have the session, and has asked for nothing.
+    /// Starts again for another side that does not have the session: an error if it has sent anything.
     pub(in crate::protocol::resume) fn restart(&mut self) -> Result<(), ProtocolError> {
         if self.expected > 0 {
             Err(ProtocolError::Claim)
@@ -162,7 +162,7 @@ impl Incoming {
         }
     }
 
-    /// When an acknowledgement is due.
+    /// Returns when an acknowledgement is due; `None` if there is nothing to acknowledge.
     pub(in crate::protocol::resume) fn due(&self) -> Option<Instant> {
         let since = self.untold_since?;
         let step = self.step();
@@ -183,7 +183,7 @@ impl Incoming {
         Some(since + delay)
     }
 
-    /// The acknowledgement that is due: the offset, and the window after it. Both are said with this.
+    /// Returns the acknowledgement that is due, as offset and window, and notes it as sent.
     pub(in crate::protocol::resume) fn acknowledge(&mut self) -> (u64, u32) {
         // A window is never taken back: bytes may be under way.
         self.limit = self.limit.max(self.wanted());
@@ -193,18 +193,18 @@ impl Incoming {
         (self.passed, u32::try_from(window).unwrap_or(u32::MAX))
     }
 
-    /// Returns whether there is something to say that was not said.
+    /// Returns whether there is something to acknowledge.
     pub(in crate::protocol::resume) fn has_news(&self) -> bool {
         self.untold_since.is_some()
     }
 
-    /// The bytes of memory.
+    /// Returns the bytes of memory.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.held.memory()
     }
 
-    /// The bytes after which an acknowledgement is urgent. The other side does not wait for it: it has as many again to send.
-    /// A sender without KEEPS may keep less than is asked for.
+    /// Returns after how many bytes an acknowledgement is urgent: at most half of what the other side may send, so that
+    /// it does not have to wait. A sender without KEEPS may keep less than the window.
     fn step(&self) -> u64 {
         let step = match self.kept {
             Some(kept) => self.window.min(kept) / 2,
@@ -222,11 +222,11 @@ impl Incoming {
     }
 }
 
-/// The bytes of one read of a connection that are taken together: each call of `pass` may be a system call.
+/// The bytes of one read of a connection, taken together: each call of `pass` may be a system call.
 pub(in crate::protocol::resume) struct Taking<'a> {
     now: Instant,
     pass: Pass<'a>,
-    /// Expected, and not taken yet: the first `count` of them.
+    /// Bytes that were expected and not yet taken: the first `count` pieces.
     pieces: [IoSlice<'a>; MAX_PIECES],
     count: usize,
 }
@@ -241,10 +241,10 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// Accepts bytes of a stream. They are to be [taken](Self::take) before anything else is done with the stream.
+    /// Accepts bytes of a stream. They have to be [taken](Self::take) before any other operation on the stream.
     ///
     /// # Errors
-    /// The bytes do not follow on those before, come after the end, or were not asked for.
+    /// The bytes do not follow the last one, come after the end, or exceed the window.
     pub(in crate::protocol::resume) fn accept(
         &mut self,
         incoming: &mut Incoming,
@@ -254,7 +254,7 @@ impl<'a> Taking<'a> {
         if !incoming.expect(offset, bytes.len())? {
             return Ok(());
         }
-        // There is always one: they are taken when they are as many.
+        // There is always room: a full array is taken at once.
         if let Some(piece) = self.pieces.get_mut(self.count) {
             *piece = IoSlice::new(bytes);
             self.count += 1;
@@ -265,7 +265,7 @@ impl<'a> Taking<'a> {
         Ok(())
     }
 
-    /// Takes all that was accepted.
+    /// Takes all accepted bytes.
     pub(in crate::protocol::resume) fn take(&mut self, incoming: &mut Incoming) {
         let pieces = self.pieces.get(..self.count).unwrap_or_default();
         if !pieces.is_empty() {
@@ -275,14 +275,13 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// How long an acknowledgement waits for more to say, or for bytes that go the same way. A link that is so slow that a
-/// quarter of a window takes seconds still carries a sign of life in each of them.
+/// How long an acknowledgement waits for more to acknowledge, or for bytes to send with it. On a link so slow that a
+/// quarter of a window takes seconds, this still sends a sign of life each second.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(100);
-/// The same for a smallest window of bytes or more: the other side may keep much less than is asked for here, as its memory
-/// is short, and waits.
+/// The delay from [`MIN_WINDOW`] bytes on: the other side may be short of memory, keep much less than the window, and
+/// wait.
 const MAX_ACK_DELAY_LARGE: Duration = Duration::from_millis(10);
-/// The same for half of what makes one urgent: on a long path the other side has sent all it may, and the rest of it does not
-/// wait for long.
+/// The delay from half of an urgent step on: on a long path the other side may have sent all it may, and then waits.
 const MAX_ACK_DELAY_HALF_STEP: Duration = Duration::from_millis(2);
-/// The most pieces of one [`Pass`]: one of bulk brings three, as a read has two frames and ends within one.
+/// The maximum number of pieces of a [`Pass`]. A read in bulk has three: two whole frames, and a part of one.
 const MAX_PIECES: usize = 8;

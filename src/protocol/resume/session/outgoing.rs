@@ -1,37 +1,37 @@
-//! The stream that a side sends: what was not acknowledged is kept, and sent again on the next connection.
+//! The stream that a side sends: unacknowledged bytes are kept, and sent again on the next connection.
 
 use super::buffer::Buffer;
 use crate::protocol::resume::frame::{DATA_HEAD, Frame, MAX_DATA, Output, ProtocolError};
 use crate::protocol::resume::{INITIAL_WINDOW, MIN_WINDOW};
 
-/// The bytes of one stream from the first that was not acknowledged.
+/// The bytes of a stream from the first unacknowledged one.
 ///
-/// `acknowledged <= carried <= cursor <= sent <= end`, and `kept` holds the bytes from `acknowledged` to `length`, or of a
-/// stream that was abandoned those from `carried` to `cursor`.
+/// `acknowledged <= carried <= cursor <= sent <= end`. `kept` has the bytes from `acknowledged` to `length`; of an
+/// abandoned stream, those from `carried` to `cursor`.
 #[derive(Debug)]
 pub(in crate::protocol::resume) struct Outgoing {
     kept: Buffer,
     /// The offset of the first byte that is kept.
     kept_from: u64,
-    /// The bytes that may be kept.
+    /// The maximum number of bytes that are kept.
     window: usize,
-    /// The `window` that this connection has sent.
+    /// The `window` that was sent on this connection; `None` if none was.
     told_window: Option<usize>,
-    /// The bytes of the stream so far.
+    /// The number of bytes of the stream so far.
     length: u64,
     /// True if the stream ends at `length`. The end takes one offset.
     is_finished: bool,
-    /// The other side has passed all in front of it on.
+    /// The offset up to which the other side has passed on everything.
     acknowledged: u64,
     /// This connection was given all in front of it. What is between it and `cursor` is in frames that are being written.
     carried: u64,
-    /// The offset that this connection sends next.
+    /// The offset that is put into the next frame of this connection.
     cursor: u64,
-    /// The highest offset that any connection has sent, and one.
+    /// One more than the highest offset that any connection has sent.
     sent: u64,
-    /// The other side takes no byte at this offset.
+    /// The offset up to which the other side takes bytes, exclusive.
     limit: u64,
-    /// True if nothing more is sent, whatever there is.
+    /// True if nothing more is sent.
     is_abandoned: bool,
 }
 
@@ -62,7 +62,7 @@ impl Outgoing {
         }
     }
 
-    /// The bytes that it takes now.
+    /// Returns how many bytes it takes now.
     pub(in crate::protocol::resume) fn free(&self) -> usize {
         if self.is_finished || self.is_abandoned {
             0
@@ -71,7 +71,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes bytes, as many as is free.
+    /// Takes as many of the bytes as there is room for, and returns how many.
     pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8]) -> usize {
         let bytes = bytes.get(..self.free()).unwrap_or(bytes);
         self.kept.push(bytes, self.window);
@@ -79,7 +79,7 @@ impl Outgoing {
         bytes.len()
     }
 
-    /// Memory for the next bytes, as many as is free but at most that many. `None`: they are to be [pushed](Self::push).
+    /// Returns memory for the next bytes, at most `max` of them. `None` if they have to be [pushed](Self::push).
     pub(in crate::protocol::resume) fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         match self.free().min(max) {
             0 => None,
@@ -87,7 +87,7 @@ impl Outgoing {
         }
     }
 
-    /// So many bytes were put into [`spare`](Self::spare).
+    /// Notes that `bytes` bytes were put into [`spare`](Self::spare).
     pub(in crate::protocol::resume) fn fill(&mut self, bytes: usize) {
         let before = self.kept.len();
         self.kept.fill(bytes.min(self.free()));
@@ -120,7 +120,7 @@ impl Outgoing {
             };
             self.advance(sent);
         }
-        // It is of no use to the other side as long as hardly anything waits for its acknowledgement.
+        // The other side has no use for the window while hardly anything waits for its acknowledgement.
         let is_told = self.told_window == Some(self.window);
         if !is_told && !self.is_abandoned && self.cursor.saturating_sub(self.acknowledged) >= MIN_WINDOW.into() {
             self.told_window = Some(self.window);
@@ -133,7 +133,7 @@ impl Outgoing {
         self.cursor > before
     }
 
-    /// The next of what may be sent, at most that many bytes of it.
+    /// Returns what to send next, at most `max` bytes of it.
     pub(in crate::protocol::resume) fn next(&self, max: usize) -> Option<Next<'_>> {
         if self.is_abandoned {
             return None;
@@ -148,20 +148,20 @@ impl Outgoing {
         (count > 0).then_some(Next::Data(self.cursor, bytes))
     }
 
-    /// So many bytes from an offset on, in two pieces. `None` if they are not kept.
+    /// Returns `count` bytes from an offset on, in two pieces. `None` if they are not kept.
     pub(in crate::protocol::resume) fn kept(&self, offset: u64, count: usize) -> Option<(&[u8], &[u8])> {
         let start = usize::try_from(offset.checked_sub(self.kept_from)?).ok()?;
         self.kept.range(start, count)
     }
 
-    /// The bytes of [`next`](Self::next) go into frames, so many offsets of it. It is kept until it is
-    /// [carried](Self::mark_sent), whatever comes.
+    /// Notes that `offsets` offsets of [`next`](Self::next) are in frames. They are kept at least until
+    /// [`mark_sent`](Self::mark_sent).
     fn advance(&mut self, offsets: usize) {
         self.cursor += offsets as u64;
         self.sent = self.sent.max(self.cursor);
     }
 
-    /// This connection was given all in front of `offset`.
+    /// Notes that the connection was given everything up to `offset`.
     pub(in crate::protocol::resume) fn mark_sent(&mut self, offset: u64) {
         self.carried = self.carried.max(offset.min(self.cursor));
         if self.is_abandoned {
@@ -169,13 +169,13 @@ impl Outgoing {
         }
     }
 
-    /// Nothing is being written any more: the connection is gone, or what is sent was copied.
+    /// Notes that no bytes are in unwritten frames: the connection is gone, or the frames have copies.
     pub(in crate::protocol::resume) fn carry_all(&mut self) {
         self.mark_sent(self.cursor);
     }
 
     /// # Errors
-    /// This connection was not given so much, or an earlier acknowledgement said more.
+    /// The offset was not sent on this connection, or is less than an earlier one.
     pub(in crate::protocol::resume) fn acknowledge(&mut self, offset: u64, window: u32) -> Result<(), ProtocolError> {
         if offset < self.acknowledged || offset > self.carried {
             return Err(ProtocolError::Acknowledgement);
@@ -186,10 +186,10 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Begins on a new connection, at the offset that the other side expects.
+    /// Starts on a new connection, at the offset that the other side expects.
     ///
     /// # Errors
-    /// The bytes from there on are not kept any more, or no connection has sent those in front of it.
+    /// The bytes from there on are no longer kept, or those before it were never sent.
     pub(in crate::protocol::resume) fn resume(&mut self, received: u64) -> Result<(), ProtocolError> {
         if received < self.acknowledged || received > self.sent {
             return Err(ProtocolError::Claim);
@@ -199,10 +199,10 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Begins again, for a session that the other side does not have.
+    /// Starts again, for another side that does not have the session.
     ///
     /// # Errors
-    /// Bytes were acknowledged: they are not kept any more.
+    /// Bytes were acknowledged, and are no longer kept.
     pub(in crate::protocol::resume) fn restart(&mut self) -> Result<(), ProtocolError> {
         if self.acknowledged > 0 {
             return Err(ProtocolError::Claim);
@@ -212,8 +212,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Drops what is kept: the other side takes no more. But for a frame that was begun, which has to be completed: or the
-    /// other side would take what follows for bytes of it.
+    /// Drops the kept bytes, as the other side takes no more. Only frames in the writer are completed: otherwise the
+    /// other side would take the following bytes for theirs.
     pub(in crate::protocol::resume) fn abandon(&mut self) {
         if !self.is_abandoned {
             self.is_abandoned = true;
@@ -222,12 +222,12 @@ impl Outgoing {
         }
     }
 
-    /// The offsets that any connection has sent.
+    /// Returns one more than the highest offset that any connection has sent.
     pub(in crate::protocol::resume) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Returns whether this connection has sent all there is.
+    /// Returns whether everything is in frames of this connection.
     pub(in crate::protocol::resume) fn is_sent(&self) -> bool {
         self.cursor == self.end()
     }
@@ -237,7 +237,7 @@ impl Outgoing {
         self.is_finished && self.acknowledged == self.end()
     }
 
-    /// Returns whether this connection has sent something that was not acknowledged.
+    /// Returns whether something was sent and is not acknowledged yet.
     pub(in crate::protocol::resume) fn is_outstanding(&self) -> bool {
         self.cursor > self.acknowledged
     }
@@ -247,7 +247,7 @@ impl Outgoing {
         self.acknowledged > 0
     }
 
-    /// The bytes of memory.
+    /// Returns the bytes of memory.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.kept.memory()
     }

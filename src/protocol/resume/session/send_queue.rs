@@ -1,28 +1,28 @@
-//! The frames that are to be written to a connection. The bytes of streams stay where they are kept.
+//! The frames to be written to a connection. The bytes of the stream stay in their buffer.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use crate::protocol::resume::frame::{Frame, Output, data_head, encode_data};
 
-/// Frames in their order, and how much of them was written.
+/// Frames in order, and how much of them was written.
 #[derive(Debug, Default)]
 pub(in crate::protocol::resume) struct SendQueue {
-    /// All but the bytes of streams, which are here only as far as they were [copied](Self::copies).
+    /// The frames without the bytes of streams, except those that were [copied](Self::copies).
     bytes: Vec<u8>,
     /// The number of `bytes` that were written.
     written: usize,
     parts: VecDeque<StreamRange>,
-    /// The bytes of all parts that are still to be written.
+    /// The bytes of all parts that are not written yet.
     in_parts: usize,
 }
 
-/// A run of the stream's bytes. It follows the first `after` of the other bytes.
+/// A run of the stream's bytes. It follows the first `after` bytes of the others.
 #[derive(Clone, Copy, Debug)]
 struct StreamRange {
     after: usize,
     offset: u64,
-    /// The bytes that are still to be written. The end of a stream has none: its frame has all.
+    /// The bytes that are not written yet. 0 for the end of the stream, whose frame has no payload of the stream.
     left: usize,
 }
 
@@ -32,7 +32,7 @@ impl SendQueue {
         self.written >= self.bytes.len() && self.parts.is_empty()
     }
 
-    /// Forgets what was written. An idle session keeps hardly any memory.
+    /// Forgets the frames. An idle session keeps hardly any memory.
     pub(in crate::protocol::resume) fn clear(&mut self) {
         self.bytes.clear();
         self.written = 0;
@@ -44,13 +44,13 @@ impl SendQueue {
         }
     }
 
-    /// Takes frames with copies of the bytes of streams, for a connection that takes one piece of memory at a time.
+    /// Returns the buffer for frames with copies of the stream's bytes, for a connection without vectored writes.
     pub(in crate::protocol::resume) fn copies(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Returns the bytes to be written next, in at most as many pieces as there are slices. `kept` has the bytes of the stream from
-    /// an offset on, so many of them. Returns the number of pieces, or `None` if `kept` lacks bytes of a frame.
+    /// Puts the bytes to be written next into `slices`, and returns the number of pieces; `None` if `kept` lacks bytes
+    /// of a frame. `kept` returns bytes of the stream by their offset and number.
     pub(in crate::protocol::resume) fn pieces<'a>(
         &'a self,
         kept: impl Fn(u64, usize) -> Option<(&'a [u8], &'a [u8])>,
@@ -77,7 +77,7 @@ impl SendQueue {
         Some(count)
     }
 
-    /// So many bytes were written. Returns the stream offset written so far, or `None` if no byte of the stream was written.
+    /// Notes that `count` bytes were written. Returns the stream offset written so far, if it has changed.
     pub(in crate::protocol::resume) fn advance(&mut self, mut count: usize) -> Option<u64> {
         let mut carried = None;
         while let Some(part) = self.parts.front_mut() {
@@ -102,7 +102,7 @@ impl SendQueue {
         carried
     }
 
-    /// All that is left, in one piece.
+    /// Returns all unwritten bytes in one piece; `None` if `kept` lacks some.
     pub(in crate::protocol::resume) fn rest<'a>(
         &'a self,
         kept: impl Fn(u64, usize) -> Option<(&'a [u8], &'a [u8])>,
@@ -117,7 +117,7 @@ impl SendQueue {
         Some(rest)
     }
 
-    /// The bytes of memory.
+    /// Returns the bytes of memory.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.bytes.capacity()
     }
@@ -179,9 +179,9 @@ impl Output for Vec<u8> {
 
 /// The memory in bytes that an idle connection keeps for frames.
 const KEPT_WHEN_IDLE: usize = 512;
-/// The most frames of a stream at a time.
+/// The maximum number of queued frames of a stream.
 const MAX_RANGES: usize = 8;
-/// The most pieces: a head and two pieces for each part, and the frames after them.
+/// The maximum number of pieces: a head and two pieces for each part, and the frames after them.
 pub(in crate::protocol::resume) const MAX_PIECES: usize = 3 * MAX_RANGES + 1;
 
 #[cfg(test)]

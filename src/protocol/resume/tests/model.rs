@@ -91,7 +91,7 @@ impl World {
                 for (side, is_told) in [(&mut self.client, tells_client), (&mut self.anchor, tells_anchor)] {
                     side.inbound.clear();
                     side.connection = 0;
-                    // What a side still writes, if it is not told, is lost.
+                    // Bytes that a side still writes, not knowing of the loss, are lost.
                     if is_told {
                         side.outbox.clear();
                     }
@@ -167,7 +167,7 @@ impl World {
         let mut out = Vec::new();
         side.session.transmit(attachment, &mut out, max, now);
         assert!(out.len() <= max + 64, "control frames are few");
-        // What is sent into a connection that the other side does not have is lost.
+        // Bytes sent into a connection that the other side does not have are lost.
         if side.connection != 0 && side.connection == other.connection {
             other.inbound.extend_from_slice(&out);
         }

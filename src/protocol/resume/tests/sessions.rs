@@ -1,4 +1,4 @@
-//! What one session does at one event: windows, acknowledgements, ends, displacement, and the watch on the path.
+//! One session at single events: windows, acknowledgements, ends, displacement, and the watch on the path.
 
 use super::*;
 use crate::protocol::resume::frame::ProtocolError;
@@ -46,7 +46,7 @@ impl Side {
         self.session.consume(bytes, self.now);
     }
 
-    /// What it sends now.
+    /// Returns the frames that it sends now.
     fn sends(&mut self) -> Vec<String> {
         let mut out = Vec::new();
         self.session.transmit(self.attachment, &mut out, 1_000_000, self.now);
@@ -300,7 +300,7 @@ fn an_abort_drops_what_was_written() {
     side.session.abort(EndReason::Stopping);
     assert_eq!(side.sends(), ["End(Stopping)"]);
     assert_eq!((side.session.memory(), side.session.readable()), (0, b"".as_slice()));
-    // What is under way meanwhile is no fault.
+    // Bytes that are under way in the meantime are not an error.
     side.receive_data(6, b"more");
     side.receive(&[Frame::Ack { offset: 0, window: 9 }, Frame::End(EndReason::Stopping)]);
     assert_eq!((side.session.violation(), side.session.is_over()), (None, true));
@@ -362,7 +362,7 @@ fn windows_follow_the_memory() {
     side.sends();
     side.session.set_window(8 * 1024, side.now);
     assert_eq!(side.session.free(), 8 * 1024);
-    // What was asked for before may still come.
+    // Bytes that were asked for before may still arrive.
     side.receive_data(0, &[1; 32_768]);
     assert_eq!(side.session.violation(), None);
     side.pass(32_768);

@@ -1,4 +1,4 @@
-//! What may happen to the sides of the model.
+//! The events of the model.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ pub(super) enum Role {
     Anchor,
 }
 
-/// What happens next.
+/// The next event.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     /// The source of a side has bytes.
