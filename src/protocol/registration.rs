@@ -19,7 +19,7 @@ pub const REPLICA_FIELD: &str = "switchboard-replica";
 pub const REPLICAS_FIELD: &str = "switchboard-replicas";
 /// The path of the POST that sends a changed list.
 pub const REPLICAS_PATH: &str = "/replicas";
-/// The path of the POST that tells of a drain: the replica asks for no further stream, and another connection is needed in its place.
+/// The path of the POST that announces a drain: the anchor has to dial another connection for new streams.
 pub const DRAINING_PATH: &str = "/draining";
 
 /// The replicas that an anchor has to be connected to.

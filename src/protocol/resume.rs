@@ -25,7 +25,7 @@ pub const INITIAL_WINDOW: u32 = 16 * 1024;
 /// The largest window of a stream in bytes: 5 Gbit/s at 100 ms.
 pub const MAX_WINDOW: u32 = 64 * 1024 * 1024;
 
-/// The most bytes that either side reads of lines before it gives a connection up: as many as `ssh_only` reads.
+/// The maximum number of bytes of lines that a side reads before it closes a connection: the same as for `ssh_only`.
 pub const MAX_LINE_BYTES: usize = 8 * 1024;
 
 #[cfg(test)]

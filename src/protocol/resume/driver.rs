@@ -142,7 +142,7 @@ impl Driver {
 
     /// Attaches a connection after its handshake, and displaces an older one.
     ///
-    /// If the other side expects what is not kept, the connection says so, and the session is [over](Event::Over).
+    /// If the other side expects bytes that are not kept, it is sent an END, and the session is [over](Event::Over).
     pub fn attach<S>(&mut self, stream: S, output: HandshakeOutput<'_>) -> Attachment<S> {
         let now = Instant::now().into_std();
         self.opening = None;
@@ -220,7 +220,7 @@ impl Driver {
             let mut has_moved = false;
             if let Some(link) = &mut link {
                 has_moved |= moved!(self.poll_receive(context, link, program));
-                // At once: the other side closes the connection next, and a read or a write would only say that.
+                // Before anything else: the other side closes next, and a read or a write would only report that.
                 if let Some(event) = self.detach_if_peer_leaves(link.attachment) {
                     return Poll::Ready(event);
                 }

@@ -49,7 +49,7 @@ pub enum Frame {
     },
 }
 
-/// A line or a frame that cannot be. The session, or before there is one the connection, ends with [`EndReason::Malformed`].
+/// An invalid line or frame. It ends the session, or a connection without one, as [`EndReason::Malformed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ProtocolError {
     /// The length does not fit the type.

@@ -68,7 +68,7 @@ impl SessionId {
     pub const NONE: Self = Self([0; 16]);
 }
 
-/// The crypto library refused: no random bytes, or a public key whose secret would be known to all (RFC 7748 section 6.1).
+/// The crypto library refused: no random bytes, or a public key with a predictable secret (RFC 7748 section 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key agreement failed")]
 pub struct CryptoError;

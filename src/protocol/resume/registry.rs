@@ -46,7 +46,7 @@ impl<S> Registry<S> {
     /// Returns the session that a client claims and has proved, and the session's keys.
     ///
     /// # Errors
-    /// [`EndReason::NoSuchSession`], whether there is no such session or it is another's: a client that has only the id cannot tell.
+    /// [`EndReason::NoSuchSession`], also for another client's session: the id alone does not tell the two apart.
     pub fn prove(&mut self, claim: &ResumeClaim, proof: &Mac) -> Result<(&Keys, &mut S), EndReason> {
         let entry = self.sessions.get_mut(&claim.id);
         let keys = entry.as_ref().map_or(&self.decoy, |(keys, _)| keys);

@@ -23,7 +23,7 @@ pub(in crate::protocol::resume) struct Outgoing {
     is_finished: bool,
     /// The offset up to which the other side has passed on everything.
     acknowledged: u64,
-    /// This connection was given all in front of it. What is between it and `cursor` is in frames that are being written.
+    /// The offset up to which this connection was given everything. Bytes up to `cursor` are in unwritten frames.
     carried: u64,
     /// The offset that is put into the next frame of this connection.
     cursor: u64,
