@@ -1,4 +1,4 @@
-//! One request to the proxy with the credentials that there are, and a second one with fresh credentials after a 407.
+//! One request to the proxy with the current credentials, and a second one with fresh credentials after a 407.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,17 +16,17 @@ use crate::uplink::dial::tls;
 use crate::uplink::dial::url::Scheme;
 use crate::uplink::error::{ClientError, Refusal};
 
-/// A connection on which the proxy has agreed to a request.
+/// A connection on which the proxy has accepted a request.
 pub(crate) struct OpenConnection {
     /// The connection.
     pub(crate) stream: BoxedIo,
-    /// The address of the proxy; `None` where another one is between.
+    /// The address of the proxy; `None` if there is another proxy in between.
     pub(crate) peer: Option<SocketAddr>,
     /// The answer of the proxy.
     pub(crate) agreement: Agreement,
 }
 
-/// The connection of a request, by at most two of them.
+/// Opens a connection by at most two requests.
 ///
 /// The second one is sent if the proxy answers 407 and the source has other credentials by then.
 pub(crate) async fn open(
@@ -62,12 +62,12 @@ pub(crate) async fn open(
     Box::pin(request(options, wanted, &fresh, dialing)).await
 }
 
-/// There are no credentials for the proxy. What gives them may need the network, and files may be replaced at the moment.
+/// Returns the error for missing credentials. It may pass: their source may need the network, and files are replaced.
 fn no_login(error: anyhow::Error) -> ClientError {
     ClientError::WithPauses(error.context("cannot log in to the proxy"))
 }
 
-/// One request to the proxy.
+/// Sends one request to the proxy.
 async fn request(
     options: &Options,
     wanted: &Wanted<'_>,
@@ -90,7 +90,7 @@ async fn request(
     let deadline = Deadline::after(options.timeout);
     let tls = match proxy.scheme() {
         Scheme::Http => None,
-        // Before the first packet: a wrong file is reported whatever the state of the network.
+        // Before the first packet, so that a wrong file is reported regardless of the network.
         Scheme::Https => Some(tls::Connector::new(proxy.host(), trust, certificate)?),
     };
     let route = proxy_connection::open(proxy, forward.as_ref(), dialing, deadline).await?;
@@ -100,7 +100,7 @@ async fn request(
         stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
     }
     dialing.step = Step::Answer;
-    // A resolver may lead `localhost` elsewhere.
+    // A resolver may point `localhost` to another host.
     if may_not_be_clear(options) && !route.peer.is_some_and(|peer| is_loopback(peer.ip())) {
         return Err(ClientError::Cleartext);
     }
@@ -113,13 +113,13 @@ async fn request(
     })
 }
 
-/// Returns whether the settings lead a credential out of this host in clear, and do not allow it.
+/// Returns whether a credential would leave this host in clear, and the settings do not allow it.
 pub fn is_in_clear(options: &Options) -> bool {
     may_not_be_clear(options) && (options.forward.is_some() || !is_local(options.proxy.host()))
 }
 
-/// Returns whether a credential would be sent in clear although `--allow-cleartext` is not given; a proxy on this host may get
-/// it all the same.
+/// Returns whether a credential would be sent in clear without `--allow-cleartext`, which only a proxy on this host may
+/// receive.
 fn may_not_be_clear(options: &Options) -> bool {
     let source = &options.credentials;
     source.source.is_some() && options.proxy.scheme() == Scheme::Http && !source.cleartext

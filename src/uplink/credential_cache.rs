@@ -1,5 +1,5 @@
-//! The credentials of one process over all of its requests: a plugin that opens a browser runs when the proxy has refused
-//! what there is, and not at each request.
+//! Credentials cached for the life of the process: a plugin that opens a browser runs only after the proxy has rejected
+//! the current credentials, not once per request.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::uplink::credentials::{self, Credentials, Source};
 
-/// The last credentials, and when a source may be asked again.
+/// The last credentials, and when a program may run again.
 #[derive(Debug, Default)]
 pub(crate) struct CachedLogin {
     last: Option<Credentials>,
-    /// When fresh credentials may be asked for again.
+    /// When a program may run again for fresh credentials; `None` before its first run.
     next: Option<Instant>,
-    /// The time between the last two runs; zero in front of the first one.
+    /// The time between the last two runs; zero before the first one.
     pause: Duration,
 }
 
 impl CachedLogin {
-    /// The credentials for a request. Those that a program gave are shown until the proxy refuses them: the network of a
-    /// second request may be one on which the program cannot work. Files are read again.
+    /// Returns the credentials for a request. A program's output is used until the proxy rejects it, as the program may
+    /// not work on the network of a later request. Files are read again.
     pub(crate) async fn credentials(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
         if let Some(kept) = &self.last
             && may_run_a_program(source.source.as_ref())
@@ -29,8 +29,8 @@ impl CachedLogin {
         Ok(self.last.insert(source.obtain().await?).clone())
     }
 
-    /// The credentials after a refusal of those before. A program is asked at once for the first time, and then
-    /// with pauses that grow: the user may be away.
+    /// Gets credentials after the current ones were rejected. A program runs at once the first time, then with growing
+    /// pauses, as the user may be away.
     pub(crate) async fn fresh(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
         if may_run_a_program(source.source.as_ref()) {
             if let Some(next) = self.next {
@@ -47,7 +47,7 @@ impl CachedLogin {
         Ok(self.last.insert(obtained?).clone())
     }
 
-    /// The proxy has opened a tunnel: the next refusal is a new one.
+    /// Notes that the proxy has opened a tunnel, which shortens the pause to [`MIN_PLUGIN_INTERVAL`].
     pub(crate) fn succeeded(&mut self) {
         self.pause = self.pause.min(MIN_PLUGIN_INTERVAL);
         self.next = self.next.map(|next| next.min(Instant::now() + MIN_PLUGIN_INTERVAL));
@@ -61,7 +61,7 @@ fn may_run_a_program(source: Option<&Source>) -> bool {
     }
 }
 
-/// Between two runs of a program for fresh credentials.
+/// The first pause between two runs of a program for fresh credentials.
 const MIN_PLUGIN_INTERVAL: Duration = Duration::from_secs(60);
-/// Between two runs while none of them helps.
+/// The maximum pause between two runs of a program.
 const MAX_PLUGIN_INTERVAL: Duration = Duration::from_secs(16 * 60);

@@ -19,12 +19,12 @@ mod user;
 
 pub use self::kubeconfig::Files;
 
-/// Where the credentials come from, and what may be done with them.
+/// The source of the credentials, and how they may be used.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Their source; `None`: there are none but those of the proxy's URL.
+    /// The source; `None` uses only those of the proxy's URL.
     pub source: Option<Source>,
-    /// True if they are sent in clear, too, to a proxy that is not on this host.
+    /// True if they may be sent in clear to a proxy that is not on this host.
     pub cleartext: bool,
     /// The time for all that a source may need, such as a login in a browser. See [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,
@@ -43,10 +43,10 @@ impl Default for Options {
     }
 }
 
-/// Where the credentials come from.
+/// A source of credentials.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// This token, which SWITCHBOARD_TOKEN had.
+    /// A token, from SWITCHBOARD_TOKEN.
     Token(Secret),
     /// A file with a token.
     TokenFile(PathBuf),
@@ -81,7 +81,7 @@ impl Options {
     }
 }
 
-/// Runs a line of the user's. ssh has handed over a shell line, too: quotation marks, pipes and variables are expected.
+/// Runs the user's command line in a shell, as ssh does: quotation marks, pipes and variables work.
 async fn of_command(line: &str, deadline: Instant) -> anyhow::Result<Credentials> {
     let printed = process::output(platform::shell(line), deadline).await?;
     if let Some(read) = exec_credential::read_any(&printed) {

@@ -1,4 +1,4 @@
-//! The failure of a tunnel: a sentence for the user, and what follows for the next attempt and for the exit code.
+//! The failure of a tunnel: a sentence for the user, the retry, and the exit code.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use anyhow::anyhow;
 
 use crate::base::authority::AuthorityError;
 
-/// The failure of a tunnel: it did not open, or did not end in order.
+/// The failure of a tunnel: it did not open, or did not close gracefully.
 ///
 /// Each variant is treated in its own way; the sentence of those that are only printed is inside. Each message prints its
 /// own level: the cause is the `source`.
@@ -29,22 +29,22 @@ pub(crate) enum ClientError {
     /// The connection to the proxy was reset, or timed out. Bytes may be missing.
     #[error("the connection to the proxy was lost")]
     Lost(#[source] io::Error),
-    /// The target, or what is between, has closed the tunnel without a byte.
+    /// The target, or something in between, has closed the tunnel without a byte.
     #[error("the target{}", UNIDENTIFIED)]
     Unidentified,
-    /// A session has left its connection for another one, which is due at once.
+    /// A session has left its connection, and needs another one at once.
     #[error("{0}")]
     Moved(&'static str),
-    /// The proxy, or what is in its place, knows no registration of anchors.
+    /// The proxy, or what answers instead, does not support registrations of anchors.
     #[error("the proxy takes no anchors")]
     NoAnchors,
-    /// No other attempt will succeed, or the user's right is gone.
+    /// Another attempt cannot succeed, or the user's permission is revoked.
     #[error(transparent)]
     Never(anyhow::Error),
-    /// A proxy has answered, or what is in its place: each attempt costs it something.
+    /// A proxy, or something instead of it, has answered: each attempt costs it work.
     #[error(transparent)]
     WithPauses(anyhow::Error),
-    /// No proxy was reached, or it has only ended a connection, as does a balancer without a proxy behind it.
+    /// No proxy was reached, or it only closed a connection, as a load balancer without a proxy does.
     #[error(transparent)]
     Soon(anyhow::Error),
 }
@@ -57,7 +57,7 @@ pub(crate) const UNIDENTIFIED: &str = " closed the connection before its SSH ide
 pub(crate) struct Refusal {
     /// The status code.
     pub(crate) status: u16,
-    /// When another request makes sense, if the proxy says so.
+    /// When to retry, if the proxy says so.
     pub(crate) retry_after: Option<Duration>,
     /// How long the target has left to start, if the proxy has started it.
     pub(crate) starting: Option<Duration>,
@@ -66,7 +66,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The reason, and when another try makes sense.
+    /// Returns the reason, and when to retry.
     pub(crate) fn phrase(&self) -> String {
         match self.retry_after {
             Some(pause) => format!("{} (retry after {}s)", self.reason, pause.as_secs()),
@@ -82,7 +82,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The end of a tunnel by the proxy, which has said why. A read of the tunnel fails with it.
+/// The close of a tunnel by the proxy, with its reason. A read of the tunnel fails with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{sentence}")]
 pub(crate) struct EndNoticeError {
@@ -115,15 +115,15 @@ pub(crate) enum Retry {
 }
 
 impl ClientError {
-    /// The answer of the peer is not HTTP.
+    /// Returns the error for an answer that is not HTTP.
     pub(crate) fn no_http() -> Self {
         Self::WithPauses(anyhow!(
             "the proxy's answer is not HTTP: are the scheme, the address and the port of its URL right?"
         ))
     }
 
-    /// Returns what the failure says of the next attempt. What may be the network of the moment, such as a captive portal
-    /// with its certificate, or a rollout, is tried again.
+    /// Returns whether to retry. Failures that may be due to the current network, such as a captive portal with its
+    /// certificate, or to a rollout, are retried.
     pub(crate) fn retry(&self) -> Retry {
         match self {
             // 408, 425 and 429 ask for another request; a captive portal redirects. The request was good before, so a 400 is
@@ -140,7 +140,7 @@ impl ClientError {
         }
     }
 
-    /// The exit code of the process: 2 for an error of usage, else 1.
+    /// Returns the exit code of the process: 2 for an error of usage, else 1.
     pub(crate) fn exit_code(&self) -> u8 {
         if matches!(self, Self::Target(_) | Self::Cleartext) {
             2

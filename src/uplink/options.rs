@@ -12,13 +12,13 @@ use super::dial::url::ProxyUrl;
 pub struct Options {
     /// The proxy, with the user's credentials if it needs them.
     pub proxy: ProxyUrl,
-    /// The HTTP proxy of the user's own network, through which this one is reached, if there is one.
+    /// The HTTP proxy of the user's own network through which the proxy is reached; `None` for a direct connection.
     pub forward: Option<ForwardProxy>,
     /// The certificates for an `https://` proxy.
     pub trust: Trust,
-    /// The user's credentials for the proxy, in place of those of its URL.
+    /// The user's credentials for the proxy, instead of those of its URL.
     pub credentials: credentials::Options,
-    /// The time for the connection, the TLS handshake and the proxy's answer together. See [`DEFAULT_TIMEOUT`].
+    /// The timeout of the connection, the TLS handshake and the proxy's answer together. See [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,
 }
 

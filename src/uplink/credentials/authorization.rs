@@ -1,4 +1,4 @@
-//! The credentials that the proxy is shown: a bearer token, or a user and a password, and a certificate.
+//! The credentials for the proxy: a bearer token, or a user and a password, and a certificate.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use crate::base::file;
 use crate::base::secret::Secret;
 use crate::uplink::dial::tls::KeyPair;
 
-/// The credentials that the proxy is shown.
+/// The credentials for the proxy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Credentials {
     /// The value of `Proxy-Authorization`.
     pub(crate) authorization: Option<Secret>,
-    /// For a proxy that asks for a certificate.
+    /// The certificate for a proxy that asks for one.
     pub(crate) certificate: Option<KeyPair>,
 }
 
-/// Returns whether the proxy is shown the same. Both are the user's own: the time that it takes tells nothing to others.
+/// Compares credentials. Both are the user's own, so the comparison need not take constant time.
 impl PartialEq for Credentials {
     fn eq(&self, other: &Self) -> bool {
         self.shown() == other.shown()
@@ -28,23 +28,23 @@ impl PartialEq for Credentials {
 }
 
 impl Credentials {
-    /// Those of the token in a file.
+    /// Reads the token in a file.
     pub(super) fn of_file(path: &Path) -> anyhow::Result<Self> {
         let bytes = file::read(path, MAX_FILE).map(Zeroizing::new);
         let bytes = bytes.with_context(|| format!("cannot read the token in {}", path.display()))?;
         Self::of_token(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
     }
 
-    /// Those of a token, which is named by its origin if it cannot be sent.
+    /// Parses a token. The error for an invalid one has its origin.
     pub(super) fn of_token(origin: &str, text: &str) -> anyhow::Result<Self> {
         Self::bearer(text).with_context(|| format!("the token in {origin} cannot be sent"))
     }
 
-    /// Those of the bearer token in the text of a file or of a program, which can be sent as it is (RFC 6750 section 2.1).
-    /// White space around it is no part of it.
+    /// Parses a bearer token from a file or a program's output (RFC 6750 section 2.1), without the white space around
+    /// it.
     ///
     /// # Errors
-    /// It is none. The error does not quote it.
+    /// The text is not a token that can be sent. The error does not quote it.
     pub(super) fn bearer(text: &str) -> anyhow::Result<Self> {
         let token = text.trim_ascii();
         let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
@@ -58,7 +58,7 @@ impl Credentials {
         Ok(Self::of_field("Bearer ", token))
     }
 
-    /// Those of a user and a password (RFC 7617). `None` if they cannot be sent: a colon in the user, or a control character.
+    /// Encodes a user and a password (RFC 7617). `None` with a colon in the user, or a control character.
     pub(super) fn basic(user: &str, password: &str) -> Option<Self> {
         let pair = Zeroizing::new(format!("{user}:{password}"));
         let is_sendable = !user.contains(':') && !pair.chars().any(char::is_control);
@@ -83,9 +83,9 @@ impl Credentials {
     }
 }
 
-/// A token has at most 12 KiB.
+/// The maximum size of a file. A token has at most 12 KiB.
 const MAX_FILE: u64 = 1 << 20;
-/// The length that switchboard and the API server take.
+/// The length that switchboard and the API server accept.
 const MAX_TOKEN: usize = 12 * 1024;
 
 #[cfg(test)]

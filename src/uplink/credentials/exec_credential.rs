@@ -1,5 +1,5 @@
-//! The protocol of credential plugins: what they are told in their environment, and what they print
-//! (client.authentication.k8s.io/v1 and v1beta1).
+//! The protocol of credential plugins: their environment and their output (client.authentication.k8s.io/v1 and
+//! v1beta1).
 
 use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
@@ -17,9 +17,9 @@ pub(super) const VERSIONS: [&str; 2] = [
     "client.authentication.k8s.io/v1beta1",
 ];
 
-/// The value of KUBERNETES_EXEC_INFO. A plugin is never interactive: stdin is ssh's stream.
+/// Returns the value of KUBERNETES_EXEC_INFO. A plugin is never interactive: stdin is ssh's stream.
 ///
-/// `authority` is the cluster's authority, in base64. `cluster` is for plugins that are to know it.
+/// `authority` is the cluster's authority, in base64. `cluster` is for plugins that ask for it.
 pub(super) fn information(version: &str, cluster: Option<(&Cluster, Option<String>)>) -> String {
     let cluster = cluster.map(|(cluster, authority)| {
         present(json!({
@@ -36,7 +36,7 @@ pub(super) fn information(version: &str, cluster: Option<(&Cluster, Option<Strin
     json!({"kind": "ExecCredential", "apiVersion": version, "spec": spec}).to_string()
 }
 
-/// The fields that have a value.
+/// Returns the object without its empty fields.
 fn present(mut object: Value) -> Value {
     if let Some(fields) = object.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
@@ -44,7 +44,7 @@ fn present(mut object: Value) -> Value {
     object
 }
 
-/// Reads what a plugin has printed. The versions have to agree. No error quotes it.
+/// Parses a plugin's output. The versions have to match. No error quotes it.
 pub(super) fn read(printed: &[u8], version: &str) -> anyhow::Result<Credentials> {
     let Object(read): Object<ExecCredential> = serde_json::from_slice(printed).map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -61,7 +61,7 @@ pub(super) fn read(printed: &[u8], version: &str) -> anyhow::Result<Credentials>
     read.into_credentials()
 }
 
-/// Reads an object of any version, such as `aws eks get-token` prints. `None` for a text that is none.
+/// Parses an object of any version, such as the output of `aws eks get-token`; `None` for any other text.
 pub(super) fn read_any(printed: &[u8]) -> Option<anyhow::Result<Credentials>> {
     let Object(read): Object<ExecCredential> = serde_json::from_slice(printed).ok()?;
     (read.kind.as_deref() == Some("ExecCredential")).then(|| read.into_credentials())

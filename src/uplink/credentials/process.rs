@@ -1,5 +1,5 @@
-//! Runs a program for its output: with a bound and a deadline, without a terminal, and with nothing left of it after a
-//! failure.
+//! Runs a program for its output: with a size limit and a deadline, without a terminal, and without leaving a process
+//! after a failure.
 
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 
 use crate::base::platform::{ProcessGroup, is_suspended, termination_signal};
 
-/// Runs the program to its end and returns what it printed.
+/// Runs the program until it exits, and returns its output.
 ///
-/// Its stdin is `/dev/null`, since ours is ssh's stream, and its stderr is ours. Other processes of its group may live on
-/// after a good end: a browser, or an agent. No error quotes what it printed.
+/// Its stdin is `/dev/null`, since ours is ssh's stream, and its stderr is ours. After a success other processes of its
+/// group, such as a browser or an agent, go on. No error quotes the output.
 pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     command
         // The proxy's URL may hold a password.
@@ -45,7 +45,7 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::R
     Ok(printed)
 }
 
-/// Reads until the program has ended and its output too.
+/// Reads until the program has exited, and its output has ended.
 async fn collect(child: &mut Child, stdout: Option<ChildStdout>, printed: &mut Vec<u8>) -> anyhow::Result<ExitStatus> {
     let reading = async {
         if let Some(stdout) = stdout {
@@ -87,9 +87,9 @@ async fn collect(child: &mut Child, stdout: Option<ChildStdout>, printed: &mut V
 }
 
 const UNREADABLE: &str = "its output cannot be read";
-/// The output of a plugin is a token and little else.
+/// The maximum size of the output: it is a token and little else.
 const MAX_OUTPUT: usize = 64 * 1024;
-/// Between two looks at whether the program is suspended.
+/// The interval at which to check whether the program is suspended.
 const LOOK: Duration = Duration::from_secs(1);
-/// The time in which the pipe has to end once the program has.
+/// The timeout for the end of the pipe after the program has exited.
 const PIPE_WAIT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The credentials of a kubeconfig's user: its token, password or certificate, or those that its plugin prints.
+//! The credentials of a kubeconfig's user: its token, password or certificate, or the output of its plugin.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::base::secret::Secret;
 use crate::base::text::printable;
 use crate::uplink::dial::tls::KeyPair;
 
-/// Gets the credentials of a user. A token goes before a password, and both before a plugin, as for kubectl.
+/// Gets the credentials of a user. As in kubectl, a token takes precedence over a password, and both over a plugin.
 pub(super) async fn obtain(resolved: &ContextCredentials, deadline: Instant) -> anyhow::Result<Credentials> {
     let (name, user) = (&resolved.user_name, &resolved.user);
     // kubectl has had none since 1.26.
@@ -90,7 +90,7 @@ async fn run_plugin(exec: &Exec, resolved: &ContextCredentials, deadline: Instan
     })
 }
 
-/// How to install a plugin, in one line.
+/// Returns how to install a plugin, in one line.
 fn hint(exec: &Exec) -> String {
     let hint = exec.install_hint.as_deref().unwrap_or_default();
     let words: Vec<_> = hint.split_whitespace().collect();
@@ -100,7 +100,7 @@ fn hint(exec: &Exec) -> String {
     }
 }
 
-/// The client certificate of the user, from the data or the files. Data go before a file.
+/// Returns the user's client certificate from the data or the files. Data take precedence.
 fn certificate(name: &str, user: &User) -> anyhow::Result<Option<KeyPair>> {
     let certificate = match &user.client_certificate_data {
         Some(data) if !data.is_empty() => Some(decode("client-certificate-data", data)?),
@@ -119,7 +119,7 @@ fn certificate(name: &str, user: &User) -> anyhow::Result<Option<KeyPair>> {
     Ok(pair.map(|(certificate, key)| KeyPair { certificate, key }))
 }
 
-/// The authority of a cluster as plugins are told it.
+/// Returns a cluster's authority in the encoding for plugins.
 fn encoded_authority(cluster: &Cluster) -> anyhow::Result<Option<String>> {
     match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
         (Some(data), _) if !data.is_empty() => Ok(Some(data.clone())),
@@ -128,7 +128,7 @@ fn encoded_authority(cluster: &Cluster) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// A text of a kubeconfig in base64. It may have line ends.
+/// Decodes a base64 value of a kubeconfig. It may have line ends.
 fn decode(field: &str, data: &str) -> anyhow::Result<String> {
     let data: Zeroizing<Vec<u8>> = Zeroizing::new(data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect());
     let decoded = STANDARD.decode(data.as_slice()).ok();
@@ -136,16 +136,16 @@ fn decode(field: &str, data: &str) -> anyhow::Result<String> {
     text.with_context(|| format!("the {field} of the kubeconfig is not base64"))
 }
 
-/// A file that a kubeconfig names.
+/// Reads a file that a kubeconfig names.
 fn read(path: &Path) -> anyhow::Result<String> {
     let bytes = file::read(path, MAX_FILE_BYTES).map_err(anyhow::Error::new);
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| anyhow!("it is no text")));
     text.with_context(|| format!("cannot read {}, which the kubeconfig names", path.display()))
 }
 
-/// A chain of certificates.
+/// The maximum size of a file: a chain of certificates.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Characters of a name in a message.
+/// The maximum number of characters of a name in a message.
 const MAX_NAME: usize = 120;
-/// Characters of an installHint.
+/// The maximum number of characters of an installHint.
 const MAX_HINT: usize = 200;

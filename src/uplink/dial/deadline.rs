@@ -1,4 +1,4 @@
-//! The time of one request to the proxy, and the steps that it is for.
+//! The deadline of one request to the proxy, and its steps.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::uplink::error::ClientError;
 
-/// A step on the way to an SSH server, in their order.
+/// A step to an SSH server, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     /// The arguments, the files and the credentials.
@@ -16,7 +16,7 @@ pub(crate) enum Step {
     Settings,
     /// The lookup of the proxy's name.
     Lookup,
-    /// The TCP connection, after others that have failed.
+    /// The TCP connection.
     Connect,
     /// The TLS handshake.
     Tls,
@@ -50,7 +50,7 @@ impl Deadline {
     pub(crate) fn after(timeout: Duration) -> Self {
         let now = Instant::now();
         Self {
-            // A timeout beyond the range of the clock.
+            // The timeout may be beyond the range of the clock.
             at: now.checked_add(timeout).unwrap_or(now + MAX_TIMEOUT),
             timeout,
         }
@@ -71,7 +71,7 @@ impl Deadline {
         }
     }
 
-    /// The error of a step that was not completed in time.
+    /// Returns the error for a step that was not completed in time.
     pub(crate) fn exceeded(self, step: Step) -> ClientError {
         ClientError::Soon(anyhow!("{step} took longer than {:?}", self.timeout))
     }

@@ -1,4 +1,4 @@
-//! The TCP connections to the proxy, one after the other, and the path that they take through the network.
+//! Dials the proxy, repeatedly for a resumable session, and watches the path through the network.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -16,39 +16,39 @@ use crate::net::keepalive::Keepalive;
 use crate::protocol::resume::keys::SessionId;
 use crate::uplink::error::ClientError;
 
-/// How the proxy is reached.
+/// Dials the proxy, and remembers its addresses and the last path.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyDialer {
-    /// The session that is to go on, once there is one.
+    /// The session to resume; `None` for a new one.
     pub(crate) session: Option<SessionId>,
     /// Prepares a connection that carries more than one tunnel.
     pub(crate) prepare: Option<fn(&TcpStream)>,
-    /// The step of an attempt that was begun last.
+    /// The step of the current attempt.
     pub(crate) step: Step,
-    /// The time for the next connection, if it is to carry a session again. `None`: it is the first one.
+    /// The timeout of the next connection if it resumes a session; `None` for the first connection.
     again: Option<Duration>,
-    /// The addresses that the proxy's name had last.
+    /// The last known addresses of the proxy's name.
     addresses: Vec<SocketAddr>,
-    /// The lookup that has no answer yet.
+    /// The lookup that is still running.
     lookup: JoinSet<io::Result<Vec<SocketAddr>>>,
     /// The path of the last connection.
     path: Option<Path>,
 }
 
 impl ProxyDialer {
-    /// Makes the next connection one that carries a session again, for which there is so much time.
+    /// Makes the next connection one that resumes a session, with this timeout.
     pub(crate) fn set_again(&mut self, timeout: Duration) {
         self.again = Some(timeout);
     }
 
-    /// Completes when the path to the proxy is another one than that of the last connection. It may be dropped at any time.
+    /// Completes when the path to the proxy differs from that of the last connection. Is cancel-safe.
     pub(crate) async fn path_changed(&mut self) {
         path_changed(&mut self.path).await;
-        // The resolver may be another one, too.
+        // The resolver may have changed, too.
         self.lookup = JoinSet::new();
     }
 
-    /// Returns a connection to the proxy, and the time for what follows on it.
+    /// Returns a connection to the proxy, and the deadline of the following steps.
     pub(crate) async fn connect(
         &mut self,
         proxy: &ProxyUrl,
@@ -68,7 +68,7 @@ impl ProxyDialer {
         if let Some(prepare) = self.prepare {
             prepare(&stream);
         }
-        // Its answer is not one for the next connection.
+        // The lookup's answer would be too old for the next connection.
         self.lookup = JoinSet::new();
         self.path = stream.peer_addr().ok().map(Path::new);
         let deadline = match is_first {
@@ -78,8 +78,8 @@ impl ProxyDialer {
         Ok((stream, deadline))
     }
 
-    /// Looks the addresses of the proxy's name up. Where there are some from before, they serve until a resolver has answered
-    /// that takes longer than [`HEAD_START`], as it may without a path.
+    /// Looks up the addresses of the proxy's name. After [`HEAD_START`] the last known addresses are used, if any:
+    /// without a path, a resolver may take longer.
     async fn look_up(&mut self, proxy: &ProxyUrl, deadline: Deadline) -> Result<(), ClientError> {
         let has_some = !self.addresses.is_empty();
         let max = if has_some { HEAD_START } else { deadline.remaining() };
@@ -91,7 +91,7 @@ impl ProxyDialer {
         let source = match timeout(max, self.lookup.join_next()).await {
             Ok(Some(Ok(Ok(found)))) if !found.is_empty() => {
                 self.addresses = found;
-                // The one that has answered before.
+                // The address of the last connection.
                 let last = self.path.as_ref().map(|path| path.peer);
                 self.addresses.sort_by_key(|address| Some(*address) != last);
                 return Ok(());
@@ -106,8 +106,8 @@ impl ProxyDialer {
     }
 }
 
-/// Connects to the first address that answers. Each has a head start, in their order (RFC 8305 section 5). The error is
-/// that of the last one.
+/// Connects to the first address that answers. They are tried in order, each with a head start (RFC 8305 section 5).
+/// The error is the last address's.
 async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
     let mut connecting = JoinSet::new();
     let mut addresses = addresses.iter().copied().take(MAX_ADDRESSES);
@@ -124,7 +124,7 @@ async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
             Some(ended) = connecting.join_next() => match ended {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(failed)) => error = failed,
-                // A task that was not run to its end.
+                // The task panicked or was aborted.
                 Err(failed) => error = failed.into(),
             },
             () = sleep(HEAD_START), if next.is_some() => {}
@@ -135,7 +135,7 @@ async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
 
 async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
-    // Without it a keystroke waits for the acknowledgement of the one before (tcp(7)).
+    // Otherwise a keystroke waits for the acknowledgement of the previous one (tcp(7)).
     stream.set_nodelay(true)?;
     // After its first bytes a session without an anchor has no other clock: ssh's keepalives are off. Bytes that no peer
     // acknowledges would keep a dead path for about 15 minutes (tcp(7), tcp_retries2).
@@ -144,13 +144,13 @@ async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The path to the proxy: the address of this host that a connection there would have.
+/// The path to the proxy: the address of this host for connections to it.
 #[derive(Debug)]
 struct Path {
     peer: SocketAddr,
-    /// `None` where there is no path.
+    /// The address; `None` if there is no path.
     source: Option<IpAddr>,
-    /// When it is looked at again.
+    /// When to check it again.
     next: Instant,
 }
 
@@ -163,10 +163,10 @@ impl Path {
         }
     }
 
-    /// Returns whether there is a path, and it is not the one of the last call.
+    /// Returns whether there is a path that differs from the last call's.
     fn has_moved(&mut self, source: Option<IpAddr>) -> bool {
         let before = std::mem::replace(&mut self.source, source);
-        // Without any path an attempt is in vain, and the old connection may still recover.
+        // Without a path an attempt would fail, and the old connection may still recover.
         source.is_some() && source != before
     }
 }
@@ -184,7 +184,7 @@ async fn path_changed(path: &mut Option<Path>) {
     }
 }
 
-/// The address of this host from which the system reaches that one. No packet is sent (connect(2) of a datagram socket).
+/// Returns this host's address for connections to `peer`. No packet is sent (connect(2) of a datagram socket).
 fn source(peer: SocketAddr) -> Option<IpAddr> {
     let any = match peer {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -195,14 +195,14 @@ fn source(peer: SocketAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|local| local.ip())
 }
 
-/// The addresses of one attempt.
+/// The maximum number of addresses in one attempt.
 const MAX_ADDRESSES: usize = 16;
-/// The time before the next address (RFC 8305 section 5), and that of a resolver before the addresses of the last lookup.
+/// The delay before the next address (RFC 8305 section 5), and before the last known addresses replace a slow lookup.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// The time for TLS and the answer on a connection that carries a session again: the proxy has its target, or the session
+/// The timeout of TLS and the answer on a connection that resumes a session: the proxy has its target, or the session
 /// is over.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks at the path. No system but Linux has a safe call that tells of a change.
+/// The interval between checks of the path. Only Linux has a safe call that reports changes.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The HTTP proxy of the user's own network, which the environment names: the way to the proxy of `--proxy`.
+//! The HTTP proxy of the user's own network, from the environment, through which the proxy of `--proxy` is reached.
 //!
-//! The variables and their order are those of curl(1), section ENVIRONMENT. The tunnel through it carries the bytes to the
-//! other proxy as they are: the TLS of an `https://` one is end to end.
+//! The variables and their order are those of curl(1), section ENVIRONMENT. The tunnel relays the bytes unchanged: TLS
+//! to an `https://` proxy is end to end.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -24,12 +24,12 @@ pub struct ForwardProxy {
 }
 
 impl ForwardProxy {
-    /// The proxy of the environment on the way to `proxy`; `None` if there is none, or `NO_PROXY` exempts the host.
+    /// Returns the environment's proxy for `proxy`; `None` if there is none, or `NO_PROXY` exempts the host.
     ///
-    /// As in curl, an empty variable is none, lower case comes first, and a host on loopback is no exception.
+    /// As in curl, an empty variable counts as unset, lower case takes precedence, and loopback hosts are not exempt.
     ///
     /// # Errors
-    /// The variable that would be used is not a URL that can be.
+    /// The variable is not a usable URL.
     pub fn from_environment(
         proxy: &ProxyUrl,
         variable: impl Fn(&str) -> Option<OsString>,
@@ -41,7 +41,7 @@ impl ForwardProxy {
         };
         let names: &[&str] = match proxy.scheme() {
             Scheme::Https => &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"],
-            // In a CGI program HTTP_PROXY is the field `Proxy:` of a request (CVE-2016-5385).
+            // In a CGI program HTTP_PROXY is the request's field `Proxy:` (CVE-2016-5385).
             Scheme::Http if variable("REQUEST_METHOD").is_some() => &["http_proxy", "all_proxy", "ALL_PROXY"],
             Scheme::Http => &["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"],
         };
@@ -58,12 +58,12 @@ impl ForwardProxy {
         Ok(Some(Self { url, variable: name }))
     }
 
-    /// Its address, without a password.
+    /// Returns its address, without a password.
     pub(crate) fn url(&self) -> &ProxyUrl {
         &self.url
     }
 
-    /// Has it open the way to `proxy` over this connection.
+    /// Opens a tunnel to `proxy` over this connection.
     pub(crate) async fn open(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -81,14 +81,14 @@ impl ForwardProxy {
             authorization: self.url.authorization().map(Secret::from),
         };
         let agreement = Box::pin(request.open(stream, deadline)).await?;
-        // Neither HTTP nor TLS has a server that speaks first.
+        // In HTTP and TLS the server never speaks first.
         match agreement.early.is_empty() {
             true => Ok(()),
             false => Err(ClientError::no_http()),
         }
     }
 
-    /// An error on the way to `proxy`.
+    /// Returns the error for a failed connection to `proxy` through this one.
     pub(crate) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
         // As far away as the proxy after it, which this one may not lead to at the moment.
         let class = match error.retry() {
@@ -102,14 +102,14 @@ impl ForwardProxy {
     }
 }
 
-/// Its URL, and the variable that names it.
+/// Prints its URL, and the variable that names it.
 impl fmt::Display for ForwardProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.url, self.variable)
     }
 }
 
-/// Reads the URL of a variable. No fault has a part of it, which may be its password.
+/// Parses the URL of a variable. No error quotes it, as it may hold a password.
 fn parse(url: &OsStr) -> anyhow::Result<ProxyUrl> {
     let url = url.to_str().ok_or(ProxyUrlError::BadHost)?;
     let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
@@ -118,16 +118,16 @@ fn parse(url: &OsStr) -> anyhow::Result<ProxyUrl> {
     Ok(format!("{scheme}://{rest}").parse()?)
 }
 
-/// Returns whether the hosts of `NO_PROXY` have that of the proxy among them.
+/// Returns whether `NO_PROXY` exempts the host of the proxy.
 fn is_exempt(proxy: &ProxyUrl, hosts: &str) -> bool {
-    // Every host, as with curl: the matcher knows it among names only, and not for addresses.
+    // Matches every host, as in curl: the matcher below accepts `*` for names only, not for addresses.
     if hosts.split([',', ' ']).any(|host| host == "*") {
         return true;
     }
     let Ok(uri) = format!("http://{}/", proxy.authority()).parse::<http::Uri>() else {
         return false;
     };
-    // curl takes spaces between the names, too.
+    // curl accepts spaces between the names, too.
     let hosts: Vec<_> = hosts.split_whitespace().collect();
     let matcher = Matcher::builder().http("http://any").no(hosts.join(",")).build();
     matcher.intercept(&uri).is_none()

@@ -1,4 +1,4 @@
-//! The CONNECT request, the head of its answer, and what the answer means.
+//! The CONNECT request, and the head of its answer.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use crate::uplink::error::{ClientError, Refusal};
 /// The request to the proxy.
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted<'a> {
-    /// A tunnel.
+    /// Opens a tunnel.
     Tunnel {
         /// The target as typed.
         target: &'a str,
-        /// The marker of the end notice that is asked for.
+        /// The marker for the requested end notice.
         end_marker: Option<Marker>,
-        /// The session that is to go on.
+        /// The session to resume.
         session: Option<SessionId>,
     },
-    /// To serve a target on this connection ([`registration`](crate::protocol::registration)).
+    /// Serves a target on this connection ([`registration`](crate::protocol::registration)).
     Registration {
         /// The name that is served.
         serves: &'a Authority,
@@ -38,12 +38,12 @@ pub(crate) enum Wanted<'a> {
     },
 }
 
-/// The answer of a proxy that agrees.
+/// The 2xx or 101 of a proxy.
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
     /// The bytes that were read after the head.
     pub(crate) early: Vec<u8>,
-    /// The marker of its end notice, if there may be one.
+    /// The marker of its end notice; `None` if it sends none.
     pub(crate) end_marker: Option<Marker>,
     /// The replica that has answered, and all of them, for a registration.
     pub(crate) replicas: Option<(Box<str>, ReplicaList)>,
@@ -98,7 +98,7 @@ impl Request<'_> {
         }
     }
 
-    /// The error for an answer other than 2xx. The text of its body is read from `stream`.
+    /// Returns the error for an answer that opens nothing. The text of its body is read from `stream`.
     async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
         // Proxies answer so, too, to a name that they do not know, but for those that say that they are one.
         let is_a_proxy = answer.is_of_a_proxy || !matches!(answer.refusal.status, 404 | 405 | 501);
@@ -117,7 +117,7 @@ impl Request<'_> {
         ))
     }
 
-    /// The bytes of the request. Both parts come from parsed types and hold no line end.
+    /// Returns the bytes of the request. The values come from parsed types, so they hold no line end.
     pub(crate) fn to_http1(&self) -> Secret {
         let (line, rest) = match self.wanted {
             Wanted::Tunnel {
@@ -138,15 +138,15 @@ impl Request<'_> {
         let agent = format!("User-Agent: {USER_AGENT}\r\n");
         let authorization = self.authorization.as_ref().map(Secret::expose);
         let [name, value, end] = authorization.map_or([""; 3], |value| ["Proxy-Authorization: ", value, "\r\n"]);
-        // At once in its final length: what a reallocation leaves behind would not be overwritten.
+        // Allocated once in its final length: a reallocation would leave a copy of the secret.
         [&*line, &*agent, name, value, end, &*rest, "\r\n"].concat().into()
     }
 }
 
-/// Reads to the end of the final response head, at most 16 KiB, or returns `None` where there is not a byte. The caller
-/// bounds the time.
+/// Reads up to the end of the final response head, at most 16 KiB; `None` if the proxy closed without a byte. The
+/// caller sets the deadline.
 ///
-/// The interim responses in front of it are bounded, too: a flood of them would keep a processor busy until the deadline.
+/// Interim responses are limited, too: a flood of them would use CPU until the deadline.
 async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Answer>, ClientError> {
     let mut buffer = Vec::with_capacity(MAX_HEADER_BYTES);
     let mut interim = 0;
@@ -196,7 +196,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Returns whether it is a 2xx, with whatever length fields (RFC 9110 section 9.3.6).
+    /// Returns whether it is a 2xx, with any length fields (RFC 9110 section 9.3.6).
     fn opens_tunnel(&self) -> bool {
         (200..300).contains(&self.refusal.status)
     }
@@ -206,7 +206,7 @@ impl Answer {
         matches!(self.refusal.status, 200..300 | 404 | 405 | 426 | 501)
     }
 
-    /// The refusal with the reason phrase, or else the first line of the text. Empty without both.
+    /// Returns the refusal with the reason phrase, or else the first line of the text, or else empty.
     async fn into_refusal(mut self, stream: &mut (impl AsyncRead + Unpin)) -> Refusal {
         if !self.refusal.reason.trim().is_empty() {
             self.refusal.reason = printable(&self.refusal.reason, MAX_LINE);
@@ -233,7 +233,7 @@ impl Answer {
     }
 }
 
-/// Parses one head and returns its length too, or `None` if it is incomplete.
+/// Parses one head, and returns it with its length; `None` if it is incomplete.
 fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut headers);
@@ -276,17 +276,17 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
     }
 }
 
-/// The proxy closed without a byte.
+/// Returns the error for a proxy that closed without a byte.
 fn no_answer() -> ClientError {
     ClientError::Soon(anyhow!("the proxy closed the connection without an answer"))
 }
 
-/// The head is over 16 KiB, or has over 128 fields.
+/// Returns the error for a head over 16 KiB, or with over 128 fields.
 fn too_long() -> ClientError {
     ClientError::WithPauses(anyhow!("the head of the proxy's answer is too long"))
 }
 
-/// The length of a text body; 0 for HTML and for chunks, whose first line is not meant for a person.
+/// Returns the length of a text body; 0 for HTML and for chunks, whose first line is not for a person.
 fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
     let field = |name| std::str::from_utf8(field(name)?).ok();
     let is_text = field("content-type").is_none_or(|kind| kind.to_ascii_lowercase().starts_with("text/plain"));
@@ -304,16 +304,16 @@ fn seconds(field: Option<&[u8]>) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Characters of a message, and of a refusal's reason.
+/// The maximum number of characters of a message, and of a refusal's reason.
 pub(crate) const MAX_LINE: usize = 400;
 pub(crate) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 const MAX_FIELDS: usize = 128;
-/// The bytes of the interim responses in front of the answer: four heads. No proxy is known to send more than two.
+/// The maximum size of the interim responses: four heads. No proxy is known to send more than two.
 const MAX_INTERIM: usize = 64 * 1024;
-/// The bytes of a body that are read for its first line.
+/// The maximum number of bytes of a body that are read for its first line.
 const MAX_BODY: usize = 1024;
-/// The time in which the text after a refusal has to come.
+/// The timeout of the text after a refusal.
 const BODY_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

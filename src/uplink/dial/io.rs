@@ -1,4 +1,4 @@
-//! A connection to the proxy, whatever it is of.
+//! A connection to the proxy, of any kind.
 
 use std::io;
 
@@ -9,7 +9,7 @@ pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + Sync> Io for S {}
 
-/// Of any kind.
+/// A connection of any kind.
 pub(crate) type BoxedIo = Box<dyn Io>;
 
 /// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.

@@ -1,4 +1,4 @@
-//! The way for bytes to the proxy: a connection of TCP, or a tunnel through the proxy of the user's own network.
+//! The connection to the proxy: over TCP, or through the forward proxy of the user's own network.
 
 use std::net::SocketAddr;
 
@@ -12,17 +12,17 @@ use super::tls::{self, Trust};
 use super::url::{ProxyUrl, Scheme};
 use crate::uplink::error::ClientError;
 
-/// A way that is open.
+/// An open connection.
 pub(crate) struct ProxyConnection {
-    /// The bytes.
+    /// The byte stream.
     pub(crate) stream: BoxedIo,
-    /// The address of the proxy; `None` where another one is between.
+    /// The address of the proxy; `None` if there is another proxy in between.
     pub(crate) peer: Option<SocketAddr>,
-    /// The time for what follows.
+    /// The deadline of the following steps.
     pub(crate) deadline: Deadline,
 }
 
-/// Opens the way to `proxy`, through the other one if there is one.
+/// Connects to `proxy`, through the forward proxy if there is one.
 pub(crate) async fn open(
     proxy: &ProxyUrl,
     forward: Option<&ForwardProxy>,
@@ -49,8 +49,8 @@ pub(crate) async fn open(
     opened.await.map_err(|error| forward.error(proxy, error))
 }
 
-/// Has another proxy connect to this one. The certificate of the other one has to be of an authority that the system
-/// trusts, since `--ca` is for this one.
+/// Connects to a proxy through a forward proxy. The forward proxy's certificate has to be from an authority that the
+/// system trusts, as `--ca` is for the proxy.
 async fn via_forward_proxy(
     forward: &ForwardProxy,
     stream: TcpStream,

@@ -1,4 +1,4 @@
-//! TLS to the proxy: the certificates to trust and to show, and the handshake.
+//! TLS to the proxy: the trusted certificates, the client's certificate, and the handshake.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ mod verifier;
 /// The certificates that the client trusts, and its own.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// A PEM file with the certificates to trust; `None` is the system's.
+    /// A PEM file with the certificates to trust; `None` trusts the system's.
     pub ca: Option<PathBuf>,
     /// The name that the proxy's certificate must have, and the SNI; `None` is the host of the URL.
     pub server_name: Option<String>,
@@ -48,7 +48,7 @@ pub(crate) struct KeyPair {
     pub(crate) key: Secret,
 }
 
-/// The same, parsed.
+/// The parsed certificates and key.
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl KeyPair {
@@ -72,7 +72,7 @@ impl Connector {
     /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that no public authority can
     /// issue a certificate for a private proxy.
     ///
-    /// `pair` is shown where `trust` has no certificate of its own.
+    /// `pair` is used if `trust` has no client certificate.
     pub(crate) fn new(host: &str, trust: &Trust, pair: Option<&KeyPair>) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned())
@@ -115,7 +115,7 @@ impl Connector {
         connected.map_err(|error| match distrust(&error) {
             Some(reason) => ClientError::WithPauses(anyhow!("the proxy is not trusted: {reason}")),
             None => explain(error, |error| {
-                // Not a TLS record: it is another port, or something else answers in place of the proxy.
+                // Not a TLS record: another port, or something other than the proxy has answered.
                 let is_foreign = matches!(rustls_error(&error), Some(rustls::Error::InvalidMessage(_)));
                 let text = "the TLS handshake with the proxy failed: is the port one of TLS?";
                 let error = anyhow!(error).context(text);
@@ -147,23 +147,23 @@ fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// The client's certificate cannot be used. Its files may be replaced at the moment.
+/// Returns the error for an unusable client certificate. It may pass: the files may just be replaced.
 fn unusable(fault: anyhow::Error) -> ClientError {
     ClientError::WithPauses(fault.context("cannot use the client certificate"))
 }
 
-/// rustls refused the configuration.
+/// Returns the error for a configuration that rustls refused.
 fn no_tls(fault: rustls::Error) -> ClientError {
     ClientError::Never(anyhow!(fault).context("cannot set TLS up"))
 }
 
-/// A named provider: the process has no default one that other crates could have installed.
+/// Names the provider: other crates could have installed another default.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// The error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes after the
-/// handshake, in place of an answer.
+/// Returns the error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes after the
+/// handshake, instead of an answer.
 pub(crate) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError) -> ClientError {
     use rustls::Error::AlertReceived;
     match rustls_error(&error) {
@@ -206,12 +206,12 @@ fn read(path: &Path) -> Result<Vec<u8>, PemError> {
     file::read(path, MAX_PEM_BYTES).map_err(|error| PemError::unreadable(&error))
 }
 
-/// The certificates in a PEM text.
+/// Parses the certificates in a PEM text.
 fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     Ok(items(bytes)?.into_iter().map(|(_, certificate)| certificate).collect())
 }
 
-/// The certificates of a file, as authorities and as they are.
+/// Reads the certificates of a file, as authorities and as they are.
 fn roots_of(path: &Path) -> anyhow::Result<(RootCertStore, Vec<CertificateDer<'static>>)> {
     let listed = certificates(&read(path)?)?;
     let mut roots = RootCertStore::empty();
@@ -222,7 +222,7 @@ fn roots_of(path: &Path) -> anyhow::Result<(RootCertStore, Vec<CertificateDer<'s
     Ok((roots, listed))
 }
 
-/// The certificates that the system trusts.
+/// Returns the certificates that the system trusts.
 fn system_roots() -> Result<RootCertStore, ClientError> {
     let system = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

@@ -30,22 +30,22 @@ pub enum Scheme {
 }
 
 impl ProxyUrl {
-    /// The protocol under the request.
+    /// Returns the protocol under the request.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// The host: a name or an IP address, without brackets.
+    /// Returns the host: a name or an IP address, without brackets.
     pub fn host(&self) -> &str {
         self.authority.host()
     }
 
-    /// The TCP port, 1 to 65535.
+    /// Returns the TCP port, 1 to 65535.
     pub fn port(&self) -> u16 {
         self.authority.port()
     }
 
-    /// Host and port.
+    /// Returns host and port.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -55,7 +55,7 @@ impl ProxyUrl {
         self.authorization.is_some()
     }
 
-    /// The value of `Proxy-Authorization` (RFC 7617), a secret; `None` for a URL without userinfo.
+    /// Returns the value of `Proxy-Authorization` (RFC 7617), a secret; `None` for a URL without userinfo.
     pub(crate) fn authorization(&self) -> Option<&str> {
         self.authorization.as_deref()
     }
@@ -110,22 +110,22 @@ impl FromStr for ProxyUrl {
     }
 }
 
-/// The reason for which a text is no proxy URL.
+/// The reason why a text is not a proxy URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyUrlError {
-    /// Nothing: most often a variable that is set to nothing.
+    /// An empty text, usually from a variable that is set to nothing.
     #[error("the proxy URL is empty: write http://HOST[:PORT] or https://HOST[:PORT], or unset the variable")]
     Empty,
-    /// Another scheme, or none.
+    /// The scheme is missing, or another one.
     #[error("the proxy URL must begin with http:// or https://")]
     Scheme,
     /// A path other than `/`, a query or a fragment. A password with `/`, `?` or `#` in it looks like one.
     #[error("the proxy URL takes no path, query or fragment (in a password write / as %2F, ? as %3F, # as %23)")]
     Path,
-    /// No host.
+    /// The host is missing.
     #[error("the proxy URL has no host")]
     NoHost,
-    /// A colon that 1 to 65535 does not follow.
+    /// A colon without a port from 1 to 65535 after it.
     #[error("the port of the proxy URL must be 1 to 65535 in decimal digits")]
     Port,
     /// A host that is neither a name nor an address, or an IPv6 address without brackets.
@@ -155,8 +155,8 @@ fn parse_host(host: &str, default_port: u16) -> Result<Authority, ProxyUrlError>
     })
 }
 
-/// The Basic credentials of a userinfo. One without a colon has an empty password. As for curl, a `%` that two hexadecimal
-/// digits do not follow is kept.
+/// Returns the Basic credentials of a userinfo. Without a colon the password is empty. As in curl, a `%` without two
+/// hexadecimal digits is kept.
 fn basic(userinfo: &str) -> Result<Box<str>, ProxyUrlError> {
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     let [user, password] = [user, password].map(|text| Cow::from(percent_decode_str(text)));

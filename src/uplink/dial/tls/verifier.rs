@@ -1,4 +1,4 @@
-//! Which certificate of a proxy is accepted.
+//! The verification of the proxy's certificate.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCer
 
 use crate::net::x509::presented;
 
-/// The certificates of `--ca`, or the system's, do not lead to that of the proxy: most often a proxy of the company's network
-/// has answered in its place.
+/// The certificates of `--ca`, or the system's, do not verify the proxy's: usually a proxy of the company's network has
+/// answered instead.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "its certificate is signed by {issuer:?}, which {}",
@@ -25,12 +25,12 @@ use crate::net::x509::presented;
 struct UnknownAuthority {
     /// The distinguished name of the authority.
     issuer: String,
-    /// True if the system's certificates were asked.
+    /// True if the system's certificates were used.
     is_system: bool,
 }
 
-/// Verifies the certificate of a proxy as webpki does. One that is itself in the file of `--ca` needs no authority:
-/// `openssl req -x509` makes such ones, which say of themselves that they are one.
+/// Verifies the proxy's certificate as webpki does. A certificate that is itself in the file of `--ca` needs no
+/// authority: `openssl req -x509` makes such certificates, and marks them as authorities.
 #[derive(Debug)]
 pub(super) struct Verifier {
     verifier: Arc<WebPkiServerVerifier>,
@@ -39,10 +39,10 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// With the certificates to trust.
+    /// Creates a verifier that trusts these certificates.
     ///
     /// # Errors
-    /// There is none, of which the caller has told before.
+    /// There are no certificates.
     pub(super) fn new(
         roots: RootCertStore,
         listed: Option<Vec<CertificateDer<'static>>>,
@@ -53,7 +53,7 @@ impl Verifier {
         Ok(Self { verifier, listed })
     }
 
-    /// Returns whether it is itself in the file, valid, and for servers. Its name is another question.
+    /// Returns whether the certificate is itself in the file, valid, and for servers. Its name is checked elsewhere.
     fn is_listed(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
         self.is_in_file(certificate) && presented::may_serve(certificate, now)
     }
@@ -63,9 +63,9 @@ impl Verifier {
         listed.any(|own| own == certificate)
     }
 
-    /// Returns the error with the name of the authority that is missing, if one is.
+    /// Returns the error, with the name of the missing authority if one is missing.
     fn explain(&self, error: Error, [own, last]: [&CertificateDer<'_>; 2]) -> Error {
-        // A certificate that is an authority, and not one of a server: only its presence in the file would help.
+        // An authority's certificate used by a server: only its presence in the file would help.
         let is_authority = matches!(&error, Error::InvalidCertificate(CertificateError::Other(_)))
             && presented::is_self_issued(own)
             && !self.is_in_file(own);
