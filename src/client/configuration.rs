@@ -1,4 +1,4 @@
-//! The client's file: which proxy a name is reached through, and how to log in there.
+//! The client's configuration file: the proxy of each name, and how to log in there.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use crate::base::yaml::field::Field;
 use crate::base::yaml::{self, de, forms};
 use crate::uplink::dial::url::{ProxyUrl, Scheme};
 
-/// The entries of a file, in its order.
+/// The entries of a file, in order.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Configuration {
@@ -24,18 +24,18 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads a file with its warnings. One that is not there has no entries, unless it has to be there.
+    /// Reads a file, and returns it with its warnings. A missing file has no entries, unless it is demanded.
     ///
     /// # Errors
-    /// It cannot be read, or has faults: all of them at once.
+    /// The file cannot be read, or has errors: all of them at once.
     pub fn read(path: &Path, is_demanded: bool) -> Result<(Self, Report), Report> {
         Self::load(path, is_demanded, false)
     }
 
-    /// Reads a file that has to be there, and opens the files that it names; returns the warnings.
+    /// Reads a file that has to exist, and opens the files that it names. Returns the warnings.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and a fault for each file that cannot be opened.
+    /// As for [`read`](Self::read), and an error for each file that cannot be opened.
     pub fn check(path: &Path) -> Result<Report, Report> {
         Self::load(path, true, true).map(|(_, report)| report)
     }
@@ -50,7 +50,7 @@ impl Configuration {
         };
         let unreadable = |error: std::io::Error| Report::unreadable(&name, format!("cannot be read: {error}"));
         let file = opened.map_err(unreadable)?;
-        // It may name programs to run. ssh reads no such file of its own either.
+        // The file may name programs to run. ssh, too, reads only the user's own files.
         platform::is_the_users(&file)
             .map_err(|reason| Report::unreadable(&name, format!("is not read, as {reason}")))?;
         let bytes = yaml::bounded(file).map_err(unreadable)?;
@@ -63,14 +63,14 @@ impl Configuration {
         parse(&bytes, &name, &base)
     }
 
-    /// The first entry with a pattern for the host of that target.
+    /// Returns the first entry with a pattern for the host of that target.
     pub fn entry(&self, target: &str) -> Option<&ProxySettings> {
         let host = target.rsplit_once(':').map_or(target, |(host, _)| host);
         self.proxies.iter().find(|proxy| is_among(host, &proxy.names))
     }
 }
 
-/// The place of the file: the XDG Base Directory Specification's, and that of Windows.
+/// Returns the file's path: by the XDG Base Directory Specification, or on Windows by its conventions.
 pub fn default_path() -> Option<PathBuf> {
     path_on(System::OWN, |name| env::var_os(name))
 }
@@ -88,9 +88,9 @@ fn path_on(system: System, variable: impl Fn(&str) -> Option<OsString>) -> Optio
     Some(settings.join("switchboard").join("config.yaml"))
 }
 
-/// How the paths of a file are read.
+/// The base of a file's paths.
 struct PathBase<'a> {
-    /// Relative paths begin with it.
+    /// The folder of relative paths.
     folder: &'a Path,
     home: Option<&'a Path>,
     /// True if the files are opened while it is read: one that cannot be is a fault. Otherwise only those of the entry that is
@@ -110,7 +110,7 @@ impl PathBase<'_> {
 fn parse(bytes: &[u8], name: &str, base: &PathBase<'_>) -> Result<(Configuration, Report), Report> {
     let findings = Diagnostics::default();
     let mut configuration = Configuration::default();
-    // A file in which all is commented out has no entries.
+    // A file with only comments has no entries.
     let tree = (!is_blank(bytes)).then(|| yaml::tree(bytes, &findings)).flatten();
     if let Some(mut tree) = tree {
         configuration = de::read(&mut tree, &findings);
@@ -122,7 +122,7 @@ fn parse(bytes: &[u8], name: &str, base: &PathBase<'_>) -> Result<(Configuration
     findings.finish(Some(name), configuration)
 }
 
-/// Makes the paths of an entry whole, and reports what is wrong with it as a whole.
+/// Makes the paths of an entry absolute, and reports errors of the entry as a whole.
 fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &PathBase<'_>) {
     let files = [
         ("ca", &mut settings.ca),
@@ -152,7 +152,7 @@ fn is_blank(text: &[u8]) -> bool {
     lines.all(|line| line.is_empty() || line.starts_with(b"#"))
 }
 
-/// Reports what cannot all be meant.
+/// Reports settings that contradict each other.
 fn contradictions(settings: &ProxySettings, place: &Field<'_>) {
     let url = settings.proxy.as_ref();
     let is_trust = settings.ca.is_some() || settings.cert.is_some() || settings.server_name.is_some();
@@ -171,7 +171,7 @@ fn contradictions(settings: &ProxySettings, place: &Field<'_>) {
     }
 }
 
-/// Returns whether a host is among patterns as those of ssh_config(5): one of them is for it, and none with `!`.
+/// Returns whether a host matches patterns as in ssh_config(5): at least one of them, and none with `!`.
 fn is_among(host: &str, patterns: &[String]) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let matches = |pattern: &str| is_match(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes());
@@ -180,7 +180,7 @@ fn is_among(host: &str, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| matches(pattern)) && !excluded.any(matches)
 }
 
-/// Returns whether a string matches a pattern with `*` and `?`, in time of the product of both lengths.
+/// Returns whether a string matches a pattern with `*` and `?`, in time proportional to the product of both lengths.
 fn is_match(text: &[u8], pattern: &[u8]) -> bool {
     // Element `n` is true if the pattern so far matches the first `n` bytes.
     let mut fits = vec![false; text.len()];

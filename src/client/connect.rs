@@ -22,13 +22,13 @@ pub(crate) mod session;
 pub(crate) mod signals;
 pub(crate) mod stdio;
 
-/// Runs the tunnel between the process's own stdin and stdout, and reports a failure: to ssh, where that reads stdout and
-/// has read nothing yet, in band; otherwise, and with [`Options::verbose`], on stderr in one line.
+/// Runs the tunnel between the process's own stdin and stdout. A failure is reported in band if ssh reads stdout and
+/// has read nothing yet; otherwise, and with [`Options::verbose`], in one line on stderr.
 ///
-/// The exit code is 0 when the tunnel ended in order, 2 after an error of usage, and otherwise 1. A read of stdin
-/// may still be pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once. After a
-/// SIGHUP the tunnel has a second to end in order, and a failure is not reported: ssh has exited.
-/// From here on the process's stdout leads to `/dev/null`: the tunnel owns the real one.
+/// The exit code is 0 after a graceful close, 2 after an error of usage, and otherwise 1. A read of stdin may still be
+/// pending on a thread that cannot be cancelled, so the caller must return from `main` or exit at once. After a SIGHUP
+/// the tunnel has 1 s to close, and a failure is not reported: ssh has exited. The process's stdout is `/dev/null` from
+/// here on: the tunnel owns the real one.
 pub fn command(options: &Options) -> ExitCode {
     let local = match stdio::take_stdout() {
         Ok(stdout) => Stdio {
@@ -78,7 +78,7 @@ pub(in crate::client) fn report(options: &Options, error: &ClientError) -> ExitC
     ExitCode::from(error.exit_code())
 }
 
-/// A failure with the name that was asked for: with an alias of ssh_config(5) the user does not see what `%h` became.
+/// Returns a failure with the requested name: with an ssh_config(5) alias the user does not see what `%h` became.
 pub(in crate::client) fn sentence(options: &Options, error: &ClientError) -> String {
     let (line, target) = (chain(error), options.target.as_str());
     // An argument that is not a target may be part of a password with a space in it.

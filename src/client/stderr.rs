@@ -1,6 +1,6 @@
-//! Lines for the user on stderr. A stderr that is full, as its reader has stalled, or a terminal that is stopped by Ctrl-S, must stop
-//! neither a session nor the end of the process: a line for which there is no room is dropped. Windows does not tell
-//! whether there is room.
+//! Lines for the user on stderr. They must block neither a session nor the exit, so a line is dropped if there is no
+//! room for it: the reader of stderr has stalled, or the terminal is stopped by Ctrl-S. Windows does not report whether
+//! there is room.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,11 +11,11 @@ use crate::base::platform::poll_writable;
 use crate::base::text::printable;
 pub(super) use crate::uplink::dial::head::MAX_LINE;
 
-/// Where lines for the user go.
+/// The output for lines to the user.
 #[derive(Clone)]
 pub struct UserOutput(pub Arc<dyn Fn(&str) + Send + Sync>);
 
-/// To stderr.
+/// Writes to stderr.
 impl Default for UserOutput {
     fn default() -> Self {
         Self(Arc::new(line))
@@ -28,12 +28,12 @@ impl fmt::Debug for UserOutput {
     }
 }
 
-/// Writes a line, without a wait for its reader.
+/// Writes a line without waiting for its reader.
 pub(super) fn line(line: &str) {
     write(line, Duration::ZERO);
 }
 
-/// Writes a line that says why the process ends, for which its reader has a second.
+/// Writes the reason why the process ends, and waits at most a second for its reader.
 pub(super) fn last_line(line: &str) {
     write(line, Duration::from_secs(1));
 }
@@ -47,5 +47,5 @@ fn write(line: &str, timeout: Duration) {
     }
 }
 
-/// Characters of a line: fewer than the 4 KiB that a pipe with room takes at once (pipe(7)).
+/// The maximum number of characters of a line: fewer than the 4 KiB that a pipe with room takes at once (pipe(7)).
 const MAX_CHARS: usize = 500;

@@ -15,7 +15,7 @@ use crate::uplink::error::ClientError;
 /// The stream of an open tunnel, and the bytes of it that are already read.
 pub(in crate::client) type Tunnel = (BoxedIo, Vec<u8>);
 
-/// The tunnel, by at most two requests.
+/// Opens the tunnel, by at most two requests.
 pub(in crate::client) async fn open(
     options: &Options,
     login: &mut CachedLogin,

@@ -141,7 +141,7 @@ mod tests {
 
     const MARK: [u8; 16] = *b"0123456789abcdef";
 
-    /// What is read, by so many bytes at once, and the error after it.
+    /// Returns the bytes that are read, `at_once` at a time, and the error after them.
     async fn read(early: &[u8], pieces: &[&[u8]], at_once: usize) -> (Vec<u8>, Option<String>) {
         let pieces = Pieces(pieces.iter().map(|piece| piece.to_vec()).collect());
         let mut watched = EndNoticeStream::new(pieces, MARK.into(), early.to_vec());

@@ -1,7 +1,7 @@
-//! Tells ssh in band why there is no session: by an SSH disconnect on stdout, in front of the target's first byte.
+//! Reports in band to ssh why there is no session: an SSH disconnect on stdout, before the target's first byte.
 //!
-//! ssh prints the sentence of the disconnect, also in scp and sftp and at LogLevel ERROR. That stdout leads to ssh is shown
-//! by stdin: an SSH client sends its identification at once.
+//! ssh prints the sentence of the disconnect, also in scp and sftp and at LogLevel ERROR. stdin shows that ssh reads
+//! stdout: an SSH client sends its identification at once.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
 use crate::uplink::error::{ClientError, UNIDENTIFIED};
 
-/// The streams of a program that may be ssh.
+/// Wraps the streams of a program that may be ssh.
 pub(in crate::client) fn wrap<R, W>(local: Stdio<R, W>) -> Stdio<Input<R>, Output<W>>
 where
     R: AsyncRead + Unpin,
@@ -41,7 +41,7 @@ where
     }
 }
 
-/// Tells ssh the failure, if nothing has gone to stdout yet and ssh reads it. False: it has to be told elsewhere.
+/// Reports the failure to ssh, if nothing was written to stdout and ssh reads it. Returns whether it did.
 pub(in crate::client) async fn disconnect_ssh<R, W>(
     local: &mut Stdio<Input<R>, Output<W>>,
     error: &ClientError,
@@ -84,7 +84,7 @@ where
     true
 }
 
-/// The code and the phrase of a failure. A reason comes from the proxy as a text.
+/// Returns the code and the phrase of a failure.
 fn disconnect_message(error: &ClientError) -> (Code, Phrase) {
     let refusal = if let ClientError::Refused(refusal) = error
         && !refusal.reason.is_empty()
@@ -107,7 +107,7 @@ fn disconnect_message(error: &ClientError) -> (Code, Phrase) {
     (code, parts.unwrap_or_else(|| reason.into()))
 }
 
-/// stdin, of which the first bytes are noted.
+/// stdin, whose first bytes are noted.
 #[derive(Debug)]
 pub(in crate::client) struct Input<R> {
     stream: R,
@@ -122,7 +122,7 @@ struct StdinPrefix {
 }
 
 impl StdinPrefix {
-    /// Returns whether an SSH client writes there, once that is known.
+    /// Returns whether an SSH client writes there; `None` while that is not known.
     fn is_ssh(&self) -> Option<bool> {
         if self.bytes.len() >= SSH.len() {
             return Some(self.bytes == SSH);
@@ -147,7 +147,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
     }
 }
 
-/// stdout, which is not shut down in front of its first byte: ssh is told the reason first.
+/// stdout, which is not shut down before its first byte, so that ssh can receive the reason first.
 #[derive(Debug)]
 pub(in crate::client) struct Output<W> {
     pub(in crate::client) stream: W,

@@ -10,7 +10,7 @@ use super::stdio::Stdio;
 use crate::uplink::dial::io::read_some;
 use crate::uplink::error::ClientError;
 
-/// Writes `early` to stdout, then relays. The end of one direction is passed on and leaves the other open.
+/// Writes `early` to stdout, then relays. The EOF of one direction is passed on, and leaves the other open.
 ///
 /// Returns whether the target has sent anything.
 pub(in crate::client) async fn relay<S, R, W>(
@@ -31,7 +31,7 @@ where
         uploaded = &mut upload => match uploaded {
             Ok(_) => download.await.or_else(download_error),
             Err(CopyError::Read(error)) => Err(unreadable(error)),
-            // The proxy's last bytes may be unread, and often give the reason. On a dead socket the download ends soon.
+            // The proxy's last bytes may be unread, and often have the reason. On a dead socket the download ends soon.
             Err(CopyError::Write(error) | CopyError::Close(error)) => match download.await {
                 Err(CopyError::Read(read)) => {
                     let read = ClientError::from(read);
@@ -55,8 +55,8 @@ where
     }
 }
 
-/// Copies `buffer` and then `reader` to `writer`, and shuts `writer` down at the end of `reader`. Returns whether there was
-/// a byte.
+/// Copies `buffer` and then `reader` to `writer`, and shuts `writer` down at the EOF. Returns whether there was any
+/// byte.
 async fn copy<R, W>(mut reader: R, mut writer: W, mut buffer: Vec<u8>) -> Result<bool, CopyError>
 where
     R: AsyncRead + Unpin,
@@ -68,7 +68,7 @@ where
         writer.write_all(&buffer).await.map_err(CopyError::Write)?;
         buffer.clear();
         buffer.reserve_exact(BUFFER);
-        // No flush while there is more to read: the writer's thread, or TLS, works meanwhile.
+        // No flush while there is more to read: the writer's thread, or TLS, works in the meantime.
         let read = tokio::select! {
             biased;
             read = read_some(&mut reader, &mut buffer) => read,
@@ -94,11 +94,11 @@ where
 enum CopyError {
     Read(io::Error),
     Write(io::Error),
-    /// The shutdown, after all bytes.
+    /// The shutdown after all bytes.
     Close(io::Error),
 }
 
-/// Ends a download. To a reader that is gone its bytes are of no use any more: they count as sent.
+/// Ends a download. If its reader is gone, its bytes are not needed any more: they count as sent.
 fn download_error(error: CopyError) -> Result<bool, ClientError> {
     match error {
         CopyError::Read(error) => Err(lost(error)),
@@ -107,7 +107,7 @@ fn download_error(error: CopyError) -> Result<bool, ClientError> {
     }
 }
 
-/// The failure of the connection. A reset may be the target's, which the proxy has passed on, and bytes may be missing.
+/// Returns the error of a lost connection. The target may have reset it, and bytes may be missing.
 pub(super) fn lost(error: io::Error) -> ClientError {
     if error.kind() != io::ErrorKind::ConnectionReset {
         return error.into();
@@ -116,12 +116,12 @@ pub(super) fn lost(error: io::Error) -> ClientError {
     ClientError::Soon(anyhow!(error).context(text))
 }
 
-/// The failure of stdin.
+/// Returns the error of a read of stdin.
 pub(super) fn unreadable(error: io::Error) -> ClientError {
     ClientError::Never(anyhow!(error).context("cannot read stdin"))
 }
 
-/// The failure of stdout, whose reader is there.
+/// Returns the error of a write to stdout, whose reader is there.
 pub(super) fn unwritable(error: io::Error) -> ClientError {
     if error.get_ref().is_some_and(|error| error.is::<Unanswered>()) {
         return ClientError::Unidentified;
@@ -134,5 +134,5 @@ pub(in crate::client) fn is_reader_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// Twice the capacity of a pipe: one read empties it.
+/// The size of the buffer: twice a pipe's, so that one read empties it.
 const BUFFER: usize = 128 * 1024;

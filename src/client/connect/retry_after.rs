@@ -1,4 +1,4 @@
-//! Waits where the proxy says when another request makes sense: `--wait`, and always for a target that it has started.
+//! Retries when the proxy says so: with `--wait`, and always for a target that it is starting.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
 
-/// Opens the tunnel. A 429 or 503 is followed by another request when the proxy asks for it, for as long as
-/// [`Options::wait`]. A target that is starting is waited for, as long as the proxy gives it, whatever that option says.
+/// Opens the tunnel. After a 429 or 503 it retries when the proxy asks for it, for at most [`Options::wait`]. For a
+/// starting target it waits as long as the proxy's answer allows, regardless of that option.
 pub(in crate::client) async fn open(
     options: &Options,
     login: &mut CachedLogin,
@@ -28,13 +28,13 @@ pub(in crate::client) async fn open(
             Err(ClientError::Refused(refusal)) if matches!(refusal.status, 429 | 503) => refusal,
             ended => return ended,
         };
-        // The proxy ends the wait for a start by another answer; one that does not is given up when the time that it has
-        // named first is over.
+        // The proxy ends the wait for a start with another answer. If it does not, the wait ends after the time that it
+        // named first.
         let left = refusal.starting.filter(|_| refusal.status == 503);
         let left = left.map(|left| left.min(MAX_RETRY_AFTER));
         if let Some(left) = left.filter(|_| starts_by.is_none_or(|by| Instant::now() < by)) {
             starts_by.get_or_insert(Instant::now() + left + GRACE);
-            // Each request is held for a while by the proxy, so the line comes every ten seconds or so.
+            // The proxy holds each request, so the line comes about every ten seconds.
             let (waited, left) = (began.elapsed().as_secs(), left.as_secs());
             let target = &options.target;
             stderr::line(&format!("{target} is starting: waited {waited} s, {left} s left"));
@@ -53,11 +53,11 @@ pub(in crate::client) async fn open(
     }
 }
 
-/// Where the proxy names no time.
+/// The pause if the proxy names none.
 const UNNAMED: Duration = Duration::from_secs(5);
-/// The longest pause that a proxy may name.
+/// The maximum pause that a proxy may name.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// Behind the time that it has named, for its last answer.
+/// The time for the proxy's last answer, after the time that it has named.
 const GRACE: Duration = Duration::from_secs(30);
-/// A proxy that names none at all does not make this client spin.
+/// The minimum pause, so that a proxy that names zero does not make this client spin.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -10,23 +10,23 @@ use tokio::time::timeout;
 use crate::base::platform::Signals;
 use crate::uplink::error::ClientError;
 
-/// The exit that a signal requests. Later ones are stronger.
+/// The exit that a signal requests. Later variants take precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::client) enum ExitRequest {
-    /// Nothing.
+    /// No exit.
     No,
-    /// To end in order: SIGHUP.
+    /// A graceful exit: SIGHUP.
     Graceful,
-    /// To end now: SIGTERM and SIGINT.
+    /// An immediate exit: SIGTERM and SIGINT.
     Immediate,
 }
 
-/// The signals of the process, for what runs in it.
+/// The signals of the process.
 #[derive(Clone, Debug)]
 pub(in crate::client) struct ExitSignals(pub(in crate::client) watch::Receiver<ExitRequest>);
 
 impl ExitSignals {
-    /// Completes once a signal has asked for that, or for more.
+    /// Completes once a signal has requested at least `least`.
     pub(in crate::client) async fn requested(&mut self, least: ExitRequest) -> ExitRequest {
         if let Ok(leaving) = self.0.wait_for(|leaving| *leaving >= least).await {
             return *leaving;

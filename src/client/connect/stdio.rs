@@ -1,7 +1,7 @@
 //! The process's stdin, and its stdout as an output whose shutdown closes it.
 //!
-//! ssh's pipes are waited for by the runtime where the system can; files, terminals and sockets are read and written by
-//! threads. A thread costs two context switches and a copy of each piece.
+//! The runtime polls ssh's pipes where the system supports it; threads read and write files, terminals and sockets. A
+//! thread costs two context switches and a copy for each piece.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::base::platform::{self, PipeSize};
 
-/// Returns the process's output, and puts one in its place that discards everything.
+/// Returns the process's stdout, and replaces it by one that discards everything.
 ///
 /// ssh sees the end of its ProxyCommand's output only when the last copy of the pipe is closed. No other part of the
 /// process can print into the SSH stream from then on.
@@ -38,7 +38,7 @@ pub(in crate::client) struct Stdio<R, W> {
     pub(in crate::client) is_abandoned: Option<fn(&W) -> bool>,
 }
 
-/// The process's input. Its first read opens it, where there is a runtime.
+/// The process's stdin. The first read opens it, when there is a runtime.
 #[derive(Default)]
 pub(in crate::client) struct Input {
     stream: Option<Box<dyn AsyncRead + Send + Unpin>>,
@@ -68,7 +68,7 @@ impl AsyncRead for Input {
 pub(in crate::client) struct ClosableOutput {
     /// `None` once it is shut down.
     file: Option<File>,
-    /// The same, opened by the first write, where there is a runtime.
+    /// The stream of the same descriptor, opened by the first write, when there is a runtime.
     stream: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     size: PipeSize,
 }
@@ -84,8 +84,8 @@ impl From<File> for ClosableOutput {
 }
 
 impl ClosableOutput {
-    /// Returns whether its reader has closed it, if the platform tells. After a shutdown the reader has been told the end, and
-    /// the other stream goes on.
+    /// Returns whether its reader has closed it, if the platform reports that. `false` after a shutdown: the reader has
+    /// received the end, and the other stream goes on.
     pub(in crate::client) fn is_abandoned(&self) -> bool {
         self.file.as_ref().is_some_and(platform::has_no_reader)
     }
@@ -128,7 +128,7 @@ impl AsyncWrite for ClosableOutput {
         self.wrote(written)
     }
 
-    /// A pipe takes what it is given at once, from where it is.
+    /// A pipe takes all slices at once, without a copy.
     fn is_write_vectored(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.is_write_vectored())
     }

@@ -1,4 +1,4 @@
-//! What the proxy answers: refusals, interim answers, and bytes that are no answer.
+//! The proxy's answers: refusals, interim answers, and bytes that are not an answer.
 
 use super::*;
 

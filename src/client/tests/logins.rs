@@ -141,7 +141,7 @@ fn field(credentials: &Credentials) -> String {
     authorization.expose().to_owned()
 }
 
-/// What a plugin prints for this status, as a command of `sh`.
+/// Returns a plugin's output for this status, as a command of `sh`.
 fn prints(status: &Value) -> String {
     let credential = json!({"kind": "ExecCredential", "apiVersion": V1, "status": status});
     format!("printf '%s\\n' '{credential}'")

@@ -12,22 +12,22 @@ use crate::uplink::error::{ClientError, Retry};
 /// back in step. docs/resume.md has the reasons of the numbers.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
-    /// When the first attempt was made.
+    /// When the first attempt was made; `None` before it.
     began: Option<Instant>,
-    /// When the last one was made, or was answered.
+    /// When the last attempt was made, or was answered.
     last: Option<Instant>,
     attempts: usize,
-    /// How many pauses of [`GROWING`] there were.
+    /// The number of pauses of [`GROWING`] so far.
     grown: usize,
-    /// True if the last attempt found a proxy, or what is in its place.
+    /// True if the last attempt found a proxy, or something instead of it.
     is_answered: bool,
-    /// The shortest pause that the proxy has asked for.
+    /// The minimum pause that the proxy has asked for.
     least: Duration,
 }
 
 impl Backoff {
-    /// Returns the time of the next attempt: now for the first one. A pause counts from the begin of the attempt before, or
-    /// from its answer.
+    /// Returns when to make the next attempt: now for the first one. A pause counts from the start of the previous
+    /// attempt, or from its answer.
     pub(super) fn next(&mut self) -> Instant {
         let is_steady = self.is_young() && !self.is_answered;
         let pause = match FIRST.get(self.attempts) {
@@ -71,7 +71,7 @@ impl Backoff {
         }
     }
 
-    /// Begins from the start.
+    /// Starts over, as after a success.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
@@ -81,7 +81,7 @@ impl Backoff {
     }
 }
 
-/// A quarter shorter to a quarter longer.
+/// Returns the pause, by chance a quarter shorter to a quarter longer.
 fn varied(pause: Duration) -> Duration {
     let mut chance = [0];
     // Without random bytes the pause is the shortest.
@@ -91,11 +91,11 @@ fn varied(pause: Duration) -> Duration {
 }
 
 const FIRST: [Duration; 3] = [Duration::ZERO, Duration::from_millis(200), Duration::from_millis(500)];
-/// At most 0.88 s.
+/// The steady pause: at most 0.88 s.
 const STEADY: Duration = Duration::from_millis(700);
-/// The time for a connection.
+/// The minimum timeout of a connection.
 const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// After so much time without a path it may be away for longer.
+/// After this time without a path the pauses grow.
 const MAX_STEADY: Duration = Duration::from_secs(5 * 60);
 const GROWING: [Duration; 4] = [
     Duration::from_secs(1),

@@ -1,4 +1,4 @@
-//! Why a session has no connection, and why it is over: each in a sentence for the user.
+//! Sentences for the user: why a session has no connection, and why it is over.
 
 use anyhow::anyhow;
 
@@ -14,7 +14,7 @@ impl From<HandshakeError> for ClientError {
             HandshakeError::OtherAnchor => lost("the anchor beside the SSH server was restarted"),
             HandshakeError::NoAnchor => lost("there is no anchor beside the SSH server any more"),
             HandshakeError::Ended(end) => ended(end),
-            // Such as a captive portal.
+            // For example a captive portal.
             HandshakeError::Unproved | HandshakeError::Fault => Self::WithPauses(anyhow!(failure)),
             HandshakeError::Crypto(error) => Self::WithPauses(anyhow!(error).context("cannot prove the session")),
         }
@@ -36,17 +36,17 @@ impl From<DetachCause> for ClientError {
     }
 }
 
-/// No answer came in the time of a handshake.
+/// Returns the error of a handshake that timed out.
 pub(super) fn unanswered() -> ClientError {
     ClientError::WithPauses(anyhow!("the anchor did not answer in time"))
 }
 
-/// The anchor has broken the protocol within the session.
+/// Returns the error of an anchor that has violated the protocol.
 pub(super) fn violated(violation: ProtocolError) -> ClientError {
     ClientError::Never(anyhow!(violation).context("the session is lost: the anchor has broken the protocol"))
 }
 
-/// The anchor has ended the session.
+/// Returns the error of a session that the anchor has ended.
 pub(super) fn ended(end: EndReason) -> ClientError {
     match end {
         EndReason::Completed => over("the session is over"),

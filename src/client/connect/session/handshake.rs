@@ -1,4 +1,4 @@
-//! The handshake with which a connection begins, over the stream of a tunnel.
+//! The handshake at the start of a connection, over the stream of a tunnel.
 
 use std::io;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use crate::uplink::error::ClientError;
 
 /// The other end of a tunnel.
 pub(in crate::client) enum FarEnd {
-    /// No anchor: all bytes pass on, these first.
+    /// No anchor: all bytes are relayed, these first.
     Plain { stream: BoxedIo, bytes: Vec<u8> },
     /// The stream has failed after these bytes.
     Broken { bytes: Vec<u8>, error: io::Error },
-    /// An anchor, which the client has to prove itself to.
+    /// An anchor, to which the client has to prove itself.
     Anchor {
         stream: BoxedIo,
         opening: Box<ClientHandshake>,
     },
 }
 
-/// Waits for the announcement of an anchor, and sends nothing: to an SSH server the first line would be the client's
+/// Waits for the announcement of an anchor, and sends nothing: an SSH server would take it for the client's
 /// identification. An SSH server identifies itself at once, so that it costs no time.
 pub(in crate::client) async fn detect(mut stream: BoxedIo, early: Vec<u8>) -> Result<FarEnd, ClientError> {
     let mut opening = ClientHandshake::begin();
@@ -41,7 +41,7 @@ pub(in crate::client) async fn detect(mut stream: BoxedIo, early: Vec<u8>) -> Re
                 return Ok(FarEnd::Anchor { stream, opening });
             }
             HandshakeStep::NeedMore => {}
-            // It has not seen the proof yet.
+            // The anchor has not seen the proof yet.
             HandshakeStep::Attached(_) => return Err(HandshakeError::Fault.into()),
         }
         read.clear();
@@ -62,7 +62,7 @@ pub(in crate::client) async fn detect(mut stream: BoxedIo, early: Vec<u8>) -> Re
     }
 }
 
-/// Proves a session that exists, and has it proved by the anchor.
+/// Proves an existing session to the anchor, and checks the anchor's proof.
 pub(super) async fn resume(
     mut stream: BoxedIo,
     early: Vec<u8>,
@@ -87,7 +87,7 @@ pub(super) async fn resume(
     }
 }
 
-/// The silence after which there is no anchor.
+/// After this silence there is no anchor.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The bytes of one read: the lines of a handshake are not many more.
+/// The size of a read: the lines of a handshake are not much longer.
 const BUFFER: usize = 4 * 1024;

@@ -1,4 +1,4 @@
-//! The way from a connection that is lost to the next one: the pause, and the attempt.
+//! Reconnects a session: the pause, and the attempt.
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep_until;
@@ -13,7 +13,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    /// One attempt to go on over another tunnel.
+    /// Makes one attempt to resume the session over another tunnel.
     pub(super) async fn reconnect(&mut self, login: &mut CachedLogin) -> Result<SessionExit, ClientError> {
         if let Err(left) = self.pause().await {
             return left;

@@ -8,7 +8,7 @@ use crate::base::text::{chain, printable};
 use crate::client::stderr::{MAX_LINE, UserOutput};
 use crate::uplink::error::ClientError;
 
-/// The time since the connection was lost, and what was said of it.
+/// The time since the connection was lost, and what was reported.
 #[derive(Debug)]
 pub(super) struct OutageReporter {
     remarks: UserOutput,
@@ -24,7 +24,7 @@ struct Outage {
 }
 
 impl OutageReporter {
-    /// For connections through a proxy of that name.
+    /// Creates the report for connections through a proxy of that name.
     pub(super) fn new(remarks: UserOutput, proxy: &str) -> Self {
         Self {
             remarks,
@@ -33,7 +33,7 @@ impl OutageReporter {
         }
     }
 
-    /// There is no connection, for that reason.
+    /// Notes that there is no connection, and the reason.
     pub(super) fn lost(&mut self, error: &ClientError) {
         let reason = chain(error);
         match &mut self.outage {
@@ -48,13 +48,13 @@ impl OutageReporter {
         }
     }
 
-    /// The time without a connection, and its last reason.
+    /// Returns the time without a connection, and its last reason.
     pub(super) fn outage(&self) -> Option<(Duration, &str)> {
         let outage = self.outage.as_ref()?;
         Some((outage.started.elapsed(), &outage.reason))
     }
 
-    /// Tells of an outage that lasts. To be called now and then.
+    /// Reports an outage that lasts. To be called regularly.
     pub(super) fn tick(&mut self) {
         if let Some(outage) = &mut self.outage
             && !outage.is_reported
@@ -66,7 +66,7 @@ impl OutageReporter {
         }
     }
 
-    /// There is a connection.
+    /// Notes that there is a connection.
     pub(super) fn connected(&mut self) {
         if let Some(outage) = self.outage.take().filter(|outage| outage.is_reported) {
             let line = format!("reconnected after {} s", outage.started.elapsed().as_secs());
@@ -75,5 +75,5 @@ impl OutageReporter {
     }
 }
 
-/// An outage that a user hardly notices is not told of.
+/// A shorter outage is not reported, as a user hardly notices it.
 const MIN_REPORTED_OUTAGE: Duration = Duration::from_secs(3);

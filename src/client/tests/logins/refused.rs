@@ -119,7 +119,7 @@ async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_betw
     let first = login.credentials(&options).await.unwrap();
     assert_eq!(field(&first), "Bearer first");
     home.write("token", "second");
-    // What a program gave is kept until the proxy has refused it.
+    // A program's output is kept until the proxy has refused it.
     assert_eq!(field(&login.credentials(&options).await.unwrap()), "Bearer first");
     let begun = Instant::now();
     for seconds in [0, 60, 60 + 120, 60 + 120 + 240] {

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 pub(in crate::client::tests) type Wire = Box<dyn dial::io::Io>;
 
-/// What the task of a session is told.
+/// A message to the task of a session.
 pub(in crate::client::tests) enum Order {
     /// A connection that has proved the session carries it next.
     Carry(Box<Carried>),
@@ -25,7 +25,7 @@ pub(in crate::client::tests) enum Order {
 
 pub(in crate::client::tests) struct Carried {
     stream: Wire,
-    /// What is in front of ATTACHED.
+    /// The bytes before ATTACHED.
     answer: Vec<u8>,
     nonces: Nonces,
     received: u64,

@@ -1,4 +1,4 @@
-//! What an anchor, or what is in its place, sends against the protocol.
+//! Bytes of an anchor, or of something instead of it, that violate the protocol.
 
 use super::*;
 

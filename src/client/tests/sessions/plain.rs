@@ -98,7 +98,7 @@ async fn an_anchor_that_dies_before_its_announcement_is_an_error() {
     let mut stream = rig.proxy.answer(ACCEPT).await;
     stream.shutdown().await.unwrap();
     assert_eq!(read_all(&mut stdout).await, b"");
-    // What stdin brings is still carried: the other direction has not ended.
+    // The bytes of stdin are still relayed: the other direction has not ended.
     let upload = pattern(4, 300_000);
     let (received, ()) = tokio::join!(read_all(&mut stream), async {
         stdin.write_all(&upload).await.unwrap();
