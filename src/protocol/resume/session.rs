@@ -311,7 +311,7 @@ impl Session {
         self.violation
     }
 
-    /// Returns whether both sides have said that the session is over: nothing is left to send or to receive.
+    /// Returns whether the other side ended or violated the session, and any connection has this side's END.
     pub fn is_over(&self) -> bool {
         let is_heard = self.ended.is_some() || self.violation.is_some();
         is_heard && self.link.as_ref().is_none_or(|link| link.has_sent_last)
@@ -329,7 +329,7 @@ impl Session {
         }
     }
 
-    /// When to [transmit](Self::transmit) and to look at the [connection](Self::link_state), if nothing happens before.
+    /// Returns when to [transmit](Self::transmit) and check the [connection](Self::link_state), at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let link = self.link.as_ref().filter(|link| !link.has_sent_last)?;
         self.incoming.due().into_iter().chain(link.liveness.deadline()).min()
