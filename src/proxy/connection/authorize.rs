@@ -1,4 +1,4 @@
-//! Decides whether a request may have a tunnel: its user, its target, and the right of the one to reach the other.
+//! Authorizes requests: the user, the target, and the user's permission to reach it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::policy::allowlist::Target;
 use crate::proxy::http::ConnectRequest;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
-/// A request that may have a tunnel.
+/// An authorized request.
 #[derive(Debug)]
 pub(super) struct AuthorizedRequest {
     /// The target.
     pub(super) target: Arc<Target>,
-    /// The right to reach it; `None` where it needs none.
+    /// The grant for the target; `None` if it needs none.
     pub(super) grant: Option<TunnelGrant>,
 }
 
@@ -122,7 +122,7 @@ pub(super) async fn authorize_anchor(
     }
 }
 
-/// Counts a denial that does not count, if the allowlist is to be reported about.
+/// Counts a report-only denial, if the allowlist is report-only.
 fn report(target: &Target, pending: &PendingRequest<'_>) {
     if target.reports() {
         pending.shared.metrics.report_only_refusals.count(["access"]);
@@ -178,7 +178,7 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
     Ok(target)
 }
 
-/// The longest wait of a request for an answer that is only reported.
+/// The maximum wait of a request for a report-only answer.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The denial as the client reads it: where names are hidden, a target that it may not reach is one that is not there.

@@ -1,4 +1,4 @@
-//! A tunnel whose client has its 200: it relays until something ends it, and says what did.
+//! A tunnel whose client has its 200: relays until it closes, and records the reason.
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
@@ -37,24 +37,24 @@ pub(super) struct ConnectedTarget<U> {
     pub(super) target: Arc<Target>,
     pub(super) context: Box<TunnelContext>,
     pub(super) upstream: U,
-    /// The tunnel counts as open before its client has the 200: a drain cuts it from then on.
+    /// The tunnel counts as open before its client has the 200: from then on a drain closes it.
     pub(super) open: TunnelGuard,
 }
 
-/// The slots and rights that a tunnel holds for as long as it runs. Boxed, since nothing of it is needed while it idles.
+/// The slots and grants of a running tunnel. Boxed, as they are not used while it idles.
 #[derive(Debug)]
 pub(super) struct TunnelContext {
-    /// Those of the process, of the owner and of the target.
+    /// The slots of the process, of the owner and of the target.
     pub(super) _slots: [Slot; 3],
     /// The client, or the user where users are known: an office with one address is not one user.
     pub(super) owner: Arc<LimitOwner>,
-    /// The right of its user to reach the target; `None` where every client may.
+    /// The grant for the target; `None` if every client may reach it.
     pub(super) grant: Option<TunnelGrant>,
-    /// The way in which its client is told that the target is no SSH server.
+    /// How its client is told that the target is not an SSH server.
     pub(super) refusals: RefusalMode,
-    /// The marker of its end notice, if its client asks for one.
+    /// The marker of its end notice; `None` if its client asks for none.
     pub(super) end_marker: Option<Marker>,
-    /// The anchor that carries it, if its target dials in.
+    /// The anchor that carries it; `None` if its target is dialled.
     pub(super) anchor: Option<AnchorTunnel>,
 }
 
@@ -110,7 +110,7 @@ impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
         }
     }
 
-    /// Relays to the end, and records it.
+    /// Relays until the tunnel closes, and records the close.
     pub(super) async fn run(&mut self, shared: &Shared) {
         let TunnelEnd {
             close,
@@ -225,7 +225,7 @@ async fn require_ssh<D: Transport, U: Transport>(
     })
 }
 
-/// The end of a tunnel of which a side has not identified itself.
+/// The close of a tunnel of which a side has not identified itself.
 #[derive(Debug)]
 struct NotIdentified {
     close: Close,
@@ -233,7 +233,7 @@ struct NotIdentified {
     is_client_ssh: bool,
 }
 
-/// The end of a tunnel whose target has not identified itself.
+/// Returns the close of a tunnel whose target has not identified itself.
 fn unidentified_end<'a, D, U>(
     close: Close,
     ends: &'a Transports<D, U>,
@@ -376,7 +376,7 @@ async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorTunnel) -> Cl
     }
 }
 
-/// The notice of a tunnel that the proxy has ended.
+/// Returns the notice of a tunnel that the proxy has closed.
 fn of_proxy(marker: Marker, reason: CloseReason, record: &TunnelRecord<'_>) -> Vec<u8> {
     let operator = record.tunnel().close_reason().unwrap_or_default();
     // Any other end moves the session.
@@ -393,7 +393,7 @@ fn notice(marker: Marker, (phrase, is_final): (Phrase, bool), record: &TunnelRec
     end_notice::notice(marker, &sentence, is_final)
 }
 
-/// Sends a notice to a client that takes it at once, or nearly so. False: perhaps a part of it.
+/// Sends a notice to a client that takes it almost at once. `false` if perhaps only a part was sent.
 async fn send(client: &mut impl Transport, notice: &[u8]) -> bool {
     matches!(timeout(SEND_TIMEOUT, send_all(client, notice)).await, Ok(Ok(())))
 }

@@ -14,7 +14,7 @@ use crate::proxy::open_tunnels::request_info::Id;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason, Side};
 use crate::tunnel::ssh::identification;
 
-/// The refusal of a request for that target, as bytes of SSH.
+/// Returns the refusal of a request for that target, as bytes of SSH.
 pub(super) fn refusal_message(denial: &Refusal, asked_for: &str, id: Id) -> Vec<u8> {
     let sentence = denial.without_target().sentence(asked_for, Some(&id), MAX_BYTES);
     disconnect(code(denial.reason), &sentence)
@@ -31,26 +31,26 @@ fn code(refusal: RefusalReason) -> Code {
     }
 }
 
-/// The end of a tunnel in front of the target's identification.
+/// The close of a tunnel before the target's identification.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EarlyEnd<'a> {
     /// The reason, which is not the client's.
     pub(super) reason: CloseReason,
     /// Bytes of the target that were not passed on.
     pub(super) said: &'a [u8],
-    /// The time for an identification.
+    /// The timeout of an identification.
     pub(super) deadline: Duration,
-    /// Why an operator has ended it.
+    /// The operator's reason for closing it.
     pub(super) operator: &'a str,
 }
 
-/// That end as bytes of SSH.
+/// Returns the close as bytes of SSH.
 pub(super) fn end_message(end: &EarlyEnd<'_>, target: &str, id: Id) -> Vec<u8> {
     let sentence = phrase(end).sentence(target, Some(&id), MAX_BYTES);
     disconnect(Code::ServiceNotAvailable, &sentence)
 }
 
-/// The reason of the end.
+/// Returns the reason of the close.
 pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
     let of_target = |text: &'static str| Phrase::of_target("", text);
     let said = excerpt(end.said);
@@ -106,14 +106,14 @@ pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
     text.into()
 }
 
-/// The last line of a target's text.
+/// Returns the last line of a target's text.
 fn excerpt(said: &[u8]) -> Box<str> {
     let mut lines = said.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
     ascii(last.iter().take(MAX_EXCERPT).copied().map(char::from))
 }
 
-/// Sends the bytes to a client. False: it has left, or does not read.
+/// Sends bytes to a client. `false` if it has left, or does not read.
 pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
     matches!(timeout(SEND_TIMEOUT, send_all(client, bytes)).await, Ok(Ok(())))
 }
@@ -139,14 +139,14 @@ pub(super) async fn drain_client(client: &mut impl Transport) {
     timeout(READ_TIMEOUT, left).await.ok();
 }
 
-/// Characters of a target's text.
+/// The maximum number of characters of a target's text.
 const MAX_EXCERPT: usize = 80;
 /// As for an answer: the bytes fit any send buffer.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// From the message to the end of stream after it, for a client that does not leave by itself.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 const CHUNK: usize = 2048;
-/// Reads of one poll: a key exchange has less than 2 KiB.
+/// The maximum number of reads in one poll: a key exchange has less than 2 KiB.
 const MAX_CHUNKS: usize = 8;
 
 #[cfg(test)]

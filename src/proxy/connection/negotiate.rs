@@ -1,4 +1,4 @@
-//! Finds out what a client speaks by its first bytes, and does the TLS handshake.
+//! Detects a client's protocol by its first bytes, and does the TLS handshake.
 
 use tokio::net::TcpStream;
 
@@ -9,16 +9,16 @@ use crate::net::transport::{Transport, read_more};
 use crate::proxy::http::{self, CredentialPolicy, Exchange as _, RefusalMode};
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
-/// A client whose protocol is known, with the bytes that were read of it.
+/// A client whose protocol is known, with the bytes that were read.
 #[derive(Debug)]
 pub(super) enum NegotiatedProtocol {
     /// HTTP/1 in clear.
     Http1(TcpStream, Vec<u8>),
     /// HTTP/2 in clear, with prior knowledge.
     Http2(TcpStream, Vec<u8>),
-    /// HTTP/1 by TLS.
+    /// HTTP/1 over TLS.
     TlsHttp1(TlsStream),
-    /// HTTP/2 by TLS, agreed on by ALPN.
+    /// HTTP/2 over TLS, agreed on by ALPN.
     TlsHttp2(TlsStream),
 }
 
@@ -60,13 +60,13 @@ async fn refuse_cleartext(stream: TcpStream, read: Vec<u8>, pending: PendingRequ
     pending.refuse(exchange, &RefusalReason::TlsRequired.into()).await;
 }
 
-/// Does the TLS handshake of a client of which `read` was taken from the socket.
+/// Does the TLS handshake of a client, of which `read` was already read.
 async fn handshake<'a>(
     stream: TcpStream,
     read: Vec<u8>,
     mut pending: PendingRequest<'a>,
 ) -> Option<(NegotiatedProtocol, PendingRequest<'a>)> {
-    // Before the handshake, which is the dearest part of a connection.
+    // Before the handshake, which is the most expensive step of a connection.
     if let Err(refusal) = pending.admission {
         pending.refuse_unanswered(refusal);
         return None;

@@ -1,4 +1,4 @@
-//! The registration of an anchor that dials in: who may, its connection, and its end.
+//! The registration of an anchor that dials in: its authorization, its connection, and its end.
 
 use std::future::{Future, pending as forever};
 use std::pin::{Pin, pin};
@@ -97,7 +97,7 @@ async fn admit(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Resul
     })
 }
 
-/// The fields of the 101.
+/// Returns the fields of the 101.
 fn fields(anchors: &Anchors) -> String {
     let list = anchors.replicas.borrow().to_string();
     format!(
@@ -106,7 +106,7 @@ fn fields(anchors: &Anchors) -> String {
     )
 }
 
-/// Carries the connection of an anchor to its end.
+/// Runs the connection of an anchor until it ends.
 async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>, mut pending: PendingRequest<'_>) {
     let (shared, info) = (pending.shared, &pending.record.info);
     let (number, peer) = (info.id.seq, info.client);
@@ -177,5 +177,5 @@ async fn end_of_right(admission: &Admission) -> CloseReason {
     }
 }
 
-/// The time for the tunnels of an anchor to end when its right does.
+/// The time for an anchor's tunnels to close after its grant is revoked.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

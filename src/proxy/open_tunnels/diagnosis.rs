@@ -1,4 +1,4 @@
-//! Decides what makes a tunnel slow, from looks at it over a while. docs/operations.md states the rule.
+//! Diagnoses why a tunnel is slow, from samples of it. docs/operations.md states the rule.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::net::sock_diag::TcpInfo;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::outcome::Side;
 
-/// A look at a tunnel.
+/// A sample of a tunnel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// When, since the first one.
+    /// The time since the first sample.
     pub at: Duration,
-    /// Bytes so far of each direction.
+    /// The bytes of each direction so far.
     pub bytes: Both<u64>,
-    /// The time so far in which each of them has waited for its limits.
+    /// The time that each direction has waited for its limits so far.
     pub waited: Both<Duration>,
     /// The connections of the client and of the target.
     pub legs: [Option<TcpInfo>; 2],
@@ -23,13 +23,13 @@ pub struct Sample {
 /// The samples of a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples<'a> {
-    /// Looks at it in even steps.
+    /// The samples, at even intervals.
     pub looks: &'a [Sample],
-    /// The part of the time in which the worker threads had something to do, 0 to 1.
+    /// The share of the time in which the worker threads were busy, 0 to 1.
     pub load: f64,
 }
 
-/// A possible cause, and its part of the time.
+/// A possible cause, and its share of the time.
 #[derive(Debug)]
 struct SlowCause {
     share: f64,
@@ -258,7 +258,7 @@ impl Samples<'_> {
             .map_or(Duration::ZERO, |leg| leg.rtt)
     }
 
-    /// The part of the looks that show it.
+    /// Returns the share of the samples that show it.
     fn share(&self, shows: impl Fn(&Sample) -> bool) -> f64 {
         let showing = self.looks.iter().filter(|look| shows(look)).count();
         as_f64(showing) / as_f64(self.looks.len().max(1))
@@ -268,7 +268,7 @@ impl Samples<'_> {
         time.as_secs_f64() / self.length().as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
-    /// Bytes a second.
+    /// Returns the bytes per second.
     fn rate(&self, direction: Direction) -> u64 {
         let moved = self.last().zip(self.first());
         let moved = moved.map_or(0, |(last, first)| {
@@ -278,7 +278,7 @@ impl Samples<'_> {
         moved.saturating_mul(1000) / millis.max(1)
     }
 
-    /// The first and the last look at a connection.
+    /// Returns the first and the last sample of a connection.
     fn both(&self, side: Side) -> Option<[&TcpInfo; 2]> {
         Some([self.first()?.leg(side)?, self.last()?.leg(side)?])
     }
@@ -330,15 +330,15 @@ fn as_f64(count: usize) -> f64 {
 
 const BOTH: [Direction; 2] = [Direction::Download, Direction::Upload];
 const SIDES: [Side; 2] = [Side::Client, Side::Target];
-/// Bytes a second from which on no tunnel is called slow.
+/// The bytes per second from which on no tunnel is called slow.
 const FAST: u64 = 100 << 20;
-/// Bytes a second from which on a direction carries more than a terminal.
+/// The bytes per second from which on a direction carries more than a terminal.
 const BULK: u64 = 64 << 10;
-/// Parts of the time.
+/// Shares of the time.
 const HELD: f64 = 0.3;
 const MOSTLY: f64 = 0.5;
 const ALWAYS: f64 = 0.95;
-/// Parts of the time in which the threads work.
+/// Shares of the time in which the threads are busy.
 const LOADED: f64 = 0.7;
 const FULL: f64 = 0.95;
 /// A round trip within a region is shorter.

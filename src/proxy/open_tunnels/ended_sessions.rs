@@ -1,4 +1,4 @@
-//! The sessions that operators have ended: for some time this process carries none of them on.
+//! The sessions that operators have ended: this process refuses them for some time.
 
 use std::collections::HashMap;
 use std::time::Duration;

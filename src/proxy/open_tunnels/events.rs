@@ -1,5 +1,5 @@
-//! Publishes the events of tunnels. None is made without a subscriber, and a slow one misses events
-//! and learns how many.
+//! Publishes the events of tunnels. They are built only while someone subscribes. A slow subscriber loses events and is
+//! told how many.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::tunnel::outcome::{Close, Outcome};
 /// An event of a tunnel, a request or a target.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A tunnel has begun.
+    /// A tunnel has opened.
     Opened(Arc<OpenTunnel>),
-    /// A tunnel has ended.
+    /// A tunnel has closed.
     Closed(Arc<OpenTunnel>, Close),
-    /// A connection or request has become none.
+    /// A connection or request was refused.
     Refused(Arc<RefusedRequest>),
-    /// An operator has changed something: its name, and what it is now.
+    /// An operator has changed something: the operator's name, and the change.
     Changed(Arc<str>, Change),
 }
 
@@ -30,28 +30,28 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// A tunnel has other rates.
+    /// A tunnel has new rates.
     Limited,
-    /// A tunnel is told to end.
+    /// A tunnel has to close.
     Closing,
-    /// A target takes no new tunnels.
+    /// A target takes no more tunnels.
     Cordoned,
     /// A target takes tunnels again.
     Uncordoned,
 }
 
-/// A connection or request that has become no tunnel.
+/// A connection or request that did not become a tunnel.
 #[derive(Debug)]
 pub struct RefusedRequest {
     /// Its id.
     pub id: String,
     /// The client.
     pub client: IpAddr,
-    /// The user; empty without one.
+    /// The user; empty if there is none.
     pub user: String,
-    /// The `host:port` that it asked for; empty if it was not read.
+    /// The requested `host:port`; empty if it was not read.
     pub authority: String,
-    /// How it was refused.
+    /// Its refusal.
     pub outcome: Outcome,
 }
 
@@ -73,10 +73,10 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Tells an event to those that watch.
+    /// Publishes an event to the subscribers.
     pub fn publish(&self, event: impl FnOnce() -> Event) {
         if self.watchers.load(Ordering::Relaxed) > 0 {
-            // An error: the last one has just left.
+            // An error: the last subscriber has just left.
             self.sender.send(event()).ok();
         }
     }
@@ -104,7 +104,7 @@ impl RefusedRequest {
     }
 }
 
-/// The events of a watcher, for as long as it watches.
+/// The events of a subscriber, for as long as it subscribes.
 #[derive(Debug)]
 pub struct Subscription {
     events: Arc<Events>,
@@ -128,7 +128,7 @@ impl Drop for Subscription {
     }
 }
 
-/// Events that a watcher has not read; older ones are dropped.
+/// The maximum number of unread events of a subscriber; older ones are dropped.
 const MAX_BACKLOG: usize = 1024;
 const MAX_WATCHERS: usize = 16;
 

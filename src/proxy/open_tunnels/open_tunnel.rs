@@ -31,25 +31,25 @@ pub struct OpenTunnel {
     pub meter: Meter,
     /// The tunnel in a drain.
     pub open: TunnelGuard,
-    /// Rates in place of those of its target.
+    /// Rates that replace those of its target.
     pub rate_overrides: Both<RateOverride>,
-    /// Why an operator ends it, in the operator's words, and whether the session in it ends, too.
+    /// The operator's reason for closing it, and whether the session in it ends, too.
     close_reason: OnceLock<(Box<str>, bool)>,
     /// That of the tunnel's task, which waits for `close_reason`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
     closer: AtomicWaker,
     /// The series of its target's last activity.
     series: Arc<TargetSeries>,
-    /// The last look at its counts.
+    /// The last sample of its counts.
     look: Mutex<RateSample>,
     /// The last measurements of the connections of the client and of the target.
     last_rtt: Mutex<[Option<RttSample>; 2]>,
-    /// True if something was in a send queue at the last look at its windows.
+    /// True if a send queue was not empty at the last check of its windows.
     has_unsent: AtomicBool,
-    /// True after the last look at its connections.
+    /// True after the last check of its connections.
     is_closed: AtomicBool,
 }
 
-/// A look at the counts of a tunnel, and what came of it.
+/// A sample of a tunnel's counts, and its rates.
 #[derive(Clone, Copy, Debug)]
 struct RateSample {
     at: Instant,
@@ -198,7 +198,7 @@ impl OpenTunnel {
     }
 }
 
-/// Characters of an operator's reason.
+/// The maximum number of characters of an operator's reason.
 const MAX_REASON: usize = 200;
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -209,7 +209,7 @@ pub struct Activity {
     pub is_active: bool,
     /// The last byte of its last active minute; its beginning if there was none.
     pub last_active: SystemTime,
-    /// The time since then.
+    /// The time since its last activity.
     pub idle: Duration,
 }
 
@@ -223,7 +223,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Just now.
+    /// Returns the current time.
     pub(crate) fn now() -> Self {
         Self {
             started: SystemTime::now(),
@@ -237,11 +237,11 @@ impl Start {
     }
 }
 
-/// The round trip of a connection, and what was sent again on it.
+/// The round-trip time of a connection, and its retransmissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RttSample {
     /// The smoothed round-trip time.
     pub rtt: Duration,
-    /// Segments that were sent again.
+    /// The number of retransmitted segments.
     pub retransmits: u32,
 }

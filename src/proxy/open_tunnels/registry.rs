@@ -16,7 +16,7 @@ use crate::tunnel::outcome::Close;
 /// The open tunnels, by number.
 #[derive(Debug, Default)]
 pub struct Registry {
-    /// By the low bits of the number, so that threads seldom meet at a lock.
+    /// Sharded by the low bits of the number, so that threads seldom contend for a lock.
     shards: [Mutex<HashMap<u64, Arc<OpenTunnel>>>; SHARDS],
     /// The events of tunnels.
     pub events: Arc<Events>,
@@ -102,12 +102,12 @@ impl Drop for Registration<'_> {
     }
 }
 
-/// The number of refusals for each reason, as in the access log, and the time of the last one.
+/// The number of refusals by reason, as in the access log, and the time of the last one.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<BTreeMap<&'static str, (u64, SystemTime)>>);
 
 impl Refusals {
-    /// Counts one.
+    /// Counts a refusal.
     pub(crate) fn count(&self, reason: &'static str) {
         let now = SystemTime::now();
         let mut reasons = self.0.lock();

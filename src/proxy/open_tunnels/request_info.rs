@@ -36,13 +36,13 @@ pub struct RequestInfo {
     pub target: Option<Arc<Target>>,
     /// The address that the dial has reached.
     pub upstream: Option<SocketAddr>,
-    /// The node of that address; empty where it is not known.
+    /// The node of that address; empty if it is not known.
     pub node: Box<str>,
     /// The user of the anchor that carries the tunnel; empty for an address that was dialled.
     pub anchor: Box<str>,
-    /// Milliseconds of the dial. 0 when nothing was dialled.
+    /// The milliseconds of the dial; 0 if nothing was dialled.
     pub dial_ms: f64,
-    /// The system's error of a dial that failed.
+    /// The system's error of a failed dial.
     pub dial_error: Option<Errno>,
     /// The TLS session.
     pub tls: Option<Arc<ClientTls>>,
@@ -70,7 +70,7 @@ pub(crate) struct SshPeers {
 }
 
 impl RequestInfo {
-    /// Makes the info of an accepted connection.
+    /// Creates the info of an accepted connection.
     pub(crate) fn new(id: Id, [peer, client]: [SocketAddr; 2], accepted: Instant) -> Self {
         Self {
             id,
@@ -94,12 +94,12 @@ impl RequestInfo {
         }
     }
 
-    /// The name of the user, empty for none.
+    /// Returns the name of the user; empty if there is none.
     pub(crate) fn user_name(&self) -> &str {
         self.user.as_ref().map_or("", |user| &user.name)
     }
 
-    /// The addresses of the client's and of the target's connection.
+    /// Returns the addresses of the client's and of the target's connection.
     pub(crate) fn ends(&self) -> [Option<SocketAddrs>; 2] {
         let [from_client, to_target] = self.locals;
         let ends = |(local, peer)| SocketAddrs { local, peer };
@@ -184,7 +184,7 @@ pub struct Id {
 }
 
 impl Ids {
-    /// The next id.
+    /// Returns the next id.
     pub fn next(&self) -> Id {
         Id {
             process: self.process,
