@@ -77,7 +77,7 @@ pub fn make(options: &Options) -> anyhow::Result<ExitCode> {
     ));
     let namespace = options.namespace.as_ref().map(|name| format!(" -n {name}"));
     print(&format!(
-        "it is taken back by: kubectl{} patch secret {} --type=merge -p '{{\"data\":{{\"{key}\":null}}}}'",
+        "this revokes it: kubectl{} patch secret {} --type=merge -p '{{\"data\":{{\"{key}\":null}}}}'",
         namespace.unwrap_or_default(),
         options.secret
     ));

@@ -47,7 +47,7 @@ pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Di
         for fault in faults {
             last = last.max(fault.position.unwrap_or(root.position));
             if findings.faults() == max {
-                findings.fault(last, "", "too many faults: the others are not told");
+                findings.fault(last, "", "too many errors: the others are not reported");
                 root.value = Value::Faulty;
                 break;
             }

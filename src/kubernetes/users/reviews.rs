@@ -275,7 +275,7 @@ impl<'a> ReviewRequest<'a> {
         } else if failure == Failure::Unauthorized {
             format!("the API server refuses switchboard's own credentials, also those of the current files: {reason}")
         } else {
-            format!("the API server has not answered a question ({plural}.{group}): {reason}")
+            format!("the API server has not answered a review ({plural}.{group}): {reason}")
         };
         ReviewError::new(failure.label(), message)
     }

@@ -121,7 +121,7 @@ fn subject(SecretName { namespace, name }: &SecretName) -> WatchSpec {
         group: "",
         scope: namespace.clone().map_or(Scope::Own, Scope::Namespace),
         selector: format!("fieldSelector={}&", encoded(&format!("metadata.name={name}"))),
-        effect: "tickets that are made or taken back are not seen",
+        effect: "new and revoked tickets are not seen",
         is_optional: false,
         relist: RELIST,
     }

@@ -315,7 +315,7 @@ fn known_check(text: &str) -> Result<Check, &'static str> {
 fn part(text: &str) -> Result<Box<str>, &'static str> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     match text {
-        "*" => Err("a question is about one thing: `*` is for the rule of a Role"),
+        "*" => Err("a review is about one thing: `*` is for the rule of a Role"),
         text if text.contains('/') => Err("expected one part: what follows the `/` is the `subresource`"),
         text if text.starts_with(|first: char| first.is_ascii_lowercase()) && text.bytes().all(is_inner) => {
             Ok(text.into())

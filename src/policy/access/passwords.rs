@@ -227,7 +227,7 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
         }
     }
     if more > 0 {
-        faults.push(UserFault::of_the_file(format!("and {more} more faults")));
+        faults.push(UserFault::of_the_file(format!("and {more} more errors")));
     }
     match faults.is_empty() {
         true => Ok(table),

@@ -122,7 +122,7 @@ impl ReviewError {
 
 /// The client, or all clients together, ask too much at the moment.
 pub(super) fn busy() -> ReviewError {
-    ReviewError::new(BUSY, "too many questions at the moment")
+    ReviewError::new(BUSY, "too many reviews at once")
 }
 
 /// The kind of a guess that is beyond the bound of its network or user.

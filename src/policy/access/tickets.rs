@@ -122,7 +122,7 @@ impl Tickets {
         let unavailable = |message: &str| Err(ReviewError::new("tickets", message));
         match self.lookup(key, SystemTime::now()) {
             TicketLookup::Proved(_) | TicketLookup::Unknown if is_late => {
-                unavailable("what was taken back may not be known yet")
+                unavailable("revoked tickets may not be known yet")
             }
             TicketLookup::Proved(proof) => Ok(Verdict::Authenticated(proof.user)),
             TicketLookup::Expired => Ok(Verdict::Rejected(EXPIRED.into())),
@@ -190,7 +190,7 @@ impl TicketEntryError {
 }
 
 /// The answers to a ticket that proves no user.
-pub(super) const UNKNOWN: &str = "the ticket is not known, or was taken back";
+pub(super) const UNKNOWN: &str = "the ticket is not known, or was revoked";
 pub(super) const EXPIRED: &str = "the ticket has expired";
 const TOO_LONG: &str = "the ticket is valid for longer than tickets may be";
 /// The fault of a key.

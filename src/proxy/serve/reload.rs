@@ -116,7 +116,7 @@ impl Reload {
             }
             Err(report) => {
                 failed(metrics);
-                error!("the configuration has faults: the settings stay as they were");
+                error!("the configuration has errors: the settings stay as they were");
                 log(&report);
                 None
             }

@@ -133,7 +133,7 @@ async fn refused(proxy: &Proxy, ticket: &str, phrase: &str) {
     .await;
 }
 
-const UNKNOWN: &str = "the ticket is not known, or was taken back";
+const UNKNOWN: &str = "the ticket is not known, or was revoked";
 
 #[test]
 fn a_ticket_opens_what_its_user_may_and_its_tunnels_end_when_it_is_taken_back() {

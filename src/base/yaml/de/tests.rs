@@ -192,7 +192,7 @@ fn a_file_of_a_mebibyte_with_many_faults_is_read() {
     let report = findings.finish(None, ()).unwrap_err();
     assert_eq!(report.iter().count(), MAX_ERRORS + 1);
     let last = report.iter().last().unwrap().to_string();
-    assert_eq!(last, "10002:44: error: too many faults: the others are not told");
+    assert_eq!(last, "10002:44: error: too many errors: the others are not reported");
 }
 
 #[test]

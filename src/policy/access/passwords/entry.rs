@@ -33,7 +33,7 @@ impl Entry {
         }
         let hash = Hash::parse(hash)?;
         if groups.contains(':') {
-            return Err("there is a colon behind the groups: a line is name:hash or name:hash:groups".to_owned());
+            return Err("there is a colon after the groups: a line is name:hash or name:hash:groups".to_owned());
         }
         let groups = match groups {
             "" => Vec::new(),

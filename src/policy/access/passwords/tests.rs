@@ -213,7 +213,7 @@ fn every_fault_is_named_with_its_line_and_without_the_hash() {
         (format!("bob:{good}:a, b"), Some(group.to_owned())),
         (
             format!("bob:{good}:system:masters"),
-            Some("there is a colon behind the groups: a line is name:hash or name:hash:groups".to_owned()),
+            Some("there is a colon after the groups: a line is name:hash or name:hash:groups".to_owned()),
         ),
         (
             "root:$6$x$y:19000:0:99999:7:::".to_owned(),
@@ -245,7 +245,7 @@ fn of_many_faults_the_first_ones_are_reported_and_the_number_of_the_others() {
         "{}",
         reported[19]
     );
-    assert_eq!(reported[20], "and 499980 more faults");
+    assert_eq!(reported[20], "and 499980 more errors");
     assert_eq!(faults(&"x\n".repeat(20)).len(), 20);
 }
 

@@ -144,7 +144,7 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
             match answer.and_then(|answer| answer.clone()) {
                 Some(Err(unavailable)) if unavailable.kind == BUSY && !is_first => {}
                 Some(answer) => return answer,
-                None => return Err(ReviewError::new("internal", "the question was not finished")),
+                None => return Err(ReviewError::new("internal", "the review was not finished")),
             }
         }
         Err(busy())

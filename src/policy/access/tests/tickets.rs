@@ -118,7 +118,7 @@ async fn a_ticket_is_known_beside_a_file_of_users_and_other_passwords_stay_passw
         .authenticate(password("carol", wrong.ticket.expose()))
         .await
         .unwrap_err();
-    assert_eq!(denial.phrase(), "the ticket is not known, or was taken back");
+    assert_eq!(denial.phrase(), "the ticket is not known, or was revoked");
     assert_eq!(world.script.tokens.load(Ordering::Relaxed), reviews);
 }
 
@@ -188,7 +188,7 @@ async fn a_ticket_that_is_taken_back_ends_its_tunnels_at_once_and_no_others() {
     assert_eq!(denial.reason, RefusalReason::CredentialsRefused);
     assert_eq!(
         world.grant(minted.ticket.expose(), "a").await.unwrap_err().phrase(),
-        "the ticket is not known, or was taken back"
+        "the ticket is not known, or was revoked"
     );
     // As long as new lists are not in, nothing ends, and nothing is refused permanently.
     write(&tickets, &minted, &ticket(TTL / 2));

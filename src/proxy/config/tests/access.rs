@@ -141,7 +141,7 @@ const FAULTS: &[(&str, &str)] = &[
     ),
     (
         "kubernetes: {check: {verb: \"*\", resource: services}}",
-        "1:37: error: access.kubernetes.check.verb: a question is about one thing: `*` is for the rule of a Role \
+        "1:37: error: access.kubernetes.check.verb: a review is about one thing: `*` is for the rule of a Role \
              (found `*`)",
     ),
     (

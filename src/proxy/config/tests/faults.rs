@@ -300,6 +300,6 @@ fn of_a_file_of_many_faults_the_first_ones_are_told() {
     let item = "    - {nam: a, addresses: []}\n";
     let said = faults(&format!("allowlist:\n  static:\n{}", item.repeat(1_000)));
     assert_eq!(said.lines().count(), 1_001);
-    assert!(said.ends_with("too many faults: the others are not told"), "{said}");
+    assert!(said.ends_with("too many errors: the others are not reported"), "{said}");
     assert!(said.contains("allowlist.static[0].nam: unknown key; did you mean `name`?"));
 }
