@@ -44,7 +44,7 @@ pub struct Anchors {
 /// An anchor that is connected.
 #[derive(Debug)]
 pub struct Anchor {
-    /// Its order among all.
+    /// Its order among all anchors of the process.
     number: u64,
     /// The name that it serves.
     pub serves: Authority,
@@ -58,9 +58,9 @@ pub struct Anchor {
     dials: Arc<Slots>,
     /// The streams that are open.
     pub tunnels: Arc<Slots>,
-    /// The dials one after the other that it has not answered in time.
+    /// The number of dials in a row that it has not answered in time.
     unanswered: AtomicU32,
-    /// Set when its right ends: that of its tunnels does, too.
+    /// Set when its grant is revoked, which ends its tunnels, too.
     pub ended: SetOnce<CloseReason>,
 }
 
@@ -72,7 +72,7 @@ pub struct AnchorTunnel {
     _open: Slot,
 }
 
-/// The place of an anchor among those of its target; its drop removes the anchor.
+/// An anchor in the list of its target; its drop removes it.
 #[derive(Debug)]
 pub struct Registration<'a> {
     anchors: &'a Anchors,
@@ -92,7 +92,7 @@ pub struct DialTimeouts {
 }
 
 impl Anchors {
-    /// No anchors yet, of the replica with this id, or one that is drawn by chance. Until others are known there are so many replicas.
+    /// Creates an empty registry of the replica with this id, or a random one. Until ids are known there are `replicas` of them.
     pub fn new(id: Option<Box<str>>, replicas: NonZeroU32) -> Self {
         // The standard library's only source of random numbers.
         let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0)).into();
@@ -116,7 +116,7 @@ impl Anchors {
         self.are_taken.store(are_taken, Ordering::Relaxed);
     }
 
-    /// Returns whether a target has as many anchors as it may have. Those that register at the same time may be a few more.
+    /// Returns whether a target has reached its limit of anchors. Simultaneous registrations may exceed it by a few.
     pub fn is_full(&self, id: &TargetId) -> bool {
         let registered = self.registered.lock();
         registered
@@ -161,7 +161,7 @@ impl Anchors {
         registered.values().flatten().map(|anchor| anchor.tunnels.taken()).sum()
     }
 
-    /// Asks the active anchor of a target for a stream, and the next one if it does not answer or its connection has ended. Waits for an
+    /// Opens a stream at the active anchor of a target, or at the next one if it does not answer or its connection has ended. Waits for an
     /// anchor where there is none.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Anchors {
 }
 
 impl Anchor {
-    /// An anchor that serves this name over these streams.
+    /// Creates an anchor that serves this name over these streams.
     pub fn new(serves: Authority, user: &str, addresses: [SocketAddr; 2], streams: Streams) -> Self {
         Self {
             number: 0,
@@ -244,7 +244,7 @@ impl Anchor {
         Ok((upstream, tunnel))
     }
 
-    /// Completes when its right ends.
+    /// Completes when its grant is revoked.
     pub async fn ended(&self) -> CloseReason {
         *self.ended.wait().await
     }

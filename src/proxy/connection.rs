@@ -42,7 +42,7 @@ mod pending;
 mod registration;
 mod shared;
 
-/// Carries one connection of a public port to its end.
+/// Serves one connection of a public port until it ends.
 pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
     let opening = boxed(accept(stream, peer, port, shared));
     async move {
@@ -64,7 +64,7 @@ enum ReadyConnection<'a> {
     Boxed(Served<'a>),
 }
 
-/// The service after an answer, to its end.
+/// The future that serves an answered request until its end.
 type Served<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// An answered request.
@@ -120,7 +120,7 @@ async fn accept(
     })
 }
 
-/// Carries every request on an HTTP/2 connection to its end.
+/// Serves every request on an HTTP/2 connection until it ends.
 async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending: PendingRequest<'_>) {
     let shared = pending.shared;
     pending.record.info.http = http2::Request::HTTP;
@@ -201,7 +201,7 @@ where
     }
 }
 
-/// Begins the tunnel to a target that was reached.
+/// Opens the tunnel to a connected target.
 fn begin<'a, D: Transport + 'a>(
     pending: PendingRequest<'a>,
     reached: ConnectedTarget<UpstreamKind>,
@@ -253,7 +253,7 @@ async fn connect_target(
     asked: ConnectRequest,
     pending: &mut PendingRequest<'_>,
 ) -> Result<ConnectedTarget<UpstreamKind>, Refusal> {
-    // Refused before, by the rate or the certificate, and told only now that the protocol is known.
+    // Refused earlier, by the rate or the certificate; sent only now that the protocol is known.
     pending.admission?;
     let (end_marker, session) = (asked.end_marker, asked.session);
     let AuthorizedRequest { target, grant } = authorize(asked, pending).await?;
@@ -284,7 +284,7 @@ async fn connect_target(
     });
     let connect = dial_target(&target, pending);
     let upstream = match &holdings.grant {
-        // The right may be taken back meanwhile.
+        // The permission may be revoked during the dial.
         Some(grant) => grant.while_valid(boxed(connect)).await?,
         None => connect.await?,
     };

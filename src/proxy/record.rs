@@ -1,4 +1,4 @@
-//! Accounts for one connection: gauges while it is open, and one counter, one histogram and one line at its end.
+//! Records one connection: gauges while it is open, and one counter, one histogram and one access line at its end.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -28,7 +28,7 @@ use crate::tunnel::ssh::identification::{self, NotSsh, Software};
 mod access_log;
 mod line;
 
-/// The metrics and the access log, which account for connections.
+/// The metrics, the access log and the open tunnels.
 #[derive(Clone, Copy, Debug)]
 pub struct Telemetry<'a> {
     /// The process's metrics.
@@ -39,12 +39,12 @@ pub struct Telemetry<'a> {
     pub registry: &'a Registry,
 }
 
-/// The account of what may become a tunnel: a connection from its accept on, or a request on an HTTP/2 connection. Its
-/// drop writes the counts and the access line, so that a panic is accounted for too.
+/// The record of a pending request: a connection from its accept on, or a request on an HTTP/2 connection. Its
+/// drop updates the metrics and writes the access line, also after a panic.
 #[derive(Debug)]
 pub struct RequestRecord<'a> {
     telemetry: Telemetry<'a>,
-    /// Each stage of the connection adds what it has learnt.
+    /// Facts about the request, added by each stage.
     pub(in crate::proxy) info: RequestInfo,
     refusal: Option<RefusalReason>,
     /// The way in which the client was answered.
@@ -55,14 +55,14 @@ pub struct RequestRecord<'a> {
 }
 
 impl<'a> RequestRecord<'a> {
-    /// The record of a connection that was accepted at that moment.
+    /// Creates the record of a connection that was accepted at `accepted`.
     pub fn open(telemetry: Telemetry<'a>, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
         let mut record = Self::begin(telemetry, RequestInfo::new(id, [peer; 2], accepted));
         record.connection = Some(Connection::open(telemetry.metrics));
         record
     }
 
-    /// The record of a request on this HTTP/2 connection, which begins now.
+    /// Creates the record of a request on this HTTP/2 connection.
     pub fn request(&self, id: Id) -> Box<Self> {
         let mut facts = RequestInfo::new(id, [self.info.peer, self.info.client], Instant::now());
         facts.tls.clone_from(&self.info.tls);
@@ -81,18 +81,18 @@ impl<'a> RequestRecord<'a> {
         })
     }
 
-    /// The connection's HTTP/2 requests have accounted for themselves: the connection adds neither count nor line.
+    /// Drops the record without counts and line: the connection's HTTP/2 requests have records of their own.
     pub fn disarm(&mut self) {
         self.accounted = true;
     }
 
-    /// The TLS session, with the client's identity if it has shown a certificate.
+    /// Sets the TLS session, with the client's identity if it has presented a certificate.
     pub fn set_tls(&mut self, accepted: &tls::CompletedHandshake) {
         self.telemetry.metrics.tls_accepted(accepted);
         self.info.tls = Some(Arc::clone(&accepted.peer));
     }
 
-    /// Why the user may reach the target.
+    /// Sets why the user may reach the target.
     pub fn set_reason(&mut self, reason: &str) {
         self.info.authorization = Some(excerpt(reason, MAX_REASON).into());
     }
@@ -106,7 +106,7 @@ impl<'a> RequestRecord<'a> {
         });
     }
 
-    /// The identity of the client's certificate.
+    /// Returns the identity of the client's certificate.
     pub fn identity(&self) -> Option<&CertificateNames> {
         self.info.tls.as_ref()?.identity.as_ref()
     }
@@ -117,7 +117,7 @@ impl<'a> RequestRecord<'a> {
         self.info.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
-    /// The end of the dial of one of those endpoints, which took that long.
+    /// Records the result of a dial of one of `endpoints`, and how long it took.
     pub fn dialled<S>(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream<S>, &DialError>) {
         self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
         self.info.dial_ms = millis(took);
@@ -128,13 +128,13 @@ impl<'a> RequestRecord<'a> {
         self.info.node = self.info.upstream.map_or("", |address| endpoints.node(address)).into();
     }
 
-    /// The refusal, accounted for at once: the client, which has its answer, may take its time to leave.
+    /// Records a refusal at once: the client may keep the connection after its answer.
     pub fn refused(&mut self, refusal: RefusalReason) {
         self.refusal = Some(refusal);
         self.account();
     }
 
-    /// The record of the tunnel to that target that the answered request has become.
+    /// Turns the record into that of the tunnel to `target`.
     pub fn established(mut self: Box<Self>, target: &Target, open: TunnelGuard) -> TunnelRecord<'a> {
         self.accounted = true;
         self.observe_answer(None);
@@ -187,17 +187,17 @@ impl Drop for RequestRecord<'_> {
     }
 }
 
-/// The account of an established tunnel; its drop ends it.
+/// The record of an established tunnel; its drop writes the close line.
 #[derive(Debug)]
 pub struct TunnelRecord<'a> {
     /// Boxed: an idle tunnel would keep it in its future.
     held: Box<TunnelAccounts<'a>>,
     close: Option<Close>,
-    /// True if the client was told the end in band.
+    /// True if the end was sent to the client in band.
     is_logged: bool,
 }
 
-/// The accounts of an established tunnel.
+/// The parts of a tunnel's record.
 #[derive(Debug)]
 struct TunnelAccounts<'a> {
     telemetry: Telemetry<'a>,
@@ -208,18 +208,18 @@ struct TunnelAccounts<'a> {
 }
 
 impl TunnelRecord<'_> {
-    /// The tunnel as operators see it.
+    /// Returns the tunnel as operators see it.
     pub fn tunnel(&self) -> &OpenTunnel {
         self.held.registration.tunnel()
     }
 
-    /// The end of the tunnel, which the client may have been told in band.
+    /// Sets the end of the tunnel, and whether it was sent to the client in band.
     pub fn closed(&mut self, close: Close, is_told: bool) {
         self.close = Some(close);
         self.is_logged = is_told;
     }
 
-    /// The SSH software of one side, from its identification.
+    /// Sets the SSH software of one side, from its identification.
     pub fn identified(&self, side: Side, software: Software) {
         self.tunnel().facts.seen.identified(side, software);
     }
@@ -245,7 +245,7 @@ impl TunnelRecord<'_> {
         }
     }
 
-    /// The tunnel's id.
+    /// Returns the tunnel's id.
     pub fn id(&self) -> Id {
         self.tunnel().facts.id
     }

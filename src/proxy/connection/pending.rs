@@ -1,4 +1,4 @@
-//! A connection, or an HTTP/2 stream, that has not been answered: its client, its age, and the end of the wait for it.
+//! A pending request: its client, its age, and the deadline of its wait.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -17,26 +17,26 @@ use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGu
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::proxy_header::AddressPair;
 
-/// A connection, or an HTTP/2 stream, from its accept until it is a tunnel or has read its refusal.
+/// A connection, or an HTTP/2 stream, from its accept until it is a tunnel or its refusal has been read.
 #[derive(Debug)]
 pub(super) struct PendingRequest<'a> {
     pub(super) shared: &'a Shared,
-    /// The metrics and the log line, whatever becomes of it.
+    /// Its metrics and its access line.
     pub(super) record: Box<RequestRecord<'a>>,
     /// The client's address and the one that it connected to: the peer's, until the PROXY header has been read.
     pub(super) addresses: AddressPair,
-    /// The admission of the client's requests, as far as it is known. A refusal is sent once the client's protocol is known.
+    /// The client's admission, once it is known. A refusal is sent when the client's protocol is known.
     pub(super) admission: Result<(), RefusalReason>,
-    /// The way in which refusals are told on the port.
+    /// How the port sends refusals.
     pub(super) refusals: RefusalMode,
-    /// True if the target, as far as its name may be told, carries SSH only. An unknown one does.
+    /// True if the target is SSH only, or its name must not be disclosed.
     pub(super) target_is_ssh: bool,
     /// The limits that all connections of the client share; `None` before the PROXY header has been read.
     client: Option<Arc<LimitOwner>>,
 }
 
 impl<'a> PendingRequest<'a> {
-    /// A connection that has just been accepted. Its number, drawn here, is its age in every set that it joins.
+    /// Creates the pending request of an accepted connection. Its number is its age in every set that it joins.
     pub(super) fn accept(
         peer: SocketAddr,
         local: Option<SocketAddr>,
@@ -56,7 +56,7 @@ impl<'a> PendingRequest<'a> {
         }
     }
 
-    /// Names the client, which is known now. The connection counts towards its connect rate.
+    /// Sets the client. The connection counts towards its connect rate.
     pub(super) fn with_client(&mut self, addresses: AddressPair) {
         self.record.info.client = addresses.source;
         self.addresses = addresses;
@@ -70,7 +70,7 @@ impl<'a> PendingRequest<'a> {
         self.client.clone().ok_or(RefusalReason::Internal)
     }
 
-    /// A further request on this HTTP/2 connection. It is judged as a connection is: first by the client's connect
+    /// Creates a further request on this HTTP/2 connection. It is checked as a connection is: first by the client's connect
     /// rate, then by its certificate, whose signatures cost CPU time to verify.
     pub(super) fn new_stream(&self) -> Self {
         let record = self.record.request(self.shared.ids.next());
@@ -88,13 +88,13 @@ impl<'a> PendingRequest<'a> {
         }
     }
 
-    /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait begins now:
+    /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait starts now:
     /// its last request has been answered. It is younger than all before.
     pub(super) async fn idle_expired(&self) -> RefusalReason {
         self.expiry(Instant::now(), self.shared.ids.next().seq).await
     }
 
-    /// Takes one step towards the request.
+    /// Runs one step, unless the wait for the request ends first.
     ///
     /// # Errors
     /// The step's own refusal, or what ended the wait for it: the head deadline, an eviction, or the drain.
@@ -115,19 +115,19 @@ impl<'a> PendingRequest<'a> {
         self.expiry(accepted, id.seq).await
     }
 
-    /// Completes when a connection that has its refusal, and that its client has not closed yet, is evicted.
+    /// Completes when a refused connection that its client has not closed yet is evicted.
     pub(super) async fn evicted(&self) -> RefusalReason {
         let number = self.record.info.id.seq;
         self.join(number, EvictionClass::Refused).evicted().await;
         RefusalReason::Evicted
     }
 
-    /// When the request has to be complete.
+    /// Returns the deadline of the request.
     pub(super) fn deadline(&self) -> Instant {
         self.record.info.accepted + self.shared.timeouts.request_header
     }
 
-    /// Sends a refusal, accounts for it, and gives the client time to read it.
+    /// Sends a refusal, records it, and gives the client time to read it.
     pub(super) async fn refuse(mut self, exchange: impl Exchange, denial: &Refusal) {
         let (program, asked_for) = exchange.client_program();
         let is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && denial.reason.may_be_in_band();
@@ -158,7 +158,7 @@ impl<'a> PendingRequest<'a> {
         }
     }
 
-    /// Accounts for a refusal that was sent, and keeps the connection until `close` has let the client read it.
+    /// Records a refusal that was sent, and keeps the connection until `close` has let the client read it.
     ///
     /// Other connections may evict this one. Its client may lose the refusal then: a close with unread bytes is a reset,
     /// which discards what has not been read.
@@ -177,13 +177,13 @@ impl<'a> PendingRequest<'a> {
         }
     }
 
-    /// Accounts for a refusal that cannot be sent: the client has left, or no protocol is negotiated to send it in.
+    /// Records a refusal that cannot be sent: the client has left, or no protocol was negotiated.
     pub(super) fn refuse_unanswered(mut self, refusal: RefusalReason) {
         self.record.answered = AnswerKind::None;
         self.record.refused(refusal);
     }
 
-    /// Completes when a wait that began at `since` is over. Waits are in the order of their numbers.
+    /// Completes when a wait that started at `since` is over. Waits end in the order of their numbers.
     async fn expiry(&self, since: Instant, number: u64) -> RefusalReason {
         let (class, evicted) = match self.admission {
             Ok(()) => (EvictionClass::Eligible, RefusalReason::Evicted),

@@ -25,12 +25,12 @@ use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
 
-/// The right of an anchor, and its place among those of its user.
+/// The grant of an anchor, and its slot among those of its user.
 struct Admission {
     serves: Authority,
     target: Arc<Target>,
     grant: TunnelGrant,
-    /// The user is forgotten, with its slots, when nothing holds it.
+    /// Keeps the user's limits: they are forgotten when nothing holds them.
     _owner: Arc<LimitOwner>,
     _slot: Slot,
 }
@@ -111,7 +111,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     let (shared, info) = (pending.shared, &pending.record.info);
     let (number, peer) = (info.id.seq, info.client);
     let addresses = [peer, info.locals[0].unwrap_or(peer)];
-    // It has lines of its own, and no account of a request.
+    // It has log lines of its own, and no access line.
     pending.record.disarm();
     let Admission {
         serves, target, grant, ..
@@ -121,7 +121,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     };
     let anchor = Anchor::new(serves.clone(), grant.user_name(), addresses, streams.clone());
     let registration = shared.anchors.register(target.id(), anchor);
-    // A draining connection lasts as long as its tunnels, which own the anchor then.
+    // In a drain the connection lives as long as its tunnels, which then own the anchor.
     let anchor = Arc::downgrade(registration.anchor());
     let (user, since) = (grant.user_name(), Instant::now());
     let mut driven = pin!(driven);
@@ -132,7 +132,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
             if let Some(anchor) = anchor.upgrade() {
                 anchor.ended.set(reason).ok();
             }
-            // Its tunnels end by that reason, before their streams are gone.
+            // Its tunnels end for that reason, before their streams are gone.
             timeout(CLOSE_TIMEOUT, driven).await.ok();
             reason.label()
         }
@@ -141,7 +141,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     info!(target = %target.id(), user, %peer, reason = end, seconds, "the connection of an anchor has ended");
 }
 
-/// Tells the anchor of other replicas, and of the drain, with which it leaves its target. Completes when the process ends: the connection
+/// Sends changes of the replicas to the anchor, and the drain, at which it leaves its target. Completes when the process ends: the connection
 /// is needed for its tunnels until then.
 async fn keep_told(registration: Registration<'_>, streams: Streams, number: u64, shared: &Shared) {
     let serves = registration.anchor().serves.clone();
@@ -169,7 +169,7 @@ async fn keep_told(registration: Registration<'_>, streams: Streams, number: u64
     shared.drain.clone().ended().await;
 }
 
-/// Completes when the anchor may not serve its target any more, or the target is gone.
+/// Completes when the anchor may no longer serve its target, or the target is removed.
 async fn end_of_right(admission: &Admission) -> CloseReason {
     tokio::select! {
         reason = admission.grant.revoked_or_expired() => reason,

@@ -1,4 +1,4 @@
-//! One exchange by HTTP/1: reads the head, and writes the answer.
+//! One exchange over HTTP/1: reads the head, and writes the response.
 
 use std::fmt::Write;
 use std::io;
@@ -21,7 +21,7 @@ pub(super) struct Exchange<D> {
     stream: D,
     /// The bytes that were read; once the head is complete, those after it.
     buffer: Vec<u8>,
-    /// The version that the client has asked in, once that is known.
+    /// The version of the request, once it is known.
     version: Version,
     /// The sender of the request, once it is complete.
     sent: SniffedHead,
@@ -29,7 +29,7 @@ pub(super) struct Exchange<D> {
 }
 
 impl<D: Transport> Exchange<D> {
-    /// An exchange of which `read` has been read.
+    /// Creates an exchange of which `read` was already received.
     pub(super) fn new(stream: D, read: Vec<u8>) -> Self {
         Self {
             stream,
@@ -126,7 +126,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
         RefusalReason::ClientDisconnected
     }
 
-    /// In one write: corkscrew reads the answer once.
+    /// Writes the response at once: corkscrew reads it by one read.
     async fn accept(mut self) -> Result<(D, Vec<u8>), RefusalReason> {
         let sent = match self.end_marker {
             None => self.send(CONFIRMATION).await,

@@ -1,6 +1,6 @@
-//! Reads the configuration again beside the tasks, and applies it.
+//! Reads the configuration again on a thread of its own, and applies it.
 //!
-//! A file may be on a mount that hangs. The process hears its signals meanwhile, and gives a read up at its deadline.
+//! A file may be on a mount that hangs: signals are handled during a read, which fails at its deadline.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::tunnel::metrics::Metrics;
 /// Reads the configuration: at the start, and at every reload.
 pub type LoadConfig = Box<dyn Fn() -> Result<LoadedConfig, Report> + Send + Sync>;
 
-/// Reloads whenever `wanted` says so: one reload at a time, and one more for all requests that come during it.
+/// Reloads whenever `wanted` is notified: one reload at a time, and one more for all requests during it.
 pub(super) async fn keep_reloading(
     load: Arc<LoadConfig>,
     reload: Arc<Mutex<Reload>>,
@@ -80,7 +80,7 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Applies what was read, unless it has faults. The files of the certificates are still to be read.
+    /// Applies the configuration, unless it has errors. The certificates' files are read afterwards.
     fn apply(&mut self, loaded: Result<LoadedConfig, Report>, shared: &Arc<Shared>) -> Option<TargetCounts> {
         let metrics = &shared.metrics;
         match loaded {
@@ -123,7 +123,7 @@ impl Reload {
         }
     }
 
-    /// Follows the cluster with other settings, begins to follow one, or ceases to.
+    /// Watches the cluster with new settings, starts to watch one, or stops.
     fn follow(&mut self, options: Option<&kubernetes::Options>, limits: &Limits, metrics: &Metrics) {
         let followed = match (options.cloned(), self.services.take()) {
             (Some(options), Some(mut running)) => {
