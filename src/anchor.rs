@@ -243,7 +243,7 @@ fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Log
     })
 }
 
-/// The page `/metrics`. Gauges of state that others keep are set at the scrape.
+/// Returns the page `/metrics`. Gauges of state that others keep are set at the scrape.
 fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;

@@ -49,7 +49,7 @@ impl TargetDial {
         self.has_spoken = true;
     }
 
-    /// The next bytes of the target for a client that is silent. It may be dropped at any time and called again.
+    /// Returns the next bytes of the target for a client that is silent. It may be dropped at any time and called again.
     pub(super) async fn next(&mut self) -> Vec<u8> {
         if self.has_spoken {
             return pending().await;
@@ -70,7 +70,7 @@ impl TargetDial {
         }
     }
 
-    /// The connection to the target, within the bounds of a dial.
+    /// Returns the connection to the target, within the bounds of a dial.
     ///
     /// # Errors
     /// The target cannot be reached.

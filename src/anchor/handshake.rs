@@ -101,7 +101,7 @@ impl From<io::Error> for HandshakeFailure {
     }
 }
 
-/// The results of a handshake that the metrics know from the beginning.
+/// Returns the results of a handshake that the metrics know from the beginning.
 pub(super) fn results() -> impl Iterator<Item = &'static str> {
     let ends = [
         EndReason::Unreachable,

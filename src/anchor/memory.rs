@@ -28,7 +28,7 @@ impl MemoryPool {
         }
     }
 
-    /// The bytes in use.
+    /// Returns the bytes in use.
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -38,7 +38,7 @@ impl MemoryPool {
         self.used() > self.max
     }
 
-    /// The window of a session that has `current` now, and would like `widest`.
+    /// Returns the window of a session that has `current` now, and would like `widest`.
     ///
     /// It is a power of two below `widest`, and is kept until it is a third too wide, so that it changes rarely: each change
     /// is an ACK.

@@ -83,7 +83,7 @@ impl DialInMetrics {
 pub type SessionBytes = Both<IntCounter>;
 
 impl Metrics {
-    /// All metrics, with the value 0.
+    /// Creates all metrics, with the value 0.
     ///
     /// # Errors
     /// A name that is declared twice, or is not a metric name.
@@ -139,7 +139,7 @@ impl Metrics {
         })
     }
 
-    /// The counters of the bytes of sessions.
+    /// Returns the counters of the bytes of sessions.
     pub fn session_bytes(&self) -> SessionBytes {
         Both::from_fn(|direction| self.bytes.with_labels([direction.label(), "session"]))
     }
@@ -152,7 +152,7 @@ impl Metrics {
         }
     }
 
-    /// The page in the text format 0.0.4.
+    /// Returns the page in the text format 0.0.4.
     ///
     /// # Errors
     /// A metric without a series; each has one.

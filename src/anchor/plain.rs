@@ -66,7 +66,7 @@ impl PlainConnection {
         drop(self.slot);
     }
 
-    /// The connections of a client and its target; `upload` has been read from the client.
+    /// Returns the connections of a client and its target; `upload` has been read from the client.
     pub(super) fn between<D>(downstream: D, upstream: TcpStream, upload: Vec<u8>) -> Transports<D> {
         Transports {
             downstream,
@@ -120,7 +120,7 @@ async fn pass_on<D: Transport>(
     );
 }
 
-/// The addresses of a connection; `None` once it is lost.
+/// Returns the addresses of a connection; `None` once it is lost.
 fn ends(stream: &TcpStream) -> Option<SocketAddrs> {
     let (local, peer) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
     Some(SocketAddrs { local, peer })

@@ -22,7 +22,7 @@ pub(super) struct AccessLineLimit {
 }
 
 impl AccessLineLimit {
-    /// The access lines of a process with these logs.
+    /// Creates the access lines of a process with these logs.
     pub(super) fn new(logs: Logs) -> Self {
         Self {
             logs,
@@ -30,7 +30,7 @@ impl AccessLineLimit {
         }
     }
 
-    /// The lines that were left out.
+    /// Returns the lines that were left out.
     pub(super) fn left_out(&self) -> usize {
         self.left_out.load(Ordering::Relaxed)
     }

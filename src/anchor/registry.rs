@@ -196,7 +196,7 @@ impl SessionRegistry {
         })
     }
 
-    /// The way to the task of a session, for a client that has proved that it is its own.
+    /// Returns the way to the task of a session, for a client that has proved that it is its own.
     ///
     /// # Errors
     /// [`EndReason::NoSuchSession`].
@@ -206,17 +206,17 @@ impl SessionRegistry {
         Ok(handle.resumptions.clone())
     }
 
-    /// The memory of all sessions.
+    /// Returns the memory of all sessions.
     pub(super) fn memory(&self) -> &Arc<MemoryPool> {
         &self.memory
     }
 
-    /// The number of sessions.
+    /// Returns the number of sessions.
     pub(super) fn len(&self) -> usize {
         self.registry.lock().len()
     }
 
-    /// The number of sessions by state.
+    /// Returns the number of sessions by state.
     pub(super) fn count(&self) -> [(&'static str, usize); 3] {
         let (mut attached, mut detached, mut ended) = (0, 0, 0);
         for (_, handle) in self.registry.lock().iter() {

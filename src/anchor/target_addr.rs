@@ -105,7 +105,7 @@ impl TargetDialer {
         }
     }
 
-    /// A connection to the target, within [`DIAL_TIMEOUT`]. Several addresses have even parts of what the lookup has left of it. Where
+    /// Returns a connection to the target, within [`DIAL_TIMEOUT`]. Several addresses have even parts of what the lookup has left of it. Where
     /// there is none, the log says why, and says when there is one again.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ fn nonces() -> Nonces {
     }
 }
 
-/// A connection that is accepted now.
+/// Returns a connection that is accepted now.
 fn connection(stream: TcpStream) -> Connection {
     Connection {
         peer: stream.peer_addr().unwrap(),
@@ -256,7 +256,7 @@ async fn a_client_that_does_not_answer_at_the_stop_holds_it_up_for_five_seconds(
     assert!((5..=7).contains(&stopping), "{stopping}");
 }
 
-/// An anchor's state, its target, and what keeps the clock from moving on by itself while nothing happens.
+/// Returns an anchor's state, its target, and what keeps the clock from moving on by itself while nothing happens.
 fn beside_target() -> (Arc<Shared>, std::net::TcpListener, mpsc::Sender<()>) {
     let target = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     target.set_nonblocking(true).unwrap();
@@ -274,7 +274,7 @@ fn beside_target() -> (Arc<Shared>, std::net::TcpListener, mpsc::Sender<()>) {
     (Arc::new(shared), target, still)
 }
 
-/// A client that has sent these bytes before the anchor looks, and has read the announcement.
+/// Returns a client that has sent these bytes before the anchor looks, and has read the announcement.
 async fn exchanging(shared: &Arc<Shared>, early: &[u8]) -> TcpStream {
     let [mut client, stream] = pair().await;
     client.write_all(early).await.unwrap();
@@ -285,7 +285,7 @@ async fn exchanging(shared: &Arc<Shared>, early: &[u8]) -> TcpStream {
     client
 }
 
-/// The announcement.
+/// Returns the announcement.
 async fn announced(client: &mut TcpStream) -> Vec<u8> {
     let mut line = Vec::new();
     while !line.ends_with(b"\n") {
@@ -301,7 +301,7 @@ async fn settle() {
     }
 }
 
-/// A hello, and the proof after it, of a session that the anchor does not have; its answer to them.
+/// Returns a hello, and the proof after it, of a session that the anchor does not have; its answer to them.
 fn resume_of_none() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let (id, nonce) = (SessionId([5; 16]), Nonce([3; 16]));
     let (received, mac) = (0, Mac([9; 32]));
@@ -331,7 +331,7 @@ async fn no_target_is_dialled_for_a_client_that_has_begun_its_hello() {
     }
 }
 
-/// A client that was silent for so long that the target was dialled for it; the target's end of that connection.
+/// Returns a client that was silent for so long that the target was dialled for it; the target's end of that connection.
 async fn dialled(shared: &Arc<Shared>, target: &std::net::TcpListener) -> (TcpStream, Vec<u8>, TcpStream) {
     let mut client = exchanging(shared, b"").await;
     let announcement = announced(&mut client).await;

@@ -16,12 +16,12 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// The host: a registered name or IPv4 address in lower case, or an IPv6 address without brackets.
+    /// Returns the host: a registered name or IPv4 address in lower case, or an IPv6 address without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The TCP port, 1 to 65535.
+    /// Returns the TCP port, 1 to 65535.
     pub fn port(&self) -> u16 {
         self.port.get()
     }
@@ -75,7 +75,7 @@ pub enum AuthorityError {
 }
 
 impl AuthorityError {
-    /// A short ASCII sentence that names the fault: the reason phrase of the 400.
+    /// Returns a short ASCII sentence that names the fault: the reason phrase of the 400.
     pub fn phrase(self) -> &'static str {
         match self {
             Self::NotAuthorityForm => "the request target must be host:port",

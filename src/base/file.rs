@@ -37,7 +37,7 @@ pub(crate) fn read_unless_short(path: &Path, max: u64) -> Result<Bytes, String> 
     }
 }
 
-/// The sentence about a file that could not be read.
+/// Returns the sentence about a file that could not be read.
 pub(crate) fn unreadable(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::NotFound {
         return "there is no such file".to_owned();

@@ -2,7 +2,7 @@
 //!
 //! It resists no attacker: inputs of one hash are easy to find.
 
-/// The hash of these bytes (draft-eastlake-fnv section 2).
+/// Returns the hash of these bytes (draft-eastlake-fnv section 2).
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -78,7 +78,7 @@ pub(crate) fn settled<T: Hash>(
     Err("it is being written".to_owned())
 }
 
-/// A hash of contents: those with the same one are taken for the same. Their author has no reason to forge it.
+/// Returns a hash of contents: those with the same one are taken for the same. Their author has no reason to forge it.
 pub(crate) fn fingerprint(contents: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     contents.hash(&mut hasher);
@@ -109,7 +109,7 @@ impl Readings {
         }
     }
 
-    /// The number of readings that have begun.
+    /// Returns the number of readings that have begun.
     #[cfg(test)]
     pub(crate) fn begun(&self) -> u64 {
         self.begun

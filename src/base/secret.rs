@@ -10,12 +10,12 @@ use zeroize::{Zeroize, Zeroizing};
 pub struct Secret(Zeroizing<Box<str>>);
 
 impl Secret {
-    /// The text itself. It belongs into no message, no log and no metric.
+    /// Returns the text itself. It belongs into no message, no log and no metric.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// A foreign text with `…` in place of each word that has a part of the secret.
+    /// Returns a foreign text with `…` in place of each word that has a part of the secret.
     pub(crate) fn redacted(&self, text: &str) -> String {
         text.split_inclusive(|character: char| !is_of_token(character))
             .map(|word| {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-/// An error and its causes in one line: `cannot look up proxy: Name or service not known`.
+/// Returns an error and its causes in one line: `cannot look up proxy: Name or service not known`.
 ///
 /// A cause that the line quotes already is left out: some crates repeat it in their own message.
 pub(crate) fn chain(error: &dyn Error) -> String {
@@ -19,7 +19,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     line
 }
 
-/// A foreign text for a log line: control and other unprintable characters become Rust escapes, such as `\n` and
+/// Returns a foreign text for a log line: control and other unprintable characters become Rust escapes, such as `\n` and
 /// `\u{1b}`. Quotes and backslashes stay as they are.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -66,7 +66,7 @@ fn has_no_picture(character: char) -> bool {
     )
 }
 
-/// The first `max` characters of a foreign text, [escaped], with `…` where the text goes on.
+/// Returns the first `max` characters of a foreign text, [escaped], with `…` where the text goes on.
 pub(crate) fn excerpt(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => escaped(text.get(..end).unwrap_or_default()) + "…",
@@ -74,7 +74,7 @@ pub(crate) fn excerpt(text: &str, max: usize) -> String {
     }
 }
 
-/// A foreign text as printable ASCII: every other character becomes `?`. Bytes are passed as `char::from(byte)`.
+/// Returns a foreign text as printable ASCII: every other character becomes `?`. Bytes are passed as `char::from(byte)`.
 pub(crate) fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
     let replace = |character| match character {
         ' '..='~' => character,
@@ -83,7 +83,7 @@ pub(crate) fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
     characters.map(replace).collect()
 }
 
-/// A foreign text as a person reads it on a terminal, at most `max` characters: without escape sequences, line ends,
+/// Returns a foreign text as a person reads it on a terminal, at most `max` characters: without escape sequences, line ends,
 /// invisible characters and those that reverse the direction of writing. White space at its ends is left out.
 pub(crate) fn printable(text: &str, max: usize) -> String {
     text.chars()

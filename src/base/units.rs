@@ -15,7 +15,7 @@ impl Rate {
     /// No limit; compares as higher than every limited rate.
     pub const UNLIMITED: Self = Self(NonZeroU64::MAX);
 
-    /// A rate in bytes per second; `None` for 0, at which a tunnel would never move.
+    /// Returns a rate in bytes per second; `None` for 0, at which a tunnel would never move.
     pub fn per_second(bytes: u64) -> Option<Self> {
         NonZeroU64::new(bytes).map(Self)
     }
@@ -81,7 +81,7 @@ impl Size {
     /// 1 MiB.
     pub(crate) const MEBIBYTE: Self = Self(1 << 20);
 
-    /// A size in bytes; `None` for 0.
+    /// Returns a size in bytes; `None` for 0.
     pub const fn bytes(bytes: u64) -> Option<Self> {
         match bytes {
             0 => None,
@@ -89,7 +89,7 @@ impl Size {
         }
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }

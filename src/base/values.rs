@@ -35,12 +35,12 @@ pub(crate) fn boolean(text: &str) -> Result<bool, &'static str> {
     text.parse().map_err(|_| "expected `true` or `false`")
 }
 
-/// A whole number from 1 to 4,294,967,295.
+/// Returns a whole number from 1 to 4,294,967,295.
 pub(crate) fn count(text: &str) -> Result<NonZeroU32, &'static str> {
     text.parse().map_err(|_| "expected a whole number of at least 1")
 }
 
-/// A TCP port: 1 to 65,535.
+/// Returns a TCP port: 1 to 65,535.
 pub(crate) fn port(text: &str) -> Result<u16, &'static str> {
     match text.parse() {
         // `parse` takes a sign, too.
@@ -49,7 +49,7 @@ pub(crate) fn port(text: &str) -> Result<u16, &'static str> {
     }
 }
 
-/// A duration from 0 s to a year, in units up to weeks.
+/// Returns a duration from 0 s to a year, in units up to weeks.
 ///
 /// Months and years, which humantime reads too, are a fault: `5M` would be five months, and is meant as five minutes.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
@@ -64,7 +64,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// A duration of more than 0 s and of at most a year.
+/// Returns a duration of more than 0 s and of at most a year.
 ///
 /// # Errors
 /// It is another one, or none.
@@ -75,7 +75,7 @@ pub fn timeout(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// A duration from 0 s to an hour, for a wait that may be switched off by 0 s.
+/// Returns a duration from 0 s to an hour, for a wait that may be switched off by 0 s.
 pub(crate) fn brief(text: &str) -> Result<Duration, &'static str> {
     match duration(text)? {
         brief if brief <= HOUR => Ok(brief),
@@ -83,7 +83,7 @@ pub(crate) fn brief(text: &str) -> Result<Duration, &'static str> {
     }
 }
 
-/// A duration of more than 0 s and of at most an hour, for a deadline of a handshake.
+/// Returns a duration of more than 0 s and of at most an hour, for a deadline of a handshake.
 pub(crate) fn brief_timeout(text: &str) -> Result<Duration, &'static str> {
     timeout(text)?;
     brief(text)
@@ -130,13 +130,13 @@ pub(crate) fn is_object_name(text: &str) -> bool {
     text.len() <= 253 && text.bytes().all(is_inner) && ends.all(|end| end.is_some_and(is_end))
 }
 
-/// An IP address with the length of its prefix.
+/// Returns an IP address with the length of its prefix.
 pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
     text.parse()
         .map_err(|_| "expected a network such as `10.0.0.0/8` or `fd00::/8`")
 }
 
-/// A text that is not empty.
+/// Returns a text that is not empty.
 pub(crate) fn text(text: &str) -> Result<Box<str>, &'static str> {
     match text {
         "" => Err("expected a text"),
@@ -144,7 +144,7 @@ pub(crate) fn text(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// An address of this host to listen at, or to ask.
+/// Returns an address of this host to listen at, or to ask.
 ///
 /// # Errors
 /// It is a name, or has no port.
@@ -153,7 +153,7 @@ pub fn address(text: &str) -> Result<SocketAddr, &'static str> {
         .map_err(|_| "give an IP address and a port, such as 127.0.0.1:2222 or [::]:2222")
 }
 
-/// A text as a fault shows it: at most 60 characters, escaped.
+/// Returns a text as a fault shows it: at most 60 characters, escaped.
 pub(crate) fn shown(text: &str) -> String {
     excerpt(text, MAX_SHOWN)
 }

@@ -24,7 +24,7 @@ pub(crate) fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The tree of a file; `None` after a fault that ends the reading.
+/// Returns the tree of a file; `None` after a fault that ends the reading.
 pub(crate) fn tree(bytes: &[u8], findings: &Diagnostics) -> Option<Node> {
     let fault = match std::str::from_utf8(bytes) {
         _ if bytes.len() as u64 > MAX_FILE_BYTES => (Position::START, "larger than 1 MiB"),
@@ -38,7 +38,7 @@ pub(crate) fn tree(bytes: &[u8], findings: &Diagnostics) -> Option<Node> {
     None
 }
 
-/// The position after a text.
+/// Returns the position after a text.
 fn end_of(text: &str) -> Position {
     let last = text.rsplit('\n').next().unwrap_or_default();
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);

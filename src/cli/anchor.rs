@@ -47,7 +47,7 @@ struct DialIn {
 }
 
 impl DialIn {
-    /// The connection to the proxy, and the name that is served; `None` for an anchor that listens only.
+    /// Returns the connection to the proxy, and the name that is served; `None` for an anchor that listens only.
     fn options(self, given: ArgMatches) -> anyhow::Result<Option<(uplink::Options, Authority)>> {
         let Some((proxy, serves)) = self.dial.zip(self.serve) else {
             let is_typed = |name: &&&str| given.value_source(name) == Some(ValueSource::CommandLine);
@@ -81,7 +81,7 @@ impl DialIn {
     }
 }
 
-/// The arguments of `connect` for the connection to the proxy.
+/// Returns the arguments of `connect` for the connection to the proxy.
 fn of_the_connection() -> Vec<Arg> {
     let of_connect = ProxySettings::augment_args(Command::new("connect"));
     let arguments = of_connect.get_arguments();

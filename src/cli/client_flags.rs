@@ -26,7 +26,7 @@ impl ClientFlags {
         self.given.value_source(name) == Some(ValueSource::CommandLine)
     }
 
-    /// The settings of a tunnel to `target`.
+    /// Returns the settings of a tunnel to `target`.
     pub(crate) fn options(&self, target: String) -> anyhow::Result<client::Options> {
         let (proxy, entry) = self.proxy_and_entry(&target)?;
         self.refuse_unused_trust(&proxy)?;
@@ -64,7 +64,7 @@ impl ClientFlags {
         })
     }
 
-    /// The proxy, and the file's settings for it. With a proxy of a flag or a variable the file is not read: its
+    /// Returns the proxy, and the file's settings for it. With a proxy of a flag or a variable the file is not read: its
     /// credentials are for another one.
     fn proxy_and_entry(&self, target: &str) -> anyhow::Result<(ProxyUrl, ProxySettings)> {
         if let Some(proxy) = &self.settings.proxy {
@@ -103,7 +103,7 @@ impl ClientFlags {
         Ok(())
     }
 
-    /// The source of credentials: of the command line, the URL, the environment or the file, in this order.
+    /// Returns the source of credentials: of the command line, the URL, the environment or the file, in this order.
     fn credential_options(&self, proxy: &ProxyUrl, entry: &ProxySettings) -> Result<credentials::Options, clap::Error> {
         let settings = &self.settings;
         let conflict = |message: &str| clap::Error::raw(ErrorKind::ArgumentConflict, message);
@@ -130,7 +130,7 @@ impl ClientFlags {
         })
     }
 
-    /// The arguments that make `connect` do the same wherever it is started, but for the token of the environment.
+    /// Returns the arguments that make `connect` do the same wherever it is started, but for the token of the environment.
     pub(crate) fn to_words(&self) -> std::io::Result<Vec<String>> {
         let given = &self.given;
         let mut words = Vec::new();

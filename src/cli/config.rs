@@ -64,7 +64,7 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// The block that the arguments describe. Where no proxy is named, the client's file has to have one for the names.
+/// Returns the block that the arguments describe. Where no proxy is named, the client's file has to have one for the names.
 fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
     let proxy = client.settings.proxy.as_ref();
     if proxy.is_some_and(ProxyUrl::has_credentials) {
@@ -92,7 +92,7 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
     })
 }
 
-/// The place that --write names, or the file that ssh reads.
+/// Returns the place that --write names, or the file that ssh reads.
 fn place(flags: &ConfigFlags) -> anyhow::Result<ConfigPaths> {
     Ok(match flags.write.clone().flatten() {
         Some(config) => ConfigPaths {
@@ -126,7 +126,7 @@ fn has_port(name: &str) -> bool {
         .is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'))
 }
 
-/// The path by which this program was started: through the symbolic links of a package manager, which lead to the next
+/// Returns the path by which this program was started: through the symbolic links of a package manager, which lead to the next
 /// version after an upgrade, and not to this one.
 fn program() -> std::io::Result<PathBuf> {
     let own = env::current_exe()?;

@@ -50,7 +50,7 @@ pub(crate) fn connect(options: Connect, given: ArgMatches) -> anyhow::Result<Exi
     }))
 }
 
-/// A duration that stands after `--wait` without its `=` is taken for the host, and the target for the port.
+/// Returns a duration that stands after `--wait` without its `=` is taken for the host, and the target for the port.
 fn refuse_a_stray_duration(options: &Connect) -> Result<(), clap::Error> {
     let is_port = |port: &String| port.bytes().all(|byte| byte.is_ascii_digit());
     let is_stray = options.wait.is_some()

@@ -6,7 +6,7 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
-/// The error as it is printed, with those of all other values: clap stops at the first one. `command`: makes the whole command
+/// Returns the error as it is printed, with those of all other values: clap stops at the first one. `command`: makes the whole command
 /// line.
 pub(crate) fn usage_error(command: fn() -> Command, error: Error) -> Error {
     let mut accepting = command();
@@ -39,7 +39,7 @@ pub(crate) fn usage_error(command: fn() -> Command, error: Error) -> Error {
     errors.swap_remove(0)
 }
 
-/// The flag whose value is not accepted, as it is shown.
+/// Returns the flag whose value is not accepted, as it is shown.
 fn flag_of_value(error: &Error) -> Option<String> {
     let is_of_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
     match error.get(ContextKind::InvalidArg) {
@@ -48,7 +48,7 @@ fn flag_of_value(error: &Error) -> Option<String> {
     }
 }
 
-/// The error of an argument without a value, which names the variable that is set and empty: clap names the flag alone, which
+/// Returns the error of an argument without a value, which names the variable that is set and empty: clap names the flag alone, which
 /// was not given.
 fn naming_the_variable(mut command: Command, error: Error) -> Error {
     let is_empty =
@@ -101,7 +101,7 @@ mod tests {
 
     use crate::cli::CommandLine;
 
-    /// The error messages of a `connect` with that proxy URL, for each way to write the flag.
+    /// Returns the error messages of a `connect` with that proxy URL, for each way to write the flag.
     fn messages(url: &str) -> [String; 2] {
         let joined = format!("--proxy={url}");
         [&["--proxy", url][..], &[&joined]].map(|flag| {

@@ -54,7 +54,7 @@ async fn check(options: &Options, dialing: &mut ProxyDialer) -> Result<String, S
         })?
 }
 
-/// The steps with their results, one a line, up to the one that was begun last.
+/// Returns the steps with their results, one a line, up to the one that was begun last.
 fn table(options: &Options, begun: Step, found: &Result<String, String>) -> String {
     let uplink::Options { proxy, forward, .. } = &options.uplink;
     let mut steps = vec![(Step::Settings, "settings", "the arguments and files".to_owned())];
@@ -86,7 +86,7 @@ fn table(options: &Options, begun: Step, found: &Result<String, String>) -> Stri
     text
 }
 
-/// The first line of the server, or what is there in its place. A client that says nothing is not answered by every proxy.
+/// Returns the first line of the server, or what is there in its place. A client that says nothing is not answered by every proxy.
 async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
     let hello = format!("SSH-2.0-switchboard_check_{}\r\n", env!("CARGO_PKG_VERSION"));
     let sent = async {
@@ -124,7 +124,7 @@ async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
     }
 }
 
-/// The line of an identification (RFC 4253 section 4.2).
+/// Returns the line of an identification (RFC 4253 section 4.2).
 fn find(read: &[u8]) -> Option<String> {
     let mut lines = read.split_inclusive(|&byte| byte == b'\n');
     let line = lines.find(|line| line.starts_with(b"SSH-") && line.ends_with(b"\n"))?;

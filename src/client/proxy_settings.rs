@@ -98,7 +98,7 @@ pub enum Resume {
 }
 
 impl ProxySettings {
-    /// The source of credentials that those of the settings name for which `is_meant` is true; `None` if none of them does.
+    /// Returns the source of credentials that those of the settings name for which `is_meant` is true; `None` if none of them does.
     ///
     /// # Errors
     /// Several do.
@@ -128,7 +128,7 @@ impl ProxySettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmbiguousCredentials;
 
-/// The kubeconfig files that kubectl reads without a flag.
+/// Returns the kubeconfig files that kubectl reads without a flag.
 fn listed_files() -> Files {
     let listed = variable("KUBECONFIG").map(|list| env::split_paths(&list).collect());
     let mut files: Vec<PathBuf> = listed.unwrap_or_default();
@@ -139,7 +139,7 @@ fn listed_files() -> Files {
     Files::Listed(files)
 }
 
-/// A variable of the environment that is not empty.
+/// Returns a variable of the environment that is not empty.
 pub fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }

@@ -59,7 +59,7 @@ impl Session {
         Self { stdin, stdout, ended }
     }
 
-    /// The parts, for tests in which they end one after the other.
+    /// Returns the parts, for tests in which they end one after the other.
     fn parts(self) -> (DuplexStream, DuplexStream, JoinHandle<Result<(), ClientError>>) {
         (self.stdin, self.stdout, self.ended)
     }
@@ -68,7 +68,7 @@ impl Session {
         within(self.ended).await.unwrap()
     }
 
-    /// The line that the user sees.
+    /// Returns the line that the user sees.
     async fn failure(self) -> String {
         chain(&self.end().await.unwrap_err())
     }
@@ -134,7 +134,7 @@ impl Proxy {
     }
 }
 
-/// A socket that is bound there, also beside another one that does not listen.
+/// Returns a socket that is bound there, also beside another one that does not listen.
 fn reserved(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -157,7 +157,7 @@ impl Server {
         Self::with_client_auth(issuer, name, |config| config.with_no_client_auth())
     }
 
-    /// A server that may ask for a client certificate.
+    /// Returns a server that may ask for a client certificate.
     fn with_client_auth(
         issuer: &str,
         name: &str,
@@ -168,7 +168,7 @@ impl Server {
         Self::new(&parameters, client_auth)
     }
 
-    /// A server with a certificate of other properties.
+    /// Creates a server with a certificate of other properties.
     fn with_parameters(issuer: &str, name: &str, change: impl FnOnce(&mut rcgen::CertificateParams)) -> Self {
         let mut parameters = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
         parameters.distinguished_name.push(rcgen::DnType::CommonName, issuer);

@@ -40,7 +40,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The pages of the probes.
+    /// Creates the pages of the probes.
     pub fn probes(handlers: Handlers) -> Self {
         Self {
             router: probes::router(handlers),

@@ -157,7 +157,7 @@ pub fn start(filter: &str, format: Format, queued: usize) -> Result<Logging, Sta
     })
 }
 
-/// The directives of a user's filter. A peer can have other crates log what it likes (h2 warns of each PING that it did
+/// Returns the directives of a user's filter. A peer can have other crates log what it likes (h2 warns of each PING that it did
 /// not send), so they are silent by default.
 fn directives(filter: &str) -> String {
     let mut directives = DEFAULT.to_owned();

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-/// The workers of the runtime: as many as processors, but at most that many, unless the environment names their number, as
+/// Returns the workers of the runtime: as many as processors, but at most that many, unless the environment names their number, as
 /// Tokio has it.
 pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
     let named = std::env::var("TOKIO_WORKER_THREADS")
@@ -19,7 +19,7 @@ pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
         .unwrap_or(NonZeroUsize::MIN)
 }
 
-/// The time so far in which each worker has run, or has waited for a processor, by the number of its thread. Empty where
+/// Returns the time so far in which each worker has run, or has waited for a processor, by the number of its thread. Empty where
 /// `/proc` does not tell.
 pub fn busy_workers() -> BTreeMap<OsString, Duration> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

@@ -102,7 +102,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The options of the allowlist for the Services of this cluster.
+    /// Returns the options of the allowlist for the Services of this cluster.
     pub(super) fn of_allowlist(&self) -> allowlist::Options {
         let public = self.public_suffixes.iter().map(|suffix| &**suffix);
         allowlist::Options {

@@ -74,7 +74,7 @@ impl Pods {
         })
     }
 
-    /// The pods that have not ended, by name. Those that are being deleted are among them: they drain.
+    /// Returns the pods that have not ended, by name. Those that are being deleted are among them: they drain.
     ///
     /// # Errors
     /// The API server does not answer, refuses, or lists more than [`MAX_PODS`] pods.
@@ -129,7 +129,7 @@ pub(crate) struct PortForward {
 }
 
 impl PortForward {
-    /// Its bytes; once.
+    /// Returns its bytes; once.
     pub(crate) fn stream(&mut self) -> Option<DuplexStream> {
         self.stream.take()
     }

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::base::text::chain;
 
-/// A request with the fields that every one has.
+/// Returns a request with the fields that every one has.
 pub(crate) fn request(path: &str, host: &str, accept: &'static str) -> Builder {
     Request::builder()
         .uri(path)

@@ -30,7 +30,7 @@ impl Keepalive {
         probes: 3,
     };
 
-    /// The time after which a dead peer is noticed.
+    /// Returns the time after which a dead peer is noticed.
     pub(crate) fn timeout(self) -> Duration {
         self.idle + self.interval * self.probes
     }

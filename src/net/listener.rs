@@ -188,7 +188,7 @@ fn drain_backlog(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStre
     }
 }
 
-/// The address of a client of a dual-stack socket: `192.0.2.1`, not `::ffff:192.0.2.1`.
+/// Returns the address of a client of a dual-stack socket: `192.0.2.1`, not `::ffff:192.0.2.1`.
 fn canonical(peer: SocketAddr) -> SocketAddr {
     SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }
@@ -217,7 +217,7 @@ fn concerns_one_client(error: &io::Error) -> bool {
     )
 }
 
-/// The address to connect to for one that a process of this host listens on: an unspecified one (0.0.0.0) becomes loopback.
+/// Returns the address to connect to for one that a process of this host listens on: an unspecified one (0.0.0.0) becomes loopback.
 pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
     let ip = match listening.ip() {
         ip if !ip.is_unspecified() => ip,

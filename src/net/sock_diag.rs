@@ -220,7 +220,7 @@ fn parse(answer: &[u8], sequence: u32) -> Result<Option<TcpInfo>, Errno> {
     }
 }
 
-/// The `struct tcp_info` in a `struct inet_diag_msg` with its attributes.
+/// Returns the `struct tcp_info` in a `struct inet_diag_msg` with its attributes.
 fn info_in(body: &[u8]) -> Option<TcpInfo> {
     let queues = Fields(body);
     // The kernel looks a connection up as for a segment of it: without one it finds the listener of the port.

@@ -125,12 +125,12 @@ impl Tls {
         })
     }
 
-    /// The interval at which to [`reload`](Self::reload).
+    /// Returns the interval at which to [`reload`](Self::reload).
     pub fn poll(&self) -> Duration {
         self.file_states.lock().settings.poll
     }
 
-    /// The path of each certificate that serves, as in the configuration, and its expiry in seconds since 1970.
+    /// Returns the path of each certificate that serves, as in the configuration, and its expiry in seconds since 1970.
     pub fn expiries(&self) -> Vec<(String, i64)> {
         self.file_states.lock().material.expiries.clone()
     }
@@ -140,7 +140,7 @@ impl Tls {
         self.file_states.lock().material.next_updates.clone()
     }
 
-    /// The remarks about the files that have become true since the last call, or since the files were loaded.
+    /// Returns the remarks about the files that have become true since the last call, or since the files were loaded.
     pub fn new_remarks(&self) -> Vec<String> {
         let FileState { material, remarked, .. } = &mut *self.file_states.lock();
         let remarks = true_now(&material.cautions).map(ToString::to_string);

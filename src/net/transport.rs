@@ -125,7 +125,7 @@ pub trait Reader: Send + Sync {
     /// As [`failed`](Self::failed).
     fn ended(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// The socket, if its bytes are the tunnel's as they are.
+    /// Returns the socket, if its bytes are the tunnel's as they are.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
@@ -172,7 +172,7 @@ pub trait Writer: Send + Sync {
         Poll::Ready(())
     }
 
-    /// The socket, if the tunnel's bytes go into it as they are.
+    /// Returns the socket, if the tunnel's bytes go into it as they are.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }

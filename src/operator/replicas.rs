@@ -72,7 +72,7 @@ impl Replicas {
         Self { source, deadline, pods }
     }
 
-    /// The replicas that there are now.
+    /// Returns the replicas that there are now.
     ///
     /// # Errors
     /// The API server does not list the pods. Addresses are no question.
@@ -104,7 +104,7 @@ impl Replicas {
         Ok(replicas.collect())
     }
 
-    /// All of the items that a query is for, merged.
+    /// Returns all of the items that a query is for, merged.
     ///
     /// # Errors
     /// See [`find`](Self::find). A replica without an answer is in [`MergedList::replicas`].

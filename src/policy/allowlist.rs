@@ -43,7 +43,7 @@ pub struct Allowlist {
 }
 
 impl Allowlist {
-    /// The target of an authority.
+    /// Returns the target of an authority.
     ///
     /// # Errors
     /// [`RefusalReason::NotAllowed`] for an unknown name or port; [`RefusalReason::AllowlistNotReady`] instead, as long as the Services
@@ -66,7 +66,7 @@ impl Allowlist {
         }
     }
 
-    /// The endpoints of a target. If it has none it waits for one, since a pod may be about to start.
+    /// Returns the endpoints of a target. If it has none it waits for one, since a pod may be about to start.
     ///
     /// # Errors
     /// [`RefusalReason::NoEndpoint`] after [`Options::wait_for_ready`], or [`RefusalReason::TargetStarting`] while it starts; [`RefusalReason::NotAllowed`] when the target leaves the
@@ -105,19 +105,19 @@ impl Allowlist {
         Refusal::of_target(RefusalReason::NoEndpoint, &phrase, unnamed)
     }
 
-    /// The number of targets, each counted once however many names it has.
+    /// Returns the number of targets, each counted once however many names it has.
     pub fn targets(&self) -> usize {
         let table = self.table.load();
         table.statics.len() + table.shards.iter().map(|shard| shard.len()).sum::<usize>()
     }
 
-    /// Every target, each once however many names it has, in no order.
+    /// Returns every target, each once however many names it has, in no order.
     pub fn all(&self) -> Vec<Arc<Target>> {
         let table = self.table.load();
         table.statics.values().chain(table.services()).cloned().collect()
     }
 
-    /// The number of static targets whose name a Service claims too.
+    /// Returns the number of static targets whose name a Service claims too.
     pub fn conflicts(&self) -> usize {
         self.shadowing.load(Ordering::Relaxed)
     }

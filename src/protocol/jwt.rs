@@ -246,7 +246,7 @@ mod tests {
         URL_SAFE_NO_PAD.encode(json)
     }
 
-    /// A JWT with this payload, and a signature of the length that ES256 has.
+    /// Returns a JWT with this payload, and a signature of the length that ES256 has.
     fn jwt(payload: &str) -> String {
         format!("{}.{}.{}", part(r#"{"alg":"ES256"}"#), part(payload), "s".repeat(86))
     }

@@ -22,7 +22,7 @@ mod targets;
 mod tunnels;
 mod view;
 
-/// The pages of the probes, and the API of operators. A POST to `/drain` cancels `drain_request`.
+/// Returns the pages of the probes, and the API of operators. A POST to `/drain` cancels `drain_request`.
 pub(crate) fn routes(
     shared: &Arc<Shared>,
     readiness: &Readiness,
@@ -87,7 +87,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     })
 }
 
-/// The page `/metrics`. Gauges of state that others keep are set at the scrape.
+/// Returns the page `/metrics`. Gauges of state that others keep are set at the scrape.
 fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;

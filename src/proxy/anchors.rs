@@ -251,7 +251,7 @@ impl Anchor {
 }
 
 impl Registration<'_> {
-    /// The anchor.
+    /// Returns the anchor.
     pub fn anchor(&self) -> &Arc<Anchor> {
         &self.anchor
     }

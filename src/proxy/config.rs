@@ -140,7 +140,7 @@ impl Config {
         self.tls.client_auth != tls::ClientAuth::Off && self.listen.iter().any(|port| port.tls != tls::Mode::Off)
     }
 
-    /// The sections that differ in `new` and take effect only after a restart. Access, targets, limits and TLS need none.
+    /// Returns the sections that differ in `new` and take effect only after a restart. Access, targets, limits and TLS need none.
     pub fn changes_needing_restart(&self, new: &Self) -> Vec<&'static str> {
         // Every field by name: the compiler demands a decision about each new one.
         let Self {
@@ -169,7 +169,7 @@ impl Config {
         .collect()
     }
 
-    /// The number of its static targets that are absent from `new`.
+    /// Returns the number of its static targets that are absent from `new`.
     pub fn targets_removed_in(&self, new: &Self) -> usize {
         let stay: HashSet<_> = new.allowlist.targets.iter().map(|target| &target.name).collect();
         let targets = self.allowlist.targets.iter();

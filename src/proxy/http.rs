@@ -40,7 +40,7 @@ impl RefusalMode {
     }
 }
 
-/// An exchange by HTTP/1 of which `read` has been read.
+/// Returns an exchange by HTTP/1 of which `read` has been read.
 pub fn http1<D: Transport>(transport: D, read: Vec<u8>) -> impl Exchange<Transport = D> {
     http1::Exchange::new(transport, read)
 }

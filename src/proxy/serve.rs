@@ -117,12 +117,12 @@ impl App {
         started.map_err(StartError::Unread)??.bind(logs)
     }
 
-    /// The bound addresses of the public ports, with the port numbers that the kernel chose.
+    /// Returns the bound addresses of the public ports, with the port numbers that the kernel chose.
     pub fn public_addresses(&self) -> Vec<SocketAddr> {
         self.public.addresses()
     }
 
-    /// The bound address of the admin port.
+    /// Returns the bound address of the admin port.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin
     }
@@ -298,7 +298,7 @@ fn share(
     Ok((shared, conductor, writer))
 }
 
-/// The anchors of this replica, which are none yet.
+/// Returns the anchors of this replica, which are none yet.
 fn anchors(config: &Config) -> Anchors {
     let options = config.anchors.clone().unwrap_or_default();
     // As the Service names its endpoints. Where the pod has the network of its node, HOSTNAME is the node's.
@@ -350,7 +350,7 @@ pub enum Command {
 struct Commands(mpsc::Receiver<Command>);
 
 impl Commands {
-    /// The next command.
+    /// Returns the next command.
     async fn next(&mut self) -> Command {
         match self.0.recv().await {
             Some(command) => command,

@@ -159,7 +159,7 @@ mod tests {
         (listener, address)
     }
 
-    /// An address of loopback without a listener.
+    /// Returns an address of loopback without a listener.
     async fn closed() -> SocketAddr {
         listening().await.1
     }

@@ -17,7 +17,7 @@ impl Direction {
     /// Both directions, upload first.
     pub const ALL: [Self; 2] = [Self::Upload, Self::Download];
 
-    /// The value of the metric label `direction`.
+    /// Returns the value of the metric label `direction`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Upload => "upload",

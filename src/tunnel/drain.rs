@@ -160,7 +160,7 @@ impl Drain {
         self.counts.resumable()
     }
 
-    /// The phase now.
+    /// Returns the phase now.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
@@ -374,7 +374,7 @@ fn close_offset(number: u64, idle: bool) -> f64 {
     }
 }
 
-/// A number from 0 to 1 for each tunnel.
+/// Returns a number from 0 to 1 for each tunnel.
 ///
 /// Multiples of the golden ratio fall evenly, whatever run of numbers is left (Knuth 6.4): no random numbers needed.
 fn spread_evenly(number: u64) -> f64 {

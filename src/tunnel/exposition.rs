@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub(crate) mod declare;
 
-/// A registry with the operating system's metrics of the process.
+/// Returns a registry with the operating system's metrics of the process.
 ///
 /// # Errors
 /// A name that is declared twice.
@@ -26,7 +26,7 @@ pub(crate) fn registry() -> prometheus::Result<Registry> {
     Ok(registry)
 }
 
-/// The page in the text format 0.0.4.
+/// Returns the page in the text format 0.0.4.
 ///
 /// # Errors
 /// A metric without a series; each has one.

@@ -123,7 +123,7 @@ async fn handshake<D: Transport>(
     handshake.await
 }
 
-/// The refusal for a connection that ends with this error.
+/// Returns the refusal for a connection that ends with this error.
 fn refusal_of(error: &h2::Error) -> RefusalReason {
     if let Some(error) = error.get_io() {
         outcome::refusal_of(error, RefusalReason::PortProbe)
@@ -316,7 +316,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         self.phase = Phase::Closing(linger);
     }
 
-    /// The refusal of a connection that has closed. After a request only a flood is one, and what breaks RFC 9113: a field
+    /// Returns the refusal of a connection that has closed. After a request only a flood is one, and what breaks RFC 9113: a field
     /// name in upper case, which ends its connection, was a request, too.
     fn verdict(&self, error: Option<&h2::Error>) -> Result<(), RefusalReason> {
         let refusal = error.map_or(RefusalReason::PortProbe, refusal_of);
@@ -371,7 +371,7 @@ mod tests {
     use super::*;
     use crate::tunnel::drain::DrainController;
 
-    /// The time for which a connection that makes no request stays, when its wait ends with that refusal, and what its
+    /// Returns the time for which a connection that makes no request stays, when its wait ends with that refusal, and what its
     /// client receives. With `is_evicted`, its descriptor is needed from then on.
     async fn stay(refusal: RefusalReason, is_evicted: bool) -> (Duration, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -188,7 +188,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits of a target with these overrides. `ssh_only`: what it says of that itself.
+    /// Returns the limits of a target with these overrides. `ssh_only`: what it says of that itself.
     pub fn of_target(&self, tunnel: &TunnelOverrides, ssh_only: Option<bool>) -> TargetLimits {
         TargetLimits {
             tunnel: self.tunnel.overridden(tunnel),
@@ -199,7 +199,7 @@ impl Limits {
         }
     }
 
-    /// The limits of each client.
+    /// Returns the limits of each client.
     pub fn of_clients(&self) -> OwnerLimits {
         let ClientCaps { download, upload, .. } = self.client;
         OwnerLimits {
@@ -211,7 +211,7 @@ impl Limits {
         }
     }
 
-    /// The limits of each user. Its unfinished connections are those of its clients.
+    /// Returns the limits of each user. Its unfinished connections are those of its clients.
     pub fn of_users(&self) -> OwnerLimits {
         let UserCaps {
             download,

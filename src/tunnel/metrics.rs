@@ -135,7 +135,7 @@ metrics! {
 }
 
 impl Metrics {
-    /// All metrics, with the value 0.
+    /// Creates all metrics, with the value 0.
     ///
     /// # Errors
     /// A name that is declared twice, or is not a metric name.
@@ -230,12 +230,12 @@ impl Metrics {
         self.tunnels_closed.count([outcome.reason(), outcome.by().label()]);
     }
 
-    /// The series of one target. They are removed when the last handle on them is dropped.
+    /// Returns the series of one target. They are removed when the last handle on them is dropped.
     pub fn target(&self, namespace: &str, service: &str) -> Arc<TargetSeries> {
         self.targets.series(namespace, service)
     }
 
-    /// The page in the text format 0.0.4, with the bytes of open tunnels.
+    /// Returns the page in the text format 0.0.4, with the bytes of open tunnels.
     ///
     /// # Errors
     /// A metric without a series; each has one.

@@ -30,7 +30,7 @@ impl Outcome {
         }
     }
 
-    /// The value of the label `reason` and of the log field `reason`.
+    /// Returns the value of the label `reason` and of the log field `reason`.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.label(),
@@ -38,7 +38,7 @@ impl Outcome {
         }
     }
 
-    /// The side that ended it.
+    /// Returns the side that ended it.
     pub fn by(self) -> Side {
         match self {
             Self::Refused(refusal) => refusal.by(),
@@ -115,7 +115,7 @@ impl CloseReason {
         Self::Panic,
     ];
 
-    /// The value of the label `reason`.
+    /// Returns the value of the label `reason`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Eof => "eof",

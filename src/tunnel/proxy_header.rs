@@ -72,7 +72,7 @@ pub async fn write(stream: &mut TcpStream, version: Version, addresses: &Address
     stream.write_all(&encode(version, addresses)).await
 }
 
-/// The bytes of a header with these addresses.
+/// Returns the bytes of a header with these addresses.
 pub fn encode(version: Version, addresses: &AddressPair) -> Vec<u8> {
     match version {
         Version::V1 => v1::encode(addresses),
@@ -80,7 +80,7 @@ pub fn encode(version: Version, addresses: &AddressPair) -> Vec<u8> {
     }
 }
 
-/// The length of the header at the start of these bytes, and its addresses, if any. `None`: more bytes are needed.
+/// Returns the length of the header at the start of these bytes, and its addresses, if any. `None`: more bytes are needed.
 ///
 /// # Errors
 /// They begin with a header of neither version.

@@ -218,7 +218,7 @@ impl State {
 }
 
 impl CoveredReplica {
-    /// The address of the proxy.
+    /// Returns the address of the proxy.
     pub(super) fn peer(&self) -> SocketAddr {
         self.peer
     }

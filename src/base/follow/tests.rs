@@ -106,7 +106,7 @@ fn a_reading_that_hangs_delays_no_other_and_counts_no_more_after_it() {
     assert_eq!(*applied.lock(), "new");
 }
 
-/// A reading that hangs until its release is dropped.
+/// Returns a reading that hangs until its release is dropped.
 async fn hang(reads: &Reads) -> mpsc::Sender<()> {
     let (release, held) = mpsc::channel::<()>();
     let (started, starts) = tokio::sync::oneshot::channel();

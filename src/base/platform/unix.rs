@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal as ProcessSignal, getegid, geteuid, kill_proce
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The user's home.
+/// Returns the user's home.
 pub fn home() -> Option<PathBuf> {
     env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
@@ -143,7 +143,7 @@ impl Signals {
     }
 }
 
-/// The signal, unless it is ignored: `nohup ssh` passes that on to its ProxyCommand.
+/// Returns the signal, unless it is ignored: `nohup ssh` passes that on to its ProxyCommand.
 fn listen(kind: SignalKind) -> Option<Signal> {
     if is_ignored(kind).unwrap_or(false) {
         return None;
@@ -169,7 +169,7 @@ fn is_ignored(kind: SignalKind) -> io::Result<bool> {
     Ok(mask.is_some_and(|mask| mask >> bit & 1 == 1))
 }
 
-/// The shell for a line of the user's.
+/// Returns the shell for a line of the user's.
 pub(crate) fn shell(line: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(line);
@@ -188,7 +188,7 @@ impl ProcessGroup {
         command.process_group(0);
     }
 
-    /// The group of the program.
+    /// Returns the group of the program.
     pub(crate) fn for_child(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self {
@@ -211,7 +211,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// The signal that ended a program.
+/// Returns the signal that ended a program.
 pub(crate) fn termination_signal(status: ExitStatus) -> Option<i32> {
     status.signal()
 }

@@ -12,7 +12,7 @@ use filedescriptor::{FileDescriptor, StdioDescriptor};
 use tokio::process::{Child, Command};
 use tokio::signal::windows::{CtrlBreak, CtrlC, CtrlClose, ctrl_break, ctrl_c, ctrl_close};
 
-/// The user's home.
+/// Returns the user's home.
 pub fn home() -> Option<PathBuf> {
     folder("USERPROFILE")
 }
@@ -109,7 +109,7 @@ async fn next(event: Option<impl Future<Output = Option<()>>>) {
     }
 }
 
-/// The shell for a line of the user's. /D leaves AutoRun out, and /S takes the quotation marks around the line off.
+/// Returns the shell for a line of the user's. /D leaves AutoRun out, and /S takes the quotation marks around the line off.
 pub(crate) fn shell(line: &str) -> Command {
     let mut shell = Command::new("cmd");
     shell.raw_arg(format!("/D /S /C \"{line}\""));
@@ -127,7 +127,7 @@ impl ProcessGroup {
         command.kill_on_drop(true);
     }
 
-    /// The program alone.
+    /// Returns the program alone.
     pub(crate) fn for_child(_child: &Child) -> Self {
         Self
     }

@@ -86,7 +86,7 @@ fn has_faulty(value: &Value, key: &str) -> bool {
     entries.iter().any(is_faulty)
 }
 
-/// The value that the steps lead to, the last one first.
+/// Returns the value that the steps lead to, the last one first.
 fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
     steps.iter().rev().try_fold(root, |node, &step| match &mut node.value {
         Value::List(items) => items.get_mut(step),
@@ -112,7 +112,7 @@ impl DeErrors {
         }])
     }
 
-    /// The faults as those of the value that contains it, by the key or item of that index.
+    /// Returns the faults as those of the value that contains it, by the key or item of that index.
     fn below(mut self, index: usize, step: &str, position: Position) -> Self {
         for fault in &mut self.0 {
             let dot = if fault.path.is_empty() || fault.path.starts_with('[') {
@@ -390,12 +390,12 @@ impl<'de> MapAccess<'de> for Keys<'de> {
     }
 }
 
-/// The keys without a default among those that a struct knows, as its name lists them.
+/// Returns the keys without a default among those that a struct knows, as its name lists them.
 pub(super) fn required_of(name: &'static str, known: &[&'static str]) -> impl Iterator<Item = &'static str> {
     name.split(", ").filter(|key| known.contains(key))
 }
 
-/// The words as one phrase: `a`, `b` or `c`.
+/// Returns the words as one phrase: `a`, `b` or `c`.
 fn either<T: AsRef<str>>(words: &[T]) -> String {
     let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
     match words.split_last() {

@@ -91,7 +91,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of a file that cannot be read. `file`: its path.
+    /// Creates the report of a file that cannot be read. `file`: its path.
     pub fn unreadable(file: &str, message: String) -> Self {
         let finding = Diagnostic {
             severity: Severity::Error,
@@ -113,23 +113,23 @@ impl Report {
         self
     }
 
-    /// The findings, first position first.
+    /// Returns the findings, first position first.
     pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
         self.findings.iter()
     }
 
-    /// The findings as lines.
+    /// Returns the findings as lines.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.iter().map(|finding| format!("{}{finding}", self.place(finding)))
     }
 
-    /// The findings as lines of a log, each with its severity, which is not in the text.
+    /// Returns the findings as lines of a log, each with its severity, which is not in the text.
     pub fn log_lines(&self) -> impl Iterator<Item = (Severity, String)> {
         let line = |finding: &Diagnostic| format!("{}{finding:#}", self.place(finding));
         self.iter().map(move |finding| (finding.severity, line(finding)))
     }
 
-    /// The file, as a finding of it begins.
+    /// Returns the file, as a finding of it begins.
     fn place(&self, finding: &Diagnostic) -> String {
         let space = if finding.position.is_some() { "" } else { " " };
         let file = self.file.as_ref();
@@ -137,7 +137,7 @@ impl Report {
             .unwrap_or_default()
     }
 
-    /// The findings as an object with the keys `ok` and `findings`; docs/configuration.md describes it.
+    /// Returns the findings as an object with the keys `ok` and `findings`; docs/configuration.md describes it.
     pub fn json(&self) -> Value {
         let finding = |finding: &Diagnostic| {
             json!({
@@ -224,12 +224,12 @@ impl Diagnostics {
         });
     }
 
-    /// The number of errors so far.
+    /// Returns the number of errors so far.
     pub(crate) fn faults(&self) -> usize {
         self.faults.get()
     }
 
-    /// A value with its warnings and notes. `file`: the name that the lines begin with, if any.
+    /// Returns a value with its warnings and notes. `file`: the name that the lines begin with, if any.
     ///
     /// # Errors
     /// The findings, if one of them is an error.

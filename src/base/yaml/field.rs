@@ -15,7 +15,7 @@ pub(crate) struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// The whole file.
+    /// Creates the field of the whole file.
     pub(crate) fn root(node: &'a Node, findings: &'a Diagnostics) -> Self {
         Self {
             path: String::new(),
@@ -25,7 +25,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// The value of a key below it, such as `tls.client_ca`: where the file has no such key, it has the position of the last
+    /// Returns the value of a key below it, such as `tls.client_ca`: where the file has no such key, it has the position of the last
     /// one that it has.
     pub(crate) fn at(&self, path: &str) -> Self {
         path.split('.').fold(self.clone(), |field, name| {
@@ -45,7 +45,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// The items of a list, without those that are at fault, which are in no list that was read; or the value itself.
+    /// Returns the items of a list, without those that are at fault, which are in no list that was read; or the value itself.
     pub(crate) fn items(&self) -> impl Iterator<Item = Self> {
         let items = match self.value {
             Value::List(items) => items.as_slice(),
@@ -62,7 +62,7 @@ impl<'a> Field<'a> {
         sound.map(item).chain(itself)
     }
 
-    /// Its line in the file; for a list or map with a key, the line of the key.
+    /// Returns its line in the file; for a list or map with a key, the line of the key.
     pub(crate) fn line(&self) -> u64 {
         self.position.line
     }
@@ -82,7 +82,7 @@ impl<'a> Field<'a> {
         self.value.has_faults()
     }
 
-    /// The number of faults in the file so far; warnings and notes do not count.
+    /// Returns the number of faults in the file so far; warnings and notes do not count.
     pub(crate) fn faults(&self) -> usize {
         self.findings.faults()
     }

@@ -65,7 +65,7 @@ impl Schema {
         }
     }
 
-    /// The words that may be meant by another text; `None` where any text may be meant.
+    /// Returns the words that may be meant by another text; `None` where any text may be meant.
     pub(super) fn words(self) -> Option<Vec<&'static str>> {
         match self {
             Self::Count(_) => Some(Vec::new()),

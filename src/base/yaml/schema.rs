@@ -19,7 +19,7 @@ pub(crate) fn schema<T: DeserializeOwned>() -> Value {
     describe::<T>(&mut Vec::new(), false)
 }
 
-/// The schema of the value at a path. With `or_null`, null means the default.
+/// Returns the schema of the value at a path. With `or_null`, null means the default.
 fn describe<T: DeserializeOwned>(path: &mut Vec<&'static str>, or_null: bool) -> Value {
     let below = |path: &mut Vec<_>, step, or_null| {
         path.push(step);
@@ -50,7 +50,7 @@ fn describe<T: DeserializeOwned>(path: &mut Vec<&'static str>, or_null: bool) ->
     }
 }
 
-/// The schema of a single value, which may be null.
+/// Returns the schema of a single value, which may be null.
 pub(super) fn with_null(mut schema: Value) -> Value {
     if let Some(kind) = schema.get_mut("type") {
         *kind = json!([kind, "null"]);
@@ -93,7 +93,7 @@ impl de::Error for SchemaNode {
 struct Guide<'a>(&'a [&'static str]);
 
 impl<'a> Guide<'a> {
-    /// The next step, and the guide from there; at the end of the path, what is asked for.
+    /// Returns the next step, and the guide from there; at the end of the path, what is asked for.
     fn next(self, question: impl FnOnce() -> SchemaNode) -> Result<(&'static str, Self), SchemaNode> {
         let (step, rest) = self.0.split_first().ok_or_else(question)?;
         Ok((step, Guide(rest)))

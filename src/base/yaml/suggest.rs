@@ -61,7 +61,7 @@ fn nearest_words(given: &str, words: &[&str]) -> Vec<String> {
     near.into_iter().map(str::to_owned).collect()
 }
 
-/// A whole number, without zeros before it, and what follows.
+/// Returns a whole number, without zeros before it, and what follows.
 fn number_and_unit(text: &str) -> Option<(&str, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(digits)?;
@@ -73,7 +73,7 @@ fn number_and_unit(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// The number with each of the nearest units.
+/// Returns the number with each of the nearest units.
 fn units(number: &str, given: &str) -> Vec<String> {
     let with = |unit: &&str| format!("{number}{unit}");
     if given.is_empty() {
@@ -91,7 +91,7 @@ fn units(number: &str, given: &str) -> Vec<String> {
     nearest(&written, names).iter().map(with).collect()
 }
 
-/// A unit in lower case, without the parts that are written in several ways.
+/// Returns a unit in lower case, without the parts that are written in several ways.
 fn normal(unit: &str) -> String {
     let unit = unit.to_lowercase().replace(' ', "");
     let per_second = ["/second", "/sec", "/s"];

@@ -44,7 +44,7 @@ pub(crate) struct Scalar {
 }
 
 impl Value {
-    /// Its kind in the words of a fault.
+    /// Returns its kind in the words of a fault.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null | Self::Faulty => "nothing",
@@ -77,7 +77,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The position of a single value, or that of the key of any other.
+    /// Returns the position of a single value, or that of the key of any other.
     pub(crate) fn place_of_value(&self) -> Position {
         match self.value.value {
             Value::Text(_) => self.value.position,
@@ -383,7 +383,7 @@ const NODE_WEIGHT: usize = 64;
 mod tests {
     use super::*;
 
-    /// The tree in a form to compare: `{key@line:column: value@line:column, …}`, `[value@line:column, …]`.
+    /// Returns the tree in a form to compare: `{key@line:column: value@line:column, …}`, `[value@line:column, …]`.
     fn printed(value: &Value) -> String {
         let node = |node: &Node| format!("{}@{}", printed(&node.value), node.position);
         match value {

@@ -52,7 +52,7 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
-    /// The replicas that the arguments name.
+    /// Returns the replicas that the arguments name.
     pub(crate) fn replicas(&self) -> anyhow::Result<Replicas> {
         self.reach.replicas()
     }
@@ -84,7 +84,7 @@ impl Columns {
 }
 
 impl ReplicaFlags {
-    /// The replicas that the arguments name.
+    /// Returns the replicas that the arguments name.
     pub(crate) fn replicas(&self) -> anyhow::Result<Replicas> {
         let source = if self.cluster != PodSelector::default() {
             Source::Cluster(self.cluster.clone())
@@ -151,7 +151,7 @@ pub(crate) fn status_unless_none(is_none: bool, replicas: &[ReplicaStatus], miss
     status
 }
 
-/// A table that fits the terminal.
+/// Returns a table that fits the terminal.
 pub(crate) fn rendered(table: &Table) -> String {
     table.render(terminal_width())
 }

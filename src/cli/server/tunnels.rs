@@ -187,7 +187,7 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
     Ok(status(&listed.replicas))
 }
 
-/// The tunnels. A rate is of the time between two looks.
+/// Returns the tunnels. A rate is of the time between two looks.
 async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<MergedList<Tunnel>> {
     let first = replicas.list::<Tunnel>(query).await?;
     if query.sort != Some(Sort::Rate) {
@@ -323,7 +323,7 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
     Ok(found(&report))
 }
 
-/// The exit status for one tunnel. It is of one replica: another one that does not answer takes nothing from what was found.
+/// Returns the exit status for one tunnel. It is of one replica: another one that does not answer takes nothing from what was found.
 fn found<T>(report: &replicas::ChangeResult<T>) -> ExitCode {
     if !report.changed.is_empty() {
         return ExitCode::SUCCESS;

@@ -13,7 +13,7 @@ use crate::client::stderr::MAX_LINE;
 use crate::protocol::end_notice::{Marker, sentence};
 use crate::uplink::error::EndNoticeError;
 
-/// A marker for one request. Without random bytes there is none, and the request asks for no notice.
+/// Returns a marker for one request. Without random bytes there is none, and the request asks for no notice.
 pub(in crate::client) fn marker() -> Option<Marker> {
     let mut bytes = [0; 16];
     rand::fill(&mut bytes).ok()?;

@@ -75,7 +75,7 @@ where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    /// A session that has not begun.
+    /// Creates a session that has not begun.
     pub(in crate::client) fn new(
         options: &'a Options,
         settings: &Settings,

@@ -93,7 +93,7 @@ impl ConfigPaths {
         self.config.with_file_name(FOLDER)
     }
 
-    /// The file of a block. Patterns of names have none of the characters that take the place of others here: each has a
+    /// Returns the file of a block. Patterns of names have none of the characters that take the place of others here: each has a
     /// file of its own. With `Host` in front none is hidden, or a device of Windows.
     fn file(&self, names: &[String]) -> anyhow::Result<PathBuf> {
         let replaced = |character| match character {
@@ -108,7 +108,7 @@ impl ConfigPaths {
         Ok(self.folder().join(name))
     }
 
-    /// The path of all files, as an Include has it.
+    /// Returns the path of all files, as an Include has it.
     fn pattern(&self) -> anyhow::Result<String> {
         let folder = self.folder();
         match folder.to_str() {
@@ -121,7 +121,7 @@ impl ConfigPaths {
     }
 }
 
-/// The lines of the user's file.
+/// Returns the lines of the user's file.
 fn include(pattern: &str) -> String {
     format!("{OURS}\nInclude {pattern}\n")
 }
@@ -164,7 +164,7 @@ fn replace(path: PathBuf, text: &[u8], changed: &mut Vec<PathBuf>) -> anyhow::Re
     Ok(())
 }
 
-/// The text of a file; empty if there is none.
+/// Returns the text of a file; empty if there is none.
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     match file::read(path, MAX_FILE_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

@@ -22,7 +22,7 @@ impl System {
     };
 }
 
-/// A word as it is written in a ProxyCommand, so that the program gets exactly this text.
+/// Returns a word as it is written in a ProxyCommand, so that the program gets exactly this text.
 ///
 /// # Errors
 /// No command line can have it: ssh_config(5) has no way to write a line end, and programs of Windows read quotation marks

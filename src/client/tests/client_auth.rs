@@ -55,7 +55,7 @@ impl Files {
     }
 }
 
-/// A server that requires a client certificate of that authority.
+/// Returns a server that requires a client certificate of that authority.
 pub(super) fn requiring(authority: &Authority) -> Server {
     let mut roots = RootCertStore::empty();
     roots.add(authority.certificate.clone()).unwrap();

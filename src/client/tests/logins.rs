@@ -37,7 +37,7 @@ impl Home {
         path
     }
 
-    /// A file whose name goes with its content: the same path for the same content.
+    /// Returns a file whose name goes with its content: the same path for the same content.
     fn keep(&self, kind: &str, content: &str) -> PathBuf {
         self.write(
             &format!("{kind}-{:x}", crate::base::fnv::fnv1a(content.as_bytes())),
@@ -54,7 +54,7 @@ impl Home {
         self.read("runs").lines().count()
     }
 
-    /// A kubeconfig with one context, whose user is that.
+    /// Returns a kubeconfig with one context, whose user is that.
     fn kubeconfig(&self, user: &Value) -> Source {
         let config = json!({
             "apiVersion": "v1",
@@ -67,7 +67,7 @@ impl Home {
         source(self.keep("config", &config.to_string()))
     }
 
-    /// A kubeconfig whose user has a plugin: a script for `sh`, which counts its runs.
+    /// Returns a kubeconfig whose user has a plugin: a script for `sh`, which counts its runs.
     fn plugin(&self, script: &str) -> Source {
         self.plugin_with(script, &json!({}))
     }
@@ -80,13 +80,13 @@ impl Home {
         self.kubeconfig(&json!({"exec": exec}))
     }
 
-    /// The file of a plugin.
+    /// Returns the file of a plugin.
     fn script(&self, script: &str) -> PathBuf {
         let folder = self.folder.path().display();
         self.keep("plugin", &format!("cd {folder}\necho run >> runs\n{script}\n"))
     }
 
-    /// A line for `--token-command`, which counts its runs.
+    /// Returns a line for `--token-command`, which counts its runs.
     fn command(&self, script: &str) -> Source {
         Source::TokenCommand(format!(
             "cd {} && echo run >> runs; {script}",
@@ -106,12 +106,12 @@ impl Home {
         within(self.options(source).obtain()).await
     }
 
-    /// The value of `Proxy-Authorization`.
+    /// Returns the value of `Proxy-Authorization`.
     async fn field(&self, source: Source) -> String {
         field(&self.obtain(source).await.unwrap())
     }
 
-    /// The line that the user sees, which must not hold this text.
+    /// Returns the line that the user sees, which must not hold this text.
     async fn failure(&self, source: Source, secret: &str) -> String {
         let error = self.obtain(source).await.unwrap_err();
         let line = chain(error.as_ref());
@@ -122,7 +122,7 @@ impl Home {
         line
     }
 
-    /// The settings of a tunnel.
+    /// Returns the settings of a tunnel.
     fn tunnel(&self, source: Source, mut options: Options) -> Options {
         options.uplink.credentials = self.options(source);
         options
@@ -147,7 +147,7 @@ fn prints(status: &Value) -> String {
     format!("printf '%s\\n' '{credential}'")
 }
 
-/// A JWT with these claims.
+/// Returns a JWT with these claims.
 fn jwt(claims: &Value) -> String {
     format!("eyJhIjoxfQ.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
 }

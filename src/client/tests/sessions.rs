@@ -86,7 +86,7 @@ impl Rig {
         Path { cut, silence, carrying }
     }
 
-    /// A client with a session, over a first tunnel.
+    /// Returns a client with a session, over a first tunnel.
     async fn begun(&mut self, session: &mut Session) -> (Path, Beside) {
         let path = self.path().await;
         let mut beside = within(self.begun.recv()).await.unwrap();

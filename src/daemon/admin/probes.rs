@@ -65,7 +65,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// The page of metrics. All that ask for it within a second share it for as long as one of them has not read it: any peer
+    /// Returns the page of metrics. All that ask for it within a second share it for as long as one of them has not read it: any peer
     /// may ask, and read nothing.
     fn metrics(&self) -> Arc<[u8]> {
         let mut last = self.last.lock();
@@ -79,7 +79,7 @@ impl Pages {
     }
 }
 
-/// The routes of the pages.
+/// Returns the routes of the pages.
 pub(super) fn router(handlers: Handlers) -> Router {
     let last = Mutex::default();
     let permission = middleware::from_fn_with_state(handlers.scrape_networks.clone(), only_scrapers);

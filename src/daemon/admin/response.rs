@@ -21,7 +21,7 @@ impl HttpError {
         Self { status, error }
     }
 
-    /// A request that is wrong.
+    /// Creates the error of an invalid request.
     pub(crate) fn bad(error: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, error)
     }
@@ -41,7 +41,7 @@ impl IntoResponse for HttpError {
 /// The JSON of an answer.
 pub(crate) type Answer<T> = Result<Json<T>, HttpError>;
 
-/// A page of text.
+/// Returns a page of text.
 pub(crate) fn text(status: StatusCode, page: impl Into<String>) -> Response {
     (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], page.into()).into_response()
 }

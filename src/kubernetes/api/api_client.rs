@@ -102,7 +102,7 @@ impl ApiClient {
         true
     }
 
-    /// The object at a path.
+    /// Returns the object at a path.
     pub(crate) async fn get(&self, path: &str) -> Result<Value, ApiError> {
         self.object(Request::get(path), Body::empty()).await
     }

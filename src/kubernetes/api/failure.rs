@@ -56,7 +56,7 @@ impl Failure {
         Self::Server,
     ];
 
-    /// The value of the metric label `kind`.
+    /// Returns the value of the metric label `kind`.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Credentials => "credentials",
@@ -82,7 +82,7 @@ impl Failure {
         )
     }
 
-    /// The failure of a status code; `None` for a success.
+    /// Returns the failure of a status code; `None` for a success.
     pub(crate) fn of_status(code: u16) -> Option<Self> {
         match code {
             200..=299 => None,
@@ -110,7 +110,7 @@ pub(crate) struct ApiError {
 }
 
 impl ApiError {
-    /// A failure with that reason.
+    /// Creates a failure with that reason.
     pub(crate) fn new(failure: Failure, reason: impl Into<String>) -> Self {
         Self {
             failure,
@@ -127,7 +127,7 @@ impl ApiError {
         Self { retry_after, ..self }
     }
 
-    /// A failure, and an error with all its causes as the reason.
+    /// Creates a failure, and an error with all its causes as the reason.
     pub(crate) fn caused(failure: Failure, error: &(dyn Error + 'static)) -> Self {
         Self::new(failure, chain(error))
     }
@@ -155,7 +155,7 @@ pub(crate) fn backoff(failures: u32, spread: f64, timeout: Duration) -> Duration
     max.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
 }
 
-/// A random number from 0 to 1, from the standard library's only source of them.
+/// Returns a random number from 0 to 1, from the standard library's only source of them.
 pub(crate) fn random() -> f64 {
     let bits = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default();
     f64::from(bits) / f64::from(u32::MAX)

@@ -14,13 +14,13 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// A list of which no page is read yet, and so many are at most.
+    /// Creates a list of which no page is read yet, and so many are at most.
     pub(crate) fn new(pages: usize) -> Self {
         let token = String::new();
         Self { pages, token }
     }
 
-    /// The token of the next page (`continue`); empty for the first one.
+    /// Returns the token of the next page (`continue`); empty for the first one.
     pub(crate) fn token(&self) -> &str {
         &self.token
     }
@@ -116,7 +116,7 @@ struct VersionedObject {
     metadata: Option<Metadata>,
 }
 
-/// The Status object of an ERROR event. The answer's own status code was sent before, as a success.
+/// Returns the Status object of an ERROR event. The answer's own status code was sent before, as a success.
 fn error_event(object: &RawValue) -> ApiError {
     #[derive(Default, Deserialize)]
     struct Status {

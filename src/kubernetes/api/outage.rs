@@ -70,7 +70,7 @@ const WARN_OF_ANOTHER: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
-    /// The seconds of the warnings, of a failure each second.
+    /// Returns the seconds of the warnings, of a failure each second.
     fn warnings(failures: &[Failure]) -> Vec<u64> {
         let start = Instant::now();
         let mut outage = Outage::default();

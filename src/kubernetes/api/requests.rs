@@ -164,7 +164,7 @@ async fn refusal(failure: Failure, response: Response<Body>) -> ApiError {
     ApiError::answered(failure, status, &data).with_retry_after(retry_after.as_ref())
 }
 
-/// The failure of a request that has no answer.
+/// Returns the failure of a request that has no answer.
 pub(crate) fn failure_of(error: &kube::Error) -> Failure {
     if matches!(error, kube::Error::Auth(_)) {
         Failure::Credentials
@@ -242,7 +242,7 @@ impl BodyReader {
     }
 }
 
-/// A value of a query, with all but the unreserved characters percent-encoded (RFC 3986 section 2).
+/// Returns a value of a query, with all but the unreserved characters percent-encoded (RFC 3986 section 2).
 pub(crate) fn encoded(value: &str) -> String {
     utf8_percent_encode(value, RESERVED).to_string()
 }

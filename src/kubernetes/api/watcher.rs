@@ -363,7 +363,7 @@ impl<O: Objects> Watcher<O> {
 }
 
 impl WatchSpec {
-    /// The path of the API with the beginning of its query, up to `?` or `&`.
+    /// Returns the path of the API with the beginning of its query, up to `?` or `&`.
     fn path(&self, own_namespace: &str) -> String {
         let Self {
             kind,
@@ -385,7 +385,7 @@ impl WatchSpec {
     }
 }
 
-/// The path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
+/// Returns the path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
 fn page_path(path: &str, token: &str) -> String {
     match token {
         "" => format!("{path}limit={PAGE}"),
@@ -393,7 +393,7 @@ fn page_path(path: &str, token: &str) -> String {
     }
 }
 
-/// The path of a watch from that resource version, which the server ends after `lasts`.
+/// Returns the path of a watch from that resource version, which the server ends after `lasts`.
 fn watch_path(path: &str, version: &str, lasts: Duration) -> String {
     let (version, seconds) = (encoded(version), lasts.as_secs());
     format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")

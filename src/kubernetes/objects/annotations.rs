@@ -87,7 +87,7 @@ pub(crate) struct AnnotationError {
 }
 
 impl AnnotationError {
-    /// The fault of an annotation that is there.
+    /// Creates the fault of an annotation that is there.
     pub(crate) fn new(key: &str, reason: String) -> Self {
         Self {
             key: key.into(),
@@ -96,7 +96,7 @@ impl AnnotationError {
         }
     }
 
-    /// The fault of a Service of which no port is known to be SSH.
+    /// Creates the fault of a Service of which no port is known to be SSH.
     pub(crate) fn without_port(ports: usize) -> Self {
         let reason = format!("missing: none of the {ports} TCP ports of the Service is known to be SSH");
         Self {
@@ -179,7 +179,7 @@ impl ParsedAnnotations {
     }
 }
 
-/// The limits that a Service gets for its annotations.
+/// Returns the limits that a Service gets for its annotations.
 pub(crate) fn effective_limits(asked: &Annotations, limits: &Limits) -> TargetLimits {
     let (ceiling, default) = (limits.ceiling, limits.tunnel);
     TargetLimits {
@@ -262,7 +262,7 @@ pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> 
         .collect()
 }
 
-/// The largest burst that an annotation may ask for: the bytes of one second at the ceiling's rate, or the default burst
+/// Returns the largest burst that an annotation may ask for: the bytes of one second at the ceiling's rate, or the default burst
 /// if that is more. Without this bound a burst of gigabytes would evade the ceiling of the rates.
 fn largest_burst(limits: &Limits) -> Size {
     let default = limits.tunnel.burst;
@@ -275,7 +275,7 @@ pub(crate) fn dials_in(asked: &Annotations, options: &Options) -> bool {
     asked.dials_in == Some(true) && options.takes_anchors
 }
 
-/// The workloads behind a Service, as far as this proxy starts them or tells them of activity.
+/// Returns the workloads behind a Service, as far as this proxy starts them or tells them of activity.
 pub(crate) fn workloads(asked: &Annotations, options: &Options) -> Workloads {
     let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
     Workloads {
@@ -298,7 +298,7 @@ fn port_selector(text: &str) -> Result<PortSelector, String> {
     Ok(PortSelector::Name(text.into()))
 }
 
-/// The most tunnels at once, which may be none at all.
+/// Returns the most tunnels at once, which may be none at all.
 fn max_tunnels(text: &str) -> Result<u32, &'static str> {
     text.parse()
         .map_err(|_| "expected a whole number; 0 closes the Service to new tunnels")
@@ -315,7 +315,7 @@ fn client_names(text: &str) -> Result<ClientNames, &'static str> {
     }
 }
 
-/// The texts between commas, without those that are empty. A tenant may write 256 KiB, which as names of one letter would
+/// Returns the texts between commas, without those that are empty. A tenant may write 256 KiB, which as names of one letter would
 /// take 6 MiB of each Service.
 fn listed(text: &str) -> Result<impl Iterator<Item = &str>, &'static str> {
     let names = || text.split(',').map(str::trim).filter(|name| !name.is_empty());

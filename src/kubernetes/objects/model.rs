@@ -40,7 +40,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// The identity of the object of that name in that namespace.
+    /// Creates the identity of the object of that name in that namespace.
     pub(crate) fn new(namespace: &str, name: &str) -> Self {
         let (namespace, name) = (namespace.into(), name.into());
         Self { namespace, name }

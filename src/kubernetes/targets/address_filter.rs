@@ -32,7 +32,7 @@ pub(crate) enum AddressClass {
 }
 
 impl AddressClass {
-    /// The field `class` of log lines.
+    /// Returns the field `class` of log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Unspecified => "unspecified",
@@ -114,7 +114,7 @@ impl AddressFilter {
     }
 }
 
-/// The IPv4 addresses that an IPv6 address may lead to, by any of the known translations.
+/// Returns the IPv4 addresses that an IPv6 address may lead to, by any of the known translations.
 fn embedded(address: IpAddr) -> Vec<IpAddr> {
     let IpAddr::V6(v6) = address else {
         return Vec::new();
@@ -138,7 +138,7 @@ fn embedded(address: IpAddr) -> Vec<IpAddr> {
     }
 }
 
-/// The IPv4 addresses that an address of `64:ff9b:1::/48` may stand for (RFC 8215). The length of the translator's prefix
+/// Returns the IPv4 addresses that an address of `64:ff9b:1::/48` may stand for (RFC 8215). The length of the translator's prefix
 /// is not known, so they are those of all lengths (RFC 6052 section 2.2), but for `0.0.0.0/8`, which most lengths give and
 /// no router forwards. The suffix is not looked at, as translators ignore it.
 fn local_nat64(address: Ipv6Addr) -> Vec<IpAddr> {
@@ -184,7 +184,7 @@ const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
-/// The addresses of this host's interfaces, from the kernel's routing tables.
+/// Returns the addresses of this host's interfaces, from the kernel's routing tables.
 ///
 /// Not by getifaddrs(3), which no dependency offers without `unsafe`, and not by binding each address: with
 /// `ip_nonlocal_bind` that succeeds for any.

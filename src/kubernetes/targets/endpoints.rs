@@ -67,7 +67,7 @@ pub(in crate::kubernetes) fn select(
     }
 }
 
-/// The nodes of these addresses, in their order; empty if none of them is named.
+/// Returns the nodes of these addresses, in their order; empty if none of them is named.
 fn nodes_of(chosen: &BTreeSet<SocketAddr>, nodes: &mut BTreeMap<SocketAddr, Box<str>>) -> Box<[Box<str>]> {
     let named = chosen.iter().map(|address| nodes.remove(address).unwrap_or_default());
     let named: Vec<_> = named.collect();
@@ -77,13 +77,13 @@ fn nodes_of(chosen: &BTreeSet<SocketAddr>, nodes: &mut BTreeMap<SocketAddr, Box<
     named.into()
 }
 
-/// The number of pods with these addresses. A pod of a dual-stack Service has one address of each family.
+/// Returns the number of pods with these addresses. A pod of a dual-stack Service has one address of each family.
 fn pods(addresses: &BTreeSet<SocketAddr>) -> u32 {
     let v4 = addresses.iter().filter(|address| address.is_ipv4()).count();
     u32::try_from(v4.max(addresses.len() - v4)).unwrap_or(u32::MAX)
 }
 
-/// The port of a slice's pods for a port of the Service.
+/// Returns the port of a slice's pods for a port of the Service.
 fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
     if port.is_implied {
         return slice.ports.is_empty().then_some(port.number);

@@ -49,7 +49,7 @@ struct Entry {
 }
 
 impl ClusterObjects {
-    /// A join without objects.
+    /// Creates a join without objects.
     pub(crate) fn new(rules: TargetPolicy) -> Self {
         Self {
             rules,
@@ -60,7 +60,7 @@ impl ClusterObjects {
         }
     }
 
-    /// The rules in effect.
+    /// Returns the rules in effect.
     pub(crate) fn rules(&self) -> &TargetPolicy {
         &self.rules
     }
@@ -113,7 +113,7 @@ impl ClusterObjects {
         }
     }
 
-    /// The known objects of a kind, in one namespace or in all.
+    /// Returns the known objects of a kind, in one namespace or in all.
     pub(crate) fn keys(&self, kind: Kind, namespace: Option<&str>) -> Vec<Key> {
         let within = |key: &&Key| namespace.is_none_or(|namespace| *key.namespace == *namespace);
         match kind {
@@ -131,7 +131,7 @@ impl ClusterObjects {
         }
     }
 
-    /// The known Services that an object belongs to: itself, that of a slice, or those of a Namespace.
+    /// Returns the known Services that an object belongs to: itself, that of a slice, or those of a Namespace.
     pub(crate) fn services_of(&self, kind: Kind, key: &Key) -> Vec<Key> {
         let mut services = match kind {
             Kind::Service => vec![key.clone()],
@@ -142,7 +142,7 @@ impl ClusterObjects {
         services
     }
 
-    /// Every known object, for a snapshot.
+    /// Returns every known object, for a snapshot.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Key, Object)> {
         let services = self.services.iter().flat_map(|(key, entry)| {
             let service = entry.service.clone();
@@ -192,7 +192,7 @@ impl ClusterObjects {
         }
     }
 
-    /// The Service of a slice that is known. Not by a map of all slices: their names lead to it.
+    /// Returns the Service of a slice that is known. Not by a map of all slices: their names lead to it.
     fn owner(&self, key: &Key) -> Option<Key> {
         if let Some(service) = self.strays.get(key) {
             return Some(sibling_key(key, service));
@@ -211,13 +211,13 @@ impl ClusterObjects {
         self.dirty.extend(within);
     }
 
-    /// The Services of a Namespace that are known, or have slices.
+    /// Returns the Services of a Namespace that are known, or have slices.
     fn within(&self, namespace: &str) -> impl Iterator<Item = &Key> {
         let from = self.services.range(Key::new(namespace, "")..).map(|(key, _)| key);
         from.take_while(move |key| *key.namespace == *namespace)
     }
 
-    /// A Service that may be on the allowlist, and its port for SSH.
+    /// Returns a Service that may be on the allowlist, and its port for SSH.
     fn eligible(&self, key: &Key) -> Option<(&Service, &ServicePort)> {
         let service = self.services.get(key)?.service.as_deref()?;
         let selects_namespaces = self.rules.options.namespace_selector.is_some();
@@ -255,7 +255,7 @@ impl ClusterObjects {
         }
     }
 
-    /// The target of a Service, if it is on the allowlist, and the remarks about it.
+    /// Returns the target of a Service, if it is on the allowlist, and the remarks about it.
     fn target(&self, key: &Key, remarks: &mut Vec<ServiceNotice>) -> Option<ServiceTarget> {
         let entry = self.services.get(key)?;
         if let Some(service) = &entry.service {
@@ -298,7 +298,7 @@ fn is_derived(slice: &str, service: &str) -> bool {
     slice.strip_prefix(service).is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// The key of another object in the same namespace.
+/// Returns the key of another object in the same namespace.
 fn sibling_key(key: &Key, name: &str) -> Key {
     Key::new(&key.namespace, name)
 }

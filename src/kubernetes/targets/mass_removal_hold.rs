@@ -90,12 +90,12 @@ impl MassRemovalHold {
         self.held.is_some()
     }
 
-    /// The time at which held removals apply without confirmation.
+    /// Returns the time at which held removals apply without confirmation.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.held.as_ref().map(HeldRemovals::deadline)
     }
 
-    /// The held objects to remove, if the deadline has passed.
+    /// Returns the held objects to remove, if the deadline has passed.
     pub(crate) fn release(&mut self, now: Instant) -> Vec<Key> {
         match self.held.take_if(|held| now >= held.deadline()) {
             Some(held) => held.missing.into_iter().collect(),
@@ -105,7 +105,7 @@ impl MassRemovalHold {
 }
 
 impl HeldRemovals {
-    /// The time at which the removals apply without confirmation.
+    /// Returns the time at which the removals apply without confirmation.
     fn deadline(&self) -> Instant {
         self.empty_since.unwrap_or(self.held_since) + MAX_HOLD
     }
@@ -130,7 +130,7 @@ mod tests {
         range.map(key).collect()
     }
 
-    /// The number of removals after a list.
+    /// Returns the number of removals after a list.
     fn removals(guard: &mut MassRemovalHold, known: &[Key], list: &[Key], now: Instant) -> usize {
         guard
             .check_list(known.to_vec(), &list.iter().cloned().collect(), now)

@@ -63,7 +63,7 @@ struct SourceState {
 }
 
 impl Reconciler {
-    /// A reconciler with the objects of the snapshot, if there is one and the allowlist has nothing newer.
+    /// Creates a reconciler with the objects of the snapshot, if there is one and the allowlist has nothing newer.
     pub(crate) fn new(
         rules: TargetPolicy,
         feeds: Vec<SourceHandle>,

@@ -27,7 +27,7 @@ pub(crate) struct SnapshotFile {
 }
 
 impl SnapshotFile {
-    /// The file at that path for the objects of these sources.
+    /// Creates the file at that path for the objects of these sources.
     pub(crate) fn new(path: PathBuf, feeds: &[SourceHandle]) -> Self {
         Self {
             path,
@@ -49,7 +49,7 @@ impl SnapshotFile {
         self.due.get_or_insert(earliest.max(now + WRITE_AFTER));
     }
 
-    /// The snapshot in the file, if there is one that can be used.
+    /// Returns the snapshot in the file, if there is one that can be used.
     pub(crate) fn load(&self) -> Option<Snapshot> {
         let path = self.path.display();
         match read(&self.path, &self.settings) {

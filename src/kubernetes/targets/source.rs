@@ -62,7 +62,7 @@ struct Sender {
     metrics: Metrics,
 }
 
-/// The sources of a cluster: Services and EndpointSlices of each named namespace, or of all; and the Namespaces, if there
+/// Returns the sources of a cluster: Services and EndpointSlices of each named namespace, or of all; and the Namespaces, if there
 /// is a selector for them.
 pub(crate) fn sources(options: &Options) -> Vec<Source> {
     let prefix: Arc<str> = (&*options.annotation_prefix).into();
@@ -92,7 +92,7 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
 }
 
 impl SourceHandle {
-    /// A feed of that source.
+    /// Creates a feed of that source.
     pub(crate) fn new(source: Source) -> Self {
         let wants_list = Arc::default();
         Self { source, wants_list }

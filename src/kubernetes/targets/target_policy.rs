@@ -16,7 +16,7 @@ pub(crate) struct TargetPolicy {
 }
 
 impl TargetPolicy {
-    /// The rules of these settings.
+    /// Creates the rules of these settings.
     pub(crate) fn new(options: &Options, limits: &Limits) -> Self {
         Self {
             options: options.clone(),

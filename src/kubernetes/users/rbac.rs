@@ -202,7 +202,7 @@ mod tests {
         ObjectVersions::new(kind, Arc::new(drop), Metrics::new().unwrap())
     }
 
-    /// An object of the namespace `team-a`.
+    /// Returns an object of the namespace `team-a`.
     fn object(uid: &str, hash: u64) -> Object {
         Object {
             namespace: Some("team-a".into()),

@@ -47,7 +47,7 @@ struct Health {
 }
 
 impl ApiReviewer {
-    /// A reviewer that asks with that kubeconfig. Nothing is read or asked before the first question, and that is answered
+    /// Creates a reviewer that asks with that kubeconfig. Nothing is read or asked before the first question, and that is answered
     /// on the runtime of its caller.
     pub fn new(options: &words::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
         Self {
@@ -260,7 +260,7 @@ impl<'a> ReviewRequest<'a> {
         Bytes::from_owner(body)
     }
 
-    /// The failure in words. A server, or what stands in front of it, may quote the question in its answer.
+    /// Returns the failure in words. A server, or what stands in front of it, may quote the question in its answer.
     fn unavailable(self, failure: Failure, reason: &str) -> ReviewError {
         let reason = self
             .token

@@ -55,7 +55,7 @@ pub(crate) struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// A recorder, and the work of writing its notes, without an end.
+    /// Returns a recorder, and the work of writing its notes, without an end.
     pub(crate) fn start(link: Arc<ApiClient>, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
         let (notes, queue) = mpsc::channel(QUEUED);
         let recorder = Self {

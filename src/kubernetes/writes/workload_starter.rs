@@ -102,7 +102,7 @@ impl WorkloadStarter {
     }
 }
 
-/// The path of a Notebook.
+/// Returns the path of a Notebook.
 pub(crate) fn notebook_path(namespace: &str, name: &str) -> String {
     format!("/apis/kubeflow.org/v1/namespaces/{namespace}/notebooks/{name}")
 }

@@ -139,7 +139,7 @@ mod tests {
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
-    /// A list with that number, of January of that year, for a part of the certificates or for all.
+    /// Returns a list with that number, of January of that year, for a part of the certificates or for all.
     fn list(issuer: &CertifiedIssuer<'static, KeyPair>, number: u64, year: i32, part: Option<&str>) -> Crl {
         let point = |uri: &str| CrlIssuingDistributionPoint {
             distribution_point: CrlDistributionPoint {

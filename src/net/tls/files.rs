@@ -115,12 +115,12 @@ impl PemFile {
         self.fault(format!("line {line}: {reason}"))
     }
 
-    /// All items of one kind in it, each with its line; at least one.
+    /// Returns all items of one kind in it, each with its line; at least one.
     pub(super) fn items<T: PemKind>(&self) -> Result<Vec<(usize, T)>, FileError> {
         items(self.bytes()?).map_err(|fault| self.fault(fault.to_string()))
     }
 
-    /// The first item of one kind in it.
+    /// Returns the first item of one kind in it.
     pub(super) fn first<T: PemKind>(&self) -> Result<T, FileError> {
         first(self.bytes()?).map_err(|fault| self.fault(fault.to_string()))
     }

@@ -100,7 +100,7 @@ impl FailureCause {
         Self::Protocol,
     ];
 
-    /// The value of the label `cause`.
+    /// Returns the value of the label `cause`.
     pub fn label(self) -> &'static str {
         match self {
             Self::ClientLeft => "client_disconnected",

@@ -57,7 +57,7 @@ impl Material {
         if faults.is_empty() { Ok(material) } else { Err(faults) }
     }
 
-    /// The configuration of new handshakes; `None` without certificates.
+    /// Returns the configuration of new handshakes; `None` without certificates.
     ///
     /// Sessions are resumed, by the ticketer, only where clients are not asked for a certificate: a resumed session shows
     /// none, and it may have expired or been revoked since.

@@ -82,7 +82,7 @@ impl Chain {
     }
 }
 
-/// The remarks about the dates of one certificate: before its time, and after.
+/// Returns the remarks about the dates of one certificate: before its time, and after.
 pub(super) fn of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: usize) -> [FileWarning; 2] {
     let name = distinguished(certificate.subject());
     let validity = certificate.validity();
@@ -97,12 +97,12 @@ pub(super) fn of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: 
     ]
 }
 
-/// A certificate in DER.
+/// Returns a certificate in DER.
 pub(super) fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
     Some(X509Certificate::from_der(der).ok()?.1)
 }
 
-/// The bits of its RSA key, if they are too few.
+/// Returns the bits of its RSA key, if they are too few.
 pub(super) fn weak_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     match certificate.public_key().parsed() {
         Ok(PublicKey::RSA(key)) if key.key_size() < LEAST_BITS => Some(key.key_size()),
@@ -110,7 +110,7 @@ pub(super) fn weak_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     }
 }
 
-/// A remark about the first certificate that has issued none of those before it. Clients by TLS 1.2 may refuse such a
+/// Returns a remark about the first certificate that has issued none of those before it. Clients by TLS 1.2 may refuse such a
 /// chain (RFC 5246 section 7.4.2), those by TLS 1.3 need not (RFC 8446 section 4.4.2).
 fn misplaced(chain: &[(usize, X509Certificate<'_>)], file: &PemFile) -> Option<FileWarning> {
     let has_issued = |(_, earlier): &(usize, X509Certificate<'_>), name: &[u8]| earlier.issuer().as_raw() == name;

@@ -26,7 +26,7 @@ pub struct TlsStream {
 }
 
 impl TlsStream {
-    /// A session before its handshake. `read` was read from the socket already.
+    /// Creates a session before its handshake. `read` was read from the socket already.
     pub(super) fn new(stream: TcpStream, connection: ServerConnection, read: Vec<u8>) -> Self {
         let mut records = Records::default();
         records.advance(&read);

@@ -60,7 +60,7 @@ impl Files {
         path
     }
 
-    /// A certificate with this serial number, from January of a year to that of another one.
+    /// Returns a certificate with this serial number, from January of a year to that of another one.
     fn issue(&self, serial: u64, from: i32, to: i32) -> Made {
         let mut params = named("client");
         params.serial_number = Some(SerialNumber::from(serial));
@@ -80,7 +80,7 @@ impl Files {
         }
     }
 
-    /// A list of this number on which these serial numbers stand, from that year to January of another one.
+    /// Returns a list of this number on which these serial numbers stand, from that year to January of another one.
     fn list(&self, number: u64, revoked: &[u64], years: [i32; 2]) -> String {
         let revoked = revoked.iter().map(|&serial| RevokedCertParams {
             serial_number: SerialNumber::from(serial),
@@ -356,7 +356,7 @@ fn an_rsa_key_of_less_than_2048_bits_is_named() {
     assert_eq!(files.said(&settings), (vec![], vec![expected.to_owned()]));
 }
 
-/// A certificate with an RSA key of 1024 bits, and the key: no library here makes one.
+/// Returns a certificate with an RSA key of 1024 bits, and the key: no library here makes one.
 fn weak(files: &Files) -> [String; 2] {
     let [cert, key] = ["weak.crt", "weak.key"].map(|name| files.folder.path().join(name));
     let made = Command::new("openssl")

@@ -40,7 +40,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     }
 }
 
-/// The text of a string type.
+/// Returns the text of a string type.
 fn text(value: &Any<'_>) -> Option<String> {
     match value.tag() {
         Tag::Utf8String
@@ -67,7 +67,7 @@ fn value_of(value: &str) -> String {
     }
 }
 
-/// A text in which these characters, and a space at an end, have a backslash before them, and unprintable ones are the
+/// Returns a text in which these characters, and a space at an end, have a backslash before them, and unprintable ones are the
 /// bytes of their UTF-8, such as `\E2\80\AE`.
 fn escaped(text: &str, is_special: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());

@@ -35,7 +35,7 @@ impl PemError {
         }
     }
 
-    /// The fault of a file that could not be read.
+    /// Creates the fault of a file that could not be read.
     pub(crate) fn unreadable(error: &io::Error) -> Self {
         Self::of_the_file(file::unreadable(error))
     }
@@ -48,7 +48,7 @@ pub(crate) trait PemKind: PemObject {
     /// The command of openssl(1) that writes it as PEM.
     const COMMAND: &'static str;
 
-    /// The fault of a section with this label, which looks like one of them and is none.
+    /// Returns the fault of a section with this label, which looks like one of them and is none.
     fn refuse(label: &str) -> Option<&'static str>;
 }
 
@@ -88,7 +88,7 @@ impl PemKind for PrivateKeyDer<'static> {
     }
 }
 
-/// All items of one kind in a file, each with the line where it begins; at least one.
+/// Returns all items of one kind in a file, each with the line where it begins; at least one.
 ///
 /// # Errors
 /// The first fault of the file.
@@ -114,7 +114,7 @@ pub(crate) fn items<T: PemKind>(bytes: &[u8]) -> Result<Vec<(usize, T)>, PemErro
     }
 }
 
-/// The first item of one kind in a file.
+/// Returns the first item of one kind in a file.
 ///
 /// # Errors
 /// The first fault of the file.

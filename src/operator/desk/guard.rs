@@ -103,14 +103,14 @@ const FIELDS: [(&str, &str); 8] = [
 pub(super) struct DeskSecret(Secret);
 
 impl DeskSecret {
-    /// A new one; `None` if the system gives no random bytes.
+    /// Returns a new one; `None` if the system gives no random bytes.
     pub(super) fn new() -> Option<Self> {
         let mut bytes = [0; 16];
         rand::fill(&mut bytes).ok()?;
         Some(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes).into()))
     }
 
-    /// Its text, for the address.
+    /// Returns its text, for the address.
     pub(super) fn expose(&self) -> &str {
         self.0.expose()
     }

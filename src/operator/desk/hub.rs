@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::operator::replicas::Source;
 
-    /// The path of the next request, and its connection.
+    /// Returns the path of the next request, and its connection.
     async fn request(listener: &TcpListener) -> (String, TcpStream) {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();

@@ -24,7 +24,7 @@ use crate::operator::replicas::{
     TunnelSelector,
 };
 
-/// The page at that address.
+/// Returns the page at that address.
 pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> Router {
     let guard = RequestCheck::new(address, secret);
     let api = Router::new()
@@ -172,7 +172,7 @@ async fn cordon(State(hub): State<Arc<Hub>>, Json(Object(cordon)): Json<Object<C
     Ok(Json(ChangeResponse { closed, faults }))
 }
 
-/// The replicas that have not done what they were asked for. One without the tunnel or target has nothing to do.
+/// Returns the replicas that have not done what they were asked for. One without the tunnel or target has nothing to do.
 fn faults(mut replicas: Vec<ReplicaState>) -> Vec<ReplicaState> {
     replicas.retain(|state| !state.answers());
     replicas
@@ -190,7 +190,7 @@ fn closing(reason: &str, is_move: bool) -> Result<CloseRequest, HttpError> {
     })
 }
 
-/// The path of a tunnel, whose id is the proxy's: `89ab4567-1c`.
+/// Returns the path of a tunnel, whose id is the proxy's: `89ab4567-1c`.
 fn path_of(id: &str) -> Result<String, HttpError> {
     let is_of_id = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     match !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(is_of_id) {
@@ -236,12 +236,12 @@ impl From<ReplicaError> for HttpError {
 const MAX_BODY: usize = 16 * 1024;
 const MAX_ID: usize = 64;
 
-/// The page.
+/// Returns the page.
 pub(super) async fn page() -> Response {
     ([(CONTENT_TYPE, HTML)], include_str!("assets/index.html")).into_response()
 }
 
-/// A file of the page.
+/// Returns a file of the page.
 pub(super) async fn file(Path(name): Path<String>) -> Response {
     match FILES.iter().find(|(own, _, _)| *own == name) {
         Some((_, kind, text)) => ([(CONTENT_TYPE, *kind)], *text).into_response(),

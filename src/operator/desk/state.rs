@@ -352,7 +352,7 @@ pub(super) fn now() -> u64 {
     since_1970(SystemTime::now())
 }
 
-/// A moment of RFC 3339, in milliseconds since 1970; 0 if it is none.
+/// Returns a moment of RFC 3339, in milliseconds since 1970; 0 if it is none.
 fn millis(moment: &str) -> u64 {
     humantime::parse_rfc3339(moment).map_or(0, since_1970)
 }

@@ -20,7 +20,7 @@ impl ClusterNames {
         }
     }
 
-    /// The Service of a host such as `svc-a.team-a.svc.cluster.local`; `None` for any other host.
+    /// Returns the Service of a host such as `svc-a.team-a.svc.cluster.local`; `None` for any other host.
     pub(super) fn service(&self, host: &str) -> Option<Service> {
         let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         let short = self.suffixes.strip(&host);

@@ -108,12 +108,12 @@ impl ImportDiagnostics {
         self.found.sort_by_key(|(file, finding)| (*file, finding.position));
     }
 
-    /// A place as a remark on another one names it: `FILE:LINE:COLUMN`.
+    /// Returns a place as a remark on another one names it: `FILE:LINE:COLUMN`.
     pub(super) fn shown(&self, place: Location) -> String {
         format!("{}:{}", self.name(place.file), place.position)
     }
 
-    /// The result with that text: the remarks as lines, in the order of the files, and no more than a person would read.
+    /// Returns the result with that text: the remarks as lines, in the order of the files, and no more than a person would read.
     pub(super) fn finish(mut self, text: String) -> ImportResult {
         self.sort();
         let shown = self.found.iter().take(MAX_LINES);

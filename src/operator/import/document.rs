@@ -39,7 +39,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The value of a key; `None` when it is absent or null. Both `virtual_hosts` and `virtualHosts` are the key
+    /// Returns the value of a key; `None` when it is absent or null. Both `virtual_hosts` and `virtualHosts` are the key
     /// `virtual_hosts`: the JSON of Protocol Buffers accepts either. A key with capitals is meant as it is.
     pub(super) fn get(self, key: &str) -> Option<Self> {
         let entry = self
@@ -50,12 +50,12 @@ impl<'a> ValueRef<'a> {
         (entry.value.value != Value::Null).then_some(value)
     }
 
-    /// The value after several keys, one below the other.
+    /// Returns the value after several keys, one below the other.
     pub(super) fn path(self, keys: &[&str]) -> Option<Self> {
         keys.iter().try_fold(self, |at, key| at.get(key))
     }
 
-    /// The keys of a map; none for any other value.
+    /// Returns the keys of a map; none for any other value.
     pub(super) fn pairs(self) -> impl Iterator<Item = Pair<'a>> {
         self.entries().iter().map(move |entry| Pair {
             key: snake(&entry.key),
@@ -67,7 +67,7 @@ impl<'a> ValueRef<'a> {
         })
     }
 
-    /// The items of a list; none for any other value.
+    /// Returns the items of a list; none for any other value.
     pub(super) fn items(self) -> impl Iterator<Item = Self> {
         let items: &[Node] = match &self.node.value {
             Value::List(items) => items,
@@ -76,12 +76,12 @@ impl<'a> ValueRef<'a> {
         items.iter().map(move |node| Self::new(self.file, node))
     }
 
-    /// The items of the list of a key; none where it is absent.
+    /// Returns the items of the list of a key; none where it is absent.
     pub(super) fn items_of(self, key: &str) -> impl Iterator<Item = Self> {
         self.get(key).into_iter().flat_map(Self::items)
     }
 
-    /// The text of a single value.
+    /// Returns the text of a single value.
     pub(super) fn text(self) -> Option<&'a str> {
         match &self.node.value {
             Value::Text(scalar) => Some(&scalar.text),
@@ -89,12 +89,12 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The text of a key's single value.
+    /// Returns the text of a key's single value.
     pub(super) fn text_of(self, key: &str) -> Option<&'a str> {
         self.get(key)?.text()
     }
 
-    /// The value itself.
+    /// Returns the value itself.
     pub(super) fn value(self) -> &'a Value {
         &self.node.value
     }
@@ -104,7 +104,7 @@ impl<'a> ValueRef<'a> {
         Untranslatable(self.place(), reason.into())
     }
 
-    /// The first key of a map that is none of these.
+    /// Returns the first key of a map that is none of these.
     pub(super) fn unknown(self, known: &[&str]) -> Option<Pair<'a>> {
         self.pairs().find(|pair| !known.contains(&&*pair.key))
     }
@@ -138,7 +138,7 @@ impl<'a> ValueRef<'a> {
     }
 }
 
-/// A key in snake_case. A key with `@` or a dot is none of Protocol Buffers.
+/// Returns a key in snake_case. A key with `@` or a dot is none of Protocol Buffers.
 fn snake(key: &str) -> String {
     let mut snake = String::with_capacity(key.len() + 4);
     for character in key.chars() {

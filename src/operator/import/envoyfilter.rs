@@ -121,7 +121,7 @@ impl ParsedInput {
         }
     }
 
-    /// The routes with their targets, each name once.
+    /// Returns the routes with their targets, each name once.
     fn entries(&self, names: &ClusterNames, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
         let mut entries = Vec::new();
         for route in &self.routes {
@@ -166,7 +166,7 @@ impl ParsedInput {
         }
     }
 
-    /// The addresses of a Service, for a static target.
+    /// Returns the addresses of a Service, for a static target.
     fn addresses(&self, entry: &Entry) -> Result<Vec<SocketAddr>, String> {
         let Target::Service(service, Some(port)) = &entry.target else {
             return Err("leads to a Service without a port".to_owned());
@@ -198,7 +198,7 @@ struct Ports {
     ports: Vec<u16>,
 }
 
-/// The Service and its ports; `None` without a name that may be one.
+/// Returns the Service and its ports; `None` without a name that may be one.
 fn read(object: ValueRef<'_>) -> Option<(Service, Ports)> {
     let metadata = object.get("metadata")?;
     let service = Service::new(

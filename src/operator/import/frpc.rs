@@ -46,7 +46,7 @@ pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> ImportResult {
     remarks.finish(text)
 }
 
-/// The file as one tree in the keys of today's frp, whatever its format; none after a fault.
+/// Returns the file as one tree in the keys of today's frp, whatever its format; none after a fault.
 fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node> {
     let findings = Diagnostics::default();
     let Some(text) = input.text(&findings) else {
@@ -74,7 +74,7 @@ fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node
     root.into_iter().collect()
 }
 
-/// The position of the first `{{`.
+/// Returns the position of the first `{{`.
 fn template(text: &str) -> Option<Position> {
     let (line, column) = text.lines().zip(1..).find_map(|(line, number)| {
         let comment = line.trim_start().starts_with(['#', ';']);
@@ -87,7 +87,7 @@ fn template(text: &str) -> Option<Position> {
     })
 }
 
-/// The proxies of a file that frpc starts. What else the file holds is named.
+/// Returns the proxies of a file that frpc starts. What else the file holds is named.
 fn proxies<'a>(root: ValueRef<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy<'a>> {
     if !root.has_no_duplicates(remarks) {
         return Vec::new();

@@ -44,7 +44,7 @@ impl Input {
         Ok(Self { name, bytes })
     }
 
-    /// Its text; `None` after a fault.
+    /// Returns its text; `None` after a fault.
     pub(super) fn text(&self, findings: &Diagnostics) -> Option<&str> {
         let text = str::from_utf8(&self.bytes);
         if text.is_err() {
@@ -53,7 +53,7 @@ impl Input {
         text.ok()
     }
 
-    /// Its documents as YAML; none after a fault, which `remarks` get.
+    /// Returns its documents as YAML; none after a fault, which `remarks` get.
     pub(super) fn yaml(&self, file: usize, remarks: &mut ImportDiagnostics) -> Vec<Node> {
         let findings = Diagnostics::default();
         let documents = self

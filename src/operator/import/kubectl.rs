@@ -15,7 +15,7 @@ struct Plan {
     place: Location,
 }
 
-/// The lines for all entries that lead to Services. An annotation comes before the label: a Service is not exposed without
+/// Returns the lines for all entries that lead to Services. An annotation comes before the label: a Service is not exposed without
 /// its settings.
 pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, remarks: &mut ImportDiagnostics) -> String {
     let mut suffixes = BTreeSet::new();
@@ -104,7 +104,7 @@ fn annotations(plan: &Plan) -> impl Iterator<Item = (&'static str, String)> {
     .filter_map(|(key, value)| Some((key, value?)))
 }
 
-/// A word that a shell takes as it is, in quotes unless each character is harmless. All words here are harmless, since they
+/// Returns a word that a shell takes as it is, in quotes unless each character is harmless. All words here are harmless, since they
 /// are printed values and no texts of a file; this holds if a word is added that is none.
 fn quoted(word: &str) -> String {
     let is_harmless = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/' | b':');

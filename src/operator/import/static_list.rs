@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::diagnostics::ImportDiagnostics;
 use super::entry::{Entry, Target};
 
-/// The section. `resolve`: the addresses of an entry whose target is a Service, or why there are none.
+/// Returns the section. `resolve`: the addresses of an entry whose target is a Service, or why there are none.
 pub(super) fn section(
     entries: Vec<Entry>,
     resolve: impl Fn(&Entry) -> Result<Vec<SocketAddr>, String>,

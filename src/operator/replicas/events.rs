@@ -56,7 +56,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The events that these bytes complete. One whose data is no JSON is none.
+    /// Returns the events that these bytes complete. One whose data is no JSON is none.
     fn read(&mut self, bytes: &[u8]) -> Vec<(String, Value)> {
         let mut events = Vec::new();
         // Not in what was there before: a line that came byte by byte would be searched again for each of them.

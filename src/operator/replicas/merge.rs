@@ -119,7 +119,7 @@ struct Part<T> {
     next: Option<String>,
 }
 
-/// The items of one replica, part by part, and how many there are.
+/// Returns the items of one replica, part by part, and how many there are.
 pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
     // Each part has a deadline of its own.
     let timeout = replica.deadline().saturating_mul(MAX_LIST);

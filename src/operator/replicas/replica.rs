@@ -31,7 +31,7 @@ enum ReplicaAddr {
 }
 
 impl Replica {
-    /// The replica at that admin port. An unspecified address to listen on (0.0.0.0) is asked on loopback.
+    /// Creates the replica at that admin port. An unspecified address to listen on (0.0.0.0) is asked on loopback.
     pub(crate) fn at(address: SocketAddr, deadline: Duration) -> Self {
         Self {
             name: address.to_string().into(),

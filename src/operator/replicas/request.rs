@@ -54,7 +54,7 @@ pub struct AdminRequest {
 }
 
 impl AdminRequest {
-    /// A request for what a path, with its query, shows.
+    /// Creates a GET request for a path with its query.
     pub fn get(path: impl Into<String>) -> Self {
         Self {
             method: "GET",
@@ -81,7 +81,7 @@ impl AdminRequest {
         }
     }
 
-    /// A request with a body of JSON.
+    /// Creates a request with a body of JSON.
     pub fn with_body(method: &'static str, path: impl Into<String>, body: &impl Serialize) -> Self {
         // The bodies of the API are structs of texts, which always have a JSON.
         let body = serde_json::to_vec(body).unwrap_or_default().into();
@@ -132,7 +132,7 @@ pub(super) fn refusal(status: u16, body: &[u8]) -> ReplicaError {
     }
 }
 
-/// A cause that no peer has written.
+/// Returns a cause that no peer has written.
 pub(super) fn unexpected(error: &(dyn std::error::Error + 'static)) -> ReplicaError {
     ReplicaError::Unexpected(body_excerpt(&chain(error)))
 }

@@ -142,7 +142,7 @@ impl AnchorRow {
     }
 }
 
-/// The targets of all replicas, given with those, each once, in the order of their names.
+/// Returns the targets of all replicas, given with those, each once, in the order of their names.
 pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -> Vec<TargetRow> {
     let mut rows: BTreeMap<_, TargetRow> = BTreeMap::new();
     for (replica, item) in targets {
@@ -171,7 +171,7 @@ pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -
     rows.into_values().collect()
 }
 
-/// The clients of all replicas, each address and user once, those with the most tunnels first.
+/// Returns the clients of all replicas, each address and user once, those with the most tunnels first.
 pub fn by_client(listed: &MergedList<Client>) -> Vec<Client> {
     let mut rows: BTreeMap<(_, &str), Client> = BTreeMap::new();
     for FromReplica { item, .. } in &listed.items {
@@ -189,7 +189,7 @@ pub fn by_client(listed: &MergedList<Client>) -> Vec<Client> {
     rows
 }
 
-/// The JSON of a value of this module or of the API, on several lines. Characters that cannot be seen, or that a terminal
+/// Returns the JSON of a value of this module or of the API, on several lines. Characters that cannot be seen, or that a terminal
 /// would obey, are escaped: a program reads the same texts.
 pub fn json(value: &impl Serialize) -> String {
     // Its keys are texts, so it has one.

@@ -43,7 +43,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of rows whose cells can be printed as they are. A column whose cells are all empty is left out.
+    /// Creates a table of rows whose cells can be printed as they are. A column whose cells are all empty is left out.
     pub(super) fn new(columns: &[Column], rows: &[Vec<String>], is_wide: bool) -> Self {
         let has_words =
             |at: usize| rows.is_empty() || rows.iter().any(|row| row.get(at).is_some_and(|cell| !cell.is_empty()));
@@ -56,7 +56,7 @@ impl Table {
         Self { columns, rows, is_wide }
     }
 
-    /// The lines, each with its end. Unless the table is wide, none takes more than `width` cells of the terminal.
+    /// Returns the lines, each with its end. Unless the table is wide, none takes more than `width` cells of the terminal.
     pub fn render(&self, width: Option<usize>) -> String {
         let heads: Vec<_> = self.columns.iter().map(|column| column.head.to_owned()).collect();
         let rows = || std::iter::once(&heads).chain(&self.rows);
@@ -79,14 +79,14 @@ impl Table {
     }
 }
 
-/// The width of the terminal that the output goes to; `None` if that is none.
+/// Returns the width of the terminal that the output goes to; `None` if that is none.
 pub fn terminal_width() -> Option<usize> {
     let size = tcgetwinsize(std::io::stdout()).ok()?;
     // A terminal that does not know its size says 0.
     Some(size.ws_col.into()).filter(|columns| *columns > 0)
 }
 
-/// The text, or its beginning with `…` where it goes on.
+/// Returns the text, or its beginning with `…` where it goes on.
 fn cut(text: String, room: usize) -> String {
     if text.width() <= room {
         return text;

@@ -2,7 +2,7 @@
 
 use crate::base::text::escaped;
 
-/// A foreign text: what a terminal would obey is shown as an escape of Rust.
+/// Returns a foreign text: what a terminal would obey is shown as an escape of Rust.
 pub fn escape(text: &str) -> String {
     escaped(text)
 }
@@ -29,7 +29,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A time in its two largest units: `0s`, `59s`, `2m05s`, `3h12m`, `12d4h`.
+/// Returns a time in its two largest units: `0s`, `59s`, `2m05s`, `3h12m`, `12d4h`.
 pub fn span(millis: u64) -> String {
     let seconds = millis / 1000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);

@@ -8,7 +8,7 @@ use crate::daemon::admin::api::{Client, Target, Tunnel};
 use crate::operator::replicas::merge::{FromReplica, MergedList};
 use crate::operator::replicas::results::{AnchorRow, by_client, by_target};
 
-/// The tunnels; with their rates, if those were looked at.
+/// Returns the tunnels; with their rates, if those were looked at.
 pub fn tunnel_table(listed: &MergedList<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
     let is_one = listed.replicas.len() < 2;
     // Beside the rates there is no room for them in 80 cells.
@@ -63,7 +63,7 @@ fn way(tunnel: &Tunnel) -> String {
     way
 }
 
-/// The limits of a tunnel; empty without one. An operator's own has an asterisk.
+/// Returns the limits of a tunnel; empty without one. An operator's own has an asterisk.
 fn limits(tunnel: &Tunnel) -> String {
     let [download, upload] = [&tunnel.download, &tunnel.upload].map(|limit| {
         let own = if limit.is_own { "*" } else { "" };
@@ -75,7 +75,7 @@ fn limits(tunnel: &Tunnel) -> String {
     }
 }
 
-/// The targets, each once.
+/// Returns the targets, each once.
 pub fn target_table(listed: &MergedList<Target>, is_wide: bool) -> Table {
     let targets = listed.items.iter().map(|of| (&*of.replica, &of.item));
     let rows = by_target(targets).into_iter().map(|row| {
@@ -104,7 +104,7 @@ fn anchor(row: &AnchorRow) -> String {
     )
 }
 
-/// The clients, each address and user once.
+/// Returns the clients, each address and user once.
 pub fn client_table(listed: &MergedList<Client>) -> Table {
     let row = |client: Client| {
         vec![
@@ -120,7 +120,7 @@ pub fn client_table(listed: &MergedList<Client>) -> Table {
     Table::new(&CLIENT_COLUMNS, &rows, false)
 }
 
-/// The fields of a thing of the API, one in each line, with those of inner objects behind dots.
+/// Returns the fields of a thing of the API, one in each line, with those of inner objects behind dots.
 pub fn fields(replica: &str, thing: &Value) -> String {
     let mut lines = vec![("replica".to_owned(), replica.to_owned())];
     flatten("", thing, &mut lines);

@@ -112,7 +112,7 @@ impl RequestCredentials<'_> {
         }
     }
 
-    /// The user of the certificate.
+    /// Returns the user of the certificate.
     pub(super) fn certificate_user(&self) -> Result<Option<User>, Refusal> {
         let identity = self.peer.and_then(|peer| peer.identity.as_ref());
         let user = identity.and_then(user_of);
@@ -123,14 +123,14 @@ impl RequestCredentials<'_> {
         Ok(user)
     }
 
-    /// The credential, if it can be read.
+    /// Returns the credential, if it can be read.
     pub(super) fn take_credential(&mut self) -> Result<Option<Credential>, Refusal> {
         let read = self.credential.take().transpose();
         read.map_err(|fault| Refusal::with_phrase(RefusalReason::CredentialsRefused, &fault.to_string()))
     }
 }
 
-/// The user of a certificate; `None` if it has no common name, or several.
+/// Returns the user of a certificate; `None` if it has no common name, or several.
 fn user_of(identity: &CertificateNames) -> Option<User> {
     let (name, groups) = (identity.user_name()?, identity.organizations.clone());
     Some(User::claimed(Method::Certificate, name, groups, identity.expires))

@@ -268,7 +268,7 @@ fn is_listed(user: &User, lists: &UserLists) -> bool {
     lists.users.contains(&user.name) || lists.groups.iter().any(|group| is_member(group))
 }
 
-/// The refusal of a user that may not reach a target.
+/// Returns the refusal of a user that may not reach a target.
 fn denial(user: &User, target: &Target, right: Right) -> Refusal {
     let id = target.id();
     let target = match id.is_static() {

@@ -66,7 +66,7 @@ pub(super) struct ActiveGrants {
 type Key = (Digest, usize);
 
 impl TunnelGrant {
-    /// The right of this user to this target.
+    /// Creates the right of this user to this target.
     pub(super) fn new(active: Arc<ActiveGrant>, reason: Box<str>) -> Self {
         Self { reason, active }
     }
@@ -91,7 +91,7 @@ impl TunnelGrant {
         }
     }
 
-    /// The result of `work`, unless the right ends first.
+    /// Returns the result of `work`, unless the right ends first.
     ///
     /// # Errors
     /// The error of `work`, or the end of the right.

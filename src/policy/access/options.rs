@@ -311,7 +311,7 @@ fn known_check(text: &str) -> Result<Check, &'static str> {
     }
 }
 
-/// A verb, a group, a resource or a subresource, as a rule of a Role has it.
+/// Returns a verb, a group, a resource or a subresource, as a rule of a Role has it.
 fn part(text: &str) -> Result<Box<str>, &'static str> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     match text {
@@ -324,7 +324,7 @@ fn part(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// A duration of at most a day. `reasons`: why it may not be shorter, and not longer.
+/// Returns a duration of at most a day. `reasons`: why it may not be shorter, and not longer.
 fn within_a_day(text: &str, least: Duration, reasons: [&'static str; 2]) -> Result<Duration, &'static str> {
     match values::duration(text)? {
         short if short < least => Err(reasons[0]),

@@ -92,7 +92,7 @@ impl PasswordFile {
         self.entry(name).is_some()
     }
 
-    /// The number of users.
+    /// Returns the number of users.
     pub fn len(&self) -> usize {
         self.table.load().as_ref().map_or(0, |table| table.len())
     }
@@ -102,7 +102,7 @@ impl PasswordFile {
         self.len() == 0
     }
 
-    /// The first line whose password is guessed fast; `None` without any.
+    /// Returns the first line whose password is guessed fast; `None` without any.
     pub fn weakness(&self) -> Option<UserFault> {
         let table = self.table.load();
         let weak = table.iter().flat_map(|table| table.values());

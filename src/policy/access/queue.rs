@@ -158,7 +158,7 @@ impl State {
         Some((network, grant))
     }
 
-    /// The first one that a permit is free for.
+    /// Returns the first one that a permit is free for.
     fn next_waiting(&mut self, max: &QueueLimits) -> Option<(IpAddr, oneshot::Sender<Permit>)> {
         if self.in_flight >= max.in_flight {
             return None;

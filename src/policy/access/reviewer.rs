@@ -113,14 +113,14 @@ pub struct ReviewError {
 }
 
 impl ReviewError {
-    /// A failure of that kind, in these words.
+    /// Creates a failure of that kind, in these words.
     pub(crate) fn new(kind: &'static str, message: impl Into<Box<str>>) -> Self {
         let message = message.into();
         Self { kind, message }
     }
 }
 
-/// The client, or all clients together, ask too much at the moment.
+/// Returns the client, or all clients together, ask too much at the moment.
 pub(super) fn busy() -> ReviewError {
     ReviewError::new(BUSY, "too many reviews at once")
 }

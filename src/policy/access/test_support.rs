@@ -92,7 +92,7 @@ impl Reviewer for Script {
     }
 }
 
-/// The failure of a server that is away.
+/// Returns the failure of a server that is away.
 pub(super) fn away() -> ReviewError {
     ReviewError::new("timeout", "no answer")
 }

@@ -266,7 +266,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
     assert!(delay <= Duration::from_millis(2), "{delay:?}");
 }
 
-/// A token of `https://id.example` by a key of that number, which does not exist.
+/// Returns a token of `https://id.example` by a key of that number, which does not exist.
 fn invented(number: u32) -> String {
     let encode = |text: String| URL_SAFE_NO_PAD.encode(text);
     let expires = SystemTime::now()

@@ -111,7 +111,7 @@ impl Tickets {
         }
     }
 
-    /// The verdict on the ticket of that hash. Where the table `is_late`, it may be out of date, and only a no counts that
+    /// Returns the verdict on the ticket of that hash. Where the table `is_late`, it may be out of date, and only a no counts that
     /// stays one. `record_wrong` counts a ticket that there is not.
     pub(super) fn authenticate(
         &self,
@@ -135,7 +135,7 @@ impl Tickets {
         }
     }
 
-    /// The number of entries that are tickets, those that have expired included, and of those that are none.
+    /// Returns the number of entries that are tickets, those that have expired included, and of those that are none.
     pub fn counts(&self) -> (usize, usize) {
         let table = self.table.load();
         table

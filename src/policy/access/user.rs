@@ -21,7 +21,7 @@ pub struct User {
 }
 
 impl User {
-    /// A user whom another source than the API server names. It adds [`AUTHENTICATED`] to the groups.
+    /// Creates a user whom another source than the API server names. It adds [`AUTHENTICATED`] to the groups.
     pub(super) fn claimed(method: Method, name: &str, mut groups: Vec<Box<str>>, expires: Option<SystemTime>) -> Self {
         groups.push(AUTHENTICATED.into());
         Self {
@@ -79,7 +79,7 @@ impl Method {
         Self::Certificate,
     ];
 
-    /// The value of the label.
+    /// Returns the value of the label.
     pub fn label(self) -> &'static str {
         match self {
             Self::TokenReview => "token_review",

@@ -73,7 +73,7 @@ impl From<AnchorUsers> for DialsIn {
 }
 
 impl StaticTarget {
-    /// The users and groups that may reach it; `None` leaves the decision to the API server.
+    /// Returns the users and groups that may reach it; `None` leaves the decision to the API server.
     pub fn user_lists(&self) -> Option<UserLists> {
         let lists = (self.allowed_users.clone(), self.allowed_groups.clone());
         (lists != (None, None)).then(|| UserLists {

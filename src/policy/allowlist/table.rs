@@ -45,18 +45,18 @@ impl Default for Table {
 }
 
 impl Table {
-    /// The target of an authority. A static target takes precedence over a Service.
+    /// Returns the target of an authority. A static target takes precedence over a Service.
     pub(super) fn find(&self, authority: &Authority) -> Option<&Arc<Target>> {
         self.statics.get(authority).or_else(|| self.service(authority))
     }
 
-    /// The Service of an authority.
+    /// Returns the Service of an authority.
     pub(super) fn service(&self, authority: &Authority) -> Option<&Arc<Target>> {
         let route = self.route(self.options.suffixes.strip(authority.host()))?;
         route.ports.contains(&authority.port()).then_some(&route.target)
     }
 
-    /// The targets of all Services, in no order.
+    /// Returns the targets of all Services, in no order.
     pub(super) fn services(&self) -> impl Iterator<Item = &Arc<Target>> {
         let routes = self.shards.iter().flat_map(|shard| shard.values());
         routes.map(|route| &route.target)

@@ -84,7 +84,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// The node of an address; empty where it is not named.
+    /// Returns the node of an address; empty where it is not named.
     pub fn node(&self, address: SocketAddr) -> &str {
         let mut named = self.addresses.iter().zip(&self.nodes);
         named.find(|(known, _)| **known == address).map_or("", |(_, node)| node)
@@ -183,17 +183,17 @@ impl Target {
         }
     }
 
-    /// Its identity.
+    /// Returns its identity.
     pub fn id(&self) -> &TargetId {
         &self.id
     }
 
-    /// Its endpoints at the moment.
+    /// Returns its endpoints at the moment.
     pub fn endpoints(&self) -> Arc<Endpoints> {
         self.endpoints.load_full()
     }
 
-    /// Its endpoints, as soon as there is an address to dial. Pending forever if it never gets one.
+    /// Returns its endpoints, as soon as there is an address to dial. Pending forever if it never gets one.
     pub async fn ready_endpoints(&self) -> Arc<Endpoints> {
         loop {
             let mut changed = pin!(self.endpoints_changed.notified());
@@ -207,28 +207,28 @@ impl Target {
         }
     }
 
-    /// A number that counts up with every dial, to spread dials over the addresses.
+    /// Returns a number that counts up with every dial, to spread dials over the addresses.
     pub fn next_address(&self) -> usize {
         self.next_address.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The rate of each of its tunnels in one direction.
+    /// Returns the rate of each of its tunnels in one direction.
     pub fn limit(&self, direction: Direction) -> &RateLimit {
         &self.rates[direction]
     }
 
-    /// The rates of all of its tunnels together.
+    /// Returns the rates of all of its tunnels together.
     pub fn shared(&self) -> &Budgets {
         let make = |limits: &TargetLimits| Box::new(Budgets::new(limits.caps.rates(), limits.tunnel.burst));
         self.get_or_init::<Box<Budgets>>(&self.shared, make)
     }
 
-    /// The longest life of a tunnel that begins now; `None` is unlimited.
+    /// Returns the longest life of a tunnel that begins now; `None` is unlimited.
     pub fn lifetime(&self) -> Option<Duration> {
         self.terms.load().limits.tunnel.lifetime
     }
 
-    /// The longest idle time of a tunnel that begins now; `None` is unlimited. `default` is that of the process.
+    /// Returns the longest idle time of a tunnel that begins now; `None` is unlimited. `default` is that of the process.
     pub fn idle(&self, default: Option<Duration>) -> Option<Duration> {
         self.terms.load().limits.idle.unwrap_or(default)
     }
@@ -293,17 +293,17 @@ impl Target {
         }
     }
 
-    /// Its terms at the moment.
+    /// Returns its terms at the moment.
     pub fn terms(&self) -> Arc<TargetRules> {
         self.terms.load_full()
     }
 
-    /// The users that it names itself; `None` leaves the decision to the cluster.
+    /// Returns the users that it names itself; `None` leaves the decision to the cluster.
     pub fn user_lists(&self) -> Option<Arc<UserLists>> {
         self.terms.load().user_lists.clone()
     }
 
-    /// Its anchors, if it is a target that dials in.
+    /// Returns its anchors, if it is a target that dials in.
     pub fn dials_in(&self) -> Option<DialsIn> {
         self.terms.load().dials_in.clone()
     }
@@ -316,7 +316,7 @@ impl Target {
         }
     }
 
-    /// The result of `work`, unless the target leaves the allowlist first.
+    /// Returns the result of `work`, unless the target leaves the allowlist first.
     ///
     /// # Errors
     /// The error of `work`, or [`RefusalReason::NotAllowed`].
@@ -336,7 +336,7 @@ impl Target {
         self.revocation().cancelled()
     }
 
-    /// Its metrics, created at its first use.
+    /// Returns its metrics, created at its first use.
     pub fn series(&self, metrics: &Metrics) -> &Arc<TargetSeries> {
         self.series
             .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))

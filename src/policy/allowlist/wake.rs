@@ -56,7 +56,7 @@ struct PendingWake {
 }
 
 impl WakeRequests {
-    /// The requests to wake a target, from now on.
+    /// Returns the requests to wake a target, from now on.
     pub fn subscribe(&self) -> mpsc::Receiver<WakeRequest> {
         let (sender, requests) = mpsc::channel(QUEUED);
         self.listener.store(Some(std::sync::Arc::new(sender)));

@@ -54,7 +54,7 @@ struct State {
 }
 
 impl Writer {
-    /// An empty allowlist and its writer.
+    /// Creates an empty allowlist and its writer.
     pub fn new() -> (Self, Arc<Allowlist>) {
         let allowlist = Arc::new(Allowlist::default());
         let writer = Self {
@@ -115,12 +115,12 @@ impl Writer {
         self.store(&mut state, table);
     }
 
-    /// The targets, in no order.
+    /// Returns the targets, in no order.
     pub fn targets(&self) -> Vec<Arc<Target>> {
         self.allowlist.all()
     }
 
-    /// The targets that are asked to start.
+    /// Returns the targets that are asked to start.
     pub fn wakes(&self) -> &WakeRequests {
         &self.allowlist.wakes
     }

@@ -17,7 +17,7 @@ mod hostile;
 mod model;
 mod sessions;
 
-/// The frames of some bytes, those with data without their bytes.
+/// Returns the frames of some bytes, those with data without their bytes.
 fn frames(bytes: &[u8]) -> Vec<String> {
     let (mut decoder, mut bytes, mut found) = (Decoder::default(), bytes, Vec::new());
     while let Some(piece) = decoder.next(&mut bytes).unwrap() {

@@ -70,7 +70,7 @@ pub(super) async fn diagnose(
     }))
 }
 
-/// The part of the time in which the workers that had something to do were busy.
+/// Returns the part of the time in which the workers that had something to do were busy.
 fn load(before: &BTreeMap<OsString, Duration>, after: &BTreeMap<OsString, Duration>, length: Duration) -> f64 {
     let shares = after.iter().filter_map(|(thread, busy)| {
         let busy = busy.saturating_sub(*before.get(thread)?);
@@ -81,7 +81,7 @@ fn load(before: &BTreeMap<OsString, Duration>, after: &BTreeMap<OsString, Durati
     if count > 0.0 { (sum / count).min(1.0) } else { 0.0 }
 }
 
-/// A sentence about each connection.
+/// Returns a sentence about each connection.
 fn summary(legs: &TcpLegs) -> Vec<String> {
     let of = |(side, leg): (&str, &Option<Leg>)| {
         leg.as_ref().map(|leg| {

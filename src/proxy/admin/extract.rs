@@ -146,7 +146,7 @@ pub(super) struct Page<T> {
 pub(super) type SortKey<N> = (u64, N);
 
 impl PageQuery {
-    /// The part of those items, in the order of their places, the largest key first. Each place is looked at once.
+    /// Returns the part of those items, in the order of their places, the largest key first. Each place is looked at once.
     ///
     /// An item whose key changes between two requests may be in both parts or in none.
     ///

@@ -20,7 +20,7 @@ use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::Rate;
 
-/// The tunnels that a query is for.
+/// Returns the tunnels that a query is for.
 fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
     let Query {
         target,
@@ -42,7 +42,7 @@ fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
     open
 }
 
-/// The place of a tunnel in a list.
+/// Returns the place of a tunnel in a list.
 fn place(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
     let sum = |Both { upload, download }: Both<u64>| upload.saturating_add(download);
     let key = match sort {
@@ -166,7 +166,7 @@ pub(super) async fn limit(
     Ok(Json(view::tunnel(&open)))
 }
 
-/// A rate; `None` is the target's.
+/// Returns a rate; `None` is the target's.
 fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, HttpError> {
     if text == "default" {
         return Ok(None);

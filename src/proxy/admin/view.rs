@@ -13,7 +13,7 @@ use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::ssh::identification::Software;
 
-/// A tunnel as it is now.
+/// Returns a tunnel as it is now.
 pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
     let facts = &open.facts;
     let [client_software, upstream_software] = facts.software().map(software);
@@ -52,7 +52,7 @@ pub(super) fn tunnel(open: &OpenTunnel) -> api::Tunnel {
     }
 }
 
-/// The connections of a tunnel.
+/// Returns the connections of a tunnel.
 pub(super) fn legs(seen: &[Result<TcpInfo, DiagError>; 2]) -> api::TcpLegs {
     let [client, upstream] = seen;
     let why = |(side, seen): (&str, &Result<TcpInfo, DiagError>)| {
@@ -89,7 +89,7 @@ fn leg(info: &TcpInfo) -> api::Leg {
     }
 }
 
-/// A target as it is now, with that number of open tunnels and these anchors, the active one first.
+/// Returns a target as it is now, with that number of open tunnels and these anchors, the active one first.
 pub(super) fn target(target: &Target, tunnels: usize, anchors: &[Arc<Anchor>]) -> api::Target {
     let endpoints = target.endpoints();
     let connected = u32::try_from(anchors.len()).unwrap_or(u32::MAX);
@@ -142,7 +142,7 @@ fn software(software: Option<&Software>) -> String {
     software.map(ToString::to_string).unwrap_or_default()
 }
 
-/// A moment, for JSON.
+/// Returns a moment, for JSON.
 pub(super) fn rfc3339(moment: SystemTime) -> String {
     humantime::format_rfc3339_millis(moment).to_string()
 }

@@ -70,7 +70,7 @@ impl Config {
         read(text.as_bytes(), None, &Overrides::default(), Purpose::Serve).map(|loaded| loaded.config)
     }
 
-    /// The format of the file as JSON Schema, draft 7: its keys, and the values of each.
+    /// Returns the format of the file as JSON Schema, draft 7: its keys, and the values of each.
     ///
     /// It is made of what the file is read by. A file that it refuses has faults; a file that it accepts may have faults
     /// that only the rules know, such as two ports with one address.

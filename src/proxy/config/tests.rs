@@ -137,7 +137,7 @@ fn the_documented_file_holds_every_key() {
     }
 }
 
-/// The cluster of [`FULL`].
+/// Returns the cluster of [`FULL`].
 fn cluster() -> kubernetes::Options {
     kubernetes::Options {
         enabled: true,
@@ -163,7 +163,7 @@ fn cluster() -> kubernetes::Options {
     }
 }
 
-/// The limits of [`FULL`].
+/// Returns the limits of [`FULL`].
 fn limits() -> Limits {
     let mbit = Rate::per_second(10_000_000).unwrap();
     Limits {
@@ -206,7 +206,7 @@ fn limits() -> Limits {
     }
 }
 
-/// The targets of [`FULL`].
+/// Returns the targets of [`FULL`].
 fn targets() -> Vec<StaticTarget> {
     let slow = TunnelOverrides {
         download: Rate::per_second(10 << 20),

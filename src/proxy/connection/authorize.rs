@@ -181,7 +181,7 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
 /// The maximum wait of a request for a report-only answer.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The denial as the client reads it: where names are hidden, a target that it may not reach is one that is not there.
+/// Returns the denial as the client reads it: where names are hidden, a target that it may not reach is one that is not there.
 fn hide_target(denial: Refusal, shared: &Shared) -> Refusal {
     let names_target = matches!(
         denial.reason,

@@ -87,7 +87,7 @@ impl<D: Transport, U: Transport> Drop for Tunnel<'_, D, U> {
 }
 
 impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
-    /// A tunnel from this client to the target that was reached; `early` are the bytes read after the request.
+    /// Creates a tunnel from this client to the target that was reached; `early` are the bytes read after the request.
     pub(super) fn new(pending: PendingRequest<'a>, reached: ConnectedTarget<U>, downstream: D, early: Vec<u8>) -> Self {
         let ConnectedTarget {
             target,
@@ -248,7 +248,7 @@ fn unidentified_end<'a, D, U>(
     }
 }
 
-/// The limits of one direction. No closure of `relay`: an idle tunnel would keep it.
+/// Returns the limits of one direction. No closure of `relay`: an idle tunnel would keep it.
 fn bounds<'a>(
     direction: Direction,
     target: &'a Target,

@@ -123,7 +123,7 @@ async fn sniff_protocol(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
     }
 }
 
-/// The protocol that begins with these bytes; `None` while there are several.
+/// Returns the protocol that begins with these bytes; `None` while there are several.
 fn protocol(bytes: &[u8]) -> Option<Protocol> {
     for (start, protocol) in STARTS {
         if bytes.starts_with(start) {

@@ -66,7 +66,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The metrics and the access log, which account for connections.
+    /// Returns the metrics and the access log, which account for connections.
     pub(super) fn telemetry(&self) -> Telemetry<'_> {
         Telemetry {
             metrics: &self.metrics,
@@ -118,7 +118,7 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// The longest that a dial may take.
+    /// Returns the longest that a dial may take.
     pub(super) fn of_dial(&self) -> dial::Options {
         dial::Options {
             dial_try: self.connect,

@@ -82,7 +82,7 @@ pub trait Exchange: Sized + Send {
     /// [`RefusalReason::TlsRecord`] the close sends the alert.
     fn refuse(self, denial: &Refusal) -> impl Future<Output = Option<Self::Transport>> + Send;
 
-    /// The program that has sent the request, and the target that it has asked for, as it was sent.
+    /// Returns the program that has sent the request, and the target that it has asked for, as it was sent.
     fn client_program(&self) -> (ClientProgram, &str) {
         (ClientProgram::Unread, "")
     }
@@ -91,7 +91,7 @@ pub trait Exchange: Sized + Send {
     fn refuse_in_band(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
 }
 
-/// The credential in the values of a request's fields `Proxy-Authorization`. Two fields are none: which of them another
+/// Returns the credential in the values of a request's fields `Proxy-Authorization`. Two fields are none: which of them another
 /// proxy on the way has looked at is not known.
 pub(super) fn credential<'a>(
     mut values: impl Iterator<Item = &'a [u8]>,
@@ -103,7 +103,7 @@ pub(super) fn credential<'a>(
     })
 }
 
-/// The session in the values of a request's fields [`SESSION_FIELD`].
+/// Returns the session in the values of a request's fields [`SESSION_FIELD`].
 pub(super) fn session<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<SessionId> {
     SessionId::parse(str::from_utf8(values.next()?).ok()?)
 }
@@ -111,7 +111,7 @@ pub(super) fn session<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<
 /// The field with which `switchboard connect` names the session that is to go on. Its hello says so again, after the 200.
 pub(super) const SESSION_FIELD: &str = "switchboard-session";
 
-/// The fields of a refusal by every version of HTTP, with the details that `Proxy-Status` is to have.
+/// Returns the fields of a refusal by every version of HTTP, with the details that `Proxy-Status` is to have.
 pub(super) fn fields(denial: &Refusal, details: Option<&str>) -> Vec<(&'static str, String)> {
     let refusal = denial.reason;
     let mut fields = vec![
@@ -153,7 +153,7 @@ fn proxy_status(refusal: RefusalReason, details: Option<&str>) -> String {
     }
 }
 
-/// The challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1): Basic first, since
+/// Returns the challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1): Basic first, since
 /// clients that know nothing else take the first one. A credential that was refused is named so (RFC 6750 section 3).
 fn challenges(refusal: RefusalReason) -> Option<[&'static str; 2]> {
     let basic = "Basic realm=\"switchboard\", charset=\"UTF-8\"";

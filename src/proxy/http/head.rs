@@ -108,7 +108,7 @@ pub(super) fn credential_of(head: &[u8]) -> Option<Result<Credential, Credential
     credential(values(request.headers, "proxy-authorization"))
 }
 
-/// The values of all fields of that name.
+/// Returns the values of all fields of that name.
 fn values<'a>(fields: &'a [Header<'_>], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     let fields = fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
     fields.map(|field| field.value)

@@ -166,7 +166,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
     }
 }
 
-/// The refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
+/// Returns the refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
 fn answer(denial: &Refusal, version: Version) -> Vec<u8> {
     if denial.reason == RefusalReason::Malformed(Malformed::Ssh) {
         return disconnect(Code::ProtocolError, denial.phrase());
@@ -190,7 +190,7 @@ fn response(denial: &Refusal, version: Version) -> String {
     answer + "\r\n" + &body(denial)
 }
 
-/// The 200 for a client that asks for an end notice.
+/// Returns the 200 for a client that asks for an end notice.
 fn confirmation(marker: Marker) -> String {
     format!("HTTP/1.1 200 Connection established\r\nSwitchboard-End: {marker}\r\n\r\n")
 }

@@ -104,7 +104,7 @@ impl Exchange for Request {
     }
 }
 
-/// The head of a refusal. The phrase is in `Proxy-Status` (RFC 9209), too.
+/// Returns the head of a refusal. The phrase is in `Proxy-Status` (RFC 9209), too.
 fn answer(denial: &Refusal) -> Response<()> {
     let mut answer = Response::new(());
     *answer.status_mut() = StatusCode::from_u16(denial.reason.status()).unwrap_or_default();

@@ -81,7 +81,7 @@ impl Events {
         }
     }
 
-    /// The events from now on. `None`: there are enough watchers.
+    /// Returns the events from now on. `None`: there are enough watchers.
     pub fn watch(self: &Arc<Self>) -> Option<Subscription> {
         let events = Arc::clone(self);
         let watchers = events.watchers.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +112,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// The next event. The error is the number of those that were missed; `None` that there are no more.
+    /// Returns the next event. The error is the number of those that were missed; `None` that there are no more.
     pub async fn next(&mut self) -> Option<Result<Event, u64>> {
         match self.receiver.recv().await {
             Ok(event) => Some(Ok(event)),

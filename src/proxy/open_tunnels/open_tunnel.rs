@@ -58,7 +58,7 @@ struct RateSample {
 }
 
 impl OpenTunnel {
-    /// A tunnel that was established just now; its bytes are also its target's.
+    /// Creates a tunnel that was established just now; its bytes are also its target's.
     pub(crate) fn new(facts: RequestInfo, series: &Arc<TargetSeries>, open: TunnelGuard) -> Self {
         let start = Start::now();
         // A tunnel that begins is active.
@@ -167,7 +167,7 @@ impl OpenTunnel {
         is_first
     }
 
-    /// The reason of the operator that has ended the tunnel.
+    /// Returns the reason of the operator that has ended the tunnel.
     pub fn close_reason(&self) -> Option<&str> {
         self.close_reason.get().map(|(reason, _)| &**reason)
     }
@@ -231,7 +231,7 @@ impl Start {
         }
     }
 
-    /// A later moment by the clock of the host, as if that had not been set since.
+    /// Returns a later moment by the clock of the host, as if that had not been set since.
     fn to_system_time(self, moment: Instant) -> SystemTime {
         self.started + moment.saturating_duration_since(self.established)
     }

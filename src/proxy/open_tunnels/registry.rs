@@ -29,7 +29,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// The tunnels that are open now, in no order.
+    /// Returns the tunnels that are open now, in no order.
     pub fn all(&self) -> Vec<Arc<OpenTunnel>> {
         let mut all = Vec::new();
         for shard in &self.shards {
@@ -115,7 +115,7 @@ impl Refusals {
         (*count, *last) = (*count + 1, now);
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn all(&self) -> BTreeMap<&'static str, (u64, SystemTime)> {
         self.0.lock().clone()
     }

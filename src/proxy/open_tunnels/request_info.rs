@@ -127,14 +127,14 @@ impl RequestInfo {
         format!("{reason}{end}{WOULD_BE_REFUSED}the {side} does not begin with an SSH identification").into()
     }
 
-    /// The SSH software of the client and of the target, from their identifications.
+    /// Returns the SSH software of the client and of the target, from their identifications.
     pub fn software(&self) -> [Option<&Software>; 2] {
         [Side::Client, Side::Target].map(|side| self.seen.software(side))
     }
 }
 
 impl SshPeers {
-    /// The SSH software of one side.
+    /// Returns the SSH software of one side.
     pub(crate) fn software(&self, side: Side) -> Option<&Software> {
         self.cell(side).get()
     }

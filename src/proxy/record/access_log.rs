@@ -52,7 +52,7 @@ struct LineTally {
 }
 
 impl AccessLog {
-    /// The access log that is written to these logs.
+    /// Creates the access log that is written to these logs.
     pub(crate) fn new(logs: Logs) -> Self {
         Self {
             logs,
@@ -166,7 +166,7 @@ const MAX_SHARES: usize = 1_024;
 mod tests {
     use super::*;
 
-    /// The lines that are written at once, of that many refusals of a client.
+    /// Returns the lines that are written at once, of that many refusals of a client.
     fn admitted(log: &AccessLog, client: &str, refusal: RefusalReason, refusals: u32) -> usize {
         let addresses = [client.parse().unwrap(); 2];
         (0..refusals).filter(|_| log.admits(addresses, refusal, "")).count()

@@ -98,7 +98,7 @@ pub(super) struct AccessLine<'a> {
 }
 
 impl<'a> AccessLine<'a> {
-    /// The line of a connection, request or tunnel without bytes, up to now, that was answered by HTTP. The beginning of a
+    /// Creates the line of a connection, request or tunnel without bytes, up to now, that was answered by HTTP. The beginning of a
     /// tunnel has no outcome.
     pub(super) fn new(facts: &'a RequestInfo, event: &'static str, outcome: Option<Outcome>) -> Self {
         let identity = facts.tls.as_ref().and_then(|peer| peer.identity.as_ref());
@@ -168,7 +168,7 @@ impl<'a> AccessLine<'a> {
     }
 }
 
-/// The value as it shows itself; an empty string for `None`.
+/// Returns the value as it shows itself; an empty string for `None`.
 fn or_empty<S: Serializer>(value: &Option<impl Display>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(value),
@@ -185,7 +185,7 @@ pub(super) fn millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }
 
-/// The groups between commas, in so far as they fit.
+/// Returns the groups between commas, in so far as they fit.
 fn groups(user: &User) -> String {
     let mut listed = String::new();
     for group in &user.groups {

@@ -83,7 +83,7 @@ impl AccessSources {
         self.applied = Some(applied);
     }
 
-    /// The sources of these settings; none without any.
+    /// Returns the sources of these settings; none without any.
     fn sources(&mut self, options: Option<&access::Options>, shared: &Arc<Shared>) -> Sources {
         let kubeconfig = options.and_then(|options| options.kubeconfig.clone());
         let reviewer = |own| -> Arc<dyn Reviewer> { Arc::new(ApiReviewer::new(own, kubeconfig.clone())) };

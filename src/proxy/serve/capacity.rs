@@ -32,7 +32,7 @@ impl Capacity {
         })
     }
 
-    /// The caps that fit the limit of open files. A message has them, once for the same configured ones.
+    /// Returns the caps that fit the limit of open files. A message has them, once for the same configured ones.
     pub(super) fn fitting(&mut self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
         let fitting = self.descriptors.caps_for(configured, self.pipes);
         metrics.tunnels_limit.set(number(fitting.tunnels).into());

@@ -44,7 +44,7 @@ impl PublicPorts {
         Ok(Self(ports.iter().map(bind).collect::<Result<_, _>>()?))
     }
 
-    /// The bound addresses, with the port numbers that the kernel chose.
+    /// Returns the bound addresses, with the port numbers that the kernel chose.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         let address = |(listener, _): &(TcpListener, _)| listener.local_addr().ok();
         self.0.iter().filter_map(address).collect()

@@ -18,13 +18,13 @@ async fn tunnel(open: TunnelGuard, ends: impl Future<Output = ()>) {
     drop(open);
 }
 
-/// The task of a tunnel that lasts until the drain closes it.
+/// Returns the task of a tunnel that lasts until the drain closes it.
 fn until_closed(drain: &Drain, open: TunnelGuard, id: u64) -> impl Future<Output = ()> + use<> {
     let drain = drain.clone();
     async move { drain.close_due(|| busy(id, &open)).await }
 }
 
-/// The state of a tunnel that is never idle.
+/// Returns the state of a tunnel that is never idle.
 fn busy(number: u64, open: &TunnelGuard) -> TunnelState {
     TunnelState {
         id: number,

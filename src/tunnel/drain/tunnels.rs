@@ -64,7 +64,7 @@ impl TunnelGuard {
         self.session.set(session).ok();
     }
 
-    /// The session in the tunnel, once it is known.
+    /// Returns the session in the tunnel, once it is known.
     pub fn session(&self) -> Option<SessionId> {
         self.session.get().copied()
     }

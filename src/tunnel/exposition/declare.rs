@@ -6,7 +6,7 @@ use prometheus::{
     Registry, Result,
 };
 
-/// A counter without labels.
+/// Returns a counter without labels.
 pub(crate) fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter> {
     registered(registry, IntCounter::new(name, help)?)
 }
@@ -16,12 +16,12 @@ pub(crate) fn raise_to(counter: &IntCounter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }
 
-/// A gauge without labels.
+/// Returns a gauge without labels.
 pub(crate) fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge> {
     registered(registry, IntGauge::new(name, help)?)
 }
 
-/// A point in time, in seconds since 1970.
+/// Returns a point in time, in seconds since 1970.
 pub(crate) fn timestamp(registry: &Registry, name: &str, help: &str) -> Result<Gauge> {
     registered(registry, Gauge::new(name, help)?)
 }
@@ -99,7 +99,7 @@ pub(crate) fn seconds(registry: &Registry, name: &str, help: &str, labels: &[&st
     registered(registry, CounterVec::new(Opts::new(name, help), labels)?)
 }
 
-/// A histogram with these upper bounds.
+/// Returns a histogram with these upper bounds.
 pub(crate) fn histogram(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
     let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
     registered(registry, Histogram::with_opts(options)?)

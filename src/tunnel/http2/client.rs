@@ -141,7 +141,7 @@ impl Streams {
     }
 }
 
-/// An authority in the form of a CONNECT, or with scheme and path. It is valid in both: names are of ASCII letters, digits, `-._` and `:`.
+/// Returns an authority in the form of a CONNECT, or with scheme and path. It is valid in both: names are of ASCII letters, digits, `-._` and `:`.
 fn uri(authority: &Authority, path: Option<&'static str>) -> Uri {
     let uri = Uri::builder().authority(authority.to_string());
     let uri = match path {

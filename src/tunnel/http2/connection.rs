@@ -46,7 +46,7 @@ impl<D> Clone for Connection<D> {
 }
 
 impl<D: Transport> Connection<D> {
-    /// A connection of a client, of which `early` was read already.
+    /// Creates a connection of a client, of which `early` was read already.
     pub fn new(transport: D, early: Vec<u8>) -> Self {
         Self::with_budget(transport, early, FrameBudget::of_client)
     }
@@ -60,12 +60,12 @@ impl<D: Transport> Connection<D> {
         self
     }
 
-    /// The streams that the peer may have open at once.
+    /// Returns the streams that the peer may have open at once.
     pub(super) fn streams(&self) -> u32 {
         self.0.lock().streams
     }
 
-    /// A connection to a server, of which `early` was read already.
+    /// Creates a connection to a server, of which `early` was read already.
     pub(super) fn to_server(transport: D, early: Vec<u8>) -> Self {
         Self::with_budget(transport, early, FrameBudget::of_server)
     }

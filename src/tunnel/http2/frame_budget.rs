@@ -48,7 +48,7 @@ impl Credit {
 }
 
 impl FrameBudget {
-    /// The budget of a client of which nothing has been received yet.
+    /// Creates the budget of a client of which nothing has been received yet.
     pub(super) fn of_client(earned: Credit) -> Self {
         Self {
             skip: PREFACE,
@@ -56,7 +56,7 @@ impl FrameBudget {
         }
     }
 
-    /// The budget of a server, which begins without a preface.
+    /// Creates the budget of a server, which begins without a preface.
     pub(super) fn of_server(earned: Credit) -> Self {
         Self {
             head: Vec::with_capacity(HEAD),
@@ -122,7 +122,7 @@ impl FrameBudget {
     }
 }
 
-/// The price of a frame, in proportion to the work that it causes.
+/// Returns the price of a frame, in proportion to the work that it causes.
 fn price(kind: u8, flags: u8, length: usize) -> u32 {
     match kind {
         // Nothing of a tunnel may be in it.
@@ -179,7 +179,7 @@ mod tests {
         frames
     }
 
-    /// The number of these frames that a new connection may send at once.
+    /// Returns the number of these frames that a new connection may send at once.
     fn at_once(frame: &[u8]) -> usize {
         let mut frames = frames();
         (0..100_000).take_while(|_| frames.charge(frame)).count()

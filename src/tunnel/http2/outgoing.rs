@@ -40,7 +40,7 @@ impl Outgoing {
         }))
     }
 
-    /// A handle by which one stream waits for permits of send buffers.
+    /// Returns a handle by which one stream waits for permits of send buffers.
     pub(super) fn semaphore(&self, class: Class) -> PollSemaphore {
         self.0.permits.lock().semaphore(class)
     }

@@ -30,7 +30,7 @@ enum PayloadBytes {
 }
 
 impl Payload {
-    /// A tunnel's bytes, with the permits that they hold until they are written.
+    /// Creates a tunnel's bytes, with the permits that they hold until they are written.
     pub(super) fn copied(bytes: Vec<u8>, permits: Option<OwnedSemaphorePermit>, outgoing: &Outgoing) -> Self {
         Self {
             memory: PayloadBytes::Copied {

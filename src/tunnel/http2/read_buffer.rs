@@ -16,7 +16,7 @@ pub(super) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// A buffer of bytes that were read before HTTP/2 was recognised.
+    /// Creates a buffer of bytes that were read before HTTP/2 was recognised.
     pub(super) fn with(early: Vec<u8>) -> Self {
         Self {
             start: 0,
@@ -55,7 +55,7 @@ impl ReadBuffer {
         }
     }
 
-    /// The next bytes, at most `max`.
+    /// Returns the next bytes, at most `max`.
     pub(super) fn peek(&self, max: usize) -> &[u8] {
         self.memory
             .get(self.start..self.end.min(self.start + max))

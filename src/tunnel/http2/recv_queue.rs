@@ -65,7 +65,7 @@ impl RecvQueue {
         matches!(self.end, Some(End::Finished))
     }
 
-    /// The failure that has ended the stream, once. Bytes may still wait in front of it.
+    /// Returns the failure that has ended the stream, once. Bytes may still wait in front of it.
     pub(super) fn take_failure(&mut self) -> Option<StreamFailure> {
         match self.end.take() {
             Some(End::Failed(failure)) => Some(failure),
@@ -76,7 +76,7 @@ impl RecvQueue {
         }
     }
 
-    /// The next bytes in the memory that h2 received them in, at most `max`; none if nothing waits.
+    /// Returns the next bytes in the memory that h2 received them in, at most `max`; none if nothing waits.
     pub(super) fn next(&mut self, max: usize) -> Bytes {
         if self.payloads.is_empty() {
             self.merge_small();
@@ -88,7 +88,7 @@ impl RecvQueue {
         }
     }
 
-    /// The next bytes, if one payload has as many as a [read](Self::read) of `max` would copy together.
+    /// Returns the next bytes, if one payload has as many as a [read](Self::read) of `max` would copy together.
     pub(super) fn next_whole(&mut self, max: usize) -> Option<Bytes> {
         self.merge_small();
         let is_whole = self.payloads.len() == 1 || self.payloads.front().is_some_and(|first| first.len() >= max);

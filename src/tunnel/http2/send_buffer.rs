@@ -50,7 +50,7 @@ impl BufferPermits {
         }
     }
 
-    /// A handle by which one stream waits for permits.
+    /// Returns a handle by which one stream waits for permits.
     pub(super) fn semaphore(&self, class: Class) -> PollSemaphore {
         PollSemaphore::new(Arc::clone(match class {
             Class::Beginning => &self.beginning,
@@ -68,7 +68,7 @@ impl BufferPermits {
 }
 
 impl Class {
-    /// The permits that one read needs.
+    /// Returns the permits that one read needs.
     pub(super) fn permits(self) -> u32 {
         match self {
             Self::Beginning | Self::Interactive => 1,
@@ -76,7 +76,7 @@ impl Class {
         }
     }
 
-    /// The bytes that one read may return at most.
+    /// Returns the bytes that one read may return at most.
     pub(super) fn longest_read(self) -> usize {
         match self {
             Self::Beginning | Self::Interactive => PERMIT_BYTES,
@@ -105,7 +105,7 @@ impl SendBuffer {
         &mut self.memory
     }
 
-    /// The first bytes, in place.
+    /// Returns the first bytes, in place.
     pub(super) fn slice(self, length: usize) -> Slice {
         Slice {
             end: length.min(self.memory.len()),
@@ -114,7 +114,7 @@ impl SendBuffer {
         }
     }
 
-    /// A copy of the first bytes, with the permits that it needs. The rest of the permits is free.
+    /// Returns a copy of the first bytes, with the permits that it needs. The rest of the permits is free.
     pub(super) fn copy(mut self, length: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
         let permits = self.permits.split(length.div_ceil(PERMIT_BYTES));
         (self.memory.get(..length).unwrap_or_default().to_vec(), permits)

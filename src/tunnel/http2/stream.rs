@@ -39,7 +39,7 @@ impl Stream {
         }
     }
 
-    /// The stream with these bytes and END_STREAM sent on it.
+    /// Returns the stream with these bytes and END_STREAM sent on it.
     pub fn finished_with(mut self, last: Vec<u8>) -> Self {
         self.send.get_mut().finish(last);
         self

@@ -27,7 +27,7 @@ enum Piece {
 }
 
 impl WriteQueue {
-    /// The number of bytes that have not been written.
+    /// Returns the number of bytes that have not been written.
     pub(super) fn len(&self) -> usize {
         self.length
     }

@@ -34,7 +34,7 @@ impl ZeroCopy {
         *self.0.lock() = Some(slice.clone());
     }
 
-    /// The bytes that h2 writes together with their send buffer, if they begin where the last offer does. An offer is
+    /// Returns the bytes that h2 writes together with their send buffer, if they begin where the last offer does. An offer is
     /// claimed once.
     pub(super) fn claim(&self, bytes: &[u8]) -> Option<Slice> {
         let is_same = |offered: &mut Slice| {

@@ -15,7 +15,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// A limit at that rate and burst.
+    /// Creates a limit at that rate and burst.
     pub fn new(rate: Rate, burst: Size) -> Self {
         Self {
             rate: AtomicU64::new(rate.get()),
@@ -29,12 +29,12 @@ impl RateLimit {
         self.burst.store(burst.get(), Ordering::Relaxed);
     }
 
-    /// The rate in effect.
+    /// Returns the rate in effect.
     pub fn rate(&self) -> Rate {
         Rate::per_second(self.rate.load(Ordering::Relaxed)).unwrap_or(Rate::UNLIMITED)
     }
 
-    /// The burst in effect, in bytes.
+    /// Returns the burst in effect, in bytes.
     pub(crate) fn burst(&self) -> u64 {
         self.burst.load(Ordering::Relaxed)
     }
@@ -53,7 +53,7 @@ impl RateOverride {
         self.rate.store(rate.map_or(0, Rate::get), Ordering::Relaxed);
     }
 
-    /// The rate, if there is one.
+    /// Returns the rate, if there is one.
     pub fn get(&self) -> Option<Rate> {
         Rate::per_second(self.rate.load(Ordering::Relaxed))
     }
@@ -92,7 +92,7 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// Creates a full bucket.
     pub(super) fn full(limit: impl Into<EffectiveLimit>) -> Self {
         Self {
             credit: byte_nanoseconds(limit.into().burst),
@@ -132,7 +132,7 @@ impl TokenBucket {
         self.credit > 0
     }
 
-    /// The whole bytes that there is credit for.
+    /// Returns the whole bytes that there is credit for.
     pub(super) fn available(&self) -> u64 {
         u64::try_from(self.credit.max(0) / BYTE).unwrap_or(u64::MAX)
     }

@@ -63,7 +63,7 @@ struct Position {
 }
 
 impl Budget {
-    /// A full budget.
+    /// Creates a full budget.
     pub fn new(rate: Rate, burst: Size) -> Self {
         let limit = RateLimit::new(rate, burst);
         let state = State {
@@ -83,12 +83,12 @@ impl Budget {
         self.limit.set(rate, burst);
     }
 
-    /// The rate in effect.
+    /// Returns the rate in effect.
     pub fn rate(&self) -> Rate {
         self.limit.rate()
     }
 
-    /// The share of one tunnel.
+    /// Returns the share of one tunnel.
     pub fn share(&self) -> Share<'_> {
         Share {
             budget: self,
@@ -253,7 +253,7 @@ impl State {
     }
 }
 
-/// The bytes of one grant: 2 ms of the rate, so that the next request waits no longer than that.
+/// Returns the bytes of one grant: 2 ms of the rate, so that the next request waits no longer than that.
 fn quantum(rate: Rate) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).max(MIN_QUANTUM)
 }

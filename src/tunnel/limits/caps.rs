@@ -26,7 +26,7 @@ pub struct TotalCaps {
 }
 
 impl TotalCaps {
-    /// The rates of all tunnels together.
+    /// Returns the rates of all tunnels together.
     pub fn rates(&self) -> Both<Rate> {
         let Self { download, upload, .. } = *self;
         Both { upload, download }
@@ -127,7 +127,7 @@ pub struct TargetCaps {
 }
 
 impl TargetCaps {
-    /// The rates of all tunnels of the target together.
+    /// Returns the rates of all tunnels of the target together.
     pub fn rates(&self) -> Both<Rate> {
         let Self { download, upload, .. } = *self;
         Both { upload, download }

@@ -26,7 +26,7 @@ struct State {
 }
 
 impl ConnectRate {
-    /// The state without any connect.
+    /// Creates the state without any connect.
     pub fn new(caps: ClientCaps) -> Self {
         Self(Mutex::new(State {
             caps,

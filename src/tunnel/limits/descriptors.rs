@@ -62,18 +62,18 @@ impl FdLimit {
         }
     }
 
-    /// The number of pipes that fit, at most `wanted`: they take at most an eighth of the descriptors.
+    /// Returns the number of pipes that fit, at most `wanted`: they take at most an eighth of the descriptors.
     pub(crate) fn pipes(self, wanted: usize) -> usize {
         let fit = self.max.and_then(|max| usize::try_from(max / 16).ok());
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
-    /// The connections that the admin port may have: an eighth of the descriptors at most.
+    /// Returns the connections that the admin port may have: an eighth of the descriptors at most.
     pub(crate) fn admin_connections(self) -> NonZeroU32 {
         at_most(NonZeroU32::new(MAX_ADMIN), self.max.map_or(u64::MAX, |max| max / 8))
     }
 
-    /// The caps lowered to what fits beside so many pipes. A tunnel takes two descriptors, a connection without one takes
+    /// Returns the caps lowered to what fits beside so many pipes. A tunnel takes two descriptors, a connection without one takes
     /// one. A connection beyond the caps is refused with a reason; one beyond the descriptors cannot even be accepted.
     pub(crate) fn caps_for(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(max) = self.max else { return caps };

@@ -44,7 +44,7 @@ pub struct Permit {
 }
 
 impl DialQueue {
-    /// A queue before `max` slots; `None` is any number of them.
+    /// Creates a queue before `max` slots; `None` is any number of them.
     pub(crate) fn new(max: Option<NonZeroU32>) -> Self {
         Self {
             slots: Arc::new(Slots::new(max)),

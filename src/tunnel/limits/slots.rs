@@ -30,12 +30,12 @@ impl Slots {
         self.max.store(number(max), Ordering::Relaxed);
     }
 
-    /// The number of slots.
+    /// Returns the number of slots.
     pub(crate) fn max(&self) -> u32 {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// The number of slots that are taken.
+    /// Returns the number of slots that are taken.
     pub fn taken(&self) -> u32 {
         self.taken.load(Ordering::Relaxed)
     }

@@ -19,7 +19,7 @@ pub struct Throttle<'a> {
 }
 
 impl<'a> Throttle<'a> {
-    /// A throttle with a full bucket.
+    /// Creates a throttle with a full bucket.
     pub fn new(limit: &'a RateLimit) -> Self {
         let is_limited = !limit.rate().is_unlimited();
         Self {
@@ -108,7 +108,7 @@ fn worth_waiting_for(EffectiveLimit { rate, burst }: EffectiveLimit) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).min(burst).max(1)
 }
 
-/// The fewest bytes that are worth a wake-up. A slow rate makes do with less.
+/// Returns the fewest bytes that are worth a wake-up. A slow rate makes do with less.
 fn worth_moving(rate: Rate) -> u64 {
     (rate.get() / MOVES_PER_SECOND).clamp(1, MIN_MOVE)
 }

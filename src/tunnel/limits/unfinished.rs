@@ -48,7 +48,7 @@ pub enum EvictionClass {
 }
 
 impl UnfinishedSet {
-    /// An empty set that holds at most `max` connections; `None` for any number.
+    /// Creates an empty set that holds at most `max` connections; `None` for any number.
     pub fn new(max: Option<NonZeroU32>) -> Self {
         let state = State {
             max,
@@ -66,7 +66,7 @@ impl UnfinishedSet {
         state.evict();
     }
 
-    /// The number of connections in the set.
+    /// Returns the number of connections in the set.
     pub fn len(&self) -> usize {
         self.state.lock().waiting.len()
     }

@@ -99,7 +99,7 @@ impl TargetMetrics {
         }
     }
 
-    /// The series of one target, made at its first use.
+    /// Returns the series of one target, made at its first use.
     pub(super) fn series(self: &Arc<Self>, namespace: &str, service: &str) -> Arc<TargetSeries> {
         let labels = [namespace.into(), service.into()];
         let mut series = self.series.lock();

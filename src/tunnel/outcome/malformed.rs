@@ -34,7 +34,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// A short ASCII sentence that names the fault.
+    /// Returns a short ASCII sentence that names the fault.
     pub fn phrase(self) -> &'static str {
         match self {
             Self::Target(error) => error.phrase(),

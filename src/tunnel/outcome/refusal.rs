@@ -19,17 +19,17 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with that phrase.
+    /// Creates a refusal with that phrase.
     pub fn new(reason: RefusalReason, phrase: Phrase) -> Self {
         Self::of_target(reason, &phrase.to_string(), phrase)
     }
 
-    /// A refusal with a phrase of its own. Bytes that a reason phrase may not hold become `?`.
+    /// Creates a refusal with a phrase of its own. Bytes that a reason phrase may not hold become `?`.
     pub fn with_phrase(reason: RefusalReason, phrase: &str) -> Self {
         Self::new(reason, phrase.to_owned().into())
     }
 
-    /// A refusal whose phrase names the target by its Service. `unnamed` says the same of the target, for where the name
+    /// Creates a refusal whose phrase names the target by its Service. `unnamed` says the same of the target, for where the name
     /// that was asked for takes its place.
     pub fn of_target(reason: RefusalReason, named: &str, unnamed: Phrase) -> Self {
         Self {
@@ -59,17 +59,17 @@ impl Refusal {
         }
     }
 
-    /// The seconds that the target has left to start, which a client may wait for.
+    /// Returns the seconds that the target has left to start, which a client may wait for.
     pub fn seconds_to_start(&self) -> Option<u64> {
         self.starting.map(|left| left.as_secs())
     }
 
-    /// The reason phrase: one ASCII line.
+    /// Returns the reason phrase: one ASCII line.
     pub fn phrase(&self) -> &str {
         &self.phrase
     }
 
-    /// The phrase for a sentence that has the name that was asked for in place of the target.
+    /// Returns the phrase for a sentence that has the name that was asked for in place of the target.
     pub fn without_target(&self) -> &Phrase {
         &self.without_target
     }

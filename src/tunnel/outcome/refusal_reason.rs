@@ -187,17 +187,17 @@ impl RefusalReason {
         self.row().status
     }
 
-    /// The value of the label `reason` and of the log field `reason`.
+    /// Returns the value of the label `reason` and of the log field `reason`.
     pub fn label(self) -> &'static str {
         self.row().label
     }
 
-    /// The side that ended the connection.
+    /// Returns the side that ended the connection.
     pub fn by(self) -> Side {
         self.row().by
     }
 
-    /// The error type for `Proxy-Status` (RFC 9209 section 2.3).
+    /// Returns the error type for `Proxy-Status` (RFC 9209 section 2.3).
     pub fn proxy_status(self) -> &'static str {
         self.row().proxy_status
     }
@@ -213,7 +213,7 @@ impl RefusalReason {
         self.row().lines_a_second
     }
 
-    /// The reason phrase: one ASCII line, since most clients print nothing else.
+    /// Returns the reason phrase: one ASCII line, since most clients print nothing else.
     pub fn phrase(self) -> Phrase {
         self.row().phrase
     }
@@ -295,7 +295,7 @@ macro_rules! refusals {
 // By path, so that the table may stand above its macro.
 use refusals;
 
-/// The refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.
+/// Returns the refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.
 pub fn refusal_of(error: &io::Error, otherwise: RefusalReason) -> RefusalReason {
     if error.kind() == io::ErrorKind::InvalidData {
         RefusalReason::TlsRecord

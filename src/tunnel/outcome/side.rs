@@ -15,7 +15,7 @@ impl Side {
     /// Every side, for metrics with the value 0.
     pub const ALL: [Self; 3] = [Self::Client, Self::Target, Self::Proxy];
 
-    /// The value of the label `by` and of the log field `closed_by`.
+    /// Returns the value of the label `by` and of the log field `closed_by`.
     pub fn label(self) -> &'static str {
         match self {
             Self::Client => "client",

@@ -12,7 +12,7 @@ pub struct AddressPair {
 }
 
 impl AddressPair {
-    /// The addresses of a connection without a header.
+    /// Creates the addresses of a connection without a header.
     pub fn new(local: Option<SocketAddr>, peer: SocketAddr) -> Self {
         let local = local.unwrap_or(peer);
         Self {

@@ -24,7 +24,7 @@ fn trusting(network: &str) -> Policy {
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// The result of reading a connection that sends these pieces, and the bytes that are left on it.
+/// Returns the result of reading a connection that sends these pieces, and the bytes that are left on it.
 async fn read_pieces(pieces: &[&[u8]]) -> (Result<Option<AddressPair>, RefusalReason>, Vec<u8>) {
     let (mut near, mut far) = pair().await;
     let policy = trusting("127.0.0.0/8");
@@ -53,7 +53,7 @@ fn addresses(source: &str, destination: &str) -> AddressPair {
     }
 }
 
-/// A header of version 2 with `rest` after its fixed part. `protocol` is the family and the protocol.
+/// Returns a header of version 2 with `rest` after its fixed part. `protocol` is the family and the protocol.
 fn v2_header(command: u8, protocol: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
     let mut header = b"\r\n\r\n\0\r\nQUIT\n".to_vec();

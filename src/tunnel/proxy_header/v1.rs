@@ -44,7 +44,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<AddressPair>, Malformed> {
     }))
 }
 
-/// The bytes of a header with these addresses.
+/// Returns the bytes of a header with these addresses.
 pub(super) fn encode(addresses: &AddressPair) -> Vec<u8> {
     let line = |protocol, source: (&dyn Display, u16), destination: (&dyn Display, u16)| {
         let (source, source_port) = source;
@@ -62,7 +62,7 @@ fn address<T: FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, Malformed> {
     Ok(address.into().to_canonical())
 }
 
-/// A port in digits, without a leading zero.
+/// Returns a port in digits, without a leading zero.
 fn port(text: &str) -> Result<u16, Malformed> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| plain).ok_or(Malformed)

@@ -40,7 +40,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<AddressPair>, Malformed> {
     }
 }
 
-/// The bytes of a header with these addresses.
+/// Returns the bytes of a header with these addresses.
 pub(super) fn encode(addresses: &AddressPair) -> Vec<u8> {
     let mut header = SIGNATURE.to_vec();
     let [source_port, destination_port] = match addresses.into() {
@@ -62,7 +62,7 @@ pub(super) fn encode(addresses: &AddressPair) -> Vec<u8> {
     header
 }
 
-/// The addresses of a family whose addresses have so many bytes.
+/// Returns the addresses of a family whose addresses have so many bytes.
 fn tcp<const BYTES: usize, Ip: From<[u8; BYTES]> + Into<IpAddr>>(bytes: &[u8]) -> Result<AddressPair, Malformed> {
     let (source, bytes) = bytes.split_first_chunk::<BYTES>().ok_or(Malformed)?;
     let (destination, bytes) = bytes.split_first_chunk::<BYTES>().ok_or(Malformed)?;

@@ -110,12 +110,12 @@ pub struct RelayConfig<'a> {
 }
 
 impl<'a> RelayConfig<'a> {
-    /// The tunnel, if its upload's beginning is to be looked at.
+    /// Returns the tunnel, if its upload's beginning is to be looked at.
     pub(super) fn inspected(&self) -> Option<&'a TunnelGuard> {
         self.tunnel.filter(|_| self.is_inspected)
     }
 
-    /// The tunnel, if its download is to be looked at: it may bring a session, or does so for certain.
+    /// Returns the tunnel, if its download is to be looked at: it may bring a session, or does so for certain.
     pub(super) fn inspected_download(&self) -> Option<&'a TunnelGuard> {
         self.tunnel.filter(|tunnel| self.is_inspected || tunnel.is_resumable())
     }
@@ -168,7 +168,7 @@ impl Resources {
         self.pipes.is_open()
     }
 
-    /// The number of pipes in use: each holds bytes, or is about to.
+    /// Returns the number of pipes in use: each holds bytes, or is about to.
     pub fn pipes_in_use(&self) -> usize {
         self.pipes.in_use()
     }

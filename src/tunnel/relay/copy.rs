@@ -39,7 +39,7 @@ impl Unwritten {
         (!bytes.is_empty()).then_some(Self { bytes, written: 0 })
     }
 
-    /// Its length at the start, in bytes.
+    /// Returns its length at the start, in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }

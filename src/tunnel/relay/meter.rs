@@ -44,7 +44,7 @@ pub struct Activity {
 }
 
 impl Meter {
-    /// A meter at zero, whose tunnel was active just now.
+    /// Creates a meter at zero, whose tunnel was active just now.
     pub fn new(target: Arc<Totals>) -> Self {
         let born = Instant::now();
         Self {

@@ -27,7 +27,7 @@ pub(super) struct Prefix<'a> {
 }
 
 impl<'a> Prefix<'a> {
-    /// The beginning of a direction; `None` if nothing looks at it.
+    /// Returns the beginning of a direction; `None` if nothing looks at it.
     pub(super) fn new(
         direction: Direction,
         tunnel: Option<&'a TunnelGuard>,

@@ -41,7 +41,7 @@ pub(super) struct PipePool {
 }
 
 impl PipePool {
-    /// A pool with at most `max` pipes in use at once, two descriptors each.
+    /// Creates a pool with at most `max` pipes in use at once, two descriptors each.
     pub(super) fn new(max: usize) -> Self {
         Self {
             spare: Mutex::default(),
@@ -51,7 +51,7 @@ impl PipePool {
         }
     }
 
-    /// The number of pipes in use: each holds bytes, or is about to.
+    /// Returns the number of pipes in use: each holds bytes, or is about to.
     pub(super) fn in_use(&self) -> usize {
         usize::try_from(self.in_use.taken()).unwrap_or(usize::MAX)
     }
@@ -61,7 +61,7 @@ impl PipePool {
         !self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// An empty pipe; `None` when all are in use or the system has none.
+    /// Returns an empty pipe; `None` when all are in use or the system has none.
     pub(super) fn take(&self) -> Option<Pipe<'_>> {
         if !self.is_open() {
             return None;
@@ -206,7 +206,7 @@ struct PipeEnds {
 }
 
 impl PipeEnds {
-    /// A new pipe, which is large if it has a slot for that.
+    /// Creates a new pipe, which is large if it has a slot for that.
     fn open(large: Option<Slot>) -> io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
         let size = if large.is_some() { MAX_BYTES } else { SMALL };

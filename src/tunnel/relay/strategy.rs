@@ -18,7 +18,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// The most bytes that it moves.
+    /// Returns the most bytes that it moves.
     pub(super) fn max(self) -> usize {
         match self {
             Self::Copy(max) | Self::LargeCopy(max) | Self::Lend(max) | Self::Splice(max) => max,
@@ -39,7 +39,7 @@ pub(super) struct Strategy {
 }
 
 impl Strategy {
-    /// The strategy of a direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
+    /// Creates the strategy of a direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
     pub(super) fn new(direction: Direction, bulk: BulkMode, hot: u8) -> Self {
         Self {
             direction,

@@ -156,7 +156,7 @@ impl<R: Reader, W: Writer> HeldDirection<R, W> {
         self.direction == Direction::Download && self.held.starts_with(b"HTTP/")
     }
 
-    /// The length of the announcement with which a target begins. One is enough: an anchor has one of each version.
+    /// Returns the length of the announcement with which a target begins. One is enough: an anchor has one of each version.
     fn announcement(&self) -> Option<usize> {
         let may_be_one = self.direction == Direction::Download && self.announced == 0;
         if may_be_one {
@@ -229,7 +229,7 @@ fn read_within(bytes: &[u8], from: Side, max: usize) -> Result<Option<Line<'_>>,
     if bytes.len() < max { Ok(None) } else { Err(NotSsh) }
 }
 
-/// The software in a line that has to be an identification; `None` before the line is complete.
+/// Returns the software in a line that has to be an identification; `None` before the line is complete.
 fn identification(line: &[u8]) -> Result<Option<&[u8]>, NotSsh> {
     let Some(version) = VERSIONS.into_iter().find(|version| begins(line, version)) else {
         return Err(NotSsh);

@@ -9,7 +9,7 @@ use crate::base::text::ascii;
 pub struct Software(Box<str>);
 
 impl Software {
-    /// The software after `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
+    /// Parses the software after `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
     ///
     /// The words after version and purpose of a session's client are the session's id, which is not for a log.
     pub fn parse(bytes: &[u8]) -> Self {

@@ -228,7 +228,7 @@ mod tests {
         format!("http://{address}").parse().unwrap()
     }
 
-    /// A listener whose kernel answers no SYN until its queue is emptied.
+    /// Returns a listener whose kernel answers no SYN until its queue is emptied.
     fn full() -> (TcpListener, std::net::TcpStream, SocketAddr) {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -250,7 +250,7 @@ mod tests {
         table.contains(&listener)
     }
 
-    /// A port that refuses: a socket has it that does not listen.
+    /// Returns a port that refuses: a socket has it that does not listen.
     fn refusing() -> (Socket, SocketAddr) {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();

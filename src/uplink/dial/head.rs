@@ -297,7 +297,7 @@ fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
     announced.unwrap_or(MAX_BODY).min(MAX_BODY)
 }
 
-/// The seconds of `Retry-After` (RFC 9110 section 10.2.3), and of `Switchboard-Starting`, which a target has left to start. A
+/// Returns the seconds of `Retry-After` (RFC 9110 section 10.2.3), and of `Switchboard-Starting`, which a target has left to start. A
 /// date would need a clock that is right.
 fn seconds(field: Option<&[u8]>) -> Option<Duration> {
     let seconds = str::from_utf8(field?).ok()?.trim().parse().ok()?;

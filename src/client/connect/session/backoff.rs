@@ -124,7 +124,7 @@ mod tests {
         );
     }
 
-    /// The pause before the next attempt, which then begins.
+    /// Returns the pause before the next attempt, which then begins.
     async fn pause(backoff: &mut Backoff) -> Duration {
         let (begun, next) = (Instant::now(), backoff.next());
         tokio::time::sleep_until(next).await;

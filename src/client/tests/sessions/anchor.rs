@@ -46,7 +46,7 @@ pub(in crate::client::tests) struct Anchor {
 }
 
 impl Anchor {
-    /// An anchor, and the sessions that begin at it.
+    /// Returns an anchor, and the sessions that begin at it.
     pub(in crate::client::tests) fn new() -> (Arc<Self>, UnboundedReceiver<Beside>) {
         let (begun, receiver) = mpsc::unbounded_channel();
         let anchor = Self {

@@ -167,7 +167,7 @@ async fn the_end_of_stdin_without_a_connection_is_passed_on_by_the_next() {
     .await;
 }
 
-/// A session with that ssh, whose signals are sent here.
+/// Returns a session with that ssh, whose signals are sent here.
 fn signalled(
     options: Options,
     is_abandoned: Option<fn(&DuplexStream) -> bool>,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A client that has sent its hello to this announcement.
+/// Returns a client that has sent its hello to this announcement.
 async fn announced(rig: &Rig) -> (Session, TcpStream) {
     announced_to(rig.start(), rig).await
 }

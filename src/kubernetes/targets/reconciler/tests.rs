@@ -130,7 +130,7 @@ async fn a_list_that_lost_most_objects_is_held_and_listed_again_soon() {
     assert_eq!(stage.authorize("s29.n:22"), Err(RefusalReason::NotAllowed));
 }
 
-/// A slice of the Service of that name, with one endpoint.
+/// Returns a slice of the Service of that name, with one endpoint.
 fn slice(service: &str) -> Item {
     let slice = Slice {
         service: service.into(),
@@ -152,7 +152,7 @@ fn slices(count: usize) -> Event<Item> {
     Event::Listed((0..count).map(|index| slice(&format!("s{index}"))).collect())
 }
 
-/// The slices and Namespaces that an API server makes for itself.
+/// Returns the slices and Namespaces that an API server makes for itself.
 fn own(kind: Kind) -> Event<Item> {
     let (mut key, mut object) = slice("kubernetes");
     key.namespace = "default".into();
@@ -275,7 +275,7 @@ async fn a_snapshot_is_served_until_every_source_has_been_listed() {
     assert_eq!(second.authorize("s1.n:22"), Err(RefusalReason::NotAllowed));
 }
 
-/// The Services (0) and slices (1) of the namespace `n`, those (2, 3) of the namespace `m`.
+/// Returns the Services (0) and slices (1) of the namespace `n`, those (2, 3) of the namespace `m`.
 fn two_namespaces() -> Options {
     Options {
         namespaces: vec!["n".into(), "m".into()],

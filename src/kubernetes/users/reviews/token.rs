@@ -30,7 +30,7 @@ impl Audiences {
         }
     }
 
-    /// The audiences of each question about a token, one after the other until one has a yes. A `TokenReview` without
+    /// Returns the audiences of each question about a token, one after the other until one has a yes. A `TokenReview` without
     /// audiences asks for the server's own, which has no other name that is known here: so no question asks for both. The
     /// claim `aud` only orders them: a good token costs one question, and is not refused for what it says of itself.
     pub(super) fn to_ask(&self, token: Option<&Jwt<'_>>) -> [Option<&[Box<str>]>; 2] {
@@ -101,7 +101,7 @@ fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'stati
     })
 }
 
-/// The server's reason as a sentence for the client. The reason itself is not passed on: it may quote the token, and names
+/// Returns the server's reason as a sentence for the client. The reason itself is not passed on: it may quote the token, and names
 /// what only operators need to know.
 fn sentence(error: &str) -> &'static str {
     if says(error, &["expired"]) {
@@ -117,7 +117,7 @@ fn sentence(error: &str) -> &'static str {
     }
 }
 
-/// The server's own words of its reason: what is quoted there is of the token, such as an audience, or a name of a tenant's
+/// Returns the server's own words of its reason: what is quoted there is of the token, such as an audience, or a name of a tenant's
 /// choice, and could say anything.
 fn unquoted(text: &str) -> String {
     let (mut is_quoted, mut is_escaped) = (false, false);

@@ -101,7 +101,7 @@ impl Context<'_> {
     }
 }
 
-/// The cluster of a route that ends a CONNECT, and its settings.
+/// Returns the cluster of a route that ends a CONNECT, and its settings.
 fn read_route<'a>(item: ValueRef<'a>) -> Result<(&'a str, Settings), Untranslatable> {
     has_only(item, &["name", "match", "route", "decorator"])?;
     let matched = item.get("match").unwrap_or(item);
@@ -133,7 +133,7 @@ fn read_route<'a>(item: ValueRef<'a>) -> Result<(&'a str, Settings), Untranslata
     Ok((cluster, settings))
 }
 
-/// The PROXY header that a route for CONNECT begins a tunnel with.
+/// Returns the PROXY header that a route for CONNECT begins a tunnel with.
 fn upgrade(route: ValueRef<'_>) -> Result<Option<Version>, Untranslatable> {
     let is_connect = |at: &ValueRef<'_>| {
         at.text_of("upgrade_type")

@@ -5,7 +5,7 @@ use crate::operator::import::Extent;
 
 mod hostile;
 
-/// The patch of a gateway's port for one container, with these lines in place of some of its own.
+/// Returns the patch of a gateway's port for one container, with these lines in place of some of its own.
 fn filter(domain: &str, cluster: &str) -> String {
     format!(
         "apiVersion: networking.istio.io/v1alpha3

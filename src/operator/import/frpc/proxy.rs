@@ -146,7 +146,7 @@ enum OptionOutcome {
 }
 
 impl<'a> ProxySettings<'a> {
-    /// The command that serves a name beside frpc, in its place; `None` where frpc leads to another host.
+    /// Returns the command that serves a name beside frpc, in its place; `None` where frpc leads to another host.
     fn anchor(&self, host: &str, port: u16) -> Option<String> {
         let name = exact_name(&format!("{host}:{port}")).ok()?;
         let to = self.ip.unwrap_or(LOCAL);
@@ -210,7 +210,7 @@ fn named(
     Ok((name, target?))
 }
 
-/// The address of a static target.
+/// Returns the address of a static target.
 fn address(wanted: &ProxySettings<'_>, frp: &Frp) -> Result<Target, String> {
     let local = wanted.ip.unwrap_or(LOCAL);
     let port = wanted.port.ok_or("no localPort")?;
@@ -230,7 +230,7 @@ fn address(wanted: &ProxySettings<'_>, frp: &Frp) -> Result<Target, String> {
     Ok(Target::Addresses(vec![SocketAddr::new(ip, port)]))
 }
 
-/// The Service of a proxy: the one that localIP names, or the one that the name itself names.
+/// Returns the Service of a proxy: the one that localIP names, or the one that the name itself names.
 fn service(name: &Authority, wanted: &ProxySettings<'_>, context: Context<'_>) -> Result<Target, String> {
     let Context { frp, names, .. } = context;
     let local = wanted.ip.unwrap_or(LOCAL);

@@ -142,7 +142,7 @@ fn what_the_file_does_not_say_is_asked_for() {
     }
 }
 
-/// The static targets of a proxy with that option.
+/// Returns the static targets of a proxy with that option.
 fn with(option: &str) -> ImportResult {
     imported("a.toml", &format!("{TOML}{option}\n"), Format::Static)
 }

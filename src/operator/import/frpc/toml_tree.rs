@@ -9,7 +9,7 @@ use crate::base::text::escaped;
 use crate::base::yaml::diagnostic::{Diagnostics, Position};
 use crate::base::yaml::tree::{Entry, Node, Scalar, Value};
 
-/// The tree of a text; `None` after a fault. The parser bounds the depth, and the file's size the number of values: TOML
+/// Returns the tree of a text; `None` after a fault. The parser bounds the depth, and the file's size the number of values: TOML
 /// has no aliases.
 pub(super) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
     let lines = Lines::new(text);

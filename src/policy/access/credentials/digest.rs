@@ -34,7 +34,7 @@ impl Digest {
 pub(in crate::policy::access) struct Key(hmac::Key);
 
 impl Key {
-    /// A random key.
+    /// Creates a random key.
     pub(in crate::policy::access) fn new() -> Self {
         let mut bytes = [0; 32];
         // Without the system's random numbers, those of the standard library's maps, which came from there before.
@@ -46,7 +46,7 @@ impl Key {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }
 
-    /// The digest of a credential; of a password, as that of the client's network. If it were remembered for all networks,
+    /// Returns the digest of a credential; of a password, as that of the client's network. If it were remembered for all networks,
     /// they could try others on it without being counted.
     pub(in crate::policy::access) fn credential(&self, credential: &Credential, client: IpAddr) -> Digest {
         match credential {
@@ -76,7 +76,7 @@ impl Key {
         self.digest(&(identity(user), right, proof, own.map(|own| own.as_ref())))
     }
 
-    /// The digest of the JSON of a value: no two values have the same.
+    /// Returns the digest of the JSON of a value: no two values have the same.
     fn digest(&self, value: &impl Serialize) -> Digest {
         let mut text = Text(hmac::Context::with_key(&self.0));
         // It fails for maps whose keys are no text, and for the errors of a writer: there are neither.

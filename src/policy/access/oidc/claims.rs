@@ -33,7 +33,7 @@ pub(super) fn check(jwt: &Jwt<'_>, issuer: &Issuer, now: SystemTime) -> Result<S
     expires.checked_add(SKEW).ok_or(MALFORMED)
 }
 
-/// The user whom the claims describe.
+/// Returns the user whom the claims describe.
 ///
 /// # Errors
 /// The reason why they describe none, for the client.
@@ -62,7 +62,7 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
     })
 }
 
-/// The groups. Those that begin with `system:` are left out: `system:masters` may do everything, whatever the cluster's
+/// Returns the groups. Those that begin with `system:` are left out: `system:masters` may do everything, whatever the cluster's
 /// roles say, and an issuer has no say in it. The token is not refused for them: it may not be in its owner's hand.
 fn groups(claims: &Object, issuer: &Issuer) -> Result<Vec<Box<str>>, &'static str> {
     let values = issuer.groups.as_ref().and_then(|name| claims.list(name));

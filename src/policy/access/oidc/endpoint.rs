@@ -109,7 +109,7 @@ impl Endpoint {
     }
 }
 
-/// The settings of TLS, with the certificates to trust: those of `ca`, or the system's. Never both, so that no public
+/// Returns the settings of TLS, with the certificates to trust: those of `ca`, or the system's. Never both, so that no public
 /// authority can issue a certificate for a private issuer.
 fn tls(ca: Option<&Path>) -> Result<ClientConfig, Box<str>> {
     let roots = match ca {

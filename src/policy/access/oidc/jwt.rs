@@ -50,7 +50,7 @@ impl<'a> SignedJwt<'a> {
     }
 }
 
-/// The algorithm of that name, if it is one that verifies with a public key (RFC 7518 section 3.1, RFC 8037, RFC 9864).
+/// Returns the algorithm of that name, if it is one that verifies with a public key (RFC 7518 section 3.1, RFC 8037, RFC 9864).
 pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
     let name = if name == "Ed25519" { "EdDSA" } else { name };
     let algorithm: Algorithm = name.parse().ok()?;

@@ -82,7 +82,7 @@ impl KeySet {
         }
     }
 
-    /// The number of keys.
+    /// Returns the number of keys.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -168,7 +168,7 @@ impl Jwk {
         (is_strong && is_good).then(|| DecodingKey::from_rsa_raw_components(&modulus, &exponent))
     }
 
-    /// The key of a curve whose numbers have this length in bytes.
+    /// Returns the key of a curve whose numbers have this length in bytes.
     fn elliptic(&self, length: usize) -> Option<DecodingKey> {
         let (x, y) = (self.x.as_deref()?, self.y.as_deref()?);
         let is_whole = |text: &str| decoded(text).is_some_and(|bytes| bytes.len() == length);

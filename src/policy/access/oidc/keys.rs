@@ -122,12 +122,12 @@ impl Keys {
         }
     }
 
-    /// The keys in effect.
+    /// Returns the keys in effect.
     pub(super) fn current(&self) -> State {
         self.refresher.state.borrow().clone()
     }
 
-    /// The keys after one more attempt, since those of `seen` do not have what a token names. All tokens share the attempt;
+    /// Returns the keys after one more attempt, since those of `seen` do not have what a token names. All tokens share the attempt;
     /// there is none if the last one was a moment ago, so a flood of invented keys costs nothing.
     ///
     /// # Errors

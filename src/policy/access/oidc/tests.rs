@@ -60,7 +60,7 @@ impl Signer {
         KEY.get_or_init(|| Self::Rsa(RsaKeyPair::generate(KeySize::Rsa2048).unwrap()))
     }
 
-    /// The public key.
+    /// Returns the public key.
     fn jwk(&self, id: &str) -> Value {
         match self {
             Self::Rsa(pair) => {

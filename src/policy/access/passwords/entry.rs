@@ -53,7 +53,7 @@ impl Entry {
         ))
     }
 
-    /// The user, by this name.
+    /// Returns the user, by this name.
     pub(super) fn user(&self, name: &str) -> User {
         User::claimed(Method::Password, name, self.groups.clone(), None)
     }

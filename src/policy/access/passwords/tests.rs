@@ -21,7 +21,7 @@ const HASHES: [&str; 6] = [
     "$argon2id$v=19$m=256,t=2,p=4$c2FsdHNhbHRzYWx0$XXcsdRrqJ0P+bUs5HLfNmWj6U6VhmvsB5JAAWUMF/2k",
 ];
 
-/// A user's line, quick to check.
+/// Returns a user's line, quick to check.
 fn line(name: &str) -> String {
     format!("{name}:{}\n", HASHES[0])
 }

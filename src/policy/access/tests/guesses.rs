@@ -8,7 +8,7 @@ use super::*;
 use crate::policy::access::credentials::guess_limiter::{BURST, EACH};
 use crate::policy::access::tickets::Tickets;
 
-/// A world whose file has alice and bob, with the password `correct`: made by htpasswd(1).
+/// Returns a world whose file has alice and bob, with the password `correct`: made by htpasswd(1).
 fn world() -> World {
     let world = World::new(|_| {});
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -23,7 +23,7 @@ fn world() -> World {
     world
 }
 
-/// A world of the same users that accepts tickets, and has none.
+/// Returns a world of the same users that accepts tickets, and has none.
 fn with_tickets() -> World {
     let world = world();
     let tickets = Arc::new(Tickets::new(seconds(60)));

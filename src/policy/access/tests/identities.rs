@@ -56,7 +56,7 @@ async fn a_user_that_proves_nothing_or_is_the_clusters_own_is_refused() {
     assert_eq!(world.script.asked(), asked);
 }
 
-/// The TLS session of a client whose certificate has this subject.
+/// Returns the TLS session of a client whose certificate has this subject.
 fn peer(subject: &[(rcgen::DnType, &str)]) -> Arc<ClientTls> {
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -71,7 +71,7 @@ fn peer(subject: &[(rcgen::DnType, &str)]) -> Arc<ClientTls> {
     })
 }
 
-/// A certificate of alice that expires after that time.
+/// Returns a certificate of alice that expires after that time.
 pub(super) fn certificate(lives: Duration) -> Arc<ClientTls> {
     let mut own = Arc::into_inner(peer(&[(rcgen::DnType::CommonName, "alice")])).unwrap();
     own.identity.as_mut().unwrap().expires = Some(SystemTime::now() + lives);

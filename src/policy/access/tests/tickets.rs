@@ -7,7 +7,7 @@ use crate::policy::access::tickets::{NewTicket, Ticket, TicketTarget, Tickets};
 
 const TTL: Duration = Duration::from_hours(12);
 
-/// A world with tickets beside tokens, and no ticket yet.
+/// Returns a world with tickets beside tokens, and no ticket yet.
 fn world(change: impl FnOnce(&mut Options)) -> (World, Arc<Tickets>) {
     let world = World::new(change);
     world.publish(["a".to_owned(), "b".to_owned()], None);

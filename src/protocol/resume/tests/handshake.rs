@@ -62,7 +62,7 @@ fn secrets_of(step: client_handshake::HandshakeStep) -> client_handshake::Handsh
     }
 }
 
-/// A session that was begun, as both sides have it.
+/// Returns a session that was begun, as both sides have it.
 pub(super) fn begun(key: &AgreementKey, registry: &mut Registry<()>) -> client_handshake::ResumptionSecrets {
     let mut pair = Pair::new(ClientHandshake::begin(), key);
     let Ok(anchor_handshake::AnchorHandshakeStep::New(new)) = pair.talk(key, 1000) else {

@@ -22,7 +22,7 @@ struct World {
 }
 
 impl World {
-    /// A session that has just begun: both sides have a connection.
+    /// Creates a session that has just begun: both sides have a connection.
     fn new(windows: (u32, u32)) -> Self {
         let key = AgreementKey::generate().unwrap();
         let mut registry = Registry::new(1).unwrap();

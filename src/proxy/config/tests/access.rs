@@ -64,7 +64,7 @@ pub(super) fn everything() -> crate::policy::access::Options {
     }
 }
 
-/// All findings of a text, one a line.
+/// Returns all findings of a text, one a line.
 fn said(text: &str, purpose: Purpose) -> Vec<String> {
     let report = match LoadedConfig::from_reader("f", text.as_bytes(), &Overrides::default(), purpose) {
         Ok(loaded) => loaded.report,
@@ -77,7 +77,7 @@ fn served(text: &str) -> Vec<String> {
     said(text, Purpose::Serve)
 }
 
-/// A port at a loopback address, a target that alice may reach, and `more`.
+/// Returns a port at a loopback address, a target that alice may reach, and `more`.
 fn with_alice(more: &str) -> String {
     format!(
         "{more}\nlisten: 127.0.0.1:1\nadmin: 127.0.0.1:2\n\

@@ -5,7 +5,7 @@ use super::*;
 mod listen;
 mod targets;
 
-/// The faults, each with its line. The columns have tests of their own.
+/// Returns the faults, each with its line. The columns have tests of their own.
 fn faults(text: &str) -> String {
     let report = Config::parse(text).unwrap_err();
     let lines: Vec<_> = report

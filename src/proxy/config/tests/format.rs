@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// The schemas of the value at a path such as `tls.certificates[0].key`: one, or one for each alternative.
+/// Returns the schemas of the value at a path such as `tls.certificates[0].key`: one, or one for each alternative.
 fn at<'a>(schema: &'a Value, path: &str) -> Vec<&'a Value> {
     let alternatives = schema["anyOf"].as_array().into_iter().flatten();
     let mut found: Vec<_> = alternatives.flat_map(|alternative| at(alternative, path)).collect();

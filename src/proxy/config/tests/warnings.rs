@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// All findings of a text, under these flags.
+/// Returns all findings of a text, under these flags.
 fn said(text: &str, by: &Overrides) -> String {
     match LoadedConfig::from_reader("f", text.as_bytes(), by, Purpose::Serve) {
         Ok(loaded) => loaded.report.to_string(),
@@ -18,7 +18,7 @@ fn flags(listen: &[&str], allow: &[&str]) -> Overrides {
     }
 }
 
-/// A configuration with a target, and `more`.
+/// Returns a configuration with a target, and `more`.
 fn with_a_target(more: &str) -> String {
     format!("{more}\nallowlist: {{static: [{{name: a:1, addresses: [1.1.1.1:1]}}]}}\n")
 }

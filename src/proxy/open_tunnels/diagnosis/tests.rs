@@ -16,7 +16,7 @@ fn looks(step: impl Fn(u32, &mut Sample)) -> Vec<Sample> {
     (0..=10).map(each).collect()
 }
 
-/// A connection in a local network.
+/// Returns a connection in a local network.
 fn leg() -> TcpInfo {
     TcpInfo {
         rtt: Duration::from_micros(300),

@@ -36,7 +36,7 @@ impl ReceiveHalf {
         self.inbox.has_finished()
     }
 
-    /// The failure of the stream. It overtakes bytes that wait, as a reset does in a socket.
+    /// Returns the failure of the stream. It overtakes bytes that wait, as a reset does in a socket.
     fn check(&mut self) -> io::Result<()> {
         match self.inbox.take_failure() {
             None => Ok(()),

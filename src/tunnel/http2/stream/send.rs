@@ -223,7 +223,7 @@ impl Writer for StreamWriter<'_> {
     }
 }
 
-/// An error of the stream as a socket would report it.
+/// Returns an error of the stream as a socket would report it.
 pub(in crate::tunnel::http2) fn stream_error(error: h2::Error) -> io::Error {
     match error.reason() {
         Some(reason) if error.is_reset() && error.is_remote() => reset_error(reason),
@@ -232,7 +232,7 @@ pub(in crate::tunnel::http2) fn stream_error(error: h2::Error) -> io::Error {
     }
 }
 
-/// The error of a stream that the client has reset. "The endpoint uses CANCEL to indicate that the stream is no longer
+/// Returns the error of a stream that the client has reset. "The endpoint uses CANCEL to indicate that the stream is no longer
 /// needed" (RFC 9113 section 7); NO_ERROR says that there is none.
 pub(super) fn reset_error(reason: Reason) -> io::Error {
     match reason {

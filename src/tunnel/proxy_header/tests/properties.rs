@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The addresses that `ppp` reads out of a whole header; `None` if it is malformed.
+/// Returns the addresses that `ppp` reads out of a whole header; `None` if it is malformed.
 pub(super) fn oracle(header: &[u8]) -> Option<Option<AddressPair>> {
     let of = |source: IpAddr, source_port, destination: IpAddr, destination_port| AddressPair {
         source: (source.to_canonical(), source_port).into(),
@@ -54,7 +54,7 @@ pub(super) fn oracle(header: &[u8]) -> Option<Option<AddressPair>> {
     }
 }
 
-/// The length of a header that has arrived at once, as [`read_header`] finds it.
+/// Returns the length of a header that has arrived at once, as [`read_header`] finds it.
 pub(super) fn framed(bytes: &[u8]) -> Result<usize, Malformed> {
     match extent(bytes)? {
         HeaderLen::Exactly(length) if length <= bytes.len() => Ok(length),

@@ -61,7 +61,7 @@ fn judged(trace: &str, minutes: usize) -> Vec<bool> {
     judged
 }
 
-/// The minutes with a label, and whether each is judged rightly. A tunnel's first minutes have no label: there is nothing to
+/// Returns the minutes with a label, and whether each is judged rightly. A tunnel's first minutes have no label: there is nothing to
 /// compare them with, so that they count as active.
 fn judgements((label, name, trace): Trace, minutes: usize) -> Vec<(usize, bool)> {
     // A clone is over within its first minute.

@@ -80,7 +80,7 @@ proptest! {
     }
 }
 
-/// The sockets of a tunnel whose peers are driven by the test.
+/// Returns the sockets of a tunnel whose peers are driven by the test.
 async fn ends() -> (TcpStream, TcpStream, Transports<TcpStream>) {
     async fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -212,7 +212,7 @@ async fn a_reset_ends_the_exchange_even_after_the_identification_of_its_side() {
     }
 }
 
-/// An announcement as an anchor sends it.
+/// Returns an announcement as an anchor sends it.
 fn announcement() -> String {
     let digits = |bytes: usize| "0f".repeat(bytes);
     format!("switchboard-resume-1 {} {}\r\n", digits(32), digits(16))

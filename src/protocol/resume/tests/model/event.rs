@@ -68,7 +68,7 @@ pub(super) fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The windows of both sides.
+/// Returns the windows of both sides.
 pub(super) fn windows() -> impl Strategy<Value = (u32, u32)> {
     (4096..80_000_u32, 4096..80_000_u32)
 }

@@ -43,7 +43,7 @@ impl Side {
     }
 }
 
-/// The byte at an offset of the stream that a side sends. No two parts of a stream are alike.
+/// Returns the byte at an offset of the stream that a side sends. No two parts of a stream are alike.
 pub(super) fn byte(from: Role, offset: u64) -> u8 {
     let salt = if from == Role::Client {
         0x9e37_79b9_7f4a_7c15
