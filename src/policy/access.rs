@@ -1,4 +1,4 @@
-//! Access control: proves the user of a request, decides whether that user may reach the target, and takes it back.
+//! Access control: authenticates the user of a request, authorizes that user for the target, and revokes that.
 //!
 //! A request brings its `RequestCredentials`. [`Access::authenticate`] makes a `Subject` of it, [`Access::authorize`] decides about the
 //! subject and a target. Whether the answer counts is the caller's: [`Mode`].
@@ -41,7 +41,7 @@ use crate::policy::allowlist::Target;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
-/// Decides about rights.
+/// Authenticates users, and authorizes them for targets.
 #[derive(Debug)]
 pub struct Access {
     judge: Arc<AccessDecider>,
@@ -49,7 +49,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Access by these rules.
+    /// Creates the access control of this configuration.
     pub fn new(options: Options, sources: Sources, metrics: &Metrics) -> Arc<Self> {
         for method in Method::ALL.map(Method::label).into_iter().chain([NO_METHOD]) {
             for result in RESULTS {
@@ -67,12 +67,12 @@ impl Access {
         Arc::new(Self { judge, grants })
     }
 
-    /// Access of every client to every target of the allowlist.
+    /// Creates the access control that lets every client reach every target of the allowlist.
     pub fn open(metrics: &Metrics) -> Arc<Self> {
         Self::new(Options::default(), Sources::default(), metrics)
     }
 
-    /// Changes the rules. Tunnels that run are judged by them at once.
+    /// Replaces the configuration, and rechecks running tunnels at once.
     pub fn apply(&self, options: Options, sources: Sources) {
         let on_expiry = options.on_expiry;
         self.judge.config.store(Arc::new(AccessConfig { options, sources }));
@@ -100,7 +100,7 @@ impl Access {
     /// Authenticates the user of a request.
     ///
     /// # Errors
-    /// The refusal of a request that proves no user, or for which that cannot be decided now.
+    /// The refusal of a request without a user, or for which that cannot be decided now.
     pub async fn authenticate(&self, request: RequestCredentials<'_>) -> Result<Subject, Refusal> {
         let rules = self.judge.config.load_full();
         let presented = request.credential.as_ref().and_then(|read| read.as_ref().ok());
@@ -127,7 +127,7 @@ impl Access {
     /// [`RefusalReason::NotAuthorized`], or [`RefusalReason::AuthorizationUnavailable`] without an answer. A credential that
     /// has been revoked since it was authenticated is refused as such.
     pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<TunnelGrant, Refusal> {
-        // Before the question: what is revoked while it is asked is revoked for this grant, too.
+        // Before the review: a permission that is revoked during it is revoked for this grant, too.
         let active = self.grants.get_or_insert(subject, target);
         let decided = match self.judge.check(subject, target, ReviewMode::Login).await {
             Ok(reason) => Ok(TunnelGrant::new(active, reason)),
@@ -144,8 +144,8 @@ impl Access {
         self.judge.metrics.access_requests.count([method, result]);
     }
 
-    /// Something has changed in the cluster: the rights that it may have ended are asked about again, and those of a user
-    /// that was deleted end.
+    /// Rechecks the grants that a change in the cluster may have revoked, and revokes those of a user
+    /// that was deleted.
     pub fn changed(&self, change: &Change) {
         self.judge.reviews.changed(change);
         match change {
@@ -157,19 +157,19 @@ impl Access {
         }
     }
 
-    /// The lists of targets have changed: what they no longer allow ends at once.
+    /// Revokes the grants that changed lists of targets no longer allow.
     pub fn user_lists_changed(&self) {
         self.grants.request_recheck_where(|_| true);
     }
 
-    /// The file of users has changed: each password is judged again.
+    /// Rechecks all passwords after a change of the file of users.
     pub fn users_changed(&self) {
         self.judge.reviews.forget_verdicts();
         self.grants
             .request_recheck_where(|grant| grant.subject.user.method == Method::Password);
     }
 
-    /// There is another table of tickets: the tunnels of those that were taken back end at once. One that has expired is left
+    /// Revokes the grants of tickets that a new table no longer has. An expired ticket is left
     /// to `on_expiry`.
     pub fn tickets_changed(&self) {
         let is_of_ticket = |subject: &Subject| subject.user.method == Method::Ticket;
@@ -178,14 +178,14 @@ impl Access {
         });
     }
 
-    /// Ends the tunnels of client certificates that no longer count, after a change of the authorities or revocation lists.
+    /// Revokes the grants of client certificates that no longer count, after a change of authorities or revocation lists.
     /// One that has expired is left to `on_expiry`.
     pub fn certificates_changed(&self, tls: &Tls) {
         self.grants
             .end_where(|subject| !subject.is_trusted(tls) && !subject.has_expired_certificate());
     }
 
-    /// The numbers of active grants and of remembered answers, for the metrics.
+    /// Updates the gauges of active grants and cached answers.
     pub fn count(&self) {
         let AccessDecider {
             config: rules,

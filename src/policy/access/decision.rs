@@ -19,7 +19,7 @@ use crate::protocol::phrase::Phrase;
 use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
-/// Judges requests, and tunnels that run, by the rules of now.
+/// Decides about requests and running tunnels, by the current configuration.
 #[derive(Debug)]
 pub(super) struct AccessDecider {
     pub(super) config: ArcSwap<AccessConfig>,
@@ -39,7 +39,7 @@ pub(super) enum NotAllowed {
 }
 
 impl AccessDecider {
-    /// Proves the user of a request.
+    /// Authenticates the user of a request.
     pub(super) async fn authenticate(
         &self,
         rules: &Arc<AccessConfig>,
@@ -83,7 +83,7 @@ impl AccessDecider {
         })
     }
 
-    /// Proves the user of a credential.
+    /// Authenticates the user of a credential.
     async fn prove(
         &self,
         rules: &Arc<AccessConfig>,
@@ -144,7 +144,7 @@ impl AccessDecider {
         subject: &Subject,
         user: Arc<User>,
     ) -> Result<Arc<User>, NotAllowed> {
-        // A credential that has expired proves nothing, and has not been taken back: that is left to `on_expiry`. A little
+        // An expired credential authenticates nobody, and has not been revoked: that is left to `on_expiry`. A little
         // before, too: the clock of the API server may be ahead.
         let credential = subject
             .credential
@@ -164,7 +164,7 @@ impl AccessDecider {
         }
     }
 
-    /// Judges tunnels that run by what is known here, without a question.
+    /// Decides about running tunnels by local knowledge, without a review.
     pub(super) fn decide_locally(&self, subject: &Subject, target: &Target) -> Result<(), NotAllowed> {
         let rules = self.config.load();
         let user = local_user(&rules, subject, target, ReviewMode::Recheck(None))?;
@@ -178,7 +178,7 @@ impl AccessDecider {
     }
 }
 
-/// Returns the user of a subject as far as it is known here: by its ticket, which may have been taken back since, or be for
+/// Returns the user of a subject if it is known here: by its ticket, which may have been revoked since, or be for
 /// another target; by the file of users, which the user may have left; by its certificate, as long as those prove users.
 fn local_user(
     rules: &AccessConfig,
@@ -229,8 +229,8 @@ fn local_user(
     }
 }
 
-/// Returns the question that decides whether the user may reach the target; `None` if the target's lists allow it. They
-/// replace the question.
+/// Returns the review that decides whether the user may reach the target; `None` if the target's lists allow it. They
+/// replace the review.
 fn action(rules: &AccessConfig, user: &User, target: &Target, right: Right) -> Result<Option<Action>, NotAllowed> {
     let ended = |details| {
         Err(NotAllowed::DeniedLocally(
@@ -252,12 +252,12 @@ fn action(rules: &AccessConfig, user: &User, target: &Target, right: Right) -> R
     }
 }
 
-/// The reasons by which the lists of a target do not allow a user of a client: they do not name it, or there are none.
+/// The phrases for a user whom the lists of a target do not allow: they do not name it, or there are none.
 const OF_CLIENTS: [&str; 2] = [
     "neither allowed_users nor allowed_groups names the user",
     "the target names no allowed_users and no allowed_groups",
 ];
-/// The reasons by which the lists of a target do not allow an anchor's user, in the same order.
+/// The same phrases for an anchor's user.
 const OF_ANCHORS: [&str; 2] = [
     "dials_in names neither the user nor a group of the user",
     "rights of anchors need `access.kubernetes`",
