@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::body::{Bytes, HttpBody};
 use axum::response::Response;
 use axum::{Extension, Router};
+use hyper::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper::{Request, StatusCode};
@@ -108,14 +109,18 @@ where
     }
 }
 
-/// The answer to a request. Around the router, which adds the field Allow to a 405 last of all.
+/// Returns the answer to a request. Around the router, which adds the field Allow to a 405 last of all.
 async fn answer<B>(router: Router, caller: Caller, request: Request<B>) -> Result<Response, Infallible>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<axum::BoxError>,
 {
     let answering = TowerToHyperService::new(router.layer(Extension(caller))).call(request);
-    answering.await.map(name_the_methods)
+    let mut response = name_the_methods(answering.await?);
+    // Some answers have texts of clients: no browser may take one for a page.
+    let nosniff = HeaderValue::from_static("nosniff");
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, nosniff);
+    Ok(response)
 }
 
 /// Completes when the connection has lasted too long: a stream of events, when its reader has not read for that long.

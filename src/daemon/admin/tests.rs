@@ -38,6 +38,7 @@ fn request(method: Method, path: &str) -> Request<Body> {
 
 async fn ask(method: Method, path: &str, readiness: &Readiness) -> (u16, String) {
     let response = answer_to(request(method, path), "192.0.2.1:1", handlers(readiness)).await;
+    assert_eq!(response.headers()["x-content-type-options"], "nosniff", "{path}");
     let kind = response.headers()[CONTENT_TYPE].to_str().unwrap();
     (response.status().as_u16(), kind.to_owned())
 }
