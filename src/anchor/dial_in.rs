@@ -29,6 +29,7 @@ pub(super) async fn run(coverage: Arc<Coverage>) {
                     let coverage = Arc::clone(&coverage);
                     let serve = async move { boxed(registration::serve(opened, replica, &coverage)).await };
                     shared.tasks.spawn(serve);
+                    sleep(pause).await;
                 }
                 // A change of the list may need a connection sooner. A proxy that is away does not come back by it.
                 DialResult::Surplus => {

@@ -54,7 +54,8 @@ pub struct Anchor {
     pub addresses: [SocketAddr; 2],
     /// When it registered.
     pub since: SystemTime,
-    streams: Streams,
+    /// Its connection.
+    pub streams: Streams,
     dials: Arc<Slots>,
     /// The streams that are open.
     pub tunnels: Arc<Slots>,

@@ -43,7 +43,7 @@ pub(in crate::anchor) struct Coverage {
 struct State {
     /// The connections by their numbers.
     connections: HashMap<u64, Replica>,
-    /// The replicas as the newest answer has told them; `None` before the first one.
+    /// The replicas by the newest answer or POST of a replica; `None` before the first one.
     wanted: Option<ReplicaList>,
     dials: u64,
     /// Not met while there is no connection.
@@ -150,6 +150,8 @@ impl Coverage {
         let mut state = self.state.lock();
         state.wanted = Some(list);
         if state.covers(&id) {
+            drop(state);
+            self.gauge();
             return DialResult::Surplus;
         }
         state.dials += 1;
@@ -286,7 +288,8 @@ impl Backoff {
         let error = match result {
             DialResult::New(_) => {
                 *self = Self::default();
-                return Duration::ZERO;
+                // A connection that ends at once must not make a loop of dials.
+                return jittered(MAX_HASTE);
             }
             // A balancer chooses one of the replicas by chance, or each in turn: the missing one is soon found if it is there.
             DialResult::Surplus => {

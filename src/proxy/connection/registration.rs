@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tracing::info;
 
@@ -17,7 +18,9 @@ use crate::base::boxed::boxed;
 use crate::net::transport::Transport;
 use crate::policy::access::TunnelGrant;
 use crate::policy::allowlist::Target;
-use crate::protocol::registration::{DRAINING_PATH, REPLICA_FIELD, REPLICAS_FIELD, REPLICAS_PATH, UPGRADE};
+use crate::protocol::registration::{
+    DRAINING_PATH, REPLICA_FIELD, REPLICAS_FIELD, REPLICAS_PATH, ReplicaList, UPGRADE,
+};
 use crate::proxy::anchors::{Anchor, Anchors, Registration};
 use crate::proxy::http::{ConnectRequest, Exchange};
 use crate::tunnel::http2::client::Streams;
@@ -33,6 +36,8 @@ struct Admission {
     /// Keeps the user's limits: they are forgotten when nothing holds them.
     _owner: Arc<LimitOwner>,
     _slot: Slot,
+    /// The replicas, of which a change after the admission is unseen.
+    replicas: watch::Receiver<ReplicaList>,
 }
 
 /// Answers an anchor. Returns the future that carries its connection; `None` if it is refused.
@@ -89,6 +94,7 @@ async fn admit(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Resul
     let slot = owner.anchors.take();
     let slot = slot.ok_or_else(|| Refusal::new(full, full.phrase().limited(owner.anchors.max())))?;
     Ok(Admission {
+        replicas: pending.shared.anchors.replicas.subscribe(),
         serves,
         target,
         grant,
@@ -114,12 +120,16 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     // It has log lines of its own, and no access line.
     pending.record.disarm();
     let Admission {
-        serves, target, grant, ..
+        serves,
+        target,
+        grant,
+        replicas,
+        ..
     } = &admission;
     let Ok((streams, driven)) = Streams::begin(transport, early).await else {
         return;
     };
-    let anchor = Anchor::new(serves.clone(), grant.user_name(), addresses, streams.clone());
+    let anchor = Anchor::new(serves.clone(), grant.user_name(), addresses, streams);
     let registration = shared.anchors.register(target.id(), anchor);
     // In a drain the connection lives as long as its tunnels, which then own the anchor.
     let anchor = Arc::downgrade(registration.anchor());
@@ -127,7 +137,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     let mut driven = pin!(driven);
     let end = tokio::select! {
         end = &mut driven => end.label(),
-        () = keep_told(registration, streams, number, shared) => "draining",
+        () = keep_told(registration, replicas.clone(), number, shared) => "draining",
         reason = end_of_right(&admission) => {
             if let Some(anchor) = anchor.upgrade() {
                 anchor.ended.set(reason).ok();
@@ -143,9 +153,14 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
 
 /// Sends changes of the replicas to the anchor, and the drain, at which it leaves its target. Completes when the process ends: the connection
 /// is needed for its tunnels until then.
-async fn keep_told(registration: Registration<'_>, streams: Streams, number: u64, shared: &Shared) {
-    let serves = registration.anchor().serves.clone();
-    let mut replicas = shared.anchors.replicas.subscribe();
+async fn keep_told(
+    registration: Registration<'_>,
+    mut replicas: watch::Receiver<ReplicaList>,
+    number: u64,
+    shared: &Shared,
+) {
+    let Anchor { serves, streams, .. } = &**registration.anchor();
+    let (serves, streams) = (serves.clone(), streams.clone());
     let changes = async {
         while replicas.changed().await.is_ok() {
             let list = replicas.borrow_and_update().to_string();
