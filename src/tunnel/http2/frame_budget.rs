@@ -19,8 +19,8 @@ pub(super) struct FrameBudget {
     /// The bytes of the preface, or of the current frame's payload, that have not been received yet.
     skip: usize,
     balance: u32,
-    /// The most credit; `u32::MAX` of a peer that is trusted.
-    max: u32,
+    /// True if the peer's frames are not charged.
+    is_trusted: bool,
     /// The time up to which credit has been added.
     counted_to: Instant,
     earned: Credit,
@@ -35,13 +35,13 @@ pub(super) struct FrameBudget {
 pub(super) struct Credit(Arc<AtomicU32>);
 
 impl Credit {
-    /// So many bytes of a tunnel were written in a DATA frame or more.
+    /// Adds the credit for `bytes` of a tunnel, which were written in one or more DATA frames.
     pub(super) fn data_sent(&self, bytes: usize) {
         let earned = PER_SENT + u32::try_from(bytes / BYTES_PER_CREDIT).unwrap_or(MAX_CREDIT);
         self.0.fetch_add(earned.min(MAX_CREDIT), Ordering::Relaxed);
     }
 
-    /// A request was sent, which the peer answers.
+    /// Adds the credit for a request, which the peer answers.
     pub(super) fn request_sent(&self) {
         self.0.fetch_add(PER_REQUEST, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl FrameBudget {
             head: Vec::with_capacity(HEAD),
             skip: 0,
             balance: MAX_CREDIT,
-            max: MAX_CREDIT,
+            is_trusted: false,
             counted_to: Instant::now(),
             earned,
             exhausted: false,
@@ -70,12 +70,12 @@ impl FrameBudget {
         }
     }
 
-    /// Charges nothing from now on: the peer is trusted, and its frames may be caused by clients that are not.
+    /// Charges nothing from now on: the peer is trusted, but clients that are not may cause its frames.
     pub(super) fn trust(&mut self) {
-        self.max = u32::MAX;
+        self.is_trusted = true;
     }
 
-    /// Charges the frames that begin in the next bytes of the peer. False once the budget is exhausted.
+    /// Charges the frames that begin in the next bytes of the peer. Returns `false` once the budget is exhausted.
     pub(super) fn charge(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let skipped = bytes.len().min(self.skip);
@@ -100,7 +100,7 @@ impl FrameBudget {
     }
 
     fn spend(&mut self, price: u32) {
-        if self.max == u32::MAX {
+        if self.is_trusted {
             return;
         }
         if self.balance < price {
@@ -118,7 +118,7 @@ impl FrameBudget {
         self.counted_to += PER_CREDIT * by_time;
         let by_data = self.earned.0.swap(0, Ordering::Relaxed);
         let earned = by_time.saturating_add(by_data);
-        self.balance = self.balance.saturating_add(earned).min(self.max);
+        self.balance = self.balance.saturating_add(earned).min(MAX_CREDIT);
     }
 }
 
@@ -135,7 +135,7 @@ fn price(kind: u8, flags: u8, length: usize) -> u32 {
     }
 }
 
-/// The bytes in front of the first frame.
+/// The bytes before the first frame.
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const DATA: u8 = 0;
