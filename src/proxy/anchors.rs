@@ -2,6 +2,7 @@
 //!
 //! Each replica knows the anchors that are connected to it, and no others: an anchor connects to every replica.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -117,7 +118,7 @@ impl Anchors {
         self.are_taken.store(are_taken, Ordering::Relaxed);
     }
 
-    /// Returns whether a target has reached its limit of anchors. Simultaneous registrations may exceed it by a few.
+    /// Returns whether a target has reached its limit of anchors.
     pub fn is_full(&self, id: &TargetId) -> bool {
         let registered = self.registered.lock();
         registered
@@ -126,28 +127,34 @@ impl Anchors {
     }
 
     /// Registers an anchor, which is the active one of its target from now on.
-    pub fn register(&self, id: &TargetId, mut anchor: Anchor) -> Registration<'_> {
+    ///
+    /// # Errors
+    /// [`RefusalReason::TargetAnchorsFull`].
+    pub fn register(&self, id: &TargetId, mut anchor: Anchor) -> Result<Registration<'_>, RefusalReason> {
         anchor.number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let anchor = Arc::new(anchor);
         let mut registered = self.registered.lock();
         let of_target = registered.entry(id.clone()).or_default();
+        if of_target.len() >= MAX_PER_TARGET {
+            return Err(RefusalReason::TargetAnchorsFull);
+        }
         of_target.push(Arc::clone(&anchor));
         let standby = of_target.len() - 1;
         drop(registered);
         let [peer, _] = anchor.addresses;
         info!(target = %id, user = %anchor.user, %peer, standby, "an anchor has registered, and is the active one");
         self.changed.notify_waiters();
-        Registration {
+        Ok(Registration {
             anchors: self,
             id: id.clone(),
             anchor,
-        }
+        })
     }
 
     /// Returns the anchors of a target, the active one first.
     pub fn of(&self, id: &TargetId) -> Vec<Arc<Anchor>> {
         let mut anchors = self.registered.lock().get(id).cloned().unwrap_or_default();
-        anchors.sort_by_key(|anchor| (anchor.unanswered.load(Ordering::Relaxed), u64::MAX - anchor.number));
+        anchors.sort_by_key(|anchor| anchor.rank());
         anchors
     }
 
@@ -224,6 +231,11 @@ impl Anchor {
         }
     }
 
+    /// Returns its place among the anchors of its target: those that answer come first, and of them the newest.
+    fn rank(&self) -> (u32, Reverse<u64>) {
+        (self.unanswered.load(Ordering::Relaxed), Reverse(self.number))
+    }
+
     async fn open(self: &Arc<Self>, deadline: Instant) -> Result<(Upstream<Stream>, AnchorTunnel), RefusalReason> {
         let _dial = self.dials.take().ok_or(RefusalReason::TargetBusy)?;
         let open = self.tunnels.take().ok_or(RefusalReason::TargetBusy)?;
@@ -231,11 +243,11 @@ impl Anchor {
             self.unanswered.fetch_add(1, Ordering::Relaxed);
             return Err(RefusalReason::DialTimeout);
         };
+        if let Err(OpenError::Broken(_)) = opened {
+            return Err(RefusalReason::NoAnchor);
+        }
         self.unanswered.store(0, Ordering::Relaxed);
-        let stream = opened.map_err(|error| match error {
-            OpenError::Refused(_) => RefusalReason::TargetRefused,
-            OpenError::Broken(_) => RefusalReason::NoAnchor,
-        })?;
+        let stream = opened.map_err(|_| RefusalReason::TargetRefused)?;
         let [address, local] = self.addresses;
         let upstream = Upstream { stream, address, local };
         let tunnel = AnchorTunnel {
@@ -265,12 +277,12 @@ impl Drop for Registration<'_> {
             return;
         };
         of_target.retain(|other| other.number != self.anchor.number);
-        let next = of_target.last().cloned();
+        let next = of_target.iter().min_by_key(|other| other.rank()).cloned();
         if of_target.is_empty() {
             registered.remove(&self.id);
         }
         drop(registered);
-        if let Some(next) = next.filter(|next| next.number < self.anchor.number) {
+        if let Some(next) = next.filter(|next| next.rank() > self.anchor.rank()) {
             let [peer, _] = next.addresses;
             info!(target = %self.id, user = %next.user, %peer, "an anchor that stood by is the active one");
         }

@@ -103,7 +103,7 @@ async fn handshake<D: Transport>(
 ) -> Result<server::Connection<Connection<D>, Payload>, RefusalReason> {
     let mut handshake = server::Builder::new()
         .initial_window_size(WINDOW)
-        .initial_connection_window_size(connection.streams() * WINDOW)
+        .initial_connection_window_size(connection.streams().saturating_mul(WINDOW).min(MAX_WINDOW))
         .max_concurrent_streams(connection.streams())
         // A peer with many tunnels may have to cancel all of them together, and more of them are a flood.
         .max_pending_accept_reset_streams(connection.streams() as usize)
@@ -348,6 +348,8 @@ async fn end<D: Transport>(
 /// those that exist: h2 sends a WINDOW_UPDATE when half of a window can be given back, and does not check again after a
 /// SETTINGS frame that took the other half.
 const WINDOW: u32 = 256 * 1024;
+/// The largest window (RFC 9113 section 6.9.1).
+const MAX_WINDOW: u32 = (1 << 31) - 1;
 /// The same as over HTTP/1.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// The bytes of a download that wait for its client: all send buffers of the connection, if the stream is alone.

@@ -228,6 +228,20 @@ fn of_two_anchors_the_newest_serves_and_the_other_one_takes_over() {
 }
 
 #[test]
+fn a_dial_too_many_is_never_the_active_anchor() {
+    let world = World::start_with("anchors: {replicas: 2}\n");
+    let target = Target::listen();
+    let _anchor = world.anchor(target.address());
+    let registrations = |result| {
+        let series = format!("anchor_registrations_total{{result=\"{result}\"}}");
+        world.proxy.scrape().value(&series)
+    };
+    eventually("three of them", || (registrations("closed") >= 3.0).then_some(()));
+    assert_eq!(registrations("registered"), 1.0);
+    expect_at(&world, &target);
+}
+
+#[test]
 fn an_anchor_is_ready_while_it_has_a_replica_and_says_how_many() {
     let mut world = World::start();
     let target = Target::listen();

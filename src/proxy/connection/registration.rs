@@ -66,10 +66,7 @@ where
         }
     };
     match exchange.upgrade(&fields(&shared.anchors)).await {
-        Ok((transport, early)) => {
-            count("registered");
-            Some(Box::pin(carry(admission, transport, early, pending)))
-        }
+        Ok((transport, early)) => Some(Box::pin(carry(admission, transport, early, pending))),
         Err(refusal) => {
             count(refusal.label());
             pending.refuse_unanswered(refusal);
@@ -126,15 +123,30 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
         replicas,
         ..
     } = &admission;
-    let Ok((streams, driven)) = Streams::begin(transport, early).await else {
+    let Ok((streams, preface, driven)) = Streams::begin(transport, early).await else {
         return;
     };
-    let anchor = Anchor::new(serves.clone(), grant.user_name(), addresses, streams);
-    let registration = shared.anchors.register(target.id(), anchor);
+    let mut driven = pin!(driven);
+    // An anchor that is connected to this replica already closes the connection instead.
+    let begun = tokio::select! {
+        Ok(()) = preface => Ok(()),
+        end = &mut driven => Err(end.label()),
+        reason = end_of_right(&admission) => Err(reason.label()),
+        () = shared.drain.draining(number) => Err(RefusalReason::Draining.label()),
+    };
+    let user = grant.user_name();
+    let register = |()| {
+        let anchor = Anchor::new(serves.clone(), user, addresses, streams);
+        let registered = shared.anchors.register(target.id(), anchor);
+        registered.map_err(RefusalReason::label)
+    };
+    let registered = begun.and_then(register);
+    let result = registered.as_ref().map_or_else(|end| *end, |_| "registered");
+    shared.metrics.anchor_registrations.count([result]);
+    let Ok(registration) = registered else { return };
     // In a drain the connection lives as long as its tunnels, which then own the anchor.
     let anchor = Arc::downgrade(registration.anchor());
-    let (user, since) = (grant.user_name(), Instant::now());
-    let mut driven = pin!(driven);
+    let since = Instant::now();
     let end = tokio::select! {
         end = &mut driven => end.label(),
         () = keep_told(registration, replicas.clone(), number, shared) => "draining",
@@ -165,10 +177,8 @@ async fn keep_told(
         while replicas.changed().await.is_ok() {
             let list = replicas.borrow_and_update().to_string();
             if let Ok(list) = HeaderValue::from_str(&list) {
-                streams
-                    .tell(&serves, REPLICAS_PATH, Some((REPLICAS_FIELD, list)))
-                    .await
-                    .ok();
+                let told = streams.tell(&serves, REPLICAS_PATH, Some((REPLICAS_FIELD, list)));
+                timeout(ANSWER_TIMEOUT, told).await.ok();
             }
         }
         forever().await
@@ -178,7 +188,8 @@ async fn keep_told(
         () = shared.drain.draining(number) => {}
     }
     drop(registration);
-    streams.tell(&serves, DRAINING_PATH, None).await.ok();
+    let told = streams.tell(&serves, DRAINING_PATH, None);
+    timeout(ANSWER_TIMEOUT, told).await.ok();
     // With the last stream the connection ends.
     drop(streams);
     shared.drain.clone().ended().await;
@@ -192,5 +203,7 @@ async fn end_of_right(admission: &Admission) -> CloseReason {
     }
 }
 
+/// The time for an anchor to answer a POST, before which no other one is sent.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for an anchor's tunnels to close after its grant is revoked.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

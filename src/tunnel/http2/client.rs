@@ -11,13 +11,14 @@ use std::time::Duration;
 use h2::client::{self, SendRequest};
 use h2::{Ping, PingPong};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::connection::Connection;
 use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::stream::Stream;
-use super::{MAX_HEADER_BYTES, MAX_STREAM_ERRORS, MAX_UNSENT, SMALL_FRAMES, WINDOW};
+use super::{MAX_HEADER_BYTES, MAX_STREAM_ERRORS, MAX_UNSENT, MAX_WINDOW, SMALL_FRAMES, WINDOW};
 use crate::base::authority::Authority;
 use crate::net::transport::Transport;
 
@@ -66,19 +67,20 @@ impl ConnectionEnd {
 
 impl Streams {
     /// Begins HTTP/2 on a connection of which `early` was read already. Nothing moves unless the future is polled, which completes at the
-    /// end of the connection.
+    /// end of the connection. The receiver completes with the peer's preface (RFC 9113 section 3.4): the peer serves the connection.
     ///
     /// # Errors
     /// h2 refuses its settings: never, as they are constant.
     pub async fn begin<D: Transport>(
         transport: D,
         early: Vec<u8>,
-    ) -> Result<(Self, impl Future<Output = ConnectionEnd> + Send), h2::Error> {
+    ) -> Result<(Self, oneshot::Receiver<()>, impl Future<Output = ConnectionEnd> + Send), h2::Error> {
         let connection = Connection::to_server(transport, early);
         let (requests, mut h2) = client::Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            // A window for each stream, so that stalled tunnels do not stop the others. The caps on tunnels bound the streams.
+            .initial_connection_window_size(MAX_WINDOW)
             .max_header_list_size(MAX_HEADER_BYTES)
             .max_send_buffer_size(MAX_UNSENT)
             .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
@@ -91,15 +93,26 @@ impl Streams {
             outgoing: outgoing.clone(),
         };
         let pings = h2.ping_pong();
+        let (begun, preface) = oneshot::channel();
+        let mut begun = Some(begun);
         let driven = async move {
+            let poll = |context: &mut Context<'_>| {
+                let polled = poll_driver(&mut h2, &connection, context);
+                if connection.has_settings()
+                    && let Some(begun) = begun.take()
+                {
+                    begun.send(()).ok();
+                }
+                polled
+            };
             let end = tokio::select! {
-                end = poll_fn(|context| poll_driver(&mut h2, &connection, context)) => end,
+                end = poll_fn(poll) => end,
                 () = until_unresponsive(pings) => ConnectionEnd::Unresponsive,
             };
             outgoing.closed();
             end
         };
-        Ok((streams, driven))
+        Ok((streams, preface, driven))
     }
 
     /// Asks for a stream to this authority, and waits for the answer. Without one a drop of the future cancels the stream.
@@ -184,9 +197,6 @@ async fn until_unresponsive(pings: Option<PingPong>) {
     }
 }
 
-/// The largest one of RFC 9113 section 6.9.1: a window for each stream, so that stalled tunnels do not stop the others. The caps on
-/// tunnels bound the streams.
-const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// The pause between the answer to a PING and the next one.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for an answer: a path that is dead is found in 15 s.

@@ -100,6 +100,11 @@ impl<D: Transport> Connection<D> {
         self.0.lock().budget.exhausted
     }
 
+    /// Returns whether the peer has sent SETTINGS.
+    pub(super) fn has_settings(&self) -> bool {
+        self.0.lock().budget.settings > 0
+    }
+
     /// Ends a connection that h2 has given up for this reason. After a broken TLS record the close sends the alert; the
     /// records after it cannot be read any more, as [`poll_shutdown`](AsyncWrite::poll_shutdown) would.
     pub(super) async fn end(self, refusal: RefusalReason) {

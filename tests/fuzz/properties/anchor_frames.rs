@@ -26,7 +26,7 @@ async fn received(bytes: &[u8]) -> usize {
     let mut anchor = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (proxy, _) = listener.accept().await.unwrap();
     anchor.shutdown().await.unwrap();
-    let (streams, driven) = Streams::begin(proxy, bytes.to_vec()).await.unwrap();
+    let (streams, _preface, driven) = Streams::begin(proxy, bytes.to_vec()).await.unwrap();
     let tunnel = async {
         let Ok(mut stream) = streams.open(&"gpu1.lab:22".parse().unwrap()).await else {
             return 0;

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{World, expect_at};
+use crate::harness::eventually;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::request;
@@ -25,8 +26,13 @@ impl World {
         ))
     }
 
-    /// An anchor of which the test writes each frame.
+    /// An anchor of which the test writes each frame. It has registered.
     fn hostile(&self) -> Raw {
+        let registered = || {
+            let page = self.proxy.scrape();
+            page.value("anchor_registrations_total{result=\"registered\"}")
+        };
+        let before = registered();
         let mut peer = self.registration();
         peer.expect("HTTP/1.1 101 ");
         peer.read_past("\r\n\r\n");
@@ -34,6 +40,7 @@ impl World {
         let mut raw = Raw::from(peer);
         // SETTINGS_MAX_CONCURRENT_STREAMS: 1,000.
         raw.send(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 3, 0xe8]));
+        eventually("it registers", || (registered() > before).then_some(()));
         raw
     }
 
@@ -188,7 +195,7 @@ fn frames_that_no_server_may_send_end_the_connection_only() {
 
 #[test]
 fn an_anchor_that_answers_no_dial_has_128_of_them_and_stands_back() {
-    let world = World::start_with(
+    let mut world = World::start_with(
         "timeouts: {connect: 1s, dial: 2s}\nlimits: {client: {max_tunnels: unlimited, connects_per_second: unlimited, max_unfinished: unlimited}, target: {max_dials: 200}}\n",
     );
     let mut raw = world.hostile();
@@ -214,6 +221,12 @@ fn an_anchor_that_answers_no_dial_has_128_of_them_and_stands_back() {
             assert_eq!(hostile.next().kind, RST_STREAM);
         }
     }
+    // The log names the one that is asked next.
+    let newest = world.anchor(target.address());
+    let of_honest = world.proxy.process.stderr.find("standby=1");
+    newest.stop();
+    let line = world.proxy.process.stderr.find("an anchor that stood by");
+    assert_eq!(peer(&line), peer(&of_honest), "{line}");
     assert_eq!(world.proxy.scrape().value("anchors"), 3.0);
     drop(raw);
 }
@@ -252,6 +265,11 @@ fn stalled_tunnels_of_an_anchor_leave_the_window_of_its_connection_to_the_others
     let window = u32::from_be_bytes(update.unwrap().payload.try_into().unwrap()) + 65_535;
     // 2,000 tunnels of 256 KiB each.
     assert!(window >= 2000 * 256 * 1024, "{window}");
+}
+
+/// The address of an anchor in a line of the log.
+fn peer(line: &str) -> &str {
+    line.split(' ').find(|field| field.starts_with("peer=")).unwrap()
 }
 
 /// `:status` 200 (RFC 7541, appendix A, index 8).
