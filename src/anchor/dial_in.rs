@@ -34,7 +34,7 @@ pub(super) async fn run(coverage: Arc<Coverage>) {
                 // A change of the list may need a connection sooner. A proxy that is away does not come back by it.
                 DialResult::Surplus => {
                     if timeout(pause, coverage.changed()).await.is_ok() {
-                        backoff.restart();
+                        sleep(backoff.restart()).await;
                     }
                 }
                 DialResult::Failed(_) => sleep(pause).await,

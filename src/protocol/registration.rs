@@ -37,7 +37,7 @@ pub enum ReplicaList {
 pub struct BadReplicaList;
 
 impl ReplicaList {
-    /// Replaces the list by the first 256 valid ids, if there are any. Returns whether the list has changed.
+    /// Replaces the list by the first 32 valid ids, if there are any. Returns whether the list has changed.
     pub fn replace(&mut self, ids: BTreeSet<Box<str>>) -> bool {
         let ids: BTreeSet<_> = ids.into_iter().filter(|id| is_id(id)).take(MAX_IDS).collect();
         let list = Self::Ids(ids);
@@ -46,6 +46,15 @@ impl ReplicaList {
             *self = list;
         }
         is_new
+    }
+
+    /// Returns the ids, as far as they are known.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        let ids = match self {
+            Self::Count(_) => None,
+            Self::Ids(ids) => Some(ids),
+        };
+        ids.into_iter().flatten().map(AsRef::as_ref)
     }
 
     /// Returns the number of replicas.
@@ -100,8 +109,8 @@ pub fn is_id(text: &str) -> bool {
         && text.bytes().any(|byte| !byte.is_ascii_digit())
 }
 
-/// The maximum number of ids in a list.
-const MAX_IDS: usize = 256;
+/// The maximum number of ids in a list: twice the connections of an anchor, and no longer than a head may be.
+const MAX_IDS: usize = 32;
 /// The maximum number of bytes of an id (RFC 1123: 253 of a name).
 const MAX_ID_BYTES: usize = 253;
 
@@ -117,7 +126,7 @@ mod tests {
         }
         assert_eq!("b, a".parse::<ReplicaList>().unwrap().to_string(), "a,b");
         let long = "x".repeat(254);
-        let many = (0..300).map(|id| format!("r{id}")).collect::<Vec<_>>().join(",");
+        let many = (0..33).map(|id| format!("r{id}")).collect::<Vec<_>>().join(",");
         for text in ["", "0", "a,,b", "a b", "1,2", "\u{e4}", &long, &many] {
             assert_eq!(text.parse::<ReplicaList>(), Err(BadReplicaList), "{text}");
         }

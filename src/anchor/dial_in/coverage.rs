@@ -3,7 +3,7 @@
 //! A balancer chooses the replica, so a dial may lead to one that is connected already: that connection is given up, and another dial
 //! follows after a pause.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -43,8 +43,8 @@ pub(in crate::anchor) struct Coverage {
 struct State {
     /// The connections by their numbers.
     connections: HashMap<u64, Replica>,
-    /// The replicas by the newest answer or POST of a replica; `None` before the first one.
-    wanted: Option<ReplicaList>,
+    /// The list of the connection that ended last; `None` before the first one.
+    last: Option<ReplicaList>,
     dials: u64,
     /// Not met while there is no connection.
     unconnected: Option<Condition>,
@@ -54,6 +54,8 @@ struct State {
 #[derive(Clone, Debug)]
 struct Replica {
     id: Box<str>,
+    /// The replicas that it knows.
+    list: ReplicaList,
     is_draining: bool,
 }
 
@@ -94,7 +96,7 @@ impl Coverage {
             state: Mutex::new(state),
             changed: Notify::new(),
         });
-        coverage.gauge();
+        coverage.publish(&coverage.state.lock());
         coverage
     }
 
@@ -148,24 +150,24 @@ impl Coverage {
             return DialResult::Failed(ClientError::NoAnchors);
         };
         let mut state = self.state.lock();
-        state.wanted = Some(list);
-        if state.covers(&id) {
-            drop(state);
-            self.gauge();
+        let mut connections = state.connections.values_mut();
+        if let Some(covered) = connections.find(|replica| !replica.is_draining && replica.id == id) {
+            covered.list = list;
+            self.publish(&state);
             return DialResult::Surplus;
         }
         state.dials += 1;
         let number = state.dials;
         let replica = Replica {
             id: id.clone(),
+            list,
             is_draining: false,
         };
         state.connections.insert(number, replica);
         state.unconnected = None;
-        let (connected, wanted) = state.count();
+        let (connected, wanted) = self.publish(&state);
         drop(state);
         info!(replica = %id, serves = %self.serves, "registered: connected to {connected} of {wanted} replicas");
-        self.gauge();
         let replica = CoveredReplica {
             coverage: Arc::clone(self),
             number,
@@ -174,48 +176,57 @@ impl Coverage {
         DialResult::New(Box::new((opened, replica)))
     }
 
-    /// The proxy has told another list of replicas.
-    pub(super) fn told(&self, list: ReplicaList) {
-        self.state.lock().wanted = Some(list);
-        self.gauge();
+    /// Changes the replica at the other end of a connection.
+    fn change(&self, number: u64, change: impl FnOnce(&mut Replica)) {
+        let mut state = self.state.lock();
+        if let Some(replica) = state.connections.get_mut(&number) {
+            change(replica);
+        }
+        self.publish(&state);
+        drop(state);
         self.changed.notify_one();
     }
 
-    fn gauge(&self) {
-        let (connected, wanted) = self.state.lock().count();
+    /// Publishes the numbers of replicas that are connected, and of all, and returns them. The caller keeps the lock, so that an older
+    /// state is not published last.
+    fn publish(&self, state: &State) -> (usize, usize) {
+        let (connected, wanted) = state.count();
         let note = format!("connected to {connected} of {wanted} replicas\n");
         self.readiness.set_note(note);
         let as_gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.shared.metrics.dial_in.replicas.set(as_gauge(connected));
         self.shared.metrics.dial_in.replicas_wanted.set(as_gauge(wanted));
+        (connected, wanted)
     }
 }
 
 impl State {
-    /// Returns whether a replica has a connection that counts.
-    fn covers(&self, id: &str) -> bool {
-        let mut counted = self.connections.values().filter(|replica| !replica.is_draining);
-        counted.any(|replica| &*replica.id == id)
-    }
-
-    /// Returns the number of connections to replicas that do not drain.
-    fn usable(&self) -> usize {
-        self.connections.values().filter(|replica| !replica.is_draining).count()
+    /// Returns the replicas that are connected and do not drain.
+    fn usable(&self) -> impl Iterator<Item = &Replica> {
+        self.connections.values().filter(|replica| !replica.is_draining)
     }
 
     /// Returns the number of replicas that are connected, and of all.
+    ///
+    /// Each replica follows the cluster by itself, and its list may be late: one that a single list has is wanted.
     fn count(&self) -> (usize, usize) {
-        match &self.wanted {
-            None => (self.usable(), 1),
-            Some(list @ ReplicaList::Count(_)) => (self.usable(), list.len()),
-            Some(ReplicaList::Ids(ids)) => (ids.iter().filter(|id| self.covers(id)).count(), ids.len()),
+        let lists: Vec<_> = match self.usable().next() {
+            Some(_) => self.usable().map(|replica| &replica.list).collect(),
+            None => self.last.iter().collect(),
+        };
+        let ids: BTreeSet<&str> = lists.iter().flat_map(|list| list.ids()).collect();
+        if ids.is_empty() {
+            let wanted = lists.iter().map(|list| list.len()).max().unwrap_or(1);
+            return (self.usable().count().min(wanted), wanted);
         }
+        let connected: BTreeSet<&str> = self.usable().map(|replica| &*replica.id).collect();
+        (ids.intersection(&connected).count(), ids.len())
     }
 
     /// Returns whether a replica has no connection, and there may be another one.
     fn is_missing(&self) -> bool {
         let (connected, wanted) = self.count();
-        connected < wanted && self.usable() < MAX_CONNECTIONS
+        connected < wanted && self.usable().count() < MAX_CONNECTIONS
     }
 }
 
@@ -225,13 +236,14 @@ impl CoveredReplica {
         self.peer
     }
 
-    /// The replica drains: another connection is needed in place of this one.
-    pub(super) fn draining(&self) {
-        if let Some(replica) = self.coverage.state.lock().connections.get_mut(&self.number) {
-            replica.is_draining = true;
-        }
-        self.coverage.gauge();
-        self.coverage.changed.notify_one();
+    /// Replaces the replica's list.
+    pub(super) fn set_list(&self, list: ReplicaList) {
+        self.coverage.change(self.number, |replica| replica.list = list);
+    }
+
+    /// Notes that the replica drains: another connection is needed instead of this one.
+    pub(super) fn set_draining(&self) {
+        self.coverage.change(self.number, |replica| replica.is_draining = true);
     }
 }
 
@@ -239,16 +251,16 @@ impl Drop for CoveredReplica {
     fn drop(&mut self) {
         let coverage = &self.coverage;
         let mut state = coverage.state.lock();
-        let gone = state.connections.remove(&self.number);
-        let (connected, wanted) = state.count();
-        if state.usable() == 0 && state.unconnected.is_none() {
+        let Some(Replica { id, list, .. }) = state.connections.remove(&self.number) else {
+            return;
+        };
+        state.last = Some(list);
+        if state.usable().next().is_none() && state.unconnected.is_none() {
             state.unconnected = Some(coverage.readiness.require(CONDITION));
         }
+        let (connected, wanted) = coverage.publish(&state);
         drop(state);
-        if let Some(replica) = gone {
-            info!(replica = %replica.id, "the connection has ended: connected to {connected} of {wanted} replicas");
-        }
-        coverage.gauge();
+        info!(replica = %id, "the connection has ended: connected to {connected} of {wanted} replicas");
         coverage.changed.notify_one();
     }
 }
@@ -278,9 +290,11 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The list, or a connection, has changed: the missing replica is soon found.
-    pub(super) fn restart(&mut self) {
+    /// Returns the pause after a change of the lists or of the connections: the missing replica is soon found, but a list that changes all
+    /// the time must not make a loop of dials.
+    pub(super) fn restart(&mut self) -> Duration {
         self.surplus = 0;
+        jittered(MAX_HASTE)
     }
 
     /// Returns the pause after a dial, and logs a failure that is another than before.
@@ -308,11 +322,13 @@ impl Backoff {
         }
         let pause = match error {
             ClientError::NoAnchors => UNKNOWN_PAUSE,
-            ClientError::Refused(refusal) if (400..500).contains(&refusal.status) => MAX_PAUSE,
-            ClientError::Refused(refusal) => refusal
-                .retry_after
-                .unwrap_or_default()
-                .clamp(growing(self.failures, MAX_PAUSE), UNKNOWN_PAUSE),
+            ClientError::Refused(refusal) => {
+                let least = match refusal.status {
+                    400..500 => MAX_PAUSE,
+                    _ => growing(self.failures, MAX_PAUSE),
+                };
+                return refusal.retry_after.unwrap_or_default().min(UNKNOWN_PAUSE) + jittered(least);
+            }
             ClientError::Target(_)
             | ClientError::Cleartext
             | ClientError::Lost(_)

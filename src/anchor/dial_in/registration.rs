@@ -25,7 +25,9 @@ use crate::uplink::attempt::OpenConnection;
 pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, coverage: &Coverage) {
     let shared = coverage.shared();
     let (transport, heard) = ProxyTransport::new(opened.stream);
-    let connection = http2::Connection::new(transport, opened.agreement.early).trusting(MAX_STREAMS);
+    // A session and a connection without one count by themselves.
+    let streams = shared.options.max_sessions.get().saturating_mul(2);
+    let connection = http2::Connection::new(transport, opened.agreement.early).trusting(streams);
     // The anchor's end comes by a GOAWAY, as that of a client certificate does at the proxy.
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
     let go_away = GoAway {
@@ -75,14 +77,14 @@ async fn answer(request: Request, replica: &CoveredReplica, coverage: &Coverage,
             let list = list.and_then(|list| list.to_str().ok()?.parse().ok());
             match list {
                 Some(list) => {
-                    coverage.told(list);
+                    replica.set_list(list);
                     StatusCode::OK
                 }
                 None => StatusCode::BAD_REQUEST,
             }
         }
         (&Method::POST, DRAINING_PATH) => {
-            replica.draining();
+            replica.set_draining();
             StatusCode::OK
         }
         _ => StatusCode::METHOD_NOT_ALLOWED,
@@ -94,6 +96,3 @@ async fn answer(request: Request, replica: &CoveredReplica, coverage: &Coverage,
         stream.finished_with(Vec::new()).shutdown_gracefully().await;
     }
 }
-
-/// The streams of one connection at once: as many as an anchor has sessions and plain clients by default.
-const MAX_STREAMS: u32 = 2000;
