@@ -79,21 +79,21 @@ enum Task {
     #[cfg(feature = "server")]
     #[command(flatten)]
     Server(Box<server::Task>),
-    /// Keep sessions beside an SSH server, for clients that resume them on another connection, until SIGTERM or SIGINT
+    /// Run beside an SSH server, and keep its sessions while clients replace their connections, until SIGTERM or SIGINT
     #[cfg(feature = "anchor")]
     #[command(after_help = anchor::ANCHOR_EXITS)]
     Anchor(Box<anchor::Anchor>),
-    /// Carry stdin and stdout through a proxy: for ProxyCommand of ssh_config(5)
+    /// Relay stdin and stdout through a proxy, as a ProxyCommand of ssh_config(5)
     #[command(after_help = CONNECT_EXAMPLE)]
     Connect(Box<Connect>),
-    /// Print or install the block of ssh_config(5) that leads names through the proxy, or check the way to a name
+    /// Print or install the block of ssh_config(5) that sends names through the proxy, or check the connection to a name
     #[command(after_help = CONFIG_EXAMPLE)]
     Config(Box<ConfigFlags>),
     /// Report the faults of the client's file all at once, and of the files that it names
     #[cfg(not(feature = "server"))]
     #[command(after_help = client_check::CHECK_EXAMPLE)]
     Check(client_check::Check),
-    /// Make a ticket: 26 letters in place of a token, for clients that cannot carry one
+    /// Make a ticket: 26 letters instead of a token, for clients that cannot send one
     #[command(after_help = TICKET_EXAMPLE)]
     Ticket(ticket::Options),
     /// Print the completions of a shell
@@ -105,7 +105,7 @@ enum Task {
 
 /// For `--help`.
 const TICKET_EXAMPLE: &str = "\
-A ticket of alice in the proxy's Secret. Each ticket has a field manager of its own: another one's apply leaves it alone.
+A ticket of alice in the proxy's Secret. Each ticket has its own field manager, so that applying another one does not remove it.
   switchboard ticket --user alice --namespace switchboard >alice.json
   kubectl apply --server-side --field-manager=switchboard-alice-1 -f alice.json
 

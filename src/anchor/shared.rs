@@ -29,7 +29,7 @@ pub struct Options {
     /// Serve clients at this address [default: 0.0.0.0:2222, or none with --dial]
     #[arg(long, env = "SWITCHBOARD_ANCHOR_LISTEN", value_name = "ADDR", value_parser = address)]
     pub listen: Option<SocketAddr>,
-    /// Carry them to the SSH server at this address, or at this name, which is looked up for each connection
+    /// Connect them to the SSH server at this address, or at this name, which is resolved for each connection
     #[arg(
         long,
         env = "SWITCHBOARD_ANCHOR_TO",
@@ -40,16 +40,16 @@ pub struct Options {
     /// Serve /metrics, /livez, /readyz and, for processes of this host, /drain at this address
     #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR", value_parser = address)]
     pub admin: Option<SocketAddr>,
-    /// Keep a session for so long without a connection
+    /// Keep a session without a connection for this long
     #[arg(long, value_name = "DURATION", value_parser = timeout, default_value = "24h")]
     pub grace: Duration,
-    /// Keep so many bytes of each direction of a session until they are acknowledged, from 4KiB to 64MiB
+    /// Keep up to this many unacknowledged bytes of each direction of a session, 4KiB to 64MiB
     #[arg(long, value_name = "SIZE", value_parser = window, default_value = "1MiB")]
     pub window: u32,
-    /// Keep no more than so many sessions, and as many connections of clients without one
+    /// Keep at most this many sessions, and as many connections without one
     #[arg(long, value_name = "N", default_value = "1000")]
     pub max_sessions: NonZeroU32,
-    /// Keep no more than so many bytes of all sessions together, at least 64KiB
+    /// Keep at most this many bytes of all sessions together, 64KiB or more
     #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "256MiB")]
     pub memory: usize,
 }

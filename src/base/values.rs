@@ -55,7 +55,7 @@ pub(crate) fn port(text: &str) -> Result<u16, &'static str> {
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     let mut units = text.split(|character: char| !character.is_alphabetic());
     if units.any(|unit| NO_UNITS.contains(&unit)) {
-        return Err("months and years are no units here: expected a duration such as `250ms`, `5m` or `30d`");
+        return Err("months and years are not units here: expected a duration such as `250ms`, `5m` or `30d`");
     }
     match humantime::parse_duration(text) {
         Ok(duration) if duration <= YEAR => Ok(duration),

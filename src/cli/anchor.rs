@@ -31,7 +31,7 @@ pub(crate) struct Anchor {
 #[derive(Args)]
 #[command(args = of_the_connection())]
 struct DialIn {
-    /// Dial this proxy, http://HOST[:PORT] or https://HOST[:PORT], each of its replicas, and serve the clients that it sends
+    /// Dial each replica of this proxy, http://HOST[:PORT] or https://HOST[:PORT], and serve the clients that it sends
     #[arg(
         long,
         env = "SWITCHBOARD_ANCHOR_DIAL",

@@ -93,7 +93,8 @@ impl ClientFlags {
         let is_unused = |name: &&str| proxy.scheme() == Scheme::Http && self.given.contains_id(name);
         for name in ["ca", "cert", "server_name"].into_iter().filter(is_unused) {
             let flag = name.replace('_', "-");
-            let what = format!("is for an https:// proxy, and {proxy} is none: nothing is encrypted or verified there");
+            let what =
+                format!("is for an https:// proxy, and {proxy} is not one: nothing is encrypted or verified there");
             if self.is_typed(name) {
                 let message = format!("--{flag} {what}");
                 return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));

@@ -27,16 +27,16 @@ pub(crate) struct ConfigFlags {
     /// The account on the targets
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Have further logins to a target share the connection of the first
+    /// Let further logins to a target share the connection of the first
     #[arg(long)]
     control_master: bool,
-    /// Install the block: beside FILE, which includes it [default: ~/.ssh/config]
+    /// Install the block in a file beside FILE, which includes it [default: ~/.ssh/config]
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "check")]
     write: Option<Option<PathBuf>>,
     /// Remove the block of these names
     #[arg(long, conflicts_with = "check")]
     remove: bool,
-    /// Log in to this name, NAME or NAME:PORT, up to the SSH identification, and say which step fails
+    /// Log in to this name, NAME or NAME:PORT, up to the SSH identification, and report which step fails
     #[arg(long, value_name = "NAME")]
     check: Option<String>,
 }

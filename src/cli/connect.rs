@@ -16,7 +16,7 @@ use crate::cli::client_flags::ClientFlags;
 pub(crate) struct Connect {
     #[command(flatten)]
     settings: ProxySettings,
-    /// Ask again for up to DURATION when the proxy answers 429 or 503, as its Retry-After says; 5m without a value
+    /// Retry for up to DURATION when the proxy answers 429 or 503, after its Retry-After; 5m without a value
     #[arg(
         long,
         env = "SWITCHBOARD_WAIT",
@@ -27,7 +27,7 @@ pub(crate) struct Connect {
         value_parser = humantime::parse_duration
     )]
     wait: Option<Duration>,
-    /// Print a failure on stderr, too, where ssh prints it; without it ssh's own line is the only one
+    /// Print a failure on stderr even if ssh prints it, too
     #[arg(long, short, env = "SWITCHBOARD_VERBOSE", value_parser = FalseyValueParser::new())]
     verbose: bool,
     /// The target to reach through the proxy; `%h %p` in a ProxyCommand
@@ -57,7 +57,7 @@ fn refuse_a_stray_duration(options: &Connect) -> Result<(), clap::Error> {
         && options.port.as_ref().is_some_and(|port| !is_port(port))
         && humantime::parse_duration(&options.target).is_ok();
     if is_stray {
-        let meant = format!("--wait takes its duration behind `=`: --wait={}", options.target);
+        let meant = format!("--wait takes its duration after `=`: --wait={}", options.target);
         return Err(clap::Error::raw(ErrorKind::ValueValidation, meant));
     }
     Ok(())
@@ -84,4 +84,4 @@ long: set ServerAliveInterval 0 (the default, but Debian's ssh has 300 with Batc
 SWITCHBOARD_TOKEN in the environment is a bearer token, for a proxy whose URL has no user, without options for \
 credentials.
 
-Exit status: 0 the tunnel ended in order, 1 it did not open or broke off, 2 usage";
+Exit status: 0 the tunnel ended normally, 1 it did not open or failed, 2 usage";

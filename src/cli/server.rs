@@ -26,7 +26,7 @@ pub(crate) enum Task {
     /// Run the proxy until SIGTERM or SIGINT; SIGHUP reloads TLS, access, the allowlist, the limits and ssh_only
     #[command(after_help = SERVE_EXITS)]
     Serve(Serve),
-    /// Report the faults of a configuration file all at once, up to a YAML syntax error, and what is odd about it
+    /// Check a configuration file, and report all errors, warnings and notes at once
     #[command(after_help = CHECK_EXITS)]
     Check(Check),
     /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
@@ -35,7 +35,7 @@ pub(crate) enum Task {
     /// Serve a page for operators on this computer: the tunnels, targets and refusals of all replicas
     #[command(after_help = DESK_EXITS)]
     Desk(Desk),
-    /// Translate the files of another gateway: print kubectl lines or static targets, and what has no counterpart
+    /// Translate another gateway's files into kubectl commands or static targets, and report what has no counterpart
     #[command(after_help = IMPORT_EXITS, arg_required_else_help = true)]
     Import(Import),
     /// List, end and limit the open tunnels of all replicas

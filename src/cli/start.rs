@@ -15,10 +15,10 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The flags of the logs.
 #[derive(Args)]
 pub(crate) struct LogFlags {
-    /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`: other crates are silent unless named
+    /// Filter of the messages on stderr, such as `warn` or `debug,h2=warn`; other crates log only if named
     #[arg(long, env = "SWITCHBOARD_LOG", value_name = "FILTER", default_value = "info")]
     log: String,
-    /// Form of the messages on stderr
+    /// Format of the messages on stderr
     #[arg(long, env = "SWITCHBOARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     log_format: Format,
 }

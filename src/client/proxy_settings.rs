@@ -35,23 +35,23 @@ pub struct ProxySettings {
     )]
     #[serde(deserialize_with = "secret_url")]
     pub proxy: Option<ProxyUrl>,
-    /// Read the proxy of a name from this file, where no flag and no variable has one [default: ~/.config/switchboard/config.yaml]
+    /// Read the proxy of a name from this file, unless a flag or a variable sets it [default: ~/.config/switchboard/config.yaml]
     #[arg(long, env = "SWITCHBOARD_CLIENT_CONFIG", value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Trust the certificates of this PEM file instead of the system's for an https:// proxy
     #[arg(long, env = "SWITCHBOARD_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// Show this client certificate (PEM, with its intermediate certificates) to an https:// proxy that asks for one
+    /// Present this client certificate (PEM, with its intermediate certificates) to an https:// proxy that requests one
     #[arg(long, env = "SWITCHBOARD_CERT", value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
     /// The private key of --cert (PEM, not encrypted)
     #[arg(long, env = "SWITCHBOARD_KEY", value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// Expect this name in the proxy's certificate, and ask for it, instead of the host of the URL
+    /// Expect this name in the proxy's certificate, and send it as SNI, instead of the URL's host
     #[arg(long, env = "SWITCHBOARD_SERVER_NAME", value_name = "NAME")]
     pub server_name: Option<String>,
-    /// Do not go through the proxy that HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names (NO_PROXY exempts hosts)
+    /// Ignore the forward proxy of HTTPS_PROXY, HTTP_PROXY or ALL_PROXY (NO_PROXY exempts hosts)
     #[arg(long, env = "SWITCHBOARD_NO_ENV_PROXY", value_parser = FalseyValueParser::new())]
     pub no_env_proxy: bool,
     /// Send the bearer token in this file
@@ -66,7 +66,7 @@ pub struct ProxySettings {
     /// Send the credentials of this context's user, not the current one's
     #[arg(long, env = "SWITCHBOARD_CONTEXT", value_name = "NAME", help_heading = CREDENTIALS)]
     pub context: Option<String>,
-    /// Send credentials in clear, too, to an http:// proxy that is not on this host
+    /// Allow credentials in clear text to an http:// proxy that is not on this host
     #[arg(
         long,
         env = "SWITCHBOARD_ALLOW_CLEARTEXT",
@@ -74,14 +74,14 @@ pub struct ProxySettings {
         help_heading = CREDENTIALS
     )]
     pub allow_cleartext: bool,
-    /// Carry the session on over another connection when its own is lost, where the target has an anchor [default: auto]
+    /// Continue the session over another connection when its own is lost, if the target has an anchor [default: auto]
     #[arg(long, env = "SWITCHBOARD_RESUME", value_name = "WHEN", help_heading = SESSIONS)]
     pub resume: Option<Resume>,
     /// How long a session waits for another connection [default: 24h]
     #[arg(long, env = "SWITCHBOARD_GRACE", value_name = "DURATION", value_parser = values::timeout, help_heading = SESSIONS)]
     #[serde(deserialize_with = "forms::some::<Timeout, _>")]
     pub grace: Option<Duration>,
-    /// How much of each direction is kept to be sent again, 4KiB to 64MiB: what is read while there is no connection [default: 1MiB]
+    /// Bytes of each direction that are kept to be sent again, 4KiB to 64MiB; as many are read without a connection [default: 1MiB]
     #[arg(long, env = "SWITCHBOARD_WINDOW", value_name = "SIZE", value_parser = window, help_heading = SESSIONS)]
     #[serde(deserialize_with = "forms::some::<Window, _>")]
     pub window: Option<u32>,
@@ -91,7 +91,7 @@ pub struct ProxySettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Resume {
-    /// Where the target announces an anchor
+    /// If the target announces an anchor
     Auto,
     /// Never
     Off,

@@ -27,13 +27,13 @@ pub struct Options {
     /// A group of that user (repeatable)
     #[arg(long = "group", value_name = "NAME")]
     groups: Vec<String>,
-    /// How long it is to live, 10m or more; the proxy's access.tickets.ttl bounds it
+    /// Its lifetime, 10m or more; the proxy's access.tickets.ttl limits it
     #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "12h")]
     ttl: Duration,
-    /// The only target that it opens: SERVICE.NAMESPACE, or HOST:PORT of a static target
+    /// The only target that it is valid for: SERVICE.NAMESPACE, or HOST:PORT of a static target
     #[arg(long, value_name = "NAME")]
     target: Option<TicketTarget>,
-    /// The namespace of the Secret, in place of that of kubectl's context
+    /// The namespace of the Secret, instead of the one of kubectl's context
     #[arg(long, value_name = "NAME", value_parser = name)]
     namespace: Option<String>,
     /// The Secret: the proxy's access.tickets.secret

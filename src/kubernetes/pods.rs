@@ -19,16 +19,16 @@ use crate::base::values;
 /// Which pods: arguments of the programs of operators.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSelector {
-    /// The pods of this namespace [default: that of the context]
+    /// The pods of this namespace [default: the context's]
     #[arg(long, short = 'n', value_name = "NAME")]
     namespace: Option<String>,
     /// The pods with these labels [default: app.kubernetes.io/name=switchboard]
     #[arg(long, short = 'l', value_name = "LABELS")]
     selector: Option<String>,
-    /// Ask the API server of this context, not of the current one
+    /// Use this context instead of the current one
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Ask the API server of this kubeconfig [default: KUBECONFIG or ~/.kube/config]
+    /// Use this kubeconfig [default: KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// The admin port of the pods [default: the container port named metrics or admin, or else 9090]

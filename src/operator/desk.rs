@@ -47,7 +47,7 @@ pub struct Desk {
 #[derive(Debug, thiserror::Error)]
 pub enum DeskError {
     /// The address to listen on is for other computers.
-    #[error("{0} is no loopback address: the page is for browsers of this computer only")]
+    #[error("{0} is not a loopback address: the page is for browsers of this computer only")]
     NotLoopback(SocketAddr),
     /// The port cannot be had.
     #[error("cannot listen on {0}")]

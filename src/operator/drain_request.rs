@@ -26,7 +26,7 @@ pub struct Options {
     /// Return when the tunnels of the process have ended
     #[arg(long)]
     wait: bool,
-    /// Return when no more than N tunnels are left that would be cut: resumable ones do not count
+    /// Return when at most N tunnels that would be cut are left; resumable ones do not count
     #[arg(long, value_name = "N", default_value_t = 0, requires = "wait")]
     at_most: u32,
     /// Wait no longer than this, such as 50m

@@ -176,7 +176,7 @@ impl Object {
         let seconds = value.as_f64().filter(|seconds| *seconds <= LAST_SECOND);
         let since = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
         let time = since.and_then(|since| UNIX_EPOCH.checked_add(since));
-        time.map(Some).ok_or("the token has a time that is none")
+        time.map(Some).ok_or("the token has an invalid time")
     }
 }
 

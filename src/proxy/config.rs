@@ -180,13 +180,13 @@ impl Config {
 /// The settings of flags and environment variables; empty or `None` leaves the value of the file.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// Serve clients at this address, in place of the file's (repeatable)
+    /// Serve clients at this address instead of the file's (repeatable)
     #[arg(long, env = "SWITCHBOARD_LISTEN", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     pub listen: Vec<SocketAddr>,
     /// Serve /metrics, /livez and /readyz at this address
     #[arg(long, env = "SWITCHBOARD_ADMIN", value_name = "ADDR", value_parser = address)]
     pub admin: Option<SocketAddr>,
-    /// Allow this target, besides the file's (repeatable; separated by spaces in the environment)
+    /// Allow this target in addition to the file's (repeatable; separated by spaces in the environment)
     #[arg(
         long,
         env = "SWITCHBOARD_ALLOW",

@@ -88,5 +88,5 @@ async fn of_command(line: &str, deadline: Instant) -> anyhow::Result<Credentials
         return read;
     }
     let token = Credentials::bearer(&String::from_utf8_lossy(&printed));
-    token.context("what it printed is no token")
+    token.context("its output is not a token")
 }

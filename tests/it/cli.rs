@@ -304,7 +304,7 @@ fn help_lists_the_commands_and_options() {
         "SWITCHBOARD_LOG",
         "--log-format",
         "SWITCHBOARD_LOG_FORMAT",
-        "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut",
+        "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels were cut",
     ] {
         assert!(stdout.contains(told), "{told:?} in {stdout}");
     }

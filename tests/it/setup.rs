@@ -227,8 +227,11 @@ fn contradictions_are_said_before_anything_is_written() {
     for (arguments, expected) in [
         (&["--proxy", "https://u:s3cret@p"][..], "the proxy's URL has a password"),
         (&["--proxy", "http://p", "--ca", "/x"], "--ca is for an https:// proxy"),
-        (&["--proxy", "https://p", "--name", "a b"], "is no pattern of names"),
-        (&["--proxy", "https://p", "--user", "a b"], "is no name of an account"),
+        (&["--proxy", "https://p", "--name", "a b"], "is not a pattern of names"),
+        (
+            &["--proxy", "https://p", "--user", "a b"],
+            "is not the name of an account",
+        ),
         (
             &["--proxy", "https://p", "--token-file", "a", "--context", "b"],
             "cannot be used with each other",

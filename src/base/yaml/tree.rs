@@ -274,7 +274,7 @@ impl Builder<'_> {
     fn alias(&mut self, anchor: usize, position: Position) -> Step {
         let Some(node) = self.anchors.get(&anchor) else {
             // The parser has resolved the name, so the anchored node is still open and contains this alias.
-            self.fault(position, "an alias inside the value that it stands for");
+            self.fault(position, "an alias inside the value that it refers to");
             return self.place(Node {
                 position,
                 value: Value::Null,
@@ -463,7 +463,7 @@ mod tests {
             ("~: 1\na: 2\n", "{a@2:1: 2@2:4} ! 1:1: error: a key must be a name"),
             (
                 "a: &x\n  - *x\n",
-                "{a@1:1: [null@2:5]@2:3} ! 2:5: error: an alias inside the value that it stands for",
+                "{a@1:1: [null@2:5]@2:3} ! 2:5: error: an alias inside the value that it refers to",
             ),
         ] {
             assert_eq!(outcome(text), expected, "{text:?}");

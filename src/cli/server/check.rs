@@ -19,7 +19,7 @@ use crate::cli::output::{USAGE, print, to_stderr};
 /// The arguments of `check`.
 #[derive(Args)]
 pub(crate) struct Check {
-    /// The file; `-` is standard input. Without one: --config, or else SWITCHBOARD_CONFIG
+    /// The file, or `-` for standard input. Without one: --config, or else SWITCHBOARD_CONFIG
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     /// The file, as `serve` takes it
@@ -28,7 +28,7 @@ pub(crate) struct Check {
     config: Option<PathBuf>,
     #[command(flatten)]
     overrides: Overrides,
-    /// Form of the findings: lines on stderr, or an object on stdout
+    /// Format of the report: lines on stderr, or a JSON object on stdout
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
     /// Check the file of the client instead, by default ~/.config/switchboard/config.yaml, and the files that it names
@@ -107,8 +107,8 @@ fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<Loa
 
 /// For `--help`.
 pub(crate) const CHECK_EXITS: &str = "\
-Exit status: 0 `serve` accepts the configuration, perhaps with warnings and notes, 2 usage, or a file with faults or that \
-cannot be read";
+Exit status: 0 `serve` accepts the configuration, perhaps with warnings and notes, 2 usage, or the file has \
+errors or cannot be read";
 const STDIN: &str = "<stdin>";
 /// Bytes read of stdin: one more than a configuration may have.
 const MAX_INPUT: u64 = (1 << 20) + 1;

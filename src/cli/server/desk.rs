@@ -14,10 +14,10 @@ use crate::cli::start::stopped;
 /// The arguments of `desk`.
 #[derive(Args)]
 pub(crate) struct Desk {
-    /// Where the page listens, on loopback; port 0 is any free one
+    /// Serve the page at this loopback address; port 0 is any free port
     #[arg(long, value_name = "ADDR", value_parser = address, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Open the page in the browser, by xdg-open
+    /// Open the page in the browser with xdg-open
     #[arg(long)]
     open: bool,
     #[command(flatten)]

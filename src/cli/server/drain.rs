@@ -35,7 +35,7 @@ fn describe(progress: &DrainStatus) -> String {
 
 /// For `--help`.
 pub(crate) const DRAIN_EXITS: &str = "\
-Exit status: 0 the process drains, with --wait no more than N tunnels are left or it has ended, 1 it cannot be asked, \
-2 usage, 3 more were left after --timeout";
+Exit status: 0 the process drains, with --wait no more than N tunnels are left or it has ended, 1 the process \
+cannot be reached, 2 usage, 3 more were left after --timeout";
 /// The exit status of a process that had to cut tunnels, or has more left than it may.
 pub(crate) const DRAIN_CUT: u8 = 3;

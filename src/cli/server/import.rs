@@ -18,14 +18,14 @@ pub(crate) struct Import {
 
 #[derive(Subcommand)]
 enum Source {
-    /// EnvoyFilters of Istio whose routes end a CONNECT, such as those of `kubectl get envoyfilter -A -o yaml`
+    /// Istio's EnvoyFilters whose routes terminate CONNECT, such as those of `kubectl get envoyfilter -A -o yaml`
     Envoyfilter {
         #[command(flatten)]
         files: Files,
         #[command(flatten)]
         options: Options,
     },
-    /// Proxies of frpc of the type tcpmux, in TOML, YAML or JSON
+    /// Proxies of frpc with type tcpmux, in TOML, YAML or JSON
     Frpc {
         #[command(flatten)]
         files: Files,

@@ -31,12 +31,12 @@ pub(crate) struct ReplicaFlags {
         conflicts_with_all = ["namespace", "selector", "context", "kubeconfig", "pod_port"]
     )]
     admin: Vec<SocketAddr>,
-    /// Wait no longer for the answer of a replica
+    /// Wait at most this long for a replica's answer
     #[arg(long, value_name = "DURATION", value_parser = timeout, default_value = "5s")]
     timeout: Duration,
     #[command(
         flatten,
-        next_help_heading = "In a cluster: each pod by a port that the API server forwards, with your right to pods/portforward"
+        next_help_heading = "In a cluster, each pod is reached by a port-forward, with your permission create pods/portforward"
     )]
     cluster: PodSelector,
 }
@@ -66,7 +66,7 @@ impl Replies {
 /// The columns of a table.
 #[derive(Args)]
 pub(crate) struct Columns {
-    /// `wide`: print all columns, however wide the terminal is
+    /// `wide`: print all columns, regardless of the terminal's width
     #[arg(long, short, value_name = "FORM")]
     output: Option<Output>,
 }
@@ -104,7 +104,7 @@ fn usual_addresses() -> anyhow::Result<Vec<SocketAddr>> {
         let address = address.trim();
         address
             .parse()
-            .with_context(|| format!("SWITCHBOARD_ADMIN: {address:?} is no address with a port"))
+            .with_context(|| format!("SWITCHBOARD_ADMIN: {address:?} is not an address with a port"))
     });
     addresses.collect()
 }

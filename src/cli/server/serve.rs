@@ -72,5 +72,5 @@ fn commands() -> std::io::Result<mpsc::Receiver<Command>> {
 
 /// For `--help`.
 pub(crate) const SERVE_EXITS: &str =
-    "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels had to be cut";
+    "Exit status: 0 drained, 1 runtime error, 2 usage or configuration, 3 tunnels were cut";
 const QUEUED_COMMANDS: usize = 4;

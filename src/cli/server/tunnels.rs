@@ -31,13 +31,13 @@ enum Action {
     /// List the open tunnels of all replicas
     #[command(after_help = OPERATOR_EXITS)]
     List(List),
-    /// Show all that is known of one tunnel
+    /// Show everything that is known about one tunnel
     #[command(after_help = OPERATOR_EXITS)]
     Show(ShowArgs),
-    /// Look at one tunnel, or at those of a node, target, client or user, and tell what makes it slow
+    /// Diagnose why a tunnel is slow, or the tunnels of a node, target, client or user
     #[command(after_help = OPERATOR_EXITS)]
     Why(WhyArgs),
-    /// End tunnels and the sessions in them: those with these ids, or those of a target, a client or a user
+    /// Close tunnels and the sessions in them, by their ids, target, client or user
     #[command(after_help = OPERATOR_EXITS)]
     Close(Close),
     /// Move resumable sessions to other tunnels, such as those of another replica
@@ -52,10 +52,10 @@ enum Action {
 struct List {
     #[command(flatten)]
     filter: FilterFlags,
-    /// The largest first: bytes, rate, age or idle; rates are looked at for a second
+    /// Sort by bytes, rate, age or idle, the largest first; rates are measured for one second
     #[arg(long, value_name = "KEY", default_value = "age", hide_possible_values = true)]
     sort: Sort,
-    /// Show no more than N
+    /// Show at most N
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -66,16 +66,16 @@ struct List {
 
 #[derive(Args)]
 struct FilterFlags {
-    /// Those to this target: namespace/service, or static/NAME:PORT
+    /// Tunnels to this target: namespace/service, or static/NAME:PORT
     #[arg(long, value_name = "TARGET")]
     target: Option<TargetName>,
-    /// Those of this client
+    /// Tunnels of this client
     #[arg(long, value_name = "IP")]
     client: Option<IpAddr>,
-    /// Those of this user
+    /// Tunnels of this user
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Those whose target is on this node
+    /// Tunnels to targets on this node
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
 }
@@ -108,7 +108,7 @@ struct WhyArgs {
     id: Option<String>,
     #[command(flatten)]
     filter: FilterFlags,
-    /// Look at the N fastest of many, at most 64
+    /// Diagnose the N fastest, at most 64
     #[arg(long, value_name = "N", default_value_t = MAX_SAMPLES)]
     limit: usize,
     #[command(flatten)]
@@ -133,7 +133,7 @@ struct ChangeSelection {
     ids: Vec<String>,
     #[command(flatten)]
     filter: FilterFlags,
-    /// Why: for the access log and, if their sessions end, for the users
+    /// The reason, for the access log and, if sessions end, for their users
     #[arg(long, value_name = "TEXT")]
     reason: Option<Reason>,
     /// Do not ask

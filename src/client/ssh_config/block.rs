@@ -73,7 +73,7 @@ pub(super) fn title(names: &[String]) -> anyhow::Result<String> {
         let pattern = name.strip_prefix('!').unwrap_or(name);
         ensure!(
             !pattern.is_empty() && !pattern.starts_with('-') && pattern.bytes().all(is_of_name),
-            "{name:?} is no pattern of names: write one such as *.svc.cluster.local, without spaces"
+            "{name:?} is not a pattern of names: write one such as *.svc.cluster.local, without spaces"
         );
     }
     Ok(names.join(" "))
@@ -83,7 +83,7 @@ pub(super) fn title(names: &[String]) -> anyhow::Result<String> {
 fn account(user: &str) -> anyhow::Result<&str> {
     let is_odd = |character: char| character.is_control() || character.is_whitespace() || "\"'#%`$".contains(character);
     let is_account = !user.is_empty() && !user.starts_with('-') && !user.contains(is_odd);
-    ensure!(is_account, "{user:?} is no name of an account");
+    ensure!(is_account, "{user:?} is not the name of an account");
     Ok(user)
 }
 
@@ -157,7 +157,7 @@ mod tests {
                 ..own()
             };
             assert!(
-                fault(&block).starts_with(&format!("{name:?} is no pattern")),
+                fault(&block).starts_with(&format!("{name:?} is not a pattern")),
                 "{name:?}"
             );
         }
@@ -171,7 +171,7 @@ mod tests {
                 user: Some(user.to_owned()),
                 ..own()
             };
-            assert_eq!(fault(&block), format!("{user:?} is no name of an account"));
+            assert_eq!(fault(&block), format!("{user:?} is not the name of an account"));
         }
     }
 }

@@ -232,7 +232,7 @@ async fn every_source_without_a_token_has_its_sentence() {
         ),
         (
             home.command("true"),
-            "the command of --token-command: what it printed is no token: it is empty".to_owned(),
+            "the command of --token-command: its output is not a token: it is empty".to_owned(),
         ),
         (
             home.command("echo s3cret; exit 7"),
@@ -240,13 +240,13 @@ async fn every_source_without_a_token_has_its_sentence() {
         ),
         (
             home.command("echo '{\"kind\":\"Pod\"}'"),
-            "what it printed is no token: it has a character".to_owned(),
+            "its output is not a token: it has a character".to_owned(),
         ),
         (
             home.command(&prints(&json!({}))),
             "neither a token nor a client certificate".to_owned(),
         ),
-        (home.command("printf '\\377'"), "what it printed is no token".to_owned()),
+        (home.command("printf '\\377'"), "its output is not a token".to_owned()),
     ] {
         let line = home.failure(source, "s3cret").await;
         assert!(line.contains(&expected), "{line}");

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 pub struct Query {
     /// Those to this target, `namespace/service`.
     pub target: Option<String>,
-    /// Those of this client.
+    /// Tunnels of this client.
     pub client: Option<IpAddr>,
-    /// Those of this user.
+    /// Tunnels of this user.
     pub user: Option<String>,
-    /// Those whose target is on this node.
+    /// Tunnels to targets on this node.
     pub node: Option<String>,
     /// The order of a list; the oldest first without it.
     pub sort: Option<Sort>,

@@ -94,7 +94,7 @@ pub(crate) async fn only_scrapers(State(networks): State<ScrapeNetworks>, reques
     match networks.as_ref().is_none_or(contains) {
         true => next.run(request).await,
         false if peer.is_some_and(|peer| !peer.is_loopback()) => {
-            HttpError::new(StatusCode::FORBIDDEN, "the address of the peer is none of admin_scrape").into_response()
+            HttpError::new(StatusCode::FORBIDDEN, "the address of the peer is not in admin_scrape").into_response()
         }
         false => only_from_here(request, next).await,
     }

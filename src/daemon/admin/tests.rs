@@ -217,7 +217,7 @@ async fn metrics_are_told_to_peers_of_the_configured_networks_and_to_this_host()
     };
     let refused = answer_to(request(Method::GET, "/metrics"), "192.0.2.1:1", handlers).await;
     let text = axum::body::to_bytes(refused.into_body(), 100).await.unwrap();
-    assert_eq!(text, r#"{"error":"the address of the peer is none of admin_scrape"}"#);
+    assert_eq!(text, r#"{"error":"the address of the peer is not in admin_scrape"}"#);
 }
 
 #[tokio::test]

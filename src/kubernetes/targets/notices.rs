@@ -63,7 +63,7 @@ impl ServiceNotice {
                 let (key, reason) = (&fault.key, &fault.reason);
                 // It has no other port, or the wrong annotation has been told already.
                 let (word, message) = match fault.is_without_port {
-                    true => ("NoUsablePort", format!("No port leads to sshd: {reason}")),
+                    true => ("NoUsablePort", format!("No port reaches sshd: {reason}")),
                     false => ("IgnoredAnnotation", format!("Ignored annotation {key}: {reason}")),
                 };
                 ServiceEvent::warning(service.clone(), word, &message)

@@ -60,7 +60,7 @@ impl SecretReader {
             Ok(data) => {
                 let faults = self.tickets.replace(&data).into_iter();
                 faults
-                    .map(|fault| format!("an entry of the Secret is no ticket: {fault}"))
+                    .map(|fault| format!("an entry of the Secret is not a ticket: {fault}"))
                     .collect()
             }
             Err(reason) => vec![format!(
@@ -76,7 +76,7 @@ impl SecretReader {
         }
         if faults.len() > MAX_REPORTED {
             let more = faults.len() - MAX_REPORTED;
-            warn!(secret, more, "further entries of the Secret are no tickets");
+            warn!(secret, more, "further entries of the Secret are not tickets");
         }
         if faults.is_empty() {
             info!(secret, "the Secret of tickets is in order again");
@@ -188,7 +188,7 @@ mod tests {
         own.take(Event::Applied(read(&own, &secret("own", "x")).unwrap())).await;
         assert!(!is_known());
         assert!(
-            own.reported[0].starts_with("an entry of the Secret is no ticket: x: "),
+            own.reported[0].starts_with("an entry of the Secret is not a ticket: x: "),
             "{:?}",
             own.reported
         );

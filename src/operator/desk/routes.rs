@@ -195,7 +195,7 @@ fn path_of(id: &str) -> Result<String, HttpError> {
     let is_of_id = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     match !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(is_of_id) {
         true => Ok(format!("/tunnels/{id}")),
-        false => Err(HttpError::bad("tunnel_id: this is no id of a tunnel")),
+        false => Err(HttpError::bad("tunnel_id: this is not the id of a tunnel")),
     }
 }
 

@@ -57,7 +57,7 @@ impl ClusterNames {
         match rest {
             Some(suffix) => Ok(Some(suffix.into())),
             None => Err(format!(
-                "a Service answers to {own} and a domain behind it, not to another name: use --format static"
+                "a Service answers to {own} and a domain after it, not to another name: use --format static"
             )),
         }
     }

@@ -169,7 +169,7 @@ impl ParsedInput {
     /// Returns the addresses of a Service, for a static target.
     fn addresses(&self, entry: &Entry) -> Result<Vec<SocketAddr>, String> {
         let Target::Service(service, Some(port)) = &entry.target else {
-            return Err("leads to a Service without a port".to_owned());
+            return Err("routes to a Service without a port".to_owned());
         };
         let Service { namespace, name } = service;
         let Some(known) = self.services.get(service) else {

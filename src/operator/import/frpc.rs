@@ -39,7 +39,7 @@ pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> ImportResult {
     let text = match options.format {
         Format::Kubectl => kubectl::lines(entries, &names, &mut remarks),
         Format::Static => {
-            let reason = "leads to a Service, whose address the file does not say: use --format kubectl";
+            let reason = "points to a Service, whose address the file does not say: use --format kubectl";
             static_list::section(entries, |_| Err(reason.to_owned()), &mut remarks)
         }
     };

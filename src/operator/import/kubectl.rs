@@ -22,7 +22,7 @@ pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, remarks: &mut Imp
     let mut plans: BTreeMap<Service, Plan> = BTreeMap::new();
     for entry in entries {
         let Target::Service(service, port) = entry.target else {
-            let reason = "leads to addresses, which have no label: use --format static";
+            let reason = "points to addresses, which have no label: use --format static";
             remarks.error(entry.place, format!("{} {reason}", entry.name));
             continue;
         };

@@ -20,7 +20,7 @@ pub enum Format {
 /// The arguments of the program: how the proxy is configured, which the files do not say.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The output: lines of kubectl, or the section `allowlist` of a configuration file
+    /// The output: kubectl commands, or the section `allowlist` of a configuration file
     #[arg(long, value_name = "FORMAT", default_value = "kubectl")]
     pub format: Format,
     /// `allowlist.kubernetes.cluster_domain` of the proxy
@@ -34,16 +34,16 @@ pub struct Options {
 /// The arguments for frpc files: settings that these do not have.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frp {
-    /// A port that clients ask for, which frp does not look at (repeatable; 22 without one)
+    /// A port that clients request, which frp ignores (repeatable; 22 without one)
     #[arg(long = "port", value_name = "PORT", value_parser = values::port)]
     pub ports: Vec<u16>,
     /// The subDomainHost of frps, for proxies with a subdomain
     #[arg(long, value_name = "DOMAIN", value_parser = values::domain)]
     pub subdomain_host: Option<Box<str>>,
-    /// The domain behind SERVICE.NAMESPACE in names of Services, for kubectl lines (repeatable)
+    /// The domain after SERVICE.NAMESPACE in names of Services, for kubectl commands (repeatable)
     #[arg(long = "public-suffix", value_name = "DOMAIN", value_parser = values::domain)]
     pub public_suffixes: Vec<Box<str>>,
-    /// The address of frpc's host, in place of its own loopback, for static targets
+    /// The address of frpc's host instead of loopback, for static targets
     #[arg(long = "frpc-host", value_name = "IP")]
     pub host: Option<IpAddr>,
 }

@@ -33,7 +33,7 @@ fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &m
     let name = &entry.name;
     if let Some(odd) = addresses.iter().find(|address| is_odd(address.ip())) {
         let reason = "an address of the proxy's own host, or of no host: see that it is meant";
-        remarks.note(entry.place, format!("{name} leads to {odd}, {reason}"));
+        remarks.note(entry.place, format!("{name} points to {odd}, {reason}"));
     }
     if entry.settings.idle.is_some() {
         let reason = "the idle timeout is left out: `timeouts.idle` is one for all static targets";

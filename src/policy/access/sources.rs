@@ -161,6 +161,6 @@ impl AccessConfig {
 }
 
 /// The answer to a credential of a kind that is not accepted.
-pub(super) const NO_SOURCE: &str = "the credential is none that is accepted here";
+pub(super) const NO_SOURCE: &str = "the credential is of no kind that is accepted here";
 /// The interval of rechecks without `access.kubernetes`.
 const FALLBACK: Duration = Duration::from_mins(5);

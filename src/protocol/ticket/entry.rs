@@ -153,7 +153,7 @@ fn may_be_named(name: &str) -> bool {
 
 /// The type of the Secret.
 pub const SECRET_TYPE: &str = "switchboard.dev/tickets";
-const NOT_AN_ENTRY: &str = "it is no ticket's JSON: user, groups, expires, target";
+const NOT_AN_ENTRY: &str = "it is not the JSON of a ticket: user, groups, expires, target";
 /// The maximum size of an entry in bytes.
 const MAX_BYTES: usize = 4 << 10;
 /// The maximum length of a name in bytes.

@@ -196,7 +196,7 @@ impl Samples<'_> {
             share: 1.0,
             verdict: verdict(side),
             said: format!(
-                "the {} sends no more than {} KiB/s, which are passed on at once{why}",
+                "the {} sends at most {} KiB/s, which are relayed at once{why}",
                 side.label(),
                 self.rate(direction) >> 10
             ),

@@ -50,7 +50,7 @@ refusals! {
     /// The source of users or rights does not answer, and has not answered this question lately.
     AuthorizationUnavailable =>
         503, "authorization_unavailable", Proxy, "destination_unavailable", Some(5), 10,
-        "access cannot be decided at the moment, try again";
+        "access cannot be decided now, try again";
     /// The certificate of the connection's handshake has expired or been revoked since, or its authority is gone.
     CertificateInvalidated =>
         403, "certificate_invalidated", Proxy, "http_request_denied", None, 10,

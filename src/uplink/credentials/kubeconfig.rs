@@ -178,7 +178,7 @@ impl Files {
             }
             found = true;
         }
-        ensure!(found, "there is none: give --kubeconfig FILE, or set KUBECONFIG");
+        ensure!(found, "no file is found: give --kubeconfig FILE, or set KUBECONFIG");
         Ok(merged)
     }
 }

@@ -139,7 +139,7 @@ fn decode(field: &str, data: &str) -> anyhow::Result<String> {
 /// Reads a file that a kubeconfig names.
 fn read(path: &Path) -> anyhow::Result<String> {
     let bytes = file::read(path, MAX_FILE_BYTES).map_err(anyhow::Error::new);
-    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| anyhow!("it is no text")));
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| anyhow!("it is not text")));
     text.with_context(|| format!("cannot read {}, which the kubeconfig names", path.display()))
 }
 

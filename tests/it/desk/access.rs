@@ -204,7 +204,7 @@ fn it_listens_on_loopback_only_and_ends_by_a_signal() {
         let mut refused = Process::spawn(switchboard(&["desk", "--admin", "127.0.0.1:1", "--listen", address]));
         assert_eq!(refused.exit_status(), 1, "{address}");
         let said = refused.stderr.rest().join("\n");
-        assert!(said.contains("is no loopback address"), "{said}");
+        assert!(said.contains("is not a loopback address"), "{said}");
     }
     for signal in [Signal::INT, Signal::TERM] {
         let mut desk = desk();

@@ -253,7 +253,7 @@ fn a_tenant_reads_in_events_what_became_of_a_service() {
         .await;
         let ports = json!([{"name": "a", "port": 80, "protocol": "TCP"}, {"name": "b", "port": 81, "protocol": "TCP"}]);
         stage.api.put(with(service("team-a", "web"), "/spec/ports", ports));
-        told(&stage, "NoUsablePort", "No port leads to sshd: ").await;
+        told(&stage, "NoUsablePort", "No port reaches sshd: ").await;
         stage.api.put(with(
             service("team-a", "dns"),
             "/spec",

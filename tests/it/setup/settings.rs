@@ -182,7 +182,7 @@ fn what_clap_would_misread_is_said_as_it_was_meant() {
         (
             &["connect", "--wait", "8s", "box:22"][..],
             &[][..],
-            "--wait takes its duration behind `=`: --wait=8s",
+            "--wait takes its duration after `=`: --wait=8s",
         ),
         (
             &["connect", "box:22"],

@@ -50,7 +50,7 @@ async fn a_context_that_is_not_there_is_reported_with_those_that_are() {
             .collect();
         format!("contexts: [{}]\n", list.join(", "))
     };
-    let none = "the kubeconfig: there is none: give --kubeconfig FILE, or set KUBECONFIG";
+    let none = "the kubeconfig: no file is found: give --kubeconfig FILE, or set KUBECONFIG";
     let many = "(it has c0, c1, c10, c11, c12, c13, c14, c15, …)";
     for (files, context, expected) in [
         (Files::Listed(Vec::new()), None, none),

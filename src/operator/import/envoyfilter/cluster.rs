@@ -37,14 +37,14 @@ fn read_endpoints(value: ValueRef<'_>, names: &ClusterNames) -> Result<Target, S
         let host = socket.and_then(|socket| socket.text_of("address"));
         let port = socket.and_then(|socket| values::port(socket.text_of("port_value")?).ok());
         let (Some(host), Some(port)) = (host, port) else {
-            return Err("has an endpoint that is no host and port".to_owned());
+            return Err("has an endpoint that is not a host and port".to_owned());
         };
         match (host.parse::<IpAddr>(), names.service(host)) {
             (Ok(address), _) => addresses.push(SocketAddr::new(address, port)),
             (Err(_), Some(service)) => services.push((service, port)),
             (Err(_), None) => {
                 return Err(format!(
-                    "leads to {}: no address, and no Service of the cluster",
+                    "routes to {}: not an address, and not a Service of the cluster",
                     shown(host)
                 ));
             }
@@ -54,7 +54,7 @@ fn read_endpoints(value: ValueRef<'_>, names: &ClusterNames) -> Result<Target, S
         (true, Some((service, port))) if services.is_empty() => Ok(Target::Service(service, Some(port))),
         (false, None) => Ok(Target::Addresses(addresses)),
         (true, None) => Err("has no endpoint".to_owned()),
-        _ => Err("leads to several Services, or to addresses and a Service".to_owned()),
+        _ => Err("routes to several Services, or to addresses and a Service".to_owned()),
     }
 }
 

@@ -168,7 +168,7 @@ fn clusters_of_the_files_lead_to_addresses_or_services() {
     let found = imported(&[&service, &filter], Format::Kubectl);
     assert_eq!(found.text, LINES.replace("port=80", "port=2222"), "{found:?}");
     for (text, reason) in [
-        (cluster("example.com", ""), "leads to example.com"),
+        (cluster("example.com", ""), "routes to example.com"),
         (
             cluster("10.1.2.3", "        transport_socket: {}\n"),
             "has the option transport_socket",
@@ -253,7 +253,7 @@ const WITHOUT_COUNTERPART: &[(&str, &str, &str)] = &[
     (
         "box-1.research.svc.cluster.local:80",
         "ssh.example.com:80",
-        "a Service answers to box-1.research and a domain behind it",
+        "a Service answers to box-1.research and a domain after it",
     ),
 ];
 

@@ -173,7 +173,7 @@ impl<'a> ProxySettings<'a> {
             "httpUser" | "httpPassword" => {
                 return Err("it asks for a password: see `access.users` and `allowed_users`, and add the name by hand");
             }
-            "routeByHTTPUser" => return Err("one name leads to several targets by the user, which is not known here"),
+            "routeByHTTPUser" => return Err("the user decides which target one name means, and is not known here"),
             "transport.bandwidthLimit" => {
                 self.settings.rate = Some(bandwidth(text).ok_or("expected a number with KB or MB")?);
                 let reason = "becomes the limit of each tunnel and direction; frp shares it among all of the proxy";

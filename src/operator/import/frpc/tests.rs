@@ -157,7 +157,7 @@ fn an_option_that_may_restrict_keeps_the_name_off_the_list() {
         ("httpPassword = \"secret-2\"", "httpPassword: it asks for a password"),
         (
             "routeByHTTPUser = \"alice\"",
-            "routeByHTTPUser: one name leads to several targets",
+            "routeByHTTPUser: the user decides which target",
         ),
         (
             "plugin.type = \"socks5\"",

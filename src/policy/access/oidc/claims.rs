@@ -68,7 +68,7 @@ fn groups(claims: &Object, issuer: &Issuer) -> Result<Vec<Box<str>>, &'static st
     let values = issuer.groups.as_ref().and_then(|name| claims.list(name));
     let mut groups: Vec<Box<str>> = Vec::new();
     for value in values.unwrap_or_default() {
-        let group = value.as_str().ok_or("the token's groups are no list of texts")?;
+        let group = value.as_str().ok_or("the token's groups are not a list of strings")?;
         if is_name(group, MAX_NAME) && !is_reserved(group) && !groups.iter().any(|known| **known == *group) {
             groups.push(group.into());
         }

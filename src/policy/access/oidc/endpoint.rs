@@ -68,7 +68,8 @@ impl Endpoint {
         // The files are read each time, so a renewed authority counts.
         let config = reads.run(move || tls(ca.as_deref())).await;
         let config = config.map_err(|error| format!("its authorities were {error}"))??;
-        let name = ServerName::try_from(self.host.to_string()).map_err(|_| "its host is no name for a certificate")?;
+        let name =
+            ServerName::try_from(self.host.to_string()).map_err(|_| "its host is not a name for a certificate")?;
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
         Box::pin(self.exchange(stream.map_err(|error| chain(&error))?)).await
     }

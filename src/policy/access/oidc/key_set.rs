@@ -65,7 +65,7 @@ impl KeySet {
         let has_id = |key: &&Key| id.is_none() || key.id.as_deref() == id;
         let named: Vec<&Key> = self.0.iter().filter(has_id).collect();
         if named.is_empty() {
-            return Signature::Open("the token's key is none of its issuer's");
+            return Signature::Open("the token's key is not one of its issuer's");
         }
         let fit = named.into_iter().filter(|key| key.algorithms.contains(&jwt.algorithm));
         let fit: Vec<&Key> = fit.take(MAX_KEYS_TRIED).collect();

@@ -205,12 +205,12 @@ async fn the_key_is_that_of_the_id_or_the_only_one_that_fits() {
         (
             json!({"alg": "ES256", "kid": "9"}),
             &one,
-            Some("the token's key is none of its issuer's"),
+            Some("the token's key is not one of its issuer's"),
         ),
         (
             json!({"alg": "ES256", "kid": ""}),
             &one,
-            Some("the token's key is none of its issuer's"),
+            Some("the token's key is not one of its issuer's"),
         ),
         (
             json!({"alg": "ES256"}),

@@ -98,7 +98,7 @@ fn refused(text: &str) -> &'static str {
     match text.bytes().next() {
         Some(b'!' | b'*') => "a locked password is not supported",
         Some(b'$' | b'{') => "this kind of hash is not supported",
-        _ => "this is no hash",
+        _ => "this is not a hash",
     }
 }
 

@@ -136,7 +136,10 @@ fn every_fault_is_named_with_its_line_and_without_the_hash() {
             "bob::ops".to_owned(),
             Some("there is no hash after the name".to_owned()),
         ),
-        ("bob:hunter2".to_owned(), Some(format!("this is no hash: {accepted}"))),
+        (
+            "bob:hunter2".to_owned(),
+            Some(format!("this is not a hash: {accepted}")),
+        ),
         (
             "bob:$y$j9T$EZj73DYWs3192TMUgtx88.$FxxfOgD9".to_owned(),
             Some(format!("this kind of hash is not supported: {accepted}")),

@@ -128,7 +128,7 @@ fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
 #[test]
 fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
     let good = NewTicket::new().unwrap();
-    let no_json = "it is no ticket's JSON: user, groups, expires, target";
+    let no_json = "it is not the JSON of a ticket: user, groups, expires, target";
     let user = "its user is empty, too long, not printable or one of the cluster's own";
     let group = "a group is empty, too long, not printable or one of the cluster's own";
     let expires = r#""expires":"2027-01-15T09:00:00Z""#;

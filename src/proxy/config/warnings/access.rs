@@ -89,12 +89,12 @@ fn cleartext(config: &Config, top: &Field<'_>, refused: &str) {
     };
     match rule {
         Cleartext::Allow => field.note(format!(
-            "{address} accepts credentials in clear: that is safe only behind a load balancer that ends TLS"
+            "{address} accepts credentials in clear: that is safe only behind a load balancer that terminates TLS"
         )),
         Cleartext::Refuse | Cleartext::Loopback if concerned.all(|port| port.tls == tls::Mode::Off) => {
             field.warning(format!(
                 "every request{from} {refused}: credentials need TLS, and no port has it; set `tls` of a port, or \
-                 `cleartext: allow` behind a load balancer that ends TLS"
+                 `cleartext: allow` behind a load balancer that terminates TLS"
             ));
         }
         Cleartext::Refuse | Cleartext::Loopback => field.note(format!(

@@ -48,7 +48,7 @@ async fn a_token_holds_for_its_time_and_audience_only() {
     let header = json!({"alg": "ES256", "kid": "1"});
     let (expired, early) = (Some("the token has expired"), Some("the token is not valid yet"));
     let foreign = Some("the token is for another audience");
-    let no_time = Some("the token has a time that is none");
+    let no_time = Some("the token has an invalid time");
     for (changes, expected) in [
         (json!({"exp": NOW - 60}), None),
         (json!({"exp": NOW - 61}), expired),
@@ -107,11 +107,11 @@ async fn the_user_is_who_the_claims_say_but_never_one_of_the_cluster() {
         (json!({"email": "system:serviceaccount:kube-system:x"}), Some(reserved)),
         (
             json!({"groups": [["ops"]]}),
-            Some("the token's groups are no list of texts"),
+            Some("the token's groups are not a list of strings"),
         ),
         (
             json!({"groups": {"ops": true}}),
-            Some("the token's groups are no list of texts"),
+            Some("the token's groups are not a list of strings"),
         ),
     ] {
         let judged = bench.judge(&signer.token(&header, &claims(&changes))).await;

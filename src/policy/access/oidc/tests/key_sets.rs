@@ -9,7 +9,10 @@ async fn a_changed_file_of_keys_counts_at_the_first_token_with_a_new_key_and_a_b
     let good = claims(&json!({}));
     let by_old = old.token(&json!({"alg": "ES256", "kid": "old"}), &good);
     let by_new = new.token(&json!({"alg": "ES256", "kid": "new"}), &good);
-    assert_eq!(bench.refusal(&by_new).await, "the token's key is none of its issuer's");
+    assert_eq!(
+        bench.refusal(&by_new).await,
+        "the token's key is not one of its issuer's"
+    );
     for bad in [
         "",
         "{",
@@ -35,7 +38,10 @@ async fn a_changed_file_of_keys_counts_at_the_first_token_with_a_new_key_and_a_b
     assert!(bench.judge(&by_old).await.is_ok());
     std::fs::write(bench.file.path(), json!({"keys": [new.jwk("new")]}).to_string()).unwrap();
     assert!(bench.judge(&by_new).await.is_ok());
-    assert_eq!(bench.refusal(&by_old).await, "the token's key is none of its issuer's");
+    assert_eq!(
+        bench.refusal(&by_old).await,
+        "the token's key is not one of its issuer's"
+    );
     // The only key, without an id in the token: its change looks like a wrong signature.
     let nameless = old.token(&json!({"alg": "ES256"}), &good);
     assert_eq!(bench.refusal(&nameless).await, "the token's signature is wrong");

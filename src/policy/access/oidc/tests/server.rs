@@ -168,7 +168,7 @@ async fn judge(verifier: &Verifier, token: &Secret) -> String {
     }
 }
 
-const UNKNOWN: &str = "the token's key is none of its issuer's";
+const UNKNOWN: &str = "the token's key is not one of its issuer's";
 
 #[tokio::test]
 async fn rotated_keys_are_fetched_once_for_all_tokens_that_wait() {

@@ -142,7 +142,7 @@ fn ports_without_tls_are_told_of() {
         served(&text.replace("listen: 127.0.0.1:1", &format!("listen: [{ports}]"))).concat()
     };
     let refused = "1:36: warning: access.cleartext: every request from another host is refused: credentials need TLS, and \
-                   no port has it; set `tls` of a port, or `cleartext: allow` behind a load balancer that ends TLS";
+                   no port has it; set `tls` of a port, or `cleartext: allow` behind a load balancer that terminates TLS";
     assert_eq!(said("enforce", "loopback", "127.0.0.1:1, 0.0.0.0:3"), refused);
     assert_eq!(
         said("enforce", "refuse", "127.0.0.1:1, 0.0.0.0:3"),
@@ -161,8 +161,7 @@ fn ports_without_tls_are_told_of() {
     assert_eq!(said("enforce", "loopback", "127.0.0.1:1, \"[::1]:3\""), "");
     assert_eq!(
         said("enforce", "allow", "127.0.0.1:1, 0.0.0.0:3"),
-        "1:36: note: access.cleartext: 0.0.0.0:3 accepts credentials in clear: that is safe only behind a load balancer \
-         that ends TLS"
+        "1:36: note: access.cleartext: 0.0.0.0:3 accepts credentials in clear: that is safe only behind a load balancer that terminates TLS"
     );
     assert_eq!(said("enforce", "allow", "127.0.0.1:1"), "");
 }
