@@ -21,7 +21,7 @@ pub struct Query {
     pub node: Option<String>,
     /// The order of a list; the oldest first without it.
     pub sort: Option<Sort>,
-    /// The most items of a list.
+    /// The most items of a list, or tunnels to close.
     pub limit: Option<usize>,
     /// The value of `next` of the page before.
     pub cursor: Option<String>,
