@@ -281,7 +281,7 @@ where
         if has_no_reader || is_over(self.hung_up.map(|at| at + LOGOUT_TIMEOUT)) {
             self.leave();
         }
-        // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
+        // No deadline if the other side has ended the session: what it has sent is passed on for as long as ssh takes it.
         let session = self.driver.session();
         if session.ending().is_some() && session.ended().is_none() {
             self.flush_timeout.get_or_insert(now + FLUSH_TIMEOUT);
