@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn the_lists_of_an_older_replica_are_read() {
-        // What says neither which nor of whom may be missing: a field that is younger than the replica.
+        // A field that says neither which nor whose may be missing: it is younger than the replica.
         let tunnels = json!({"tunnels": [{
             "tunnel_id": "89ab4567-1c", "client.address": "192.0.2.7", "target.namespace": "team-a", "target.service": "devbox",
         }], "total": 1, "next": null});
