@@ -187,8 +187,8 @@ impl Reads {
     }
 }
 
-/// Reads a source after each pause, and at once when `again` is notified, whatever hangs. `read` reports its own
-/// result, possibly late. A failure is reported once while it repeats.
+/// Reads a source after each pause, and when `again` is notified at once, even while readings hang. `read` reports its
+/// own result, possibly late. A failure is reported once while it repeats.
 pub(crate) async fn follow(
     pause: impl Fn() -> Duration,
     again: &Notify,

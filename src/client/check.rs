@@ -93,7 +93,7 @@ async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
         stream.write_all(hello.as_bytes()).await?;
         stream.flush().await
     };
-    // The read below tells the reason of a failure.
+    // The read below gives the reason of a failure.
     sent.await.unwrap_or_default();
     let (mut read, mut end) = (early, Ok(1));
     loop {

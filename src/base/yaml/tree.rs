@@ -39,7 +39,7 @@ pub(crate) enum Value {
 pub(crate) struct Scalar {
     /// Its text, without quotes.
     pub(crate) text: String,
-    /// True if it is in quotes or a block of lines, and so a text whatever it looks like (YAML 1.2.2 section 10.3.2).
+    /// True if it is in quotes or a block of lines, and so always a text (YAML 1.2.2 section 10.3.2).
     pub(crate) is_quoted: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The arguments of `tunnels`: which are open, the end of some, and the rates of one.
+//! The arguments of `tunnels`, which lists, diagnoses, closes and limits tunnels.
 
 use std::net::IpAddr;
 use std::process::ExitCode;

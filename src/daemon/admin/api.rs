@@ -298,7 +298,7 @@ pub struct CloseRequest {
 /// The answer of `DELETE /tunnels` and `DELETE /tunnels/{id}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloseResponse {
-    /// The ids of the tunnels that are told to end.
+    /// The ids of the tunnels that have to close.
     pub closed: Vec<String>,
     /// The number of those that match and stay open, as they were beyond `limit`.
     #[serde(default)]
