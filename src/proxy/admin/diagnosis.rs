@@ -1,4 +1,4 @@
-//! `/tunnels/{id}/diagnosis`: observes a tunnel for a while, and tells what makes it slow.
+//! `/tunnels/{id}/diagnosis`: observes a tunnel for 10 s at most, and reports what makes it slow.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -130,7 +130,7 @@ pub(super) const MAX_BODY: usize = 16 << 10;
 pub(super) struct PageQuery {
     /// Items at most.
     pub(super) limit: Option<usize>,
-    /// The value of `next` of the page before: a place in the order, in letters that need no escapes in a URL.
+    /// The value of `next` of the page before: a place in the order, without escapes for a URL.
     pub(super) cursor: Option<String>,
 }
 

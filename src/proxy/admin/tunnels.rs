@@ -1,4 +1,4 @@
-//! `/tunnels`: which are open, the end of some, and the rates of one; `/clients`: who has them.
+//! `/tunnels`: lists and closes tunnels, and sets the rates of one; `/clients`: lists their clients.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

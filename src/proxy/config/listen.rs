@@ -166,7 +166,7 @@ fn proxy_header(port: &Port, place: &Field<'_>) {
     }
 }
 
-/// Reports an address that overlaps an earlier one. `before`: the ports of the list before this one, and the line of each.
+/// Reports an address that overlaps an earlier one. `before`: the earlier ports, and the line of each.
 fn conflicts<'a>(port: &'a Port, place: &Field<'_>, before: &mut Vec<(&'a Port, u64)>) {
     let address = port.listener.address;
     for (other, line) in before
@@ -193,7 +193,7 @@ pub(super) fn judge_admin(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// Returns why the admin port cannot be at that address, given these public ports; `None` if it can.
+/// Returns why the admin port conflicts with these public ports; `None` if it does not.
 pub(super) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
     let addresses = || listen.iter().map(|port| port.listener.address);
     // Not `overlaps`: the admin port shares the clients of its port number with no public port.

@@ -159,7 +159,7 @@ fn evidence<'a>(
     }
 }
 
-/// Looks the authority up in the allowlist, and checks that this client may have a tunnel to it now.
+/// Looks the authority up in the allowlist, and checks the client's certificate and the drain.
 fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc<Target>, Refusal> {
     let PendingRequest { shared, record, .. } = pending;
     let target = shared.allowlist.find_target(&authority);
@@ -181,7 +181,7 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
 /// The maximum wait of a request for a report-only answer.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the denial as the client reads it: if names are hidden, a target that it may not reach looks like one that is missing.
+/// Returns the denial as the client reads it: if names are hidden, a forbidden target looks like a missing one.
 fn hide_target(denial: Refusal, shared: &Shared) -> Refusal {
     let names_target = matches!(
         denial.reason,

@@ -122,7 +122,7 @@ impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
         self.record.closed(close, is_told);
     }
 
-    /// Relays until the tunnel ends. Without names for its parts: the future of an idle tunnel would keep each of them.
+    /// Relays until the tunnel ends. It names no part of it: the future of an idle tunnel would keep each name.
     async fn relay(&mut self, shared: &Shared) -> TunnelEnd {
         let options = relay::Options {
             idle: self.target.idle(shared.timeouts.idle),

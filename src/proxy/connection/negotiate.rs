@@ -108,7 +108,7 @@ enum Protocol {
     Http1,
 }
 
-/// Reads until the protocol is known. A client that leaves before has made no HTTP/1 request.
+/// Reads until the protocol is known. A client that leaves before counts as one of HTTP/1.
 async fn sniff_protocol(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
     let mut read = Vec::new();
     let (mut reader, _) = Transport::split(stream);

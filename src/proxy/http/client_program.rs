@@ -1,6 +1,6 @@
 //! Recognises the program that has sent a request over HTTP/1, by the bytes of its head.
 
-/// The sender of a request, as far as its head tells.
+/// The sender of a request, by its head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientProgram {
     /// No complete CONNECT has been read.

@@ -17,7 +17,7 @@ pub struct ConnectRequest {
     pub authority: Authority,
     /// The purpose: a tunnel to it, or to serve it.
     pub purpose: Purpose,
-    /// The credential, if the request has one and credentials [are read](CredentialPolicy::Read).
+    /// The credential; `None` without one, or if it [is ignored](CredentialPolicy::Ignored).
     pub credential: Option<Result<Credential, CredentialError>>,
     /// The marker of the notice that the client asks for.
     pub(crate) end_marker: Option<Marker>,
@@ -38,7 +38,7 @@ pub enum Purpose {
 /// The treatment of the field `Proxy-Authorization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialPolicy {
-    /// It is not looked at, like every field without a meaning here.
+    /// It is ignored, except in a registration.
     Ignored,
     /// It is parsed.
     Read,
@@ -64,8 +64,8 @@ pub trait Exchange: Sized + Send {
     /// Completes when the client leaves before its answer, with the refusal to record.
     fn client_gone(&mut self) -> impl Future<Output = RefusalReason> + Send;
 
-    /// Sends the 200, which repeats the marker of an end notice. Returns the transport, and the bytes that were read after the
-    /// head, at most 16 KiB together with it.
+    /// Sends the 200, which repeats the marker of an end notice. Returns the transport, and the bytes after the head, at most
+    /// 16 KiB together with it.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].

@@ -112,7 +112,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Returns the next event, or as an error the number of those that were missed; `None` after the last.
+    /// Returns the next event, or the number of those that were missed; `None` after the last.
     pub async fn next(&mut self) -> Option<Result<Event, u64>> {
         match self.receiver.recv().await {
             Ok(event) => Some(Ok(event)),

@@ -16,9 +16,9 @@ use crate::tunnel::outcome::{Outcome, RefusalReason};
 
 /// The access log of a process.
 ///
-/// Each client network and reason have a maximum of lines a second, and so have all of them together. The refusals beyond it
-/// are counted, and once a second a line with their count is written. Established tunnels are not bounded: there are no
-/// more of them than the connect rate of their client allows.
+/// Each client network and reason have a maximum of lines a second, and so have all together. The refusals beyond it are
+/// counted, and once a second a line has their count. Established tunnels are bounded only by the connect rate of their
+/// client.
 #[derive(Debug, Default)]
 pub struct AccessLog {
     /// Where the lines are written.
