@@ -197,7 +197,7 @@ impl Browser {
         picture.as_str().unwrap().to_owned()
     }
 
-    /// Returns the messages on the browser's console since the last time, errors of the policy among them.
+    /// Returns the new messages on the browser's console, errors of the policy among them.
     pub(super) fn complaints(&self) -> Vec<String> {
         let log = self.tell("/se/log", &json!({"type": "browser"}));
         let messages = log.as_array().unwrap().iter();
