@@ -1,4 +1,4 @@
-//! Reads and replaces regular files. Nothing else is read: to open a FIFO blocks until it has a writer, and a device may
+//! Reads and replaces regular files. Nothing else is read: opening a FIFO blocks until it has a writer, and a device may
 //! have no end.
 
 use std::fs;

@@ -34,7 +34,7 @@ fn is_of_token(character: char) -> bool {
     character.is_ascii_alphanumeric() || "-._~+/=".contains(character)
 }
 
-/// Returns whether the word has [`MIN_PART`] successive bytes of the token, or all of a shorter one.
+/// Returns whether the word has [`MIN_PART`] consecutive bytes of the token, or all of a shorter one.
 fn quotes(word: &[u8], token: &[u8]) -> bool {
     let length = MIN_PART.min(token.len()).max(1);
     word.windows(length)

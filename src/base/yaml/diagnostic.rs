@@ -105,7 +105,7 @@ impl Report {
         }
     }
 
-    /// Returns the report without positions, if there was no file.
+    /// Returns the report without positions, as there was no file.
     pub(crate) fn without_positions(mut self) -> Self {
         for finding in &mut self.findings {
             finding.position = None;

@@ -47,7 +47,7 @@ pub(crate) enum Schema {
     Text,
     /// A text with a match of this regular expression (ECMA 262, of which JSON Schema uses a common part).
     Pattern(&'static str),
-    /// An amount with a unit, or a word, as a text that matches likewise.
+    /// A text that matches likewise: an amount with a unit, or a word.
     Amount(&'static str),
     /// One of these words.
     Words(&'static [&'static str]),

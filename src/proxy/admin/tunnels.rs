@@ -91,7 +91,7 @@ pub(super) async fn close_those(
     if query.is_for_all() {
         return Err(HttpError::bad("which tunnels? give target, client, user or node"));
     }
-    // From a variable that is not set: ignored, more tunnels would end, and an empty user matches every tunnel without one.
+    // From an unset variable: if it were ignored, more tunnels would end, and an empty user matches every tunnel without one.
     let texts = [("target", &query.target), ("user", &query.user), ("node", &query.node)];
     if let Some((name, _)) = texts.iter().find(|(_, text)| text.as_deref() == Some("")) {
         return Err(HttpError::bad(format!("{name}: the value is empty")));

@@ -186,8 +186,8 @@ async fn close_both<D: Transport, U: Transport>(
     relay::finish(transports, close, ends).await;
 }
 
-/// Waits for the SSH identifications of both sides; `None` when they have come. A tunnel without them is ended here, and the
-/// client is told why by a notice, or if it may speak SSH as its port says.
+/// Waits for the SSH identifications of both sides; `None` when they have come. A tunnel without them is ended here, and its
+/// client is told why: by a notice, or as its port sends refusals.
 async fn require_ssh<D: Transport, U: Transport>(
     ends: &mut Transports<D, U>,
     holdings: &TunnelContext,

@@ -11,12 +11,12 @@ use crate::protocol::resume::keys::SessionId;
 type OwnedSession = (SessionId, Box<str>);
 
 /// The sessions by their users, each with the operator's reason and the time up to which it is refused. A hello proves nothing
-/// to the proxy: a tunnel that claims another user's session and is closed must not end that.
+/// to the proxy: closing a tunnel that claims another user's session must not end that.
 #[derive(Debug, Default)]
 pub struct EndedSessions(Mutex<HashMap<OwnedSession, (Box<str>, Instant)>>);
 
 impl EndedSessions {
-    /// Refuses a session of `user`, empty for none, for `time`, unless [`MAX_SESSIONS`] are refused already.
+    /// Refuses a session of `user`, empty for none, for `time`, unless 10,000 are refused already.
     pub fn refuse(&self, session: SessionId, user: &str, reason: &str, time: Duration) {
         let (mut sessions, now) = (self.0.lock(), Instant::now());
         sessions.retain(|_, (_, until)| *until > now);

@@ -81,7 +81,7 @@ impl Events {
         }
     }
 
-    /// Returns the events from now on; `None` if there are [`MAX_WATCHERS`].
+    /// Returns the events from now on; `None` if there are enough watchers.
     pub fn watch(self: &Arc<Self>) -> Option<Subscription> {
         let events = Arc::clone(self);
         let watchers = events.watchers.fetch_add(1, Ordering::Relaxed);

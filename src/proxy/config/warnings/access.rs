@@ -26,7 +26,7 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// Reports settings about users, for whom nobody asks.
+/// Reports settings about users, without effect here.
 fn without_effect(config: &Config, top: &Field<'_>) {
     if proves_users(&config.access) && !config.takes_anchors() {
         top.at("access.mode").warning(
