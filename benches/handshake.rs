@@ -1,4 +1,4 @@
-//! What a handshake costs: from the bytes of a request to a tunnel that is established, ours beside hyper's.
+//! The cost of a handshake: from the bytes of a request to a tunnel that is established, ours beside hyper's.
 //!
 //! A connected pair of sockets is made first, unmeasured. The figure is the processor time of one thread that plays both
 //! sides. The client's write and read cost the same for all, and so do the proxy's: `floor` is those alone.
@@ -30,7 +30,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// What proxytunnel and `nc -X connect` send.
+/// The requests of proxytunnel and `nc -X connect`.
 const REQUESTS: [(&str, &[u8]); 2] = [
     (
         "1.1",
@@ -71,7 +71,7 @@ async fn hypers(stream: TcpStream) -> (TcpStream, usize) {
     (parts.io.into_inner(), parts.read_buf.len())
 }
 
-/// What any proxy has to do: read what has come, and write an answer.
+/// Does what any proxy has to: reads what has come, and writes an answer.
 async fn floor(mut stream: TcpStream) -> (TcpStream, usize) {
     let mut head = [0; 2048];
     let read = stream.read(&mut head).await.unwrap();

@@ -1,4 +1,4 @@
-//! What relaying costs: the processor time of the thread that relays, by engine, size of the peers' reads and writes,
+//! The cost of relaying: the processor time of the thread that relays, by engine, size of the peers' reads and writes,
 //! direction and number of tunnels.
 //!
 //! The relay has a thread and a runtime of its own, whose processor time is what criterion shows: its throughput is one
@@ -41,13 +41,13 @@ const ENGINES: [(&str, Engine); 3] = [
     ("adaptive", || Resources::new(PIPES)),
 ];
 const PIPES: usize = 128;
-/// What one iteration moves each way that it moves anything, over all tunnels.
+/// The bytes of one iteration in each direction that it uses, over all tunnels.
 const BULK: u64 = 64 << 20;
 /// How many messages go there and back in one iteration, and how large they are.
 const ROUNDS: u64 = 1000;
 const MESSAGE: usize = 64;
 
-/// What the peers of each tunnel do.
+/// The work of the peers of each tunnel.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     /// Bulk one way or both, through so many tunnels, in reads and writes of that size.

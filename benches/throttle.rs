@@ -1,4 +1,4 @@
-//! What a limit costs at every read, and how exactly it is kept.
+//! The cost of a limit at every read, and how exactly it is kept.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,5 +1,4 @@
-//! What is remembered of users and rights takes less than 8 MiB, however many ask. Alone in its process, whose memory it
-//! measures.
+//! The caches of users and rights take less than 8 MiB, however many ask. Alone in its process, whose memory it measures.
 
 #![expect(clippy::unwrap_used, reason = "a failed assumption fails the test")]
 
@@ -119,7 +118,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
             }
         }
     };
-    // What the first ones make once is no cache.
+    // Memory that the first ones take once is no cache.
     fill(0, 10).await;
     let before = resident(&metrics);
     fill(10, 12_000).await;

@@ -27,7 +27,7 @@ fn no_descriptor_is_left_behind_however_relays_end() {
         .enable_all()
         .build()
         .unwrap();
-    // What a runtime and its first sockets open once is no leak.
+    // Descriptors that a runtime and its first sockets open once are no leak.
     runtime.block_on(end_in_every_way());
     let before = descriptors();
     for _ in 0..2 {

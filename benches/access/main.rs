@@ -1,4 +1,4 @@
-//! What access control costs: processor time of a set-up, waits for the API server, the load on it, and its memory.
+//! The cost of access control: processor time of a set-up, waits for the API server, the load on it, and its memory.
 //!
 //! `cargo bench --bench access`. The real binary runs twice, with access control and without, beside an API server that
 //! answers each review after a millisecond. It prints one line for each figure, and exits with 1 if one exceeds its bound.

@@ -16,7 +16,7 @@ pub struct BlackHole {
     _input: ChildStdin,
 }
 
-/// Whether this process runs in a network of its own.
+/// Returns whether this process runs in a network of its own.
 pub fn is_inside() -> bool {
     env::var_os(INSIDE).is_some()
 }

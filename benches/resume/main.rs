@@ -1,4 +1,4 @@
-//! What a session costs beside one plain connection, and how soon it goes on: keystrokes, bulk, cuts, a rollout, memory.
+//! The cost of a session compared to a plain connection, and how soon it goes on: keystrokes, bulk, cuts, a rollout, memory.
 //!
 //! `cargo bench --bench resume`, or `cargo bench --bench resume -- bulk` for one part. The real proxy, anchor and `connect`
 //! run over loopback. It prints one line for each figure, and exits with 1 if one exceeds its bound. `SWITCHBOARD_BENCH_PROGRAM`
@@ -115,7 +115,7 @@ fn keystrokes(stage: &Stage) {
     }
 }
 
-/// What one transfer has taken.
+/// The figures of one transfer.
 #[derive(Clone, Copy)]
 struct Bulk {
     /// GiB/s.

@@ -66,7 +66,7 @@ fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     stream.write_all(b"SSH-2.0-target\r\n")?;
     let mut line = String::new();
-    // What comes behind the line is bytes of the reader.
+    // Bytes after the line are the reader's.
     let mut reader = BufReader::with_capacity(CHUNK, stream.try_clone()?);
     reader.read_line(&mut line)?;
     let before = thread_time();

@@ -6,7 +6,7 @@ use criterion::Throughput;
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What the calling thread has used so far, in user space and in the kernel.
+/// Returns the CPU time of the calling thread so far, in user space and in the kernel.
 pub(crate) fn used() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(

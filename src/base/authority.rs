@@ -66,7 +66,7 @@ pub enum AuthorityError {
     BadPort,
     /// Several colons outside brackets: an IPv6 address needs brackets (RFC 3986 section 3.2.2).
     UnbracketedIpv6,
-    /// The brackets hold something that is not an IPv6 address; a zone identifier is none either.
+    /// The brackets hold something other than an IPv6 address without a zone identifier.
     BadIpLiteral,
     /// An empty label, a label over 63 octets, or a name over 253 (RFC 1035 section 2.3.4).
     BadLabel,
@@ -75,7 +75,7 @@ pub enum AuthorityError {
 }
 
 impl AuthorityError {
-    /// Returns a short ASCII sentence that names the fault: the reason phrase of the 400.
+    /// Returns a short ASCII sentence that names the error: the reason phrase of the 400.
     pub fn phrase(self) -> &'static str {
         match self {
             Self::NotAuthorityForm => "the request target must be host:port",
@@ -91,7 +91,7 @@ impl AuthorityError {
     }
 }
 
-/// Cuts at the colon between host and port; the host keeps its brackets.
+/// Splits at the colon between host and port; the host keeps its brackets.
 fn split(text: &str) -> Result<(&str, &str), AuthorityError> {
     if text.contains(['/', '?', '#', '*']) {
         return Err(AuthorityError::NotAuthorityForm);

@@ -1,5 +1,5 @@
-//! Reads and replaces regular files. Nothing else is read: a FIFO is waited for until it has a writer, and a device may have
-//! no end.
+//! Reads and replaces regular files. Nothing else is read: opening a FIFO blocks until it has a writer, and a device may
+//! have no end.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -11,8 +11,8 @@ pub(crate) use crate::base::platform::open_regular as open;
 /// Reads a regular file of at most `max` bytes.
 ///
 /// # Errors
-/// `InvalidInput` for what is no regular file, `FileTooLarge` for a larger one, each with a sentence of its own; else
-/// what open(2) and read(2) say.
+/// `InvalidInput` if it is not a regular file, `FileTooLarge` if it is larger, each with a sentence of its own; else
+/// those of open(2) and read(2).
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -50,17 +50,17 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
     }
 }
 
-/// Replaces a file, or makes it: if the power fails, the old or the new one is there and complete.
+/// Replaces or creates a file: if the power fails, the old or the new one is there and complete.
 ///
 /// With `keeps_attributes` the new one has the owner, the permissions and the extended attributes of the old one. Else, and
 /// where there is none, no other user may read it.
 ///
 /// # Errors
-/// Those of the system. The old file is there as it was.
+/// Those of the system. The old file is unchanged.
 pub(crate) fn replace(path: &Path, bytes: &[u8], keeps_attributes: bool) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.switchboard-new"));
-    // Of a process that was killed.
+    // Left by a process that was killed.
     fs::remove_file(&beside).unwrap_or_default();
     let written = platform::create_private(&beside).and_then(|mut file| {
         file.write_all(bytes)?;

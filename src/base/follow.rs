@@ -26,12 +26,12 @@ pub enum ReloadResult<F> {
 
 /// Reads a source again, and applies what it holds if that has changed. It blocks.
 ///
-/// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link. Contents that are new
-/// are read again, after a pause, until two reads agree: files may be swapped between two of them, which would make a key one
-/// of another certificate, and a file that is written in place is empty or cut for a moment.
+/// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link. New contents are read
+/// again, after a pause, until two reads agree: files may be swapped between the reads of a certificate and of its key, and a
+/// file that is written in place is empty or truncated for a moment.
 ///
-/// Nothing is locked while it reads, which may last until a mount answers: a reading that hangs delays no other, and counts no
-/// more once one has been applied that began later.
+/// Nothing is locked while it reads, which may last until a mount answers: a reading that hangs delays no other, and its
+/// result is dropped if a later reading has been applied.
 pub(crate) fn reload<T: Hash, F>(
     readings: &Mutex<Readings>,
     settling: Duration,
@@ -55,7 +55,7 @@ pub(crate) fn reload<T: Hash, F>(
     }
 }
 
-/// Reads until two reads agree, or one agrees with `before`; without one before, no pause is made. With the fingerprint.
+/// Returns contents and their fingerprint when two reads agree, or one agrees with `before`. Pauses only if there is one.
 ///
 /// # Errors
 /// The reason for which nothing can be read now.
@@ -96,13 +96,13 @@ pub(crate) struct Readings {
 }
 
 impl Readings {
-    /// Has the next reading apply whatever it finds, and none that has begun before: the source is another one.
+    /// Makes the next reading apply what it finds, and none that began before: the source is another one.
     pub(crate) fn restart(&mut self) {
         self.applied = self.begun;
         self.fingerprint = None;
     }
 
-    /// Has the next reading find the faults again, if there are any.
+    /// Makes the next reading report the faults again, if there are any.
     pub(crate) fn repeat_faults(&mut self) {
         if self.is_faulty {
             self.restart();
@@ -129,10 +129,10 @@ impl Readings {
     }
 }
 
-/// The readings of a source that may hang: each is given up at its deadline, and few hang at a time.
+/// The readings of a source that may hang: each is abandoned at its deadline, and few hang at a time.
 #[derive(Debug)]
 pub struct Reads {
-    /// The begin of the last one. Each that is under way holds it.
+    /// The start of the last one. Those under way are counted by their references to it.
     begun: Arc<Mutex<Instant>>,
 }
 
@@ -187,8 +187,8 @@ impl Reads {
     }
 }
 
-/// Reads a source after each pause, and at once, whatever hangs, when `again` asks for it. `read` reports its own
-/// result, possibly late. A reading that has not ended is reported once.
+/// Reads a source after each pause, and when `again` is notified at once, even while readings hang. `read` reports its
+/// own result, possibly late. A failure is reported once while it repeats.
 pub(crate) async fn follow(
     pause: impl Fn() -> Duration,
     again: &Notify,
@@ -208,11 +208,11 @@ pub(crate) async fn follow(
     }
 }
 
-/// Contents that change so often are read at the next time.
+/// Reads after which contents that keep changing are left to the next reading.
 const MAX_READS: usize = 6;
 /// The time for a reading. A local file is read within milliseconds.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// The readings that may hang before the next ones come slowly.
+/// The readings that may hang before the next ones start only every [`SLOW`].
 const FEW_STUCK: usize = 4;
 const SLOW: Duration = Duration::from_mins(5);
 /// The readings that may hang: each holds a thread.

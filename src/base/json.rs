@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// A struct that is read from an object. Serde's own reading of a struct takes an array for its fields in their order, too:
+/// A struct that is read from an object only. A derived `Deserialize` also takes an array of the fields in their order:
 /// `[true]` would be `{"allowed": true}`.
 #[derive(Debug, Default)]
 pub(crate) struct Object<T>(pub(crate) T);

@@ -15,7 +15,7 @@ impl Secret {
         &self.0
     }
 
-    /// Returns a foreign text with `…` in place of each word that has a part of the secret.
+    /// Returns a foreign text in which `…` replaces each word with a part of the secret.
     pub(crate) fn redacted(&self, text: &str) -> String {
         text.split_inclusive(|character: char| !is_of_token(character))
             .map(|word| {
@@ -34,14 +34,14 @@ fn is_of_token(character: char) -> bool {
     character.is_ascii_alphanumeric() || "-._~+/=".contains(character)
 }
 
-/// Returns whether any part of the token that is long enough to say something of it is in the word. A shorter token is one part.
+/// Returns whether the word has [`MIN_PART`] consecutive bytes of the token, or all of a shorter one.
 fn quotes(word: &[u8], token: &[u8]) -> bool {
     let length = MIN_PART.min(token.len()).max(1);
     word.windows(length)
         .any(|part| token.windows(length).any(|other| other == part))
 }
 
-/// Of Base64: six bytes of what is signed, or of the signature.
+/// In Base64: six bytes of the payload or of the signature.
 const MIN_PART: usize = 8;
 
 /// Overwrites bytes that held a secret.
@@ -57,7 +57,7 @@ impl From<&str> for Secret {
 
 impl From<String> for Secret {
     fn from(text: String) -> Self {
-        // Overwritten as well: to shrink it could leave a copy behind.
+        // Overwritten as well: to shrink it could leave a copy.
         let text = Zeroizing::new(text);
         Self::from(text.as_str())
     }

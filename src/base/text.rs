@@ -41,12 +41,12 @@ pub(crate) fn is_unprintable(character: char) -> bool {
     if has_no_picture(character) {
         return true;
     }
-    // Behind a letter: at the start of a text, combining characters are escaped as well.
+    // After a letter: at the start of a text, combining characters are escaped as well.
     let behind_a_letter: String = ['a', character].iter().collect();
     behind_a_letter.escape_debug().nth(1) == Some('\\')
 }
 
-/// Letters, marks and symbols that are shown as nothing: those of Unicode's property Default_Ignorable_Code_Point that are
+/// Returns whether a letter, mark or symbol is shown as nothing: those of Unicode's Default_Ignorable_Code_Point that are
 /// neither formats nor unassigned (DerivedCoreProperties.txt), and the Braille pattern without dots.
 fn has_no_picture(character: char) -> bool {
     matches!(
@@ -83,8 +83,8 @@ pub(crate) fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
     characters.map(replace).collect()
 }
 
-/// Returns a foreign text as a person reads it on a terminal, at most `max` characters: without escape sequences, line ends,
-/// invisible characters and those that reverse the direction of writing. White space at its ends is left out.
+/// Returns a foreign text for a terminal, at most `max` characters: without control characters, line ends, invisible
+/// characters and those that reverse the direction of writing. White space at its ends is left out.
 pub(crate) fn printable(text: &str, max: usize) -> String {
     text.chars()
         .filter(|&character| !character.is_control() && !is_invisible(character))
@@ -94,7 +94,7 @@ pub(crate) fn printable(text: &str, max: usize) -> String {
         .to_owned()
 }
 
-/// Zero-width characters, separators of lines, and the controls of bidirectional text (Unicode TR 9 section 2).
+/// Returns whether it has zero width, separates lines or controls bidirectional text (Unicode TR 9 section 2).
 fn is_invisible(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

@@ -20,7 +20,7 @@ impl Rate {
         NonZeroU64::new(bytes).map(Self)
     }
 
-    /// Bytes per second; `u64::MAX` when unlimited.
+    /// Returns the bytes per second; `u64::MAX` if unlimited.
     pub fn get(self) -> u64 {
         self.0.get()
     }

@@ -2,12 +2,12 @@
 
 use crate::base::text::is_unprintable;
 
-/// Returns whether a name of at most so many bytes can be shown, and is the only one that looks so.
+/// Returns whether a name has 1 to `max` bytes, no unprintable character, and no space at its ends.
 pub(crate) fn is_name(name: &str, max: usize) -> bool {
     !name.is_empty() && name.len() <= max && name.trim() == name && !name.contains(is_unprintable)
 }
 
-/// Returns whether a name begins as those that Kubernetes keeps for itself, or looks so.
+/// Returns whether a name begins with `system:`, which Kubernetes reserves, in any case and after spaces.
 pub(crate) fn is_reserved(name: &str) -> bool {
     name.trim_start()
         .get(..RESERVED.len())

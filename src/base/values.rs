@@ -18,7 +18,7 @@ pub(crate) fn read<T, E: Display>(text: &str, parse: impl FnOnce(&str) -> Result
     parse(text).map_err(|error| format!("{error} (found `{}`)", shown(text)))
 }
 
-/// `None` for the word that stands for no value, such as `off`; for any other text, what `parse` makes of it.
+/// Returns `None` for the word that means no value, such as `off`; else parses the text.
 pub(crate) fn unless<T, E: Display>(
     word: &str,
     text: &str,
@@ -30,7 +30,7 @@ pub(crate) fn unless<T, E: Display>(
     parse(text).map(Some).map_err(|error| format!("{error}, or `{word}`"))
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub(crate) fn boolean(text: &str) -> Result<bool, &'static str> {
     text.parse().map_err(|_| "expected `true` or `false`")
 }
@@ -51,7 +51,7 @@ pub(crate) fn port(text: &str) -> Result<u16, &'static str> {
 
 /// Returns a duration from 0 s to a year, in units up to weeks.
 ///
-/// Months and years, which humantime reads too, are a fault: `5M` would be five months, and is meant as five minutes.
+/// Months and years, which humantime reads too, are an error: `5M` would be five months where five minutes are meant.
 pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     let mut units = text.split(|character: char| !character.is_alphabetic());
     if units.any(|unit| NO_UNITS.contains(&unit)) {
@@ -67,7 +67,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
 /// Returns a duration of more than 0 s and of at most a year.
 ///
 /// # Errors
-/// It is another one, or none.
+/// It is another duration, or not one.
 pub fn timeout(text: &str) -> Result<Duration, &'static str> {
     match duration(text)? {
         Duration::ZERO => Err("must be more than 0s"),
@@ -89,7 +89,7 @@ pub(crate) fn brief_timeout(text: &str) -> Result<Duration, &'static str> {
     brief(text)
 }
 
-/// A name that a client certificate may have: any text but the empty one.
+/// Returns a name of a client certificate: any text but the empty one.
 pub(crate) fn client_name(text: &str) -> Result<Box<str>, &'static str> {
     match text {
         "" => Err("expected a name of a client certificate"),
@@ -97,7 +97,7 @@ pub(crate) fn client_name(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// The name of a user or a group, as an authenticator says it. Case matters.
+/// Returns the name of a user or a group, as an authenticator reports it. Case matters.
 pub(crate) fn user_name(text: &str) -> Result<Box<str>, &'static str> {
     match text {
         "" => Err("expected the name of a user or group"),
@@ -108,7 +108,7 @@ pub(crate) fn user_name(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// A DNS name in lower case, without dots at its ends.
+/// Returns a DNS name in lower case, without dots at its ends.
 pub(crate) fn domain(text: &str) -> Result<Box<str>, &'static str> {
     let name = text.trim_matches('.').to_ascii_lowercase();
     match format!("{name}:1").parse::<Authority>() {
@@ -117,12 +117,12 @@ pub(crate) fn domain(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// Returns whether that is a DNS label in lower case (RFC 1123), such as the name of a Namespace.
+/// Returns whether it is a DNS label in lower case (RFC 1123), such as the name of a Namespace.
 pub(crate) fn is_label(text: &str) -> bool {
     text.len() <= 63 && !text.contains('.') && is_object_name(text)
 }
 
-/// Returns whether that can be the name of an object in a path of the API server: labels with dots between them.
+/// Returns whether it is safe as an object's name in a path of the API server: a label with dots inside.
 pub(crate) fn is_object_name(text: &str) -> bool {
     let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_inner = |byte: u8| is_end(byte) || matches!(byte, b'-' | b'.');
@@ -144,7 +144,7 @@ pub(crate) fn text(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// Returns an address of this host to listen at, or to ask.
+/// Returns an IP address with a port, to listen at or to query.
 ///
 /// # Errors
 /// It is a name, or has no port.
@@ -153,7 +153,7 @@ pub fn address(text: &str) -> Result<SocketAddr, &'static str> {
         .map_err(|_| "give an IP address and a port, such as 127.0.0.1:2222 or [::]:2222")
 }
 
-/// Returns a text as a fault shows it: at most 60 characters, escaped.
+/// Returns a text as an error shows it: at most 60 characters, escaped.
 pub(crate) fn shown(text: &str) -> String {
     excerpt(text, MAX_SHOWN)
 }

@@ -1,8 +1,8 @@
 //! Reads the YAML files of users and operators: the server's configuration, and the client's.
 //!
-//! `tree` makes texts with their positions of a file, and `de` reads a type of serde from it, single values by their `forms`.
-//! Every `finding` of a file is reported at once, up to a YAML syntax error, with what was probably meant (`suggest`); those
-//! that are made afterwards take their place from a `field`. `schema` is the JSON Schema of a type.
+//! `tree` turns a file into texts with positions, and `de` reads a type of serde from it, single values by their `forms`.
+//! Every `diagnostic` of a file is reported at once, up to a YAML syntax error, with what was probably meant (`suggest`).
+//! Later ones take their position from a `field`. `schema` is the JSON Schema of a type.
 
 pub(crate) mod de;
 pub(crate) mod diagnostic;
@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use self::diagnostic::{Diagnostics, Position};
 use self::tree::Node;
 
-/// Reads what a file may have at most, and a byte more, which `tree` refuses.
+/// Reads at most [`MAX_FILE_BYTES`] and one byte more, which `tree` refuses.
 pub(crate) fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;

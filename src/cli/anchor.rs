@@ -95,9 +95,9 @@ fn value<T: Clone + Send + Sync + 'static>(given: &ArgMatches, name: &str) -> Op
     given.get_one(name).cloned()
 }
 
-/// More than an anchor has arguments of its own.
+/// Their first place: an anchor has fewer arguments of its own.
 const FIRST: usize = 100;
-/// Their names.
+/// The names of these arguments.
 const OF_THE_CONNECTION: [&str; 10] = [
     "ca",
     "cert",

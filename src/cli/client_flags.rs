@@ -14,7 +14,7 @@ use switchboard::uplink::{self, ClientCertPaths, ForwardProxy, ProxyUrl, Scheme,
 
 use super::output::to_stderr;
 
-/// The settings of a client, and the arguments and variables of which some of them are.
+/// The settings of a client, and the arguments and variables that some of them come from.
 pub(crate) struct ClientFlags {
     pub(crate) settings: ProxySettings,
     pub(crate) given: ArgMatches,
@@ -88,7 +88,7 @@ impl ClientFlags {
         Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).into())
     }
 
-    /// Refuses certificates for a proxy without TLS, which would check none: a user could think that it does.
+    /// Refuses flags of TLS for a proxy without it, and warns of variables: a user could think that they are in effect.
     fn refuse_unused_trust(&self, proxy: &ProxyUrl) -> Result<(), clap::Error> {
         let is_unused = |name: &&str| proxy.scheme() == Scheme::Http && self.given.contains_id(name);
         for name in ["ca", "cert", "server_name"].into_iter().filter(is_unused) {

@@ -1,4 +1,4 @@
-//! `completions` and `manual`: what shells and man(1) are told of the command line, generated from it.
+//! `completions` and `manual`: files for shells and man(1), generated from the command line.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `config`: what OpenSSH is told of the proxy, and whether it works.
+//! `config`: puts the proxy into OpenSSH's configuration, and checks it.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
     if proxy.is_some_and(ProxyUrl::has_credentials) {
         return Err(clap::Error::raw(ErrorKind::ArgumentConflict, PASSWORD).into());
     }
-    // A contradiction of the arguments is said now, and not at the first login.
+    // A contradiction of the arguments is reported now, and not at the first login.
     let mut is_resumable = true;
     for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
         let example = name.replace(['*', '?'], "x");
@@ -126,8 +126,8 @@ fn has_port(name: &str) -> bool {
         .is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'))
 }
 
-/// Returns the path by which this program was started: through the symbolic links of a package manager, which lead to the next
-/// version after an upgrade, and not to this one.
+/// Returns the path by which this program was started, symbolic links included: those of a package manager point to the next
+/// version after an upgrade.
 fn program() -> std::io::Result<PathBuf> {
     let own = env::current_exe()?;
     let is_own = |path: &PathBuf| std::fs::canonicalize(path).ok() == std::fs::canonicalize(&own).ok();

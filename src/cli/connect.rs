@@ -38,7 +38,7 @@ pub(crate) struct Connect {
     port: Option<String>,
 }
 
-/// Carries stdin and stdout.
+/// Relays stdin and stdout.
 pub(crate) fn connect(options: Connect, given: ArgMatches) -> anyhow::Result<ExitCode> {
     refuse_a_stray_duration(&options)?;
     let settings = options.settings;
@@ -50,7 +50,7 @@ pub(crate) fn connect(options: Connect, given: ArgMatches) -> anyhow::Result<Exi
     }))
 }
 
-/// Returns a duration that stands after `--wait` without its `=` is taken for the host, and the target for the port.
+/// Refuses a duration after `--wait` without its `=`: it would be taken for the host, and the target for the port.
 fn refuse_a_stray_duration(options: &Connect) -> Result<(), clap::Error> {
     let is_port = |port: &String| port.bytes().all(|byte| byte.is_ascii_digit());
     let is_stray = options.wait.is_some()
@@ -63,7 +63,7 @@ fn refuse_a_stray_duration(options: &Connect) -> Result<(), clap::Error> {
     Ok(())
 }
 
-/// `%h:%p`, or `%h %p`, in which an IPv6 address has no brackets.
+/// Returns `%h:%p`, also of `%h %p`, in which an IPv6 address has no brackets.
 fn joined(host: String, port: Option<String>) -> String {
     match port {
         None => host,

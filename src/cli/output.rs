@@ -16,5 +16,5 @@ pub(crate) fn print(text: impl AsRef<[u8]>) -> anyhow::Result<()> {
     }
 }
 
-/// The exit status of faulty arguments, and of a faulty configuration.
+/// The exit status of invalid arguments, and of an invalid configuration.
 pub(crate) const USAGE: u8 = 2;

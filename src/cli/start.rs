@@ -46,7 +46,7 @@ pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtim
     Ok((runtime, logging))
 }
 
-/// Tries whether there are descriptors for a start: Tokio panics where it has none for its signals.
+/// Checks that there are descriptors for a start: Tokio panics if it has none for its signals.
 fn try_descriptors() -> std::io::Result<()> {
     let tried: std::io::Result<Vec<File>> = (0..FIRST_DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
     tried.map(drop)
@@ -63,7 +63,7 @@ fn start_logging(flags: &LogFlags, queued: usize) -> anyhow::Result<Logging> {
     })
 }
 
-/// Completes at the first signal to stop.
+/// Returns a future that completes at SIGTERM or SIGINT.
 pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {

@@ -20,7 +20,7 @@ pub(crate) fn usage_error(command: fn() -> Command, error: Error) -> Error {
         };
         accepting = accepting.mut_subcommands(|task| task.mut_args(accept));
         match accepting.try_get_matches_from_mut(env::args_os()) {
-            // One without a value is no better with another parser.
+            // A missing value is an error for any parser.
             Err(error) if error.use_stderr() && flag_of_value(&error).as_ref() != Some(&flag) => errors.push(error),
             _ => break,
         }
@@ -48,8 +48,7 @@ fn flag_of_value(error: &Error) -> Option<String> {
     }
 }
 
-/// Returns the error of an argument without a value, which names the variable that is set and empty: clap names the flag alone, which
-/// was not given.
+/// Makes the error of an empty value name the variable that is set and empty: clap names the flag alone, which was not given.
 fn naming_the_variable(mut command: Command, error: Error) -> Error {
     let is_empty =
         matches!(error.get(ContextKind::InvalidValue), Some(ContextValue::String(value)) if value.is_empty());
@@ -75,8 +74,8 @@ fn naming_the_variable(mut command: Command, error: Error) -> Error {
     }
 }
 
-/// The error of a command line without what may be a part of a proxy URL: a password with a space in it and without
-/// quotation marks becomes arguments of its own.
+/// Removes what may be a part of a proxy URL from an error: a password with a space in it and without quotation marks
+/// becomes arguments of its own.
 fn conceal(mut command: Command, error: Error) -> Error {
     let stray = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),

@@ -21,7 +21,7 @@ use crate::uplink::dial::io::read_some;
 use crate::uplink::dial::url::Scheme;
 use crate::uplink::error::ClientError;
 
-/// Checks the way, and prints the steps up to the one that fails on stdout.
+/// Checks a login, and prints on stdout its steps up to the one that fails.
 pub fn command(options: &Options) -> ExitCode {
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -29,7 +29,7 @@ pub fn command(options: &Options) -> ExitCode {
     };
     let mut dialing = ProxyDialer::default();
     let found = runtime.block_on(check(options, &mut dialing));
-    // A lookup may still be at it.
+    // A lookup may still run.
     runtime.shutdown_background();
     let text = table(options, dialing.step, &found);
     write!(std::io::stdout(), "{text}").unwrap_or_default();
@@ -86,14 +86,14 @@ fn table(options: &Options, begun: Step, found: &Result<String, String>) -> Stri
     text
 }
 
-/// Returns the first line of the server, or what is there in its place. A client that says nothing is not answered by every proxy.
+/// Returns the server's identification, or what is there instead. Sends one first: some proxies do not answer a silent client.
 async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
     let hello = format!("SSH-2.0-switchboard_check_{}\r\n", env!("CARGO_PKG_VERSION"));
     let sent = async {
         stream.write_all(hello.as_bytes()).await?;
         stream.flush().await
     };
-    // The read below tells the reason of a failure.
+    // The read below gives the reason of a failure.
     sent.await.unwrap_or_default();
     let (mut read, mut end) = (early, Ok(1));
     loop {
@@ -139,7 +139,7 @@ fn said(read: &[u8]) -> String {
     )
 }
 
-/// The bytes in front of an identification.
+/// The bytes before an identification.
 const MAX_PREFACE: usize = 8 * 1024;
-/// Bytes shown of a target that speaks something else.
+/// Characters shown of a target that speaks something else.
 const MAX_EXCERPT: usize = 80;

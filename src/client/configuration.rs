@@ -93,8 +93,8 @@ struct PathBase<'a> {
     /// The folder of relative paths.
     folder: &'a Path,
     home: Option<&'a Path>,
-    /// True if the files are opened while it is read: one that cannot be is a fault. Otherwise only those of the entry that is
-    /// used are opened, later.
+    /// True if the files are opened to check them: one that cannot be is a fault. Otherwise only those of the entry that is used
+    /// are opened, later.
     opens_files: bool,
 }
 

@@ -16,11 +16,11 @@ pub struct Options {
     ///
     /// [`Authority`]: crate::base::authority::Authority
     pub target: String,
-    /// How a session outlives its connections, where there is an anchor beside the target. `None` looks for none.
+    /// The settings of a session, if there is an anchor beside the target. `None` looks for none.
     pub session: Option<Settings>,
-    /// How long a 429 or 503 is followed by further requests, when the proxy asks for them. `None`: not at all.
+    /// How long to retry after a 429 or 503 when the proxy asks for it. `None`: not at all.
     pub wait: Option<Duration>,
-    /// True if stderr has a failure also where ssh was told in band.
+    /// True if a failure goes to stderr, too, when ssh was told in band.
     pub verbose: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct Settings {
     pub timing: Timing,
     /// The time for which the session waits for a connection.
     pub grace: Duration,
-    /// The calendar's time, by which a sleep of the host is noticed.
+    /// The wall clock, by which a sleep of the host is noticed.
     pub clock: fn() -> SystemTime,
     /// The messages to the user about a connection that is lost for a while.
     pub remarks: UserOutput,

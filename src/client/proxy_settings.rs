@@ -98,10 +98,10 @@ pub enum Resume {
 }
 
 impl ProxySettings {
-    /// Returns the source of credentials that those of the settings name for which `is_meant` is true; `None` if none of them does.
+    /// Returns the source of credentials among the settings for which `is_meant` is true; `None` if there is none.
     ///
     /// # Errors
-    /// Several do.
+    /// There are several.
     pub fn source(&self, is_meant: impl Fn(&str) -> bool) -> Result<Option<Source>, AmbiguousCredentials> {
         let file = self.token_file.as_ref().filter(|_| is_meant("token_file"));
         let command = self.token_command.as_ref().filter(|_| is_meant("token_command"));
@@ -139,19 +139,19 @@ fn listed_files() -> Files {
     Files::Listed(files)
 }
 
-/// Returns a variable of the environment that is not empty.
+/// Returns a variable of the environment; `None` if it is empty, too.
 pub fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Reads a URL of the file. Its fault has no part of the URL, which may be its password.
+/// Reads a URL of the file. Its error has no part of the URL, which may be its password.
 fn secret_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ProxyUrl>, D::Error> {
     let url = String::deserialize(deserializer)?.parse();
     url.map(Some).map_err(D::Error::custom)
 }
 
-/// The parser of a URL of the command line, by the end of the name of its flag in a fault. clap's own would print a faulty one, with the
-/// password in it.
+/// The parser of a URL of the command line; it holds the end of the flag's name in errors. clap's own would print an invalid
+/// URL, with the password in it.
 #[derive(Clone, Debug)]
 pub struct SecretUrl(pub &'static str);
 

@@ -1,4 +1,4 @@
-//! Makes a ticket: 26 letters that stand for a user at the proxy, for clients that cannot carry a token.
+//! Makes a ticket: 26 letters that identify a user to the proxy, for clients that cannot send a token.
 //!
 //! It prints the Secret of the proxy with the ticket as its one key, for `kubectl apply`, and asks no API server.
 
@@ -71,7 +71,7 @@ pub fn make(options: &Options) -> anyhow::Result<ExitCode> {
     // Alone on its line, for scripts.
     writeln!(io::stderr(), "{}", minted.ticket.expose()).ok();
     print(&summary(&ticket));
-    // A field manager of its own: a second apply by one manager would remove the key of the first, and so take it back.
+    // A field manager of its own: a second apply by one manager would remove the key of the first, and so revoke it.
     print(&format!(
         "it counts once stdout is applied: kubectl apply --server-side --field-manager=switchboard-{key} -f -"
     ));

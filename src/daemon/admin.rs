@@ -49,7 +49,7 @@ impl Routes {
         }
     }
 
-    /// The same, and what else the program answers; `paths` names all of it.
+    /// Adds the other pages of the program; `paths` is a sentence that names all of them.
     pub(crate) fn and(self, further: Router, paths: &'static str) -> Self {
         Self {
             router: self.router.merge(further),
@@ -63,7 +63,7 @@ impl Routes {
     }
 }
 
-/// Binds the port and serves it from a new thread until the process ends, that many connections at once. Gives the bound
+/// Binds the port and serves it from a new thread until the process ends, at most `connections` at once. Returns the bound
 /// address. Needs a runtime.
 ///
 /// One connection more evicts the oldest: no peer can fail the probes of the kubelet, which then would restart the pod with all
@@ -93,7 +93,7 @@ where
 {
     let answering = http1::Builder::new()
         .timer(TokioTimer::new())
-        // A head has some 100 bytes; the usual 400 KiB of all connections would be 50 MiB for any peer.
+        // A head has some 100 bytes; with hyper's 400 KiB any peer could take 50 MiB by all connections.
         .max_buf_size(MAX_HEADER_BYTES)
         .header_read_timeout(HEADER_TIMEOUT)
         // One answer for each connection: a peer that requests hundreds and reads none would hold the thread and its slot.
@@ -109,7 +109,7 @@ where
     }
 }
 
-/// Returns the answer to a request. Around the router, which adds the field Allow to a 405 last of all.
+/// Returns the answer to a request. Wraps the router, which adds the field Allow to a 405 last of all.
 async fn answer<B>(router: Router, caller: Caller, request: Request<B>) -> Result<Response, Infallible>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -123,7 +123,7 @@ where
     Ok(response)
 }
 
-/// Completes when the connection has lasted too long: a stream of events, when its reader has not read for that long.
+/// Completes when the connection has lasted too long; of a stream of events, when its reader has stalled.
 async fn too_long(caller: Caller) {
     sleep(CONNECTION_TIMEOUT).await;
     while caller.take_renewal() {
@@ -136,7 +136,7 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the request and the reading of its one answer, unless that is a stream of events.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// A stream of events has a comment every 15 s. The readers are few, and one that has stopped would be one of them permanently.
+/// A stream of events has a comment every 15 s. Few may read at once, and a stalled reader would be one of them permanently.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Tries at the start the system calls that the process cannot do without, and has the kernel deliver its signals.
+//! Tries at the start the system calls that the process cannot do without, and unblocks its signals.
 //!
 //! A call that a seccomp profile refuses would be a panic or an abort, at the start or when the first client comes.
 
@@ -16,7 +16,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// The system refuses one of them: the error names it.
 pub fn try_calls() -> io::Result<()> {
     let refuses = |call| move |error: io::Error| io::Error::other(format!("the system refuses {call}: {error}"));
-    // Without it AWS-LC aborts the process, but for a system that does not know it: then there is /dev/urandom.
+    // AWS-LC aborts the process if it fails, except with ENOSYS: then it reads /dev/urandom.
     match getrandom(&mut [0; 1], GetRandomFlags::empty()) {
         Err(Errno::NOSYS) => drop(File::open("/dev/urandom").map_err(refuses("getrandom(2), and /dev/urandom"))?),
         random => drop(random.map_err(|error| refuses("getrandom(2)")(error.into()))?),

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::net::listener;
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard, UnfinishedSet};
 
-/// Serves each connection in a task of its own, that many at once, until it is dropped.
+/// Serves each connection in a task of its own, at most `max` at once, until it is dropped.
 ///
 /// One more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would keep all
 /// others out.

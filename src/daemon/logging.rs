@@ -56,8 +56,8 @@ pub struct Logging {
 }
 
 impl Drop for Logging {
-    /// In a thread, with a limit on the wait: the drop of a guard whose queue is full prints that to stdout, for which
-    /// it would wait as long as the reader stalls.
+    /// Flushes in a thread, with a limit on the wait: a guard whose queue is full prints that to stdout when it is
+    /// dropped, which would block for as long as the reader stalls.
     fn drop(&mut self) {
         let writers = self.writers.take();
         run_within(FLUSH_TIMEOUT, move || drop(writers));
@@ -75,7 +75,7 @@ pub struct Logs {
 impl Logs {
     /// Queues an access line: a JSON object of the time, the level and these members.
     ///
-    /// Not by tracing, whose filters and spans do not concern access lines: it would pass each member to several writers.
+    /// Not through tracing, whose filters and spans do not concern access lines: it would pass each member to several writers.
     pub(crate) fn write_access(&self, members: &impl Serialize) {
         let Some(mut queue) = self.access.clone() else {
             return;
@@ -101,8 +101,8 @@ impl Logs {
         queues.sum::<usize>() + self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Starts the writer of one log. Not by `io::stdout`, which keeps what it could not write, and says that it has written
-    /// to a descriptor which is closed.
+    /// Starts the writer of one log. Not through `io::stdout`, which keeps what it could not write, and reports success for
+    /// a closed descriptor.
     fn open(&mut self, name: &'static str, to: &impl AsFd, queued: usize) -> io::Result<(NonBlocking, WorkerGuard)> {
         let to = File::from(to.as_fd().try_clone_to_owned()?);
         let (queue, guard) = NonBlockingBuilder::default()
@@ -114,7 +114,7 @@ impl Logs {
     }
 }
 
-/// The members of every access line, in front of its own.
+/// The members of every access line, before its own.
 #[derive(Serialize)]
 struct TimestampedLine<'a, M> {
     timestamp: &'a str,
@@ -126,7 +126,7 @@ struct TimestampedLine<'a, M> {
 /// Starts logging for the process. `filter` selects messages, such as `warn` or `debug,h2=warn`, where a level without
 /// a name is that of switchboard; other crates are silent unless it names them. It does not apply to access lines.
 ///
-/// Each writer has a queue for so many lines, and a thread of its own: a log reader that stalls costs lines, but delays no
+/// Each writer has a queue for `queued` lines, and a thread of its own: a log reader that stalls costs lines, but delays no
 /// tunnel. An empty queue takes 32 bytes a line of resident memory.
 ///
 /// # Errors
@@ -157,8 +157,8 @@ pub fn start(filter: &str, format: Format, queued: usize) -> Result<Logging, Sta
     })
 }
 
-/// Returns the directives of a user's filter. A peer can have other crates log what it likes (h2 warns of each PING that it did
-/// not send), so they are silent by default.
+/// Returns the directives of a user's filter. A peer can make other crates log at will (h2 warns of each acknowledgement
+/// without a PING), so they are silent by default.
 fn directives(filter: &str) -> String {
     let mut directives = DEFAULT.to_owned();
     for directive in filter.split(',').filter(|directive| !directive.trim().is_empty()) {
@@ -176,7 +176,7 @@ const DEFAULT: &str = "switchboard=info";
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Such as `2026-01-02T03:04:05.678901Z`.
 const TIMESTAMP_BYTES: usize = 27;
-/// Most lines are shorter. A larger piece of memory would not come from a thread's own stock of glibc.
+/// Most lines are shorter. A larger block would not come from the thread's cache of glibc.
 const LINE_BYTES: usize = 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How much a program that serves takes for itself.
+//! The threads and the memory of a program that serves.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -30,11 +30,11 @@ impl ProcessSize {
         largest_block: 0,
     };
 
-    /// Has glibc keep up to twice the largest block free in each arena for the next burst, instead of giving it back to the kernel and
-    /// faulting it in again: its thresholds follow the largest block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`).
+    /// Makes glibc keep up to twice the largest block free in each arena for the next burst, instead of returning it to the
+    /// kernel: its thresholds follow the largest block that was ever freed (mallopt(3), `M_MMAP_THRESHOLD`).
     pub fn keep_freed_memory(self) {
         let mut block = Vec::<u8>::new();
-        // Never written: it takes no memory, and without the address space for it all stays as it is.
+        // Never written: it takes no memory. Without the address space for it nothing changes.
         block.try_reserve_exact(self.largest_block).ok();
         drop(black_box(block));
     }

@@ -27,7 +27,7 @@ impl Readiness {
         self.set(name, false);
     }
 
-    /// Sets the line that `/readyz` has in front of its conditions.
+    /// Sets the line that `/readyz` has before its conditions.
     pub fn set_note(&self, note: String) {
         *self.note.lock() = note;
     }
@@ -42,7 +42,7 @@ impl Readiness {
         self.conditions().into_iter().all(|(_, met)| met)
     }
 
-    /// Every condition and whether it is met, in order of name.
+    /// Returns every condition and whether it is met, in order of name.
     pub fn conditions(&self) -> Vec<(&'static str, bool)> {
         let conditions = self.conditions.lock();
         conditions.iter().map(|(&name, &met)| (name, met)).collect()

@@ -8,8 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-/// Returns the workers of the runtime: as many as processors, but at most that many, unless the environment names their number, as
-/// Tokio has it.
+/// Returns the number of runtime workers: TOKIO_WORKER_THREADS if it is set, else one a processor, at most `max`.
 pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
     let named = std::env::var("TOKIO_WORKER_THREADS")
         .ok()
@@ -19,8 +18,8 @@ pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
         .unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Returns the time so far in which each worker has run, or has waited for a processor, by the number of its thread. Empty where
-/// `/proc` does not tell.
+/// Returns the time so far in which each worker has run, or has waited for a processor, by its thread id. Empty if `/proc`
+/// does not tell.
 pub fn busy_workers() -> BTreeMap<OsString, Duration> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let busy = threads.filter_map(|thread| {
@@ -37,7 +36,7 @@ pub fn busy_workers() -> BTreeMap<OsString, Duration> {
     busy.collect()
 }
 
-/// Runs `work` in a thread, and waits no longer than that for its end. Returns `false` without a thread: it does not run.
+/// Runs `work` in a thread, and waits at most `timeout` for its end. Returns `false` if no thread can be started.
 pub fn run_within(timeout: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (done, ended) = mpsc::channel::<()>();
     let run = move || {

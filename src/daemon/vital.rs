@@ -50,7 +50,7 @@ pub fn watch() {
     }));
 }
 
-/// Starts a vital thread of that name, which runs what `begin` gives, in a runtime of its own.
+/// Starts a vital thread of that name, which runs the future of `begin` in a runtime of its own.
 ///
 /// # Errors
 /// The thread or the runtime cannot be started, or `begin` has failed.
@@ -72,7 +72,7 @@ where
             Ok((runtime, work)) => {
                 sender.send(Ok(())).ok();
                 runtime.block_on(work);
-                // In the background: a program or a write of a file may be in its midst.
+                // In the background: a program or a write of a file may be in progress.
                 runtime.shutdown_background();
             }
             Err(error) => drop(sender.send(Err(error))),
@@ -83,7 +83,7 @@ where
     Ok(thread)
 }
 
-/// Starts a task again, a second after each end, without an end. After a failure, which is a panic, `failed` is called.
+/// Starts a task, and forever again a second after its end. After a failure, which is a panic, `failed` is called.
 pub async fn supervise<T: Future<Output = Result<(), JoinError>>>(
     name: &str,
     start: impl Fn() -> T,

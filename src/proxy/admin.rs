@@ -64,7 +64,7 @@ pub(crate) fn routes(
     Routes::probes(handlers).and(api, PATHS)
 }
 
-/// Those since the start of the process, by reason.
+/// Returns the refusals since the start of the process, by reason.
 async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
     let all = shared.registry.refusals.all().into_iter();
     let reasons = all.map(|(reason, (count, last))| RefusalsByReason {
@@ -77,7 +77,7 @@ async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
     Json(Refusals { reasons })
 }
 
-/// The state of the drain, for the page `/drain`.
+/// Returns the reader of the drain's state, for the page `/drain`.
 fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     Box::new(move || DrainStatus {
         phase: shared.drain.phase().label().to_owned(),
@@ -87,7 +87,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     })
 }
 
-/// Returns the page `/metrics`. Gauges of state that others keep are set at the scrape.
+/// Returns the writer of the page `/metrics`. It sets the gauges of state that others keep.
 fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;

@@ -1,9 +1,8 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
 //! `load` reads a file by `crate::base::yaml` into [`Config`], whose sections describe their keys themselves. `rules` finds
-//! what no key is at fault for alone, and `listen` what two ports cannot have together; `warnings` says what is odd about the
-//! whole. Every finding of a file is reported at once, up to a YAML syntax error; `flags` and `warnings` look at a file without
-//! faults only.
+//! the faults of several keys together, `listen` those of two ports, and `warnings` what is odd about the whole. Every finding
+//! of a file is reported at once, up to a YAML syntax error; `flags` and `warnings` check a file without faults only.
 
 mod flags;
 mod listen;
@@ -44,7 +43,7 @@ pub struct Config {
     /// The address of the admin port.
     #[serde(deserialize_with = "forms::one::<listen::LocalAddress, _>")]
     pub admin: SocketAddr,
-    /// The peers of the admin port that may read which targets there are.
+    /// The peers of the admin port that may read names of targets.
     #[serde(deserialize_with = "listen::scrape_networks")]
     pub admin_scrape: ScrapeNetworks,
     /// Access control.
@@ -96,7 +95,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// This configuration with the values of the command line and the environment in place of its own.
+    /// Returns this configuration, overridden by the values of the command line and the environment.
     ///
     /// A target of theirs is added, or replaces the one of the same name.
     #[must_use]
@@ -130,7 +129,7 @@ impl Config {
         self.anchors.is_some() || self.allowlist.targets.iter().any(|target| target.dials_in.is_some())
     }
 
-    /// Returns whether users are proved: those of requests, or those of anchors.
+    /// Returns whether users are authenticated: those of requests, or those of anchors.
     pub fn proves_users(&self) -> bool {
         self.access.mode != access::Mode::Open || self.takes_anchors()
     }

@@ -46,7 +46,7 @@ mod shared;
 pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
     let opening = boxed(accept(stream, peer, port, shared));
     async move {
-        // Matched by reference: the future would have room for the tunnel twice.
+        // Matched by reference: else the future would have room for the tunnel twice.
         match &mut opening.await {
             Some(ReadyConnection::Plain(tunnel)) => tunnel.run(shared).await,
             Some(ReadyConnection::Tls(tunnel)) => tunnel.run(shared).await,
@@ -60,7 +60,7 @@ pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shar
 enum ReadyConnection<'a> {
     Plain(Tunnel<'a, TcpStream>),
     Tls(Tunnel<'a, TlsStream>),
-    /// All tunnels of an HTTP/2 connection, a tunnel by an anchor, or the connection of one.
+    /// All tunnels of an HTTP/2 connection, a tunnel through an anchor, or an anchor's connection.
     Boxed(Served<'a>),
 }
 
@@ -71,7 +71,7 @@ type Served<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 enum ServedRequest<'a, D: Transport> {
     /// A tunnel to an address.
     Tunnel(Tunnel<'a, D>),
-    /// A tunnel by an anchor, or the connection of one.
+    /// A tunnel through an anchor, or an anchor's connection.
     Boxed(Served<'a>),
 }
 

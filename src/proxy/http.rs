@@ -1,4 +1,4 @@
-//! One CONNECT and its answer, by HTTP/1 or HTTP/2: the 200 and the refusals are written here, and only here.
+//! One CONNECT and its answer, over HTTP/1 or HTTP/2: the 200 and the refusals are written here, and only here.
 
 use serde::Deserialize;
 
@@ -13,22 +13,22 @@ mod http2;
 pub use self::client_program::ClientProgram;
 pub use self::exchange::{ConnectRequest, CredentialPolicy, Exchange, Purpose};
 
-/// How refusals of a port are told.
+/// How a port sends refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RefusalMode {
     /// By status, reason phrase and body.
     #[default]
     Http,
-    /// In band to the [programs](ClientProgram::SshProxyCommand) that SSH clients run, by HTTP to all others: a 200, and after it
-    /// an SSH disconnect with the sentence, which SSH clients print.
+    /// In band to the [programs](ClientProgram::SshProxyCommand) that SSH clients run: a 200, and after it an SSH disconnect
+    /// with the sentence, which SSH clients print. By HTTP to all others.
     Auto,
-    /// In band to all but `switchboard connect`, which needs the status.
+    /// In band to all but `switchboard connect`, which needs the status, if the CONNECT was read.
     Ssh,
 }
 
 impl RefusalMode {
-    /// Returns whether that program is told in band.
+    /// Returns whether that program is refused in band.
     pub fn are_in_band(self, program: ClientProgram) -> bool {
         match (self, program) {
             (Self::Http, _)
@@ -40,7 +40,7 @@ impl RefusalMode {
     }
 }
 
-/// Returns an exchange by HTTP/1 of which `read` has been read.
+/// Returns an exchange over HTTP/1 of which `read` has been read.
 pub fn http1<D: Transport>(transport: D, read: Vec<u8>) -> impl Exchange<Transport = D> {
     http1::Exchange::new(transport, read)
 }

@@ -50,7 +50,7 @@ pub struct RequestRecord<'a> {
     /// The way in which the client was answered.
     pub(in crate::proxy) answered: AnswerKind,
     accounted: bool,
-    /// `None` for a request on an HTTP/2 connection, which has a record of its own.
+    /// `None` for a request on an HTTP/2 connection: that has a record of its own.
     connection: Option<Connection<'a>>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> RequestRecord<'a> {
         })
     }
 
-    /// Drops the record without counts and line: the connection's HTTP/2 requests have records of their own.
+    /// Makes the drop write no counts and no line: the connection's HTTP/2 requests have records of their own.
     pub fn disarm(&mut self) {
         self.accounted = true;
     }
@@ -203,7 +203,7 @@ struct TunnelAccounts<'a> {
     telemetry: Telemetry<'a>,
     registration: Registration<'a>,
     series: Arc<TargetSeries>,
-    /// `None` for a request on an HTTP/2 connection, which has a record of its own.
+    /// `None` for a request on an HTTP/2 connection: that has a record of its own.
     _connection: Option<Connection<'a>>,
 }
 
@@ -295,8 +295,8 @@ impl Drop for TunnelRecord<'_> {
     }
 }
 
-/// Looks at the first bytes of both sides of a tunnel with `allowlist.report_only`: counts and notes the first side that does not
-/// begin as SSH does.
+/// The inspector of the first bytes of both sides of a tunnel with `allowlist.report_only`: counts and notes the first side
+/// that does not begin as SSH does.
 #[derive(Debug)]
 pub struct NotSshReporter {
     seen: Arc<SshPeers>,
@@ -304,7 +304,7 @@ pub struct NotSshReporter {
 }
 
 impl NotSshReporter {
-    /// Counts and notes that side, unless the tunnel has one already.
+    /// Counts and notes that side, unless one was noted already.
     fn refuses(&self, side: Side) {
         if self.seen.not_ssh.set(side).is_ok() {
             self.metrics.report_only_refusals.count(["ssh_only"]);

@@ -68,7 +68,7 @@ pub enum StartError {
     /// A port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The certificates have become faulty since the configuration was checked.
+    /// The certificates have become invalid since the configuration was checked.
     #[error("cannot speak TLS: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Tls(Vec<tls::FileError>),
     /// The thread that follows the cluster cannot be started.
@@ -316,7 +316,7 @@ fn anchors(config: &Config) -> Anchors {
     anchors
 }
 
-/// Follows the replicas of the proxy, if the settings say so, until what it returns is dropped.
+/// Follows the replicas of the proxy, if the settings say so, until the result is dropped.
 fn follow_replicas(config: &Config, shared: &Arc<Shared>) -> io::Result<Option<BackgroundRuntime>> {
     let Some(anchors::Options {
         replicas: None,

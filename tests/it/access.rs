@@ -223,7 +223,7 @@ fn each_connection_has_one_line_and_a_port_probe_none() {
     assert_eq!(numbers.len(), 20);
 }
 
-/// What a crash leaves behind of the tunnels that it has cut.
+/// A crash leaves a trace of the tunnels that it has cut.
 #[test]
 fn a_tunnel_of_a_process_that_is_killed_has_the_line_of_its_beginning() {
     let target = Target::listen();

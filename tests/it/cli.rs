@@ -218,7 +218,7 @@ fn a_flag_overrides_the_environment_and_that_the_file() {
         assert_eq!(server.public().ip().to_string(), host);
         assert_eq!(server.admin().ip().to_string(), host);
         server.tunnel("devbox:22", leads_to);
-        // What only the file says still holds.
+        // The file's other settings still hold.
         server.tunnel("file:22", &by_file);
     }
 }

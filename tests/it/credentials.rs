@@ -120,7 +120,7 @@ fn a_signal_during_the_login_leaves_no_plugin() {
     assert_eq!((status, stdout.as_str()), (0, "hello"));
 }
 
-/// Whether a process is gone, or waits for its parent only.
+/// Returns whether a process is gone, or waits for its parent only.
 fn has_ended(id: &str) -> bool {
     let line = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     line.rsplit_once(") ")

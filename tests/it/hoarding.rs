@@ -229,7 +229,7 @@ fn refused_clients_that_linger_are_evicted_too() {
     proxy.settles("connections_active", 0.0);
 }
 
-/// What is evicted gives its descriptor up at once, whatever protocol its first bytes have begun.
+/// An evicted connection frees its descriptor at once, with any protocol that its first bytes have begun.
 #[test]
 fn evicted_connections_of_http_2_do_not_linger() {
     let limits = "limits: {process: {max_unfinished: 10}, client: {connects_per_second: unlimited}}\n";

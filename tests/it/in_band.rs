@@ -49,7 +49,7 @@ fn disconnect(bytes: &[u8]) -> (u32, String) {
     (number(6), String::from_utf8(packet[14..14 + length].to_vec()).unwrap())
 }
 
-/// What a client is told that sends this, and its identification behind the 200.
+/// Returns the disconnect of a client that sends this, and its identification after the 200.
 #[track_caller]
 fn told(proxy: &impl Ports, request: &str) -> (u32, String) {
     let mut client = proxy.client(request);

@@ -112,7 +112,7 @@ async fn a_fast_rate_is_kept_by_every_setup_either_way() {
 async fn the_burst_comes_at_once_at_the_start_and_after_a_pause() {
     const RATE: u64 = 64 << 10;
     const BURST: u64 = 512 << 10;
-    // What the burst takes at the rate alone; and in which it is earned again.
+    // The time that the burst takes at the rate alone, and in which it is earned again.
     let earned = Duration::from_secs(BURST / RATE);
     for_each_setup(async |rig| {
         set(&rig.download, RATE, BURST);

@@ -16,7 +16,7 @@ use crate::harness::{allow, eventually};
 mod cluster;
 mod terminal;
 
-/// What a program has said, and its exit status.
+/// The output of a program, and its exit status.
 #[derive(Debug)]
 struct Said {
     status: i32,

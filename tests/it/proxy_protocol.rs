@@ -149,7 +149,7 @@ fn a_connection_without_a_valid_header_is_refused() {
     let bad = [request("a:22").into_bytes(), oversized];
     for bytes in &bad {
         let mut peer = Peer::connect(proxy.public());
-        // What is too long is not waited for.
+        // The rest of a header that is too long is not awaited.
         peer.try_send(bytes).ok();
         assert_eq!(
             peer.rest_as_text(),

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::harness::process::{Process, switchboard};
 
-/// What a `switchboard connect` prints, which has to end with that exit status.
+/// Returns the output of a program, which has to end with that exit status.
 #[track_caller]
 fn printed(command: Command, status: i32) -> String {
     let mut process = Process::spawn(command);
@@ -72,7 +72,7 @@ fn a_stray_part_of_a_proxy_url_is_not_printed() {
         let printed = printed(switchboard(&[&["connect"], arguments].concat()), 2);
         assert!(!printed.contains("cret"), "{arguments:?}: {printed}");
     }
-    // What cannot be a part of one is named.
+    // An argument that cannot be a part of one is named.
     let printed = printed(switchboard(&["connect", "--proxi", "devbox:22"]), 2);
     assert!(printed.contains("'--proxi'"), "{printed}");
 }

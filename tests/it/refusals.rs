@@ -138,7 +138,7 @@ fn a_request_completed_during_the_drain_is_refused_with_retry_after() {
     let mut client = proxy.client(start);
     proxy.settles("connections_active", 1.0);
     proxy.stop();
-    // What is complete while the port closes still has its tunnel.
+    // A request that is complete before this phase still has its tunnel.
     proxy.drains_to(r#"{"phase":"draining""#);
     client.send(end);
     assert_eq!(client.rest_as_text(), refused(RefusalReason::Draining));

@@ -332,7 +332,7 @@ fn a_file_that_is_not_read_in_time_changes_nothing_and_the_next_reload_does_not_
     reload(&mut server);
     server.settles("config_last_reload_successful", 1.0);
     server.tunnel("new:22", &new);
-    // What the first one reads at last is out of date.
+    // The contents that the first one reads at last are out of date.
     drop(lease);
     server.tunnel("new:22", &new);
     assert_eq!(server.answer("old:22"), not_allowed());

@@ -74,7 +74,7 @@ fn what_ssh_only_would_refuse_is_served_and_reported_once() {
     }
     let page = server.scrape();
     assert_eq!((reported(&page, "ssh_only"), reported(&page, "access")), (2.0, 0.0));
-    // What is not on the allowlist is refused as ever.
+    // A name that is not on the allowlist is refused as ever.
     let mut stranger = server.client(request("other:22"));
     stranger.expect(refused(RefusalReason::NotAllowed));
 }

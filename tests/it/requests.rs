@@ -69,7 +69,7 @@ fn every_client_gets_its_tunnel_however_it_chops_its_request() {
 fn bytes_behind_the_head_reach_the_target_first_and_in_order() {
     let target = Target::listen();
     let proxy = proxy_to(&target, "");
-    // What the handshake's buffer holds, what it does not, and what no socket buffer holds either.
+    // Lengths that the handshake's buffer holds, that it does not, and that no socket buffer holds either.
     for length in [1, 16, 2_048, 16_383, 16_384, 16_385, 100_000, 4 << 20] {
         let early: Vec<u8> = (0..length).map(|index| u8::try_from(index % 251).unwrap()).collect();
         for behind in [true, false] {
@@ -226,7 +226,7 @@ fn a_line_of_4_mib_is_refused_at_its_first_16_kib() {
     let sent = thread::spawn(move || sending.try_send(line));
     client.expect(refused(RefusalReason::RequestHeaderTooLarge));
     proxy.settles("connections_active", 0.0);
-    // Whether the rest of it fits the buffers of the kernel or fails is all the same.
+    // The rest of it may fit the buffers of the kernel, or fail.
     sent.join().unwrap().ok();
 }
 

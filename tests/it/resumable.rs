@@ -146,7 +146,7 @@ fn before_the_ports_are_closed_no_resumable_tunnel_ends() {
     let (mut client, mut anchor) = begun(&server, &target);
     server.process.signal(Signal::TERM);
     server.becomes(503);
-    // What would reconnect comes here again.
+    // A client that reconnects comes to this process again.
     for _ in 0..20 {
         still_carries(&mut client, &mut anchor);
     }

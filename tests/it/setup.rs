@@ -149,7 +149,7 @@ fn one_command_leads_to_a_login_and_another_one_back() {
             found.contains(&format!("\nserveraliveinterval {interval}\n")),
             "{found}"
         );
-        // What stands behind the Include holds for all other names as before.
+        // The lines after the Include hold for all other names as before.
         let other = setup.settings("elsewhere.example.com");
         assert!(
             other.contains("\nserveraliveinterval 7\n") && !other.contains("proxycommand"),

@@ -51,7 +51,7 @@ fn two_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
         "{list}limits: {{client: {{connects_per_second: unlimited}}}}\n"
     )));
     let resident = |server: &Server| server.scrape().values["process_resident_memory_bytes"];
-    // What the first tunnels make once is not the others'.
+    // Memory that the first tunnels take once is not the others'.
     for _ in 0..4 {
         let (mut client, mut service) = server.tunnel("devbox:22", &target);
         client.send(vec![b'x'; 1 << 17]);

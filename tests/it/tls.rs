@@ -96,7 +96,7 @@ fn a_hundred_stalled_bulk_tunnels_hold_no_more_than_is_documented() {
         (client, target.accept())
     };
     let resident = || server.scrape().values["process_resident_memory_bytes"];
-    // What the first tunnels make once is not the others'.
+    // Memory that the first tunnels take once is not the others'.
     for _ in 0..4 {
         let (mut client, mut service) = tunnel();
         client.write_all(&[b'x'; 1 << 17]).unwrap();

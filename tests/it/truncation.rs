@@ -76,7 +76,7 @@ fn a_tls_session_that_is_cut_off_ends_without_a_close_notify_and_without_a_fin()
     drop(service);
 }
 
-/// What the proxy has read of a download is delivered in front of the reset.
+/// The bytes that the proxy has read of a download are delivered before the reset.
 #[test]
 fn bytes_in_front_of_a_cut_arrive() {
     let authority = Authority::new();

@@ -79,7 +79,7 @@ impl<'a> Audit<'a> {
         drop(quiet);
     }
 
-    /// Whether the gauge, the kernel and the clients agree on what is open.
+    /// Returns whether gauges, kernel and clients agree on what is open.
     async fn is_settled(&self, open: usize, now: Descriptors) -> bool {
         let page = self.page().await;
         let gauge: f64 = page.counted("tunnels_active").iter().map(|(_, value)| value).sum();

@@ -38,7 +38,7 @@ impl Report {
         self.hold(what, figure, expected, holds);
     }
 
-    /// Whether all are what they have to be.
+    /// Returns whether all rows hold.
     pub(crate) fn holds(&self) -> bool {
         self.rows.iter().all(|row| row.holds)
     }

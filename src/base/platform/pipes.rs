@@ -29,12 +29,12 @@ pub(crate) fn pipe_output(output: &impl AsFd) -> io::Result<Box<dyn AsyncWrite +
 /// The size of a pipe, which grows with what is moved through it.
 #[derive(Debug, Default)]
 pub(crate) struct PipeSize {
-    /// True if it has the size for bulk, or cannot have it.
+    /// True after the attempt to enlarge it.
     is_large: bool,
 }
 
 impl PipeSize {
-    /// Lets the pipe hold more once so many bytes at a time are of bulk.
+    /// Enlarges the pipe at the first read or write of [`BULK`] bytes or more.
     pub(crate) fn moved(&mut self, bytes: usize, pipe: &impl AsFd) {
         if bytes >= BULK && !self.is_large {
             self.is_large = true;
@@ -43,9 +43,9 @@ impl PipeSize {
     }
 }
 
-/// Lets a pipe hold more, unless it does, or its user has as much memory in pipes as it may have (pipe(7)).
+/// Enlarges a pipe, unless it is large, or its user's pipes are at their limit of memory (pipe(7)).
 fn enlarge(pipe: &impl AsFd) {
-    // A small pipe is slower, and a pipe.
+    // If it stays small, it is only slower.
     if fcntl_getpipe_size(pipe).is_ok_and(|size| size < LARGE) && fcntl_setpipe_size(pipe, LARGE).is_ok() {
         // Linux 5.8 to 6.6 wakes those that wait for a full pipe before it has more in it for them (bug 212295 of
         // kernel.org), and no read of a pipe that is not full wakes them later. The same size again wakes them once it has.
@@ -57,9 +57,9 @@ fn path(of: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", of.as_fd().as_raw_fd())
 }
 
-/// A read or a write of so many bytes is of bulk: half of what a pipe holds at first.
+/// The least bytes of a read or a write in bulk: half of what a pipe holds at first.
 const BULK: usize = 32 * 1024;
-/// The bytes that a pipe of bulk holds, four times as many as at first: its writer and its reader wake each other a quarter as
+/// The bytes that a large pipe holds, four times as many as at first: its writer and its reader wake each other a quarter as
 /// often. A user has 64 MiB for all pipes (fs.pipe-user-pages-soft), beyond which new ones are tiny.
 const LARGE: usize = 256 * 1024;
 

@@ -89,15 +89,15 @@ pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Returns whether an output takes a line without a wait for its reader, now or within that time (poll(2)): POLLOUT, or the error of a write.
+/// Returns whether a write to an output would not block, now or within `timeout` (poll(2)): it has room, or an error.
 pub(crate) fn poll_writable(output: &impl AsFd, timeout: Duration) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::OUT)];
     let timeout = Timespec::try_from(timeout).ok();
     poll(&mut polled, timeout.as_ref()).is_ok_and(|ready| ready > 0)
 }
 
-/// Has the kernel give a connection up when bytes of it are not acknowledged for so long (TCP_USER_TIMEOUT of tcp(7)). macOS
-/// has no such option that is safe to call: there only a connection without a byte is given up, by keepalive.
+/// Makes the kernel close a connection when bytes of it stay unacknowledged for `timeout` (TCP_USER_TIMEOUT of tcp(7)).
+/// macOS has no such option that is safe to call: there only an idle connection is closed, by keepalive.
 pub(crate) fn set_tcp_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::net::sockopt::set_tcp_user_timeout(socket, u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX))?;
@@ -106,10 +106,10 @@ pub(crate) fn set_tcp_user_timeout(socket: &impl AsFd, timeout: Duration) -> io:
     Ok(())
 }
 
-/// Has a write beyond the largest size of files fail with EFBIG, where SIGXFSZ would end the process (setrlimit(2)). Needs a
+/// Makes a write beyond the maximum file size fail with EFBIG; SIGXFSZ would end the process (setrlimit(2)). Needs a
 /// runtime.
 pub fn ignore_sigxfsz() {
-    // Its drop leaves the handler in its place.
+    // The handler stays after the drop.
     drop(listen(SignalKind::from_raw(ProcessSignal::XFSZ.as_raw())));
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over from the system's own handling, but for those that are ignored.
+    /// Replaces the default handling of the signals, except those that are ignored.
     pub(crate) fn listen() -> Self {
         Self {
             hangups: listen(SignalKind::hangup()),
@@ -131,8 +131,8 @@ impl Signals {
         }
     }
 
-    /// Completes with the next signal. Returns whether it asks the client to end in order, as the terminal or ssh has gone: or
-    /// else to end now.
+    /// Waits for the next signal. Returns `true` if the client is to end gracefully, as the terminal or ssh has gone, and
+    /// `false` if at once.
     pub(crate) async fn next_is_hangup(&mut self) -> bool {
         tokio::select! {
             biased;
@@ -148,7 +148,7 @@ fn listen(kind: SignalKind) -> Option<Signal> {
     if is_ignored(kind).unwrap_or(false) {
         return None;
     }
-    // Without it the process dies of the signal, as any other.
+    // If that fails, the signal ends the process, as by default.
     signal(kind).ok()
 }
 
@@ -159,7 +159,7 @@ async fn next(signals: &mut Option<Signal>) {
     }
 }
 
-/// Returns whether the process was started with that signal ignored (proc_pid_status(5)). macOS has no /proc and does not tell.
+/// Returns whether the process ignores that signal, as it did from its start (proc_pid_status(5)). Fails on macOS: no /proc.
 fn is_ignored(kind: SignalKind) -> io::Result<bool> {
     let status = fs::read_to_string("/proc/self/status")?;
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -176,7 +176,7 @@ pub(crate) fn shell(line: &str) -> Command {
     shell
 }
 
-/// The process group of a program. What is left of it is killed when it is dropped, unless the program ended well.
+/// The process group of a program. What is left of it is killed on drop, unless it has been [released](Self::release).
 #[derive(Debug)]
 pub(crate) struct ProcessGroup {
     leader: Option<Pid>,
@@ -196,7 +196,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Lets what is left of it live.
+    /// Leaves the rest of it running.
     pub(crate) fn release(mut self) {
         self.leader = None;
     }
@@ -217,7 +217,7 @@ pub(crate) fn termination_signal(status: ExitStatus) -> Option<i32> {
 }
 
 /// Returns whether a process is suspended (proc_pid_stat(5)): by SIGTTIN or SIGTTOU, as it is in the background of its terminal.
-/// macOS has no /proc and does not tell: the deadline ends the program.
+/// On macOS, without /proc, always `false`: the deadline ends the program.
 pub(crate) fn is_suspended(id: u32) -> bool {
     let Ok(line) = fs::read_to_string(format!("/proc/{id}/stat")) else {
         return false;
@@ -226,11 +226,11 @@ pub(crate) fn is_suspended(id: u32) -> bool {
     behind_name.is_some_and(|rest| rest.starts_with('T'))
 }
 
-/// Opens a regular file. On Linux it is found with O_PATH, which neither waits nor acts on a device (open(2)), and what was
-/// found is opened: the path may lead elsewhere by then.
+/// Opens a regular file. On Linux it is found with O_PATH, which neither waits nor acts on a device (open(2)), and opened
+/// through that descriptor: the path may point elsewhere by then.
 ///
 /// # Errors
-/// `InvalidInput` for what is no regular file; else what open(2) says.
+/// `InvalidInput` if it is not a regular file; else those of open(2).
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     {
@@ -276,7 +276,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         .any(|shortage| Some(*shortage) == errno)
 }
 
-/// Returns whether none but the user, and root, may write a file. A group of the user's own, which has the user's number, is the user.
+/// Checks that only the user and root may write a file. A group with the user's own number counts as the user.
 pub(crate) fn is_the_users(file: &File) -> Result<(), &'static str> {
     let found = file.metadata().map_err(|_| "its owner is unknown")?;
     let user = geteuid().as_raw();

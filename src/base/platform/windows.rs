@@ -43,7 +43,7 @@ pub(crate) fn make_private_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// A new file has the permissions of its folder, as the one that it is to replace had.
+/// Does nothing: the new file has the permissions of its folder, as the old one had.
 ///
 /// # Errors
 /// None.
@@ -63,12 +63,12 @@ pub(crate) fn take_stdout() -> io::Result<File> {
     output.as_file().map_err(io::Error::other)
 }
 
-/// A pipe does not tell its writer, before a write fails.
+/// Returns `false`: a pipe's writer learns it by a failed write only.
 pub(crate) fn has_no_reader<T>(_output: &T) -> bool {
     false
 }
 
-/// Neither a pipe nor a console tells.
+/// Returns `true`: neither a pipe nor a console tells.
 pub(crate) fn poll_writable<T>(_output: &T, _longest: Duration) -> bool {
     true
 }
@@ -82,7 +82,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes the events over from the system's own handling.
+    /// Replaces the default handling of the events.
     pub(crate) fn listen() -> Self {
         Self {
             interrupts: ctrl_c().ok(),
@@ -91,8 +91,8 @@ impl Signals {
         }
     }
 
-    /// Completes with the next event. Returns whether it asks the client to end in order, as the console has gone: or else to
-    /// end now.
+    /// Waits for the next event. Returns `true` if the client is to end gracefully, as the console has gone, and `false` if
+    /// at once.
     pub(crate) async fn next_is_hangup(&mut self) -> bool {
         tokio::select! {
             () = next(self.interrupts.as_mut().map(CtrlC::recv)) => false,
@@ -122,7 +122,7 @@ pub(crate) fn shell(line: &str) -> Command {
 pub(crate) struct ProcessGroup;
 
 impl ProcessGroup {
-    /// Has the program killed when its `Child` is dropped.
+    /// Marks the program to be killed when its `Child` is dropped.
     pub(crate) fn isolate(command: &mut Command) {
         command.kill_on_drop(true);
     }
@@ -132,7 +132,7 @@ impl ProcessGroup {
         Self
     }
 
-    /// It has ended.
+    /// Does nothing.
     pub(crate) fn release(self) {}
 }
 
@@ -149,9 +149,9 @@ pub(crate) fn is_suspended(_id: u32) -> bool {
 /// Opens a regular file.
 ///
 /// # Errors
-/// `InvalidInput` for what is no regular file; else what the system says.
+/// `InvalidInput` if it is not a regular file; else those of the system.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    // In front of the open: a pipe or a device would act on it.
+    // Before the open: a pipe or a device would act on it.
     match fs::metadata(path)?.is_file() {
         true => File::open(path),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
@@ -168,7 +168,7 @@ pub(crate) fn is_the_users(_file: &File) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Windows gives up bytes that are not acknowledged after some 20 seconds by itself (TcpMaxDataRetransmissions).
+/// Does nothing: Windows closes such a connection after some 20 s by itself (TcpMaxDataRetransmissions).
 pub(crate) fn set_tcp_user_timeout<S>(_socket: &S, _longest: Duration) -> io::Result<()> {
     Ok(())
 }

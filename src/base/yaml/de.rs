@@ -3,14 +3,14 @@
 //! serde ends at the first fault of a map. [`read`] reports it with its line, column, path and suggestion, marks what is at
 //! fault as [`Value::Faulty`], and reads again, until nothing is left to report. The lists of [`forms`](super::forms) go on
 //! after an item at fault, so a file is read about as often as an item has keys. A key at fault has its default, and an item
-//! at fault is not in its list. So the caller judges what depends on several keys afterwards, over the whole value, and places those
-//! findings by a [`Field`](super::field::Field).
+//! at fault is not in its list. So the caller checks afterwards what depends on several keys, and locates those findings by
+//! a [`Field`](super::field::Field).
 //!
 //! A type of the file is its own description:
 //! - A map is a struct with `#[derive(Deserialize)]`. A key that it does not have, and one that is there twice, are faults.
 //!   Null is the same as no key, so keys need a default (`#[serde(default)]`), or are `Option`s.
-//! - serde tells of one missing key only. A struct whose keys have no default names them, `#[serde(rename = "name, proxy")]`:
-//!   then all that are missing are told of at once.
+//! - serde reports one missing key only. A struct lists its keys without a default in `#[serde(rename = "name, proxy")]`:
+//!   then all that are missing are reported at once.
 //! - A word is an enum with `#[serde(rename_all = "lowercase")]`, true or false is a `bool`; a `String`, `Box<str>` or `PathBuf`
 //!   may not be empty.
 //! - Any other single value has a form of [`forms`](super::forms): `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`,
@@ -35,7 +35,7 @@ use super::suggest;
 use super::tree::{Entry, Node, Scalar, Value};
 use crate::base::values::{self, shown};
 
-/// Reads a file or a part of it. After a fault its values are not to be used: what is at fault has its default.
+/// Reads a file or a part of it. After a fault the result must not be used: what is at fault has its default.
 pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Diagnostics) -> T {
     let max = findings.faults() + MAX_ERRORS;
     let mut last = root.position;
@@ -61,7 +61,7 @@ pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Di
 fn report(fault: DeError, root: &mut Node, findings: &Diagnostics) {
     let position = fault.position.unwrap_or(root.position);
     match (node_at(root, &fault.steps).map(|node| &mut node.value), fault.missing) {
-        // The key of that struct is at fault, which has been told, and the struct cannot be without it.
+        // The struct requires this key, which is at fault; that has been reported.
         (Some(value), Some(key)) if has_faulty(value, key) => {
             *value = Value::Faulty;
             return;
@@ -86,7 +86,7 @@ fn has_faulty(value: &Value, key: &str) -> bool {
     entries.iter().any(is_faulty)
 }
 
-/// Returns the value that the steps lead to, the last one first.
+/// Returns the node at the end of the steps, which are in reverse order.
 fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
     steps.iter().rev().try_fold(root, |node, &step| match &mut node.value {
         Value::List(items) => items.get_mut(step),
@@ -95,8 +95,8 @@ fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
     })
 }
 
-/// The faults that [`Deserialize`](serde::Deserialize) of a [`Node`] ends with: one at least, and of a list that a form reads
-/// one at least of each item.
+/// The faults that [`Deserialize`](serde::Deserialize) of a [`Node`] ends with: at least one, and for a list that a form
+/// reads at least one for each item at fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?}")]
 pub(crate) struct DeErrors(Vec<DeError>);
@@ -112,7 +112,7 @@ impl DeErrors {
         }])
     }
 
-    /// Returns the faults as those of the value that contains it, by the key or item of that index.
+    /// Prepends the containing key or item, at that index, to the path of each fault.
     fn below(mut self, index: usize, step: &str, position: Position) -> Self {
         for fault in &mut self.0 {
             let dot = if fault.path.is_empty() || fault.path.starts_with('[') {
@@ -136,7 +136,7 @@ struct DeError {
     path: String,
     /// Its place; `None` for the value itself that is read.
     position: Option<Position>,
-    /// The indices that lead to it, the last one first.
+    /// The indices of its path, in reverse order.
     steps: Vec<usize>,
     /// The key that is missing there, if that is the fault.
     missing: Option<&'static str>,
@@ -169,7 +169,7 @@ impl Node {
     }
 }
 
-/// The reason why a key of a map is at fault, if it is.
+/// Returns why a key of a map is at fault; `None` if it is not.
 fn fault_of_key(entries: &[Entry], index: usize, entry: &Entry, known: &'static [&'static str]) -> Option<String> {
     if !known.contains(&&*entry.key) {
         let names = known.join(", ");
@@ -255,7 +255,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
-    /// Gives the visitor the text of a number. One that is no number, or another one, to other readers of YAML is a fault.
+    /// Gives the visitor the text of a number. One that other readers of YAML take for a text or another number is a fault.
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         let Scalar { text, is_quoted } = self.scalar()?;
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -326,7 +326,7 @@ impl<'de> IntoDeserializer<'de, DeErrors> for &'de Node {
     }
 }
 
-/// The items of a list that are not at fault. The hint of its size counts the others, too: a list is empty if the file's is.
+/// The items of a list that are not at fault. `size_hint` counts the others, too: it is 0 at first if the file's list is empty.
 ///
 /// It keeps the faults itself, so that its visitor may go on to the next item after one.
 struct Items<'de> {
@@ -357,7 +357,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
     }
 }
 
-/// The keys of a map that have a value, which is not at fault.
+/// The keys of a map whose value is neither null nor at fault.
 struct Keys<'de> {
     rest: Enumerate<Iter<'de, Entry>>,
     /// The key whose value is read next.
@@ -390,7 +390,7 @@ impl<'de> MapAccess<'de> for Keys<'de> {
     }
 }
 
-/// Returns the keys without a default among those that a struct knows, as its name lists them.
+/// Returns the keys without a default: the known ones that the struct's name lists.
 pub(super) fn required_of(name: &'static str, known: &[&'static str]) -> impl Iterator<Item = &'static str> {
     name.split(", ").filter(|key| known.contains(key))
 }

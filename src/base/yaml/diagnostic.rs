@@ -105,7 +105,7 @@ impl Report {
         }
     }
 
-    /// The same without positions, where there was no file.
+    /// Returns the report without positions, as there was no file.
     pub(crate) fn without_positions(mut self) -> Self {
         for finding in &mut self.findings {
             finding.position = None;
@@ -129,7 +129,7 @@ impl Report {
         self.iter().map(move |finding| (finding.severity, line(finding)))
     }
 
-    /// Returns the file, as a finding of it begins.
+    /// Returns the start of a finding's line: the file.
     fn place(&self, finding: &Diagnostic) -> String {
         let space = if finding.position.is_some() { "" } else { " " };
         let file = self.file.as_ref();
@@ -176,7 +176,7 @@ pub(crate) struct Diagnostics {
     found: RefCell<Vec<Diagnostic>>,
     /// The number of errors among them.
     faults: Cell<usize>,
-    /// The weight of what a process can do without, such as a file of this host.
+    /// The severity of an error that a process can run with, such as a missing file.
     dispensable: Severity,
 }
 
@@ -187,7 +187,7 @@ impl Default for Diagnostics {
 }
 
 impl Diagnostics {
-    /// No findings yet. `dispensable`: the weight of what a process can do without.
+    /// Creates an empty list. `dispensable`: the severity of errors that a process can run with.
     pub(crate) fn with_dispensable(dispensable: Severity) -> Self {
         Self {
             found: RefCell::default(),

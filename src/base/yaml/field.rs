@@ -25,8 +25,8 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the value of a key below it, such as `tls.client_ca`: where the file has no such key, it has the position of the last
-    /// one that it has.
+    /// Returns the value of a key below it, such as `tls.client_ca`. If the file lacks the key, the position is that of the
+    /// nearest key above.
     pub(crate) fn at(&self, path: &str) -> Self {
         path.split('.').fold(self.clone(), |field, name| {
             let entry = match field.value {
@@ -45,7 +45,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Returns the items of a list, without those that are at fault, which are in no list that was read; or the value itself.
+    /// Returns the items of a list but for those at fault, as `de` reads it; of a single value or a map, that itself.
     pub(crate) fn items(&self) -> impl Iterator<Item = Self> {
         let items = match self.value {
             Value::List(items) => items.as_slice(),

@@ -24,12 +24,12 @@ use crate::base::values::{self, unless};
 pub(crate) trait Form {
     /// The value.
     type Value;
-    /// The texts, numbers and truth values that `parse` accepts.
+    /// The texts and numbers that `parse` accepts.
     const SCHEMA: Schema;
-    /// The reason why a list of such values needs one at least, if it does.
+    /// The reason why a list of such values needs at least one; `None` if it may be empty.
     const AT_LEAST_ONE: Option<&'static str> = None;
 
-    /// Makes a value of a text.
+    /// Parses a text.
     ///
     /// # Errors
     /// The form that was expected.
@@ -47,14 +47,14 @@ pub(crate) enum Schema {
     Text,
     /// A text with a match of this regular expression (ECMA 262, of which JSON Schema uses a common part).
     Pattern(&'static str),
-    /// An amount with a unit, or a word in its place, as such a text.
+    /// A text that matches likewise: an amount with a unit, or a word.
     Amount(&'static str),
     /// One of these words.
     Words(&'static [&'static str]),
 }
 
 impl Schema {
-    /// JSON Schema, draft 7.
+    /// Returns the JSON Schema, draft 7.
     pub(super) fn json(self) -> Value {
         match self {
             Self::Count(maximum) => json!({"type": "integer", "minimum": 1, "maximum": maximum}),
@@ -119,7 +119,7 @@ where
     list::<F, D, L>(deserializer).map(Some)
 }
 
-/// One value of a form. What it expects is its schema, which the schema of the file is made of.
+/// One value of a form. Its `expecting` writes its schema, which `schema` reads.
 struct Single<F>(PhantomData<F>);
 
 impl<'de, F: Form> DeserializeSeed<'de> for Single<F> {
@@ -155,7 +155,7 @@ impl<F: Form> Visitor<'_> for Single<F> {
 /// A list whose items are read by a seed each.
 struct List<N> {
     seed: N,
-    /// The reason why it needs one at least, if it does.
+    /// The reason why it needs at least one; `None` if it may be empty.
     at_least_one: Option<&'static str>,
 }
 

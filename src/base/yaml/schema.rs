@@ -1,7 +1,7 @@
 //! The JSON Schema of a type that is read from a file, from its `Deserialize`.
 //!
-//! serde asks a deserializer for the values of a type one by one. Here each is answered by an error that says what was asked
-//! for; the next time, the answer leads to a key, item or alternative of it, whose value is asked for then.
+//! serde asks a deserializer for the values of a type one by one. This one answers with an error that names the kind of
+//! value asked for. The next run leads serde on to a key, item or alternative of it, and learns its kind.
 
 use std::fmt::Display;
 use std::iter::once;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::de::{ANY_OF, required_of};
 use super::forms::Schema;
 
-/// JSON Schema, draft 7.
+/// Returns the JSON Schema of a type, draft 7.
 pub(crate) fn schema<T: DeserializeOwned>() -> Value {
     describe::<T>(&mut Vec::new(), false)
 }
@@ -88,12 +88,12 @@ impl de::Error for SchemaNode {
     }
 }
 
-/// Leads along a path, to its end.
+/// The deserializer that leads serde along a path.
 #[derive(Clone, Copy)]
 struct Guide<'a>(&'a [&'static str]);
 
 impl<'a> Guide<'a> {
-    /// Returns the next step, and the guide from there; at the end of the path, what is asked for.
+    /// Returns the next step and the guide from there; at the end of the path, the answer as an error.
     fn next(self, question: impl FnOnce() -> SchemaNode) -> Result<(&'static str, Self), SchemaNode> {
         let (step, rest) = self.0.split_first().ok_or_else(question)?;
         Ok((step, Guide(rest)))
@@ -139,7 +139,7 @@ impl<'de> Deserializer<'de> for Guide<'_> {
         Err(SchemaNode::Single(json!({"type": "boolean"})))
     }
 
-    /// The forms expect their schema.
+    /// Answers with the visitor's `expecting`: the schema of a form.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SchemaNode> {
         let expected = (&visitor as &dyn Expected).to_string();
         Err(SchemaNode::Single(

@@ -2,7 +2,7 @@
 
 use strsim::damerau_levenshtein;
 
-/// Returns `; did you mean …?` for an unknown key that had a known name's meaning before, or is near a known name; else nothing.
+/// Returns `; did you mean …?` for an unknown key that is the former name of a known one, or near one; else nothing.
 pub(crate) fn key(given: &str, known: &[&'static str]) -> String {
     let given = given.to_lowercase();
     match RENAMED
@@ -24,7 +24,7 @@ const RENAMED: [(&str, &str); 6] = [
     ("total", "process"),
 ];
 
-/// `; did you mean …?` for a text that is not accepted, if an accepted one is near; else nothing. `words`: those that may be.
+/// Returns `; did you mean …?` for a text that is not accepted, if one of `words` or an amount is near; else nothing.
 pub(crate) fn value(given: &str, words: &[&str], accepts: impl Fn(&str) -> bool) -> String {
     let mut meant = synonyms(given);
     if meant.iter().all(|word| !accepts(word)) {
@@ -100,7 +100,7 @@ fn normal(unit: &str) -> String {
     amount.unwrap_or(&unit).to_owned()
 }
 
-/// The values of the names that are nearest to `given`; none where even those are far.
+/// Returns the values of the names that are nearest to `given`; none if even those are far.
 fn nearest<'a, 'b>(given: &str, names: impl Iterator<Item = (&'a str, &'b str)>) -> Vec<&'b str> {
     let length = given.chars().count();
     if length > MAX_CHARS {

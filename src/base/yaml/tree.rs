@@ -24,7 +24,7 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     /// Nothing, `~` or `null`.
     Null,
-    /// A value at fault, after that was reported.
+    /// A value whose fault has been reported.
     Faulty,
     /// A scalar, numbers included.
     Text(Scalar),
@@ -39,12 +39,12 @@ pub(crate) enum Value {
 pub(crate) struct Scalar {
     /// Its text, without quotes.
     pub(crate) text: String,
-    /// True if it is in quotes or a block of lines, and so a text whatever it looks like (YAML 1.2.2 section 10.3.2).
+    /// True if it is in quotes or a block of lines, and so always a text (YAML 1.2.2 section 10.3.2).
     pub(crate) is_quoted: bool,
 }
 
 impl Value {
-    /// Returns its kind in the words of a fault.
+    /// Returns its kind, in the words of error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null | Self::Faulty => "nothing",
@@ -99,7 +99,7 @@ pub(crate) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
     root
 }
 
-/// How much a text may hold.
+/// The bounds of a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// The most documents.
@@ -138,7 +138,7 @@ pub(crate) fn read_all(text: &str, bounds: &Bounds, findings: &Diagnostics) -> O
     Some(builder.roots)
 }
 
-/// The parser counts lines from 1 and columns from 0.
+/// Converts a position of the parser, which counts lines from 1 and columns from 0.
 fn position(marker: &Marker) -> Position {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     Position {
@@ -194,7 +194,7 @@ enum OpenValue {
 enum NextNode {
     Key,
     ValueOf(String, Position),
-    /// The value of a key that is a fault.
+    /// The value of an invalid key.
     Ignored,
 }
 

@@ -1,4 +1,4 @@
-//! `drain`: its question to the process, and the answer as text.
+//! `drain`: its request to the process, and the answer as text.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use switchboard::operator::drain_request::{self, Options, ReplicaAnswer};
 use super::replica_flags::run;
 use crate::cli::output::print;
 
-/// Asks the process, and prints where its drain is.
+/// Asks the process to drain, and prints its progress.
 pub(crate) fn drain(options: &Options) -> anyhow::Result<ExitCode> {
     let (state, code) = match run(drain_request::drain(options))? {
         ReplicaAnswer::Draining(progress) => (describe(&progress), ExitCode::SUCCESS),

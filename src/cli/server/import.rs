@@ -1,4 +1,4 @@
-//! `import`: prints what the files of another gateway become.
+//! `import`: translates the files of another gateway.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The arguments by which the programs of operators find the replicas, and what they say of those that do not answer.
+//! The arguments by which the programs of operators find the replicas, and the messages about those that do not answer.
 
 use std::env;
 use std::fmt::Display;
@@ -97,7 +97,7 @@ impl ReplicaFlags {
     }
 }
 
-/// Not as the environment of the argument: it would conflict with those of a cluster.
+/// Returns the default addresses. As the `env` of the argument they would conflict with those of a cluster.
 fn usual_addresses() -> anyhow::Result<Vec<SocketAddr>> {
     let text = env::var("SWITCHBOARD_ADMIN").unwrap_or_else(|_| "127.0.0.1:9090".to_owned());
     let addresses = text.split(',').map(|address| {
@@ -123,7 +123,7 @@ where
     Ok(result?)
 }
 
-/// Says which replicas have not answered. The exit status: 1 if none has, 3 if some have not.
+/// Prints which replicas have not answered. Returns the exit status: 1 if none has, 3 if some have not.
 pub(crate) fn status(replicas: &[ReplicaStatus]) -> ExitCode {
     for ReplicaStatus { replica, error } in replicas {
         if let Some(error) = error {
@@ -141,7 +141,7 @@ pub(crate) fn status(replicas: &[ReplicaStatus]) -> ExitCode {
     }
 }
 
-/// [`status`], and 1 if nothing was found although every replica has answered: `missing` is printed then.
+/// Like [`status`], but prints `missing` and returns 1 if nothing was found and every replica has answered.
 pub(crate) fn status_unless_none(is_none: bool, replicas: &[ReplicaStatus], missing: impl Display) -> ExitCode {
     let status = status(replicas);
     if is_none && replicas.iter().all(ReplicaStatus::answers) {
@@ -156,7 +156,7 @@ pub(crate) fn rendered(table: &Table) -> String {
     table.render(terminal_width())
 }
 
-/// Asks a question on the terminal; anything but `y` or `yes` is a no.
+/// Asks a question on the terminal; anything but `y`, `Y` or `yes` is a no.
 pub(crate) fn confirm(question: &str) -> anyhow::Result<bool> {
     if !stdin().is_terminal() {
         bail!("there is no terminal for the question {question:?}: say --yes");

@@ -1,4 +1,4 @@
-//! The arguments of `tunnels`: which are open, the end of some, and the rates of one.
+//! The arguments of `tunnels`, which lists, diagnoses, closes and limits tunnels.
 
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -187,7 +187,7 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
     Ok(status(&listed.replicas))
 }
 
-/// Returns the tunnels. A rate is of the time between two looks.
+/// Returns the tunnels. For rates it lists them twice: a rate is that between two samples.
 async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<MergedList<Tunnel>> {
     let first = replicas.list::<Tunnel>(query).await?;
     if query.sort != Some(Sort::Rate) {
@@ -197,7 +197,7 @@ async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<Merg
     Ok(replicas.list(query).await?)
 }
 
-/// Returns the number of open tunnels, and of those that a restart of the proxies would cut.
+/// Returns the number of open tunnels, and of those shown that a restart of the proxies would cut.
 fn summary(listed: &MergedList<Tunnel>) -> String {
     let answering = listed.replicas.iter().filter(|state| state.answers()).count();
     let (shown, total) = (listed.items.len(), listed.total);
@@ -245,7 +245,7 @@ fn show(replies: &Replies, replicas: &Replicas, id: &str, path: &str) -> anyhow:
 }
 
 fn close(options: ChangeSelection, is_move: bool, refused_for: Option<String>) -> anyhow::Result<ExitCode> {
-    // One runtime for all of it: the client of the API server lives in the one that it began in.
+    // One runtime for all of it: the API client lives in the one that it began in.
     run(close_asked(options, is_move, refused_for))
 }
 
@@ -288,7 +288,7 @@ async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Optio
     Ok(status_unless_none(ended.changed.is_empty(), &ended.replicas, not_found))
 }
 
-/// Returns a sentence about the tunnels that have ended.
+/// Returns a line for each tunnel that has ended.
 fn said(ended: &replicas::ClosedTunnels, verb: &str, listed: &MergedList<Tunnel>) -> String {
     let lines = ended.changed.iter().map(|row| {
         let known = listed
@@ -323,7 +323,7 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
     Ok(found(&report))
 }
 
-/// Returns the exit status for one tunnel. It is of one replica: another one that does not answer takes nothing from what was found.
+/// Returns the exit status for one tunnel. If one replica has it, it does not matter that another one does not answer.
 fn found<T>(report: &replicas::ChangeResult<T>) -> ExitCode {
     if !report.changed.is_empty() {
         return ExitCode::SUCCESS;
@@ -334,12 +334,12 @@ fn found<T>(report: &replicas::ChangeResult<T>) -> ExitCode {
 
 const NOT_FOUND: &str = "switchboard: no open tunnel is that";
 const NOT_RESUMABLE: &str = "switchboard: no open tunnel with a resumable session is that";
-/// The proxy's own look at a tunnel takes that long, within the deadline of its answer.
+/// The proxy samples a tunnel for 2 s, within the deadline of its answer.
 const LOOK: &str = "/diagnosis?over_ms=2000";
-/// The filters that select tunnels, in place of an id.
+/// The filters that select tunnels instead of an id.
 const FILTERS: [&str; 4] = ["target", "client", "user", "node"];
-/// Tunnels that are looked at together.
+/// Tunnels that are diagnosed without `--limit`.
 const MAX_SAMPLES: usize = 16;
 const MAX_LARGE_SAMPLES: usize = 64;
-/// The proxy keeps a rate for a second.
+/// The proxy measures a rate over a second at least.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1100);

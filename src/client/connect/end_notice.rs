@@ -13,7 +13,7 @@ use crate::client::stderr::MAX_LINE;
 use crate::protocol::end_notice::{Marker, sentence};
 use crate::uplink::error::EndNoticeError;
 
-/// Returns a marker for one request. Without random bytes there is none, and the request asks for no notice.
+/// Returns a marker for one request; `None` without random bytes: then the request asks for no notice.
 pub(in crate::client) fn marker() -> Option<Marker> {
     let mut bytes = [0; 16];
     rand::fill(&mut bytes).ok()?;
@@ -25,7 +25,7 @@ pub(in crate::client) fn marker() -> Option<Marker> {
 pub(in crate::client) struct EndNoticeStream<S> {
     stream: S,
     marker: Marker,
-    /// The last bytes that were read, as far as they may be of a notice or were not passed on.
+    /// The last bytes read that may be of a notice, or were not passed on.
     kept: Vec<u8>,
     /// How many of these have been passed on.
     passed: usize,
@@ -38,7 +38,7 @@ pub(in crate::client) struct EndNoticeStream<S> {
 }
 
 impl<S> EndNoticeStream<S> {
-    /// `early` are the bytes in front of those of the stream.
+    /// Creates the download. `early`: the bytes before those of the stream.
     pub(in crate::client) fn new(stream: S, marker: Marker, early: Vec<u8>) -> Self {
         let mut watched = Self {
             stream,
@@ -53,7 +53,7 @@ impl<S> EndNoticeStream<S> {
         watched
     }
 
-    /// Finds out how much of the bytes may be passed on; `end` is that of the stream.
+    /// Finds out how many bytes may be passed on; `end` is that of the stream.
     fn check(&mut self, end: Option<io::Result<()>>) {
         self.before = self.marker.begins_in(&self.kept);
         let rest = self.kept.get(self.before..).unwrap_or_default();
@@ -75,7 +75,7 @@ impl<S> EndNoticeStream<S> {
 }
 
 impl<S: AsyncRead + Unpin> EndNoticeStream<S> {
-    /// Reads on, once there is nothing to pass on: to where the bytes go, unless what is kept may begin a marker.
+    /// Reads on, once all is passed on: straight into `buffer`, unless the kept bytes may begin a marker.
     fn poll_more(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<()> {
         let gone = mem::take(&mut self.before);
         self.kept.drain(..gone);
@@ -124,7 +124,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for EndNoticeStream<S> {
     }
 }
 
-/// The beginning of a marker is held back from so many bytes on. One piece in 256 ends in the first byte of one, and a
+/// The least bytes of a marker that are held back. One piece in 256 ends in the first byte of one, and a
 /// keystroke's echo must not wait for the next. Fewer than four bytes are no message to ssh: they are not yet the length of a
 /// packet (RFC 4253 section 6).
 const LEAST_HELD: usize = 4;

@@ -152,11 +152,11 @@ impl<R: AsyncRead + Unpin> AsyncRead for Input<R> {
 pub(in crate::client) struct Output<W> {
     pub(in crate::client) stream: W,
     first: Arc<Mutex<StdinPrefix>>,
-    /// True if something was written, or a terminal reads it.
+    /// True if something was written, or stdin is a terminal.
     has_begun: bool,
 }
 
-/// The error of a shutdown in front of the first byte.
+/// The error of a shutdown before the first byte.
 #[derive(Debug, thiserror::Error)]
 #[error("the target has sent nothing")]
 pub(in crate::client) struct Unanswered;
@@ -198,7 +198,7 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Output<W> {
 }
 
 const SSH: &[u8] = b"SSH-";
-/// The wait for the first bytes of stdin, which ssh has sent before this process began; and for room in stdout.
+/// The wait for the first bytes of stdin, which ssh sends at once; and for room in stdout.
 const STDIO_TIMEOUT: Duration = Duration::from_secs(2);
 /// The wait for ssh to read and to exit.
 const SSH_EXIT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -98,7 +98,7 @@ enum CopyError {
     Close(io::Error),
 }
 
-/// Ends a download. If its reader is gone, its bytes are not needed any more: they count as sent.
+/// Returns the result of a failed download. If its reader is gone, its bytes are not needed: they count as sent.
 fn download_error(error: CopyError) -> Result<bool, ClientError> {
     match error {
         CopyError::Read(error) => Err(lost(error)),

@@ -16,7 +16,7 @@ use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
 
-/// Opens the tunnel, and carries stdin and stdout to their end.
+/// Opens the tunnel, and relays stdin and stdout to their end.
 ///
 /// After an error `local.stdout` stays open, so that the failure can be reported before ssh exits. A stdout whose reader has
 /// closed it is no error: ssh ends like that.
@@ -67,7 +67,7 @@ where
     }
 }
 
-/// `None`: the process is asked to go before the work is done.
+/// Returns the result of the work; `None` if the process has to exit first.
 async fn unless_interrupted<T>(
     mut exit: ExitSignals,
     work: impl Future<Output = Result<T, ClientError>>,
@@ -89,5 +89,5 @@ async fn stdout_closed<R, W>(local: &Stdio<R, W>) {
     }
 }
 
-/// Between two looks at whether stdout has a reader.
+/// Between two checks that stdout has a reader.
 const LOOK: Duration = Duration::from_millis(250);

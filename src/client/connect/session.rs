@@ -36,7 +36,7 @@ pub(in crate::client) use self::handshake::{FarEnd, detect};
 enum SessionExit {
     /// Both sides have said that it is over.
     Over(EndReason),
-    /// The time to say so is over.
+    /// The time to agree on that is over.
     Unacknowledged,
 }
 
@@ -54,7 +54,7 @@ pub(in crate::client) struct ClientSession<'a, R, W> {
     /// The error to report once the anchor knows that the session is over.
     error: Option<ClientError>,
     clock: fn() -> SystemTime,
-    /// When there was a look at the session last, by `clock`.
+    /// The last [`tick`](Self::tick), by `clock`.
     looked_at: SystemTime,
     dialer: ProxyDialer,
     report: OutageReporter,
@@ -62,11 +62,11 @@ pub(in crate::client) struct ClientSession<'a, R, W> {
     /// The offset up to which the anchor has received, as of the last resume.
     delivered: u64,
     next_look: Instant,
-    /// When the anchor has to have answered a new session.
+    /// The deadline of the anchor's answer to a new session; else `None`.
     confirmation: Option<Instant>,
-    /// The anchors that have announced themselves and did not answer.
+    /// The number of anchors that announced themselves and did not answer.
     unanswered: u32,
-    /// When the anchor has to have heard that the session is over.
+    /// The deadline to finish a session that ends; else `None`.
     flush_timeout: Option<Instant>,
 }
 
@@ -182,7 +182,7 @@ where
             Ok(Err(_)) => return Err(error::unanswered()),
             Err(left) => return left,
         };
-        // The connection before has served, if only for an upload.
+        // The previous connection has delivered bytes, if only of an upload.
         if attached.received > self.delivered {
             self.delivered = attached.received;
             self.backoff.reset();
@@ -271,7 +271,7 @@ where
         deadlines.fold(self.next_look, Instant::min)
     }
 
-    /// Periodic checks: stdout's reader, deadlines, grace, suspend of the host.
+    /// Checks periodically: stdout's reader, deadlines, grace, suspend of the host.
     fn tick(&mut self, is_linked: bool) -> Result<Option<SessionExit>, ClientError> {
         let now = Instant::now();
         self.next_look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
@@ -281,7 +281,7 @@ where
         if has_no_reader || is_over(self.hung_up.map(|at| at + LOGOUT_TIMEOUT)) {
             self.leave();
         }
-        // Where the other side has ended the session, what it has sent is passed on for as long as ssh takes it.
+        // No deadline if the other side has ended the session: what it has sent is passed on for as long as ssh takes it.
         let session = self.driver.session();
         if session.ending().is_some() && session.ended().is_none() {
             self.flush_timeout.get_or_insert(now + FLUSH_TIMEOUT);
@@ -315,7 +315,7 @@ where
         Ok(None)
     }
 
-    /// Another network is worth an attempt at once.
+    /// Leaves the connection: another network is worth an attempt at once.
     fn leave_path(&mut self, reason: &'static str) -> ClientError {
         self.backoff.reset();
         self.driver.detach();
@@ -331,7 +331,7 @@ where
         }
     }
 
-    /// ssh is gone, or the process has to go: the anchor is told after what was read of stdin.
+    /// Ends the session, as ssh is gone or the process has to exit: the anchor is told after what was read of stdin.
     fn leave(&mut self) {
         self.is_leaving = true;
         self.driver.session_mut().end(EndReason::ProgramExited);
@@ -343,18 +343,18 @@ where
 
 /// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the handshake.
 const NEW_SESSION_TIMEOUT: Duration = Duration::from_secs(20);
-/// The handshakes of a new session that may fail: of one that never was there is nothing to go on with.
+/// The failed handshakes after which a session that never began is abandoned.
 const MAX_UNANSWERED: u32 = 3;
 const NOT_BEGUN: &str = "the anchor beside the SSH server begins no session";
 /// The time to tell the anchor that ssh has left.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// After SIGHUP: the time for ssh to close stdin and for the target to finish.
 const LOGOUT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Between two looks at clocks and stdout while there is a connection.
+/// Between two ticks while there is a connection.
 const LINKED_LOOK: Duration = Duration::from_secs(1);
-/// Between two looks while there is none.
+/// Between two ticks while there is none.
 const DETACHED_LOOK: Duration = Duration::from_millis(250);
-/// A look that is late by no more is no sleep: no connection notices it, and a process may wait for a processor.
+/// A tick that is later means that the host was asleep. Up to this, the process may have waited for a processor.
 const MAX_TICK_DELAY: Duration = Duration::from_secs(5);
-/// A connection that has lasted so long was a good one.
+/// The least time of a connection after which the next attempt comes at once.
 const MIN_GOOD_CONNECTION: Duration = Duration::from_secs(10);

@@ -37,9 +37,9 @@ impl ExitSignals {
 
 /// Runs a tunnel to its end. `None` if a signal ended it before: nothing is left to report to then.
 ///
-/// ssh sends SIGHUP at every logout, and right after it closes stdin and stdout. A process that died of the signal would
-/// leave the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has a moment to
-/// end in order, by the end of stdin. Behind SIGTERM and SIGINT it has one to end its credential plugin, and a session to
+/// ssh sends SIGHUP at every logout, about when it closes stdin and stdout. A process that died of the signal would leave
+/// the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has 1 s to close
+/// gracefully, by the end of stdin. After SIGTERM and SIGINT it has 1 s to end its credential plugin, and a session to
 /// tell its anchor.
 pub(in crate::client) async fn run_with_signals<T, F>(
     tunnel: impl FnOnce(ExitSignals) -> F,
@@ -62,5 +62,5 @@ where
     }
 }
 
-/// The time of a tunnel to end in order once ssh has exited.
+/// The time for a tunnel to close after a signal.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

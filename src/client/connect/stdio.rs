@@ -33,8 +33,8 @@ pub(in crate::client) struct Stdio<R, W> {
     pub(in crate::client) stdout: W,
     /// True if `stdin` is a terminal, which stays open when `stdout` ends: the proxy's end then ends the tunnel.
     pub(in crate::client) interactive: bool,
-    /// Looks whether the reader of `stdout` has left, which ends a login that the user no longer waits for: ssh that is
-    /// killed sends its ProxyCommand no signal. `None` cannot tell.
+    /// Returns whether the reader of `stdout` has left, which ends a login that nobody waits for: ssh that is killed
+    /// sends its ProxyCommand no signal. `None` if it cannot be told.
     pub(in crate::client) is_abandoned: Option<fn(&W) -> bool>,
 }
 

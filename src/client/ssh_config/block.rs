@@ -1,4 +1,4 @@
-//! A Host block of ssh_config(5) that leads names through the proxy.
+//! A Host block of ssh_config(5) that routes names through the proxy.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use super::quoting::{System, word};
 pub struct Block {
     /// The patterns of the names, as of ssh_config(5).
     pub names: Vec<String>,
-    /// The path of the program, and its arguments in front of the target.
+    /// The path of the program, and its arguments before the target.
     pub words: Vec<String>,
     /// True if its sessions outlive their connections.
     pub is_resumable: bool,
@@ -66,7 +66,7 @@ impl Block {
 /// Returns the patterns in one line.
 ///
 /// # Errors
-/// One of them is none.
+/// One of them is not a pattern.
 pub(super) fn title(names: &[String]) -> anyhow::Result<String> {
     let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*?:[]".contains(&byte);
     for name in names {

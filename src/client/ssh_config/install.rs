@@ -22,14 +22,14 @@ pub struct ConfigPaths {
 }
 
 impl ConfigPaths {
-    /// Writes the block of these names, and an Include into the user's file unless it has one. Returns the files that are not
-    /// what they were.
+    /// Writes the block of these names, and an Include into the user's file unless it has one. Returns the files that have
+    /// changed.
     ///
     /// # Errors
     /// A file cannot be read or written.
     pub fn install(&self, names: &[String], block: &str) -> anyhow::Result<Vec<PathBuf>> {
         let (file, pattern) = (self.file(names)?, self.pattern()?);
-        // Before there is a folder: one that is no file is an error.
+        // Before a folder is made: it fails if this is not a regular file.
         read(&self.config)?;
         self.config.parent().map_or(Ok(()), make_folder)?;
         let _lock = self.lock()?;
@@ -44,7 +44,7 @@ impl ConfigPaths {
         Ok(changed)
     }
 
-    /// Removes the block of these names, and with the last one the Include. Returns the files that are not what they were.
+    /// Removes the block of these names, and with the last one the Include. Returns the files that have changed.
     ///
     /// # Errors
     /// A file cannot be read, written or removed.
@@ -72,8 +72,8 @@ impl ConfigPaths {
         Ok(changed)
     }
 
-    /// Has others that install or remove a block wait until it is dropped: they change the same file and folder. `None` where
-    /// a folder cannot be opened, as on Windows.
+    /// Makes others that install or remove a block wait until it is dropped: they change the same file and folder. `None` if
+    /// the folder cannot be opened, as on Windows.
     fn lock(&self) -> anyhow::Result<Option<File>> {
         let folder = self.config.parent().unwrap_or(Path::new("."));
         let Ok(opened) = File::open(folder) else {
@@ -93,8 +93,8 @@ impl ConfigPaths {
         self.config.with_file_name(FOLDER)
     }
 
-    /// Returns the file of a block. Patterns of names have none of the characters that take the place of others here: each has a
-    /// file of its own. With `Host` in front none is hidden, or a device of Windows.
+    /// Returns the file of a block. Patterns of names have none of the characters that replace others here: each has a file
+    /// of its own. With `Host` before it none is hidden, or a device of Windows.
     fn file(&self, names: &[String]) -> anyhow::Result<PathBuf> {
         let replaced = |character| match character {
             '*' => '+',
@@ -140,7 +140,7 @@ fn has_include(text: &[u8], pattern: &str) -> bool {
     top.any(|(keyword, line)| keyword == "include" && line.contains(pattern.trim_matches('"')))
 }
 
-/// Makes a folder, unless it is there. Not those above: a home that is not there is meant to be none, such as /nonexistent.
+/// Makes a folder, unless it exists. Not its parents: a home may be missing on purpose, such as /nonexistent.
 fn make_folder(folder: &Path) -> anyhow::Result<()> {
     match platform::make_private_folder(folder) {
         Err(_) if folder.is_dir() => Ok(()),
@@ -148,7 +148,7 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Replaces a file that has another text. A symbolic link stays, as where dotfiles are kept elsewhere, and so do owner,
+/// Replaces a file whose text differs. A symbolic link stays, as dotfiles may be kept elsewhere, and so do owner,
 /// permissions and extended attributes.
 fn replace(path: PathBuf, text: &[u8], changed: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     if read(&path)? == text {
@@ -174,9 +174,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// The folder of the blocks, beside the user's file.
 const FOLDER: &str = "switchboard.d";
-/// The line in front of our Include in the user's file.
+/// The line before our Include in the user's file.
 const OURS: &str = "# Written by `switchboard config --write`; `--remove` takes it away with the line below:";
-/// The line in front of a block.
+/// The line before a block.
 const HEADER: &str = "# Written by `switchboard config --write`, which replaces this file.\n";
 /// The largest file that is read: 1 MiB.
 const MAX_FILE_BYTES: u64 = 1 << 20;

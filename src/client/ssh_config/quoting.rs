@@ -4,7 +4,7 @@ use anyhow::{bail, ensure};
 
 use crate::base::platform;
 
-/// Whose rules a command line is written by.
+/// The system by whose rules a command line is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// ssh runs `$SHELL -c "exec LINE"` (ssh_config(5), ProxyCommand).
@@ -14,7 +14,7 @@ pub enum System {
 }
 
 impl System {
-    /// That of this process.
+    /// The system of this process.
     pub const OWN: Self = if platform::IS_WINDOWS {
         Self::Windows
     } else {

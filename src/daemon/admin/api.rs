@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// The query of `GET /tunnels`, and of `DELETE /tunnels`, which takes neither `sort` nor `cursor`. One with an error in a name is
-/// refused: without it, more tunnels would end.
+/// The query of `GET /tunnels`, and of `DELETE /tunnels`, which takes neither `sort` nor `cursor`. A misspelt name is refused:
+/// if it were ignored, more tunnels would end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Query {
@@ -21,9 +21,9 @@ pub struct Query {
     pub node: Option<String>,
     /// The order of a list; the oldest first without it.
     pub sort: Option<Sort>,
-    /// The most items of a list.
+    /// The most items of a list, or tunnels to close.
     pub limit: Option<usize>,
-    /// The value of `next` of the part before.
+    /// The value of `next` of the page before.
     pub cursor: Option<String>,
 }
 
@@ -52,11 +52,11 @@ pub enum Sort {
 /// The answer of `GET /tunnels`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tunnels {
-    /// A part of the tunnels that were asked for.
+    /// One page of the tunnels that match the query.
     pub tunnels: Vec<Tunnel>,
-    /// How many were asked for.
+    /// The number of those that match.
     pub total: usize,
-    /// The value of `cursor` that gives the next part; `None` at the end.
+    /// The value of `cursor` for the next page; `None` at the end.
     pub next: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub struct Tunnel {
     /// The client's SSH software.
     #[serde(default, rename = "client.software")]
     pub client_software: String,
-    /// The user that the request has proved; empty without one.
+    /// The authenticated user; empty without one.
     #[serde(default, rename = "user.name")]
     pub user_name: String,
     /// `1` or `2`.
@@ -134,7 +134,7 @@ pub struct Tunnel {
     /// Bytes from the client.
     #[serde(default)]
     pub bytes_received: u64,
-    /// Bytes a second to the client, between the last two looks that were at least a second apart.
+    /// Bytes a second to the client, between the last two samples that were at least a second apart.
     #[serde(default)]
     pub sent_per_second: u64,
     /// Bytes a second from the client, as above.
@@ -162,11 +162,11 @@ pub struct Detail {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TcpLegs {
-    /// That of the client. Over HTTP/2 it is shared by all tunnels of the connection.
+    /// The client's; `None` if unknown. Over HTTP/2 its tunnels share it.
     pub client: Option<Leg>,
-    /// That of the target.
+    /// The target's; `None` if unknown.
     pub upstream: Option<Leg>,
-    /// Why one is not known; empty if both are.
+    /// The reason why one is unknown; empty if both are known.
     pub unknown: String,
 }
 
@@ -184,7 +184,7 @@ pub struct Leg {
     pub retransmits: u32,
     /// Segments that came out of order: the peer's were lost or overtaken.
     pub out_of_order: u32,
-    /// Bytes a second at which the peer has lately acknowledged.
+    /// Bytes a second that the peer has recently acknowledged.
     pub delivery_rate: u64,
     /// Bytes that were sent and are not acknowledged.
     pub in_flight: u32,
@@ -209,16 +209,16 @@ pub struct Diagnosis {
     pub tunnel_id: String,
     /// The cause of its slowness.
     pub verdict: Verdict,
-    /// The observations that say so, a sentence each.
+    /// The observations that show it, a sentence each.
     #[serde(default)]
     pub evidence: Vec<String>,
     /// How long it was observed, in milliseconds.
     #[serde(default)]
     pub observed_ms: u64,
-    /// Bytes to the client meanwhile.
+    /// Bytes to the client in that time.
     #[serde(default)]
     pub bytes_sent: u64,
-    /// Bytes from the client meanwhile.
+    /// Bytes from the client in that time.
     #[serde(default)]
     pub bytes_received: u64,
     /// Its connections at the end.
@@ -243,7 +243,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Its name in JSON.
+    /// Returns its name in JSON.
     pub fn label(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -287,7 +287,7 @@ pub struct CloseRequest {
     /// Why, in the operator's words: for the access log, and for the user of a session that ends.
     #[serde(default)]
     pub reason: String,
-    /// True if sessions are to go on by other tunnels: tunnels without one stay.
+    /// True if sessions are to go on through other tunnels: tunnels without a session stay.
     #[serde(default, rename = "move", skip_serializing_if = "std::ops::Not::not")]
     pub is_move: bool,
     /// How long this process refuses a session that has ended, such as `10m`, the default.
@@ -298,9 +298,9 @@ pub struct CloseRequest {
 /// The answer of `DELETE /tunnels` and `DELETE /tunnels/{id}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloseResponse {
-    /// The ids of the tunnels that are told to end.
+    /// The ids of the tunnels that have to close.
     pub closed: Vec<String>,
-    /// How many more were meant and go on, as there were more than `limit`.
+    /// The number of those that match and stay open, as they were beyond `limit`.
     #[serde(default)]
     pub left: usize,
 }
@@ -310,9 +310,9 @@ pub struct CloseResponse {
 pub struct Targets {
     /// In the order of their names.
     pub targets: Vec<Target>,
-    /// How many were asked for.
+    /// The number of targets.
     pub total: usize,
-    /// The value of `cursor` that gives the next part; `None` at the end.
+    /// The value of `cursor` for the next page; `None` at the end.
     pub next: Option<String>,
 }
 
@@ -415,7 +415,7 @@ pub struct Clients {
     pub clients: Vec<Client>,
     /// How many there are.
     pub total: usize,
-    /// The value of `cursor` that gives the next part; `None` at the end.
+    /// The value of `cursor` for the next page; `None` at the end.
     pub next: Option<String>,
 }
 
@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn the_lists_of_an_older_replica_are_read() {
-        // What says neither which nor of whom may be missing: a field that is younger than the replica.
+        // A field that says neither which nor whose may be missing: it is younger than the replica.
         let tunnels = json!({"tunnels": [{
             "tunnel_id": "89ab4567-1c", "client.address": "192.0.2.7", "target.namespace": "team-a", "target.service": "devbox",
         }], "total": 1, "next": null});

@@ -1,5 +1,5 @@
-//! The peer of a request, and whether it may see names and act: every peer may read the pages of the probes, peers of some
-//! networks perhaps those with names of targets, but only this host may do more.
+//! The peer of a request, and what it may do: every peer may read the pages of the probes, peers of the configured networks
+//! those with names of targets, and only this host may do more.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use super::response::HttpError;
 
-/// The connection that a request came by.
+/// The connection of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     peer: SocketAddr,
@@ -39,14 +39,14 @@ impl Caller {
         self.is_renewed.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns whether a request may see names and act.
+    /// Returns an error unless a request may see names and act.
     ///
     /// A web page in a browser of this host may not, since its author may be on any host; with `kubectl port-forward` every
     /// browser is on this host. A browser adds the origin of the page to a POST (Fetch section 3.2, and Fetch Metadata), and
     /// a foreign name that was pointed at this address (DNS rebinding) is still in Host.
     ///
-    /// Of loopback only the two addresses that programs of this host have: what a service mesh passes on for other hosts comes
-    /// from another one (Istio's sidecar: 127.0.0.6 and ::6), and a proxy of HTTP says so in the request.
+    /// Of loopback only the two addresses that programs of this host have: a service mesh forwards for other hosts from another
+    /// one (Istio's sidecar: 127.0.0.6 and ::6), and an HTTP proxy adds a field to the request.
     pub(crate) fn require_local_caller(&self, fields: &HeaderMap) -> Result<(), &'static str> {
         let peer = self.peer.ip().to_canonical();
         if peer != Ipv4Addr::LOCALHOST && peer != Ipv6Addr::LOCALHOST {
@@ -79,7 +79,7 @@ pub(crate) async fn only_from_here(request: Request, next: Next) -> Response {
     }
 }
 
-/// Where the peers are that may read names of targets and their use, beside this host. `None`: anywhere.
+/// The networks that may read names of targets and their use, besides this host. `None`: all.
 pub type ScrapeNetworks = Option<Arc<[IpNet]>>;
 
 /// Refuses what may not read names of targets.
@@ -122,7 +122,7 @@ fn is_loopback(host: &HeaderValue) -> bool {
 }
 
 fn is_port(text: &str) -> bool {
-    // A sign is none of a port's digits.
+    // `parse` takes a sign, too.
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 

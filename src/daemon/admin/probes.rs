@@ -50,8 +50,8 @@ pub struct DrainStatus {
     pub phase: String,
     /// Tunnels, open or with their dial in progress.
     pub tunnels: u32,
-    /// Those of them whose sessions go on by other tunnels: a drain ends them first, and cuts none of them. An anchor has none
-    /// of these, as its end is that of all its sessions, and leaves the number out.
+    /// Those of them whose sessions go on through other tunnels: a drain closes them first, and cuts none of them. `None` for
+    /// an anchor: when it ends, so do all its sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumable: Option<u32>,
     /// Connections of clients.
@@ -65,8 +65,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// Returns the page of metrics. All that ask for it within a second share it for as long as one of them has not read it: any peer
-    /// may ask, and read nothing.
+    /// Returns the page of metrics. Requests within a second share it while one of them still holds it: any peer may ask, and
+    /// read nothing.
     fn metrics(&self) -> Arc<[u8]> {
         let mut last = self.last.lock();
         let young = last.as_ref().filter(|(at, _)| at.elapsed() < SECOND);

@@ -7,7 +7,7 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 
 use crate::daemon::admin::api::ErrorBody;
 
-/// A request that cannot be served, said in JSON.
+/// The answer to a request that cannot be served, in JSON.
 #[derive(Debug)]
 pub(crate) struct HttpError {
     status: StatusCode,
@@ -15,7 +15,7 @@ pub(crate) struct HttpError {
 }
 
 impl HttpError {
-    /// The status says whose fault it is, the error what is wrong and with what.
+    /// Creates an error whose sentence says what is wrong and with what.
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
         let error = error.into();
         Self { status, error }
@@ -26,7 +26,7 @@ impl HttpError {
         Self::new(StatusCode::BAD_REQUEST, error)
     }
 
-    /// A name of nothing.
+    /// Creates the error of an unknown name.
     pub(crate) fn unknown(error: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, error)
     }
@@ -46,7 +46,7 @@ pub(crate) fn text(status: StatusCode, page: impl Into<String>) -> Response {
     (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], page.into()).into_response()
 }
 
-/// Says in the page what the field Allow of a 405 says.
+/// Copies the field Allow of a 405 into its page.
 pub(crate) fn name_the_methods(response: Response) -> Response {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
         return response;

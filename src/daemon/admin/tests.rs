@@ -223,7 +223,7 @@ async fn metrics_are_told_to_peers_of_the_configured_networks_and_to_this_host()
 #[tokio::test]
 async fn a_drain_begins_on_this_host_only() {
     for (method, peer, status, begun) in [
-        // What a sidecar of Istio passes on from other hosts.
+        // A sidecar of Istio forwards so for other hosts.
         (Method::POST, "127.0.0.6:1", 403, false),
         (Method::POST, "[::ffff:127.0.0.6]:1", 403, false),
         (Method::POST, "[::6]:1", 403, false),

@@ -10,7 +10,7 @@ use tracing::error;
 
 use crate::daemon::vital;
 
-/// A writer of whole lines, which it is given one by one.
+/// A writer that gets one whole line at a time.
 ///
 /// The thread of its queue flushes when the queue is empty. During the pause after that, lines queue up without a
 /// wake-up of the thread: a wake-up and a write(2) for each line were a tenth of the cost of a tunnel at 10,000 tunnels
@@ -44,7 +44,7 @@ impl<W: Write> BatchWriter<W> {
             match self.to.write(rest) {
                 Ok(count) if count > 0 => rest = rest.get(count..).unwrap_or_default(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Another process may have made the open file, which it shares, non-blocking.
+                // Another process that shares the open file may have made it non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
                 failed => {
                     let lost = rest.iter().filter(|byte| **byte == b'\n').count();

@@ -1,4 +1,4 @@
-//! `/tunnels/{id}/diagnosis`: observes a tunnel for a while, and tells what makes it slow.
+//! `/tunnels/{id}/diagnosis`: observes a tunnel for 10 s at most, and reports what makes it slow.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -70,7 +70,7 @@ pub(super) async fn diagnose(
     }))
 }
 
-/// Returns the part of the time in which the workers that had something to do were busy.
+/// Returns the mean share of the time in which the awake workers were busy.
 fn load(before: &BTreeMap<OsString, Duration>, after: &BTreeMap<OsString, Duration>, length: Duration) -> f64 {
     let shares = after.iter().filter_map(|(thread, busy)| {
         let busy = busy.saturating_sub(*before.get(thread)?);
@@ -102,7 +102,7 @@ fn summary(legs: &TcpLegs) -> Vec<String> {
 const USUAL: Duration = Duration::from_secs(1);
 const MIN_DURATION: Duration = Duration::from_millis(100);
 const MAX_DURATION: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Between two samples.
 const STEP: Duration = Duration::from_millis(50);
-/// A thread that was busy for less of the time sleeps.
+/// A worker that was busy for a smaller share of the time is not awake.
 const AWAKE: f64 = 0.05;

@@ -19,7 +19,7 @@ use crate::proxy::open_tunnels::events::{Event, RefusedRequest, Subscription};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::outcome::{Close, Outcome};
 
-/// Tells what happens from now on.
+/// Subscribes to the events, unless there are enough readers.
 pub(super) async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<Caller>) -> Response {
     let Some(watch) = shared.registry.events.watch() else {
         let said = "there are enough readers of events: end one of them";
@@ -39,7 +39,7 @@ pub(super) fn told(watch: Subscription, caller: Caller) -> Response {
         ))
     };
     let mut events = Box::pin(stream::unfold(watch, next));
-    // It is polled as long as the reader takes what was sent before.
+    // It is polled only while the reader takes what was sent before.
     let events = stream::poll_fn(move |context| {
         caller.renew();
         events.poll_next_unpin(context)
@@ -47,7 +47,7 @@ pub(super) fn told(watch: Subscription, caller: Caller) -> Response {
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
 }
 
-/// The name of an event, and its data.
+/// Returns the name of an event, and its data.
 fn view(event: &Event) -> (&'static str, Value) {
     match event {
         Event::Opened(open) => ("opened", of_tunnel(open)),

@@ -81,7 +81,7 @@ async fn in_path<T: DeserializeOwned + Send>(parts: &mut Parts, shared: &Arc<Sha
 
 /// The shape of a body, each field of it optional.
 pub(super) trait BodyShape: DeserializeOwned + Default {
-    /// Its form, for a body that has another one.
+    /// Its form, for the error of any other body.
     const FORM: &'static str;
 }
 
@@ -116,7 +116,7 @@ impl<T: BodyShape, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// The answer to a method that a path does not have. The methods that it has are added last of all.
+/// Answers a method that a path does not have. The methods that it has are added last of all.
 pub(super) async fn method_not_allowed() -> Response {
     HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "").into_response()
 }
@@ -124,17 +124,17 @@ pub(super) async fn method_not_allowed() -> Response {
 /// Bytes of a body.
 pub(super) const MAX_BODY: usize = 16 << 10;
 
-/// The part of a list.
+/// The query for a page.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
     /// Items at most.
     pub(super) limit: Option<usize>,
-    /// The value of `next` of the part before: a place in the order, in letters that need no escapes in a URL.
+    /// The value of `next` of the page before: a place in the order, without escapes for a URL.
     pub(super) cursor: Option<String>,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Debug)]
 pub(super) struct Page<T> {
     pub(super) items: Vec<T>,
@@ -146,12 +146,12 @@ pub(super) struct Page<T> {
 pub(super) type SortKey<N> = (u64, N);
 
 impl PageQuery {
-    /// Returns the part of those items, in the order of their places, the largest key first. Each place is looked at once.
+    /// Returns the page of those items, in the order of their places, the largest key first. `place` is called once an item.
     ///
-    /// An item whose key changes between two requests may be in both parts or in none.
+    /// An item whose key changes between two requests may be in both pages or in none.
     ///
     /// # Errors
-    /// The fault of the cursor.
+    /// The cursor is invalid.
     pub(super) fn page<T, N>(&self, items: Vec<T>, place: impl Fn(&T) -> SortKey<N>) -> Result<Page<T>, String>
     where
         N: Ord + Display + FromStr,
@@ -169,7 +169,7 @@ impl PageQuery {
         let limit = self.limit.unwrap_or(USUAL_LIMIT).clamp(1, MAX_LIMIT);
         let is_last = placed.len() <= limit;
         if !is_last {
-            // Items after the part need no order.
+            // Items after the page need no order.
             placed.select_nth_unstable_by(limit, |(one, _), (other, _)| one.cmp(other));
             placed.truncate(limit);
         }

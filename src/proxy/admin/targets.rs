@@ -1,5 +1,5 @@
 //! `/targets`: the allowlist with its open tunnels, and which targets take no new ones; `/activity`: whether one is in use, for
-//! what stops idle ones.
+//! cullers of idle ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,18 +40,18 @@ pub(super) async fn list(
     Ok(Json(api::Targets { targets, total, next }))
 }
 
-/// Shows one.
+/// Returns a target.
 pub(super) async fn one(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
     Json(view(&target, &shared))
 }
 
-/// Lets no new tunnel to one begin.
+/// Lets no new tunnel to a target begin.
 pub(super) async fn cordon(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
     target.set_cordoned(true);
     changed(&target, Change::Cordoned, &shared)
 }
 
-/// Lets tunnels to one begin again.
+/// Lets tunnels to a target begin again.
 pub(super) async fn uncordon(State(shared): State<Arc<Shared>>, TargetPath(target): TargetPath) -> Json<api::Target> {
     target.set_cordoned(false);
     changed(&target, Change::Uncordoned, &shared)
@@ -80,7 +80,7 @@ pub(super) struct ActivityQuery {
     target: String,
 }
 
-/// Tells whether one is used, for what stops idle ones.
+/// Returns whether a target is in use, for cullers of idle ones.
 pub(super) async fn activity(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
@@ -89,7 +89,7 @@ pub(super) async fn activity(
 ) -> Answer<Activity> {
     let is_it = |target: &Arc<Target>| target.id().is_named(&name);
     let target = shared.allowlist.all().into_iter().find(is_it);
-    // Not an idle target: a culler that asks for a name with an error in it would stop a used one.
+    // Not an idle target: a culler with a misspelt name would stop a used one.
     let target = target.ok_or_else(|| HttpError::unknown(format!("no target {name} is on the allowlist")))?;
     let mut open = shared.registry.all();
     open.retain(|open| is_of(open, &target));

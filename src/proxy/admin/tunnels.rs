@@ -1,4 +1,4 @@
-//! `/tunnels`: which are open, the end of some, and the rates of one; `/clients`: who has them.
+//! `/tunnels`: lists and closes tunnels, and sets the rates of one; `/clients`: lists their clients.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::Rate;
 
-/// Returns the tunnels that a query is for.
+/// Returns the tunnels that match a query.
 fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
     let Query {
         target,
@@ -55,7 +55,7 @@ fn place(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
     (key, open.facts.id.seq)
 }
 
-/// Lists those that a query is for.
+/// Lists the tunnels that match a query.
 pub(super) async fn list(State(shared): State<Arc<Shared>>, QueryParams(query): QueryParams<Query>) -> Answer<Tunnels> {
     let (those, sort) = (those(&query, &shared), query.sort.unwrap_or_default());
     let Query { limit, cursor, .. } = query;
@@ -65,7 +65,7 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, QueryParams(query): 
     Ok(Json(Tunnels { tunnels, total, next }))
 }
 
-/// Shows one, with its connections.
+/// Returns a tunnel with its connections.
 pub(super) async fn one(State(shared): State<Arc<Shared>>, TunnelPath(open): TunnelPath) -> Json<Detail> {
     Json(Detail {
         legs: view::legs(&open.legs(&shared.registry.sock_diag)),
@@ -73,7 +73,7 @@ pub(super) async fn one(State(shared): State<Arc<Shared>>, TunnelPath(open): Tun
     })
 }
 
-/// Ends one.
+/// Closes a tunnel.
 pub(super) async fn close_one(
     State(shared): State<Arc<Shared>>,
     TunnelPath(open): TunnelPath,
@@ -82,7 +82,7 @@ pub(super) async fn close_one(
     Ok(Json(close(&[open], &closing, &shared)?))
 }
 
-/// Ends those that a query is for, the oldest first.
+/// Closes the tunnels that match a query, the oldest first.
 pub(super) async fn close_those(
     State(shared): State<Arc<Shared>>,
     QueryParams(query): QueryParams<Query>,
@@ -91,7 +91,7 @@ pub(super) async fn close_those(
     if query.is_for_all() {
         return Err(HttpError::bad("which tunnels? give target, client, user or node"));
     }
-    // Of a variable that is not set: without it more tunnels would end, and an empty user is that of every tunnel without one.
+    // From an unset variable: if it were ignored, more tunnels would end, and an empty user matches every tunnel without one.
     let texts = [("target", &query.target), ("user", &query.user), ("node", &query.node)];
     if let Some((name, _)) = texts.iter().find(|(_, text)| text.as_deref() == Some("")) {
         return Err(HttpError::bad(format!("{name}: the value is empty")));
@@ -141,7 +141,7 @@ fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -
     Ok(CloseResponse { closed, left: 0 })
 }
 
-/// How long a session that an operator has ended is refused here: longer than a client that has missed its end tries on.
+/// How long a session that an operator has ended is refused here: a client that is awake comes back sooner.
 const REFUSED_FOR: Duration = Duration::from_mins(10);
 
 fn log_change(open: &OpenTunnel, change: Change, shared: &Shared) {
@@ -149,7 +149,7 @@ fn log_change(open: &OpenTunnel, change: Change, shared: &Shared) {
     shared.registry.events.publish(name);
 }
 
-/// Sets the rates of one until it ends.
+/// Sets the rates of a tunnel until it ends.
 pub(super) async fn limit(
     State(shared): State<Arc<Shared>>,
     TunnelPath(open): TunnelPath,
@@ -175,7 +175,7 @@ fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, HttpErro
     text.parse().map(Some).map_err(faulty)
 }
 
-/// Lists the clients that have one.
+/// Lists the clients that have tunnels.
 pub(super) async fn clients(
     State(shared): State<Arc<Shared>>,
     QueryParams(part): QueryParams<PageQuery>,

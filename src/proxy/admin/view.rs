@@ -120,7 +120,7 @@ pub(super) fn target(target: &Target, tunnels: usize, anchors: &[Arc<Anchor>]) -
     }
 }
 
-/// The reason why the target of a tunnel is in use.
+/// Returns a tunnel as a reason why its target is in use.
 pub(super) fn reason(open: &OpenTunnel) -> api::TunnelUsage {
     let activity = open.activity();
     let [client_software, _] = open.facts.software().map(software);
@@ -137,17 +137,17 @@ pub(super) fn reason(open: &OpenTunnel) -> api::TunnelUsage {
     }
 }
 
-/// The name of the user; empty without one.
+/// Returns the name of the software; empty if it is unknown.
 fn software(software: Option<&Software>) -> String {
     software.map(ToString::to_string).unwrap_or_default()
 }
 
-/// Returns a moment, for JSON.
+/// Returns a time in RFC 3339, for JSON.
 pub(super) fn rfc3339(moment: SystemTime) -> String {
     humantime::format_rfc3339_millis(moment).to_string()
 }
 
-/// Milliseconds, for JSON.
+/// Returns milliseconds, for JSON.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

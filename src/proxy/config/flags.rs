@@ -19,7 +19,7 @@ pub(super) fn check(by: &Overrides, config: &Config, findings: &Diagnostics) {
     }
 }
 
-/// Ports that one process cannot have together.
+/// Reports ports that one process cannot have together.
 fn ports(config: &Config, fault: impl Fn(String)) {
     for (index, port) in config.listen.iter().enumerate() {
         let before = config.listen.iter().take(index);
@@ -33,7 +33,7 @@ fn ports(config: &Config, fault: impl Fn(String)) {
     }
 }
 
-/// A flag cannot ask for TLS, without which no client has a certificate.
+/// Reports `allowed_clients`: a flag's port has no TLS, so no client has a certificate.
 fn clients(config: &Config, fault: impl Fn(String)) {
     let mut targets = config.allowlist.targets.iter();
     if let Some(target) = targets.find(|target| target.allowed_clients.is_some()) {

@@ -130,8 +130,8 @@ fn is_required(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// Reports the faults of ports that each key alone does not have. `has_certificates`: whether there are certificates for a
-/// port that speaks TLS.
+/// Reports the faults of ports that no key has alone. `has_certificates`: true if there are certificates for a port that
+/// speaks TLS.
 pub(super) fn check(config: &Config, top: &Field<'_>, has_certificates: bool) {
     let listen = top.at("listen");
     if config.listen.is_empty() && !listen.has_faults() {
@@ -149,7 +149,7 @@ pub(super) fn check(config: &Config, top: &Field<'_>, has_certificates: bool) {
     }
 }
 
-/// `proxy_protocol` and `trusted_proxies` need each other.
+/// Reports `proxy_protocol` without `trusted_proxies`, and the reverse.
 fn proxy_header(port: &Port, place: &Field<'_>) {
     let (mode, list) = (place.at("proxy_protocol"), place.at("trusted_proxies"));
     if mode.has_faults() || list.has_faults() {
@@ -166,7 +166,7 @@ fn proxy_header(port: &Port, place: &Field<'_>) {
     }
 }
 
-/// Two ports cannot have one address. `before`: the ports of the list before this one, and the line of each.
+/// Reports an address that overlaps an earlier one. `before`: the earlier ports, and the line of each.
 fn conflicts<'a>(port: &'a Port, place: &Field<'_>, before: &mut Vec<(&'a Port, u64)>) {
     let address = port.listener.address;
     for (other, line) in before
@@ -181,7 +181,7 @@ fn conflicts<'a>(port: &'a Port, place: &Field<'_>, before: &mut Vec<(&'a Port, 
     before.push((port, place.line()));
 }
 
-/// Reports an admin port that cannot be beside the public ones.
+/// Reports an admin port that conflicts with a public one.
 pub(super) fn judge_admin(config: &Config, top: &Field<'_>) {
     let (listen, admin) = (top.at("listen"), top.at("admin"));
     if !admin.is_faulty()
@@ -193,10 +193,10 @@ pub(super) fn judge_admin(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// The reason why the admin port cannot be at that address beside these public ports.
+/// Returns why the admin port conflicts with these public ports; `None` if it does not.
 pub(super) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
     let addresses = || listen.iter().map(|port| port.listener.address);
-    // Not `overlaps`: the clients of one number are either all those of the admin port, or none is.
+    // Not `overlaps`: the admin port shares the clients of its port number with no public port.
     let other = addresses().find(|address| collide(*address, admin))?;
     Some(match other {
         same if same == admin => format!("`listen` and `admin` are both {admin}"),
@@ -204,7 +204,7 @@ pub(super) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> 
     })
 }
 
-/// The reason why two sockets cannot have these addresses.
+/// Returns why two sockets cannot have these addresses.
 pub(super) fn taken(address: SocketAddr, by: SocketAddr) -> String {
     let is_any_ipv6 = |address: SocketAddr| address.is_ipv6() && address.ip().is_unspecified();
     let hint = match address.is_ipv4() != by.is_ipv4() && (is_any_ipv6(address) || is_any_ipv6(by)) {

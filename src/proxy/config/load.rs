@@ -1,4 +1,4 @@
-//! Reads a configuration from a file or a text, and has the flags override it.
+//! Reads a configuration from a file or a text, and overrides it by the flags.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,16 +13,16 @@ use crate::base::yaml::{self, de};
 /// The purpose of reading a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To serve: a kubeconfig or the folder of a snapshot that is missing is a warning, since a process lives without.
+    /// To serve: a missing kubeconfig or folder of a snapshot is a warning, since a process can run without it.
     Serve,
-    /// To be checked, where it is a fault.
+    /// To check: then it is a fault.
     Check,
 }
 
 /// A configuration without faults.
 #[derive(Clone, Debug)]
 pub struct LoadedConfig {
-    /// The settings of the file, with those of flags and environment in place of some.
+    /// The settings of the file, overridden by flags and environment.
     pub config: Config,
     /// The warnings and notes about it.
     pub report: Report,
@@ -32,7 +32,7 @@ impl LoadedConfig {
     /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` overrides them.
     ///
     /// # Errors
-    /// The file cannot be read or has faults, or, where it has none, flags have.
+    /// The file cannot be read or has faults; if it has none, flags have.
     pub fn from_file(path: Option<&Path>, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
         let Some(path) = path else {
             return read(b"{}", None, by, purpose)
@@ -72,8 +72,8 @@ impl Config {
 
     /// Returns the format of the file as JSON Schema, draft 7: its keys, and the values of each.
     ///
-    /// It is made of what the file is read by. A file that it refuses has faults; a file that it accepts may have faults
-    /// that only the rules know, such as two ports with one address.
+    /// It is made of the types that read the file. A file that it refuses has faults; a file that it accepts may have
+    /// faults that only the rules know, such as two ports with one address.
     pub fn schema() -> serde_json::Value {
         let mut schema = schema::<Self>();
         if let Some(object) = schema.as_object_mut() {

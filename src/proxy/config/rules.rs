@@ -12,7 +12,7 @@ use crate::policy::access::passwords::PasswordFile;
 use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
 use crate::policy::allowlist::StaticTarget;
 
-/// Reports the faults, and completes the settings by what other sections say. `top`: the file, for the places.
+/// Reports the faults, and completes settings by those of other sections. `top`: the file, for the positions.
 pub(super) fn check(config: &mut Config, top: &Field<'_>) {
     let faults = top.faults();
     let tls = top.at("tls");
@@ -55,7 +55,7 @@ fn client_auth(settings: &Settings, tls: &Field<'_>) {
     }
 }
 
-/// Judges the files of TLS, whatever else is a fault: a missing file hides no other fault, and is hidden by none.
+/// Checks the files of TLS in any case: a missing file hides no other fault, and is hidden by none.
 fn files_of_tls(settings: &Settings, tls: &Field<'_>) {
     let mut judged = settings.clone();
     if tls.at("client_auth").is_faulty() {
@@ -95,7 +95,7 @@ fn certificates(access: &access::Options, top: &Field<'_>, knows_clients: bool) 
     }
 }
 
-/// Turns the settings that read a cluster off unless they are enabled. All of `access` reads one cluster, which may be that of
+/// Drops the settings that read a cluster unless they are enabled. All of `access` reads one cluster, which may be that of
 /// the allowlist.
 fn clusters(config: &mut Config, top: &Field<'_>) {
     let (access, services) = (&mut config.access, &mut config.allowlist.kubernetes);
@@ -131,7 +131,7 @@ fn clusters(config: &mut Config, top: &Field<'_>) {
 
 fn users(options: &access::Options, access: &Field<'_>, takes_anchors: bool) {
     let mode = access.at("mode");
-    // A fault in a way to prove users is one thing to mend, and not two.
+    // A fault in a source of users is one thing to fix, not two.
     if options.mode != Mode::Open && !proves_users(options) && !access.has_faults() {
         mode.fault("no user can be proved: it needs `kubernetes`, `oidc`, `users` or `tickets`");
     } else if takes_anchors && !proves_users(options) && !access.has_faults() {
@@ -208,7 +208,7 @@ fn targets(targets: &[StaticTarget], list: &Field<'_>, knows_clients: bool) {
     }
 }
 
-/// Judges the way to a target, also of one with other faults: it is dialled, or it dials in.
+/// Checks that a target, also one with other faults, either is dialled or dials in.
 fn ways(entry: &Field<'_>) {
     let (addresses, dials_in) = (entry.at("addresses"), entry.at("dials_in"));
     if !dials_in.is_given() {

@@ -21,7 +21,7 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
     access::add(config, top);
 }
 
-/// Settings with which no client gets a tunnel.
+/// Reports settings with which no client gets a tunnel.
 fn locked_out(config: &Config, top: &Field<'_>) {
     if config.allowlist.targets.is_empty() && config.allowlist.kubernetes.is_none() {
         top.at("allowlist").warning(
@@ -37,7 +37,7 @@ fn locked_out(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// Returns whether the addresses of its clients and those of its load balancers are of different families.
+/// Returns whether a port trusts only load balancers of the family that cannot reach it.
 fn trusts_only_the_other_family(port: &Port) -> bool {
     let address = port.listener.address;
     match &port.proxy_header {

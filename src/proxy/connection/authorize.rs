@@ -24,8 +24,8 @@ pub(super) struct AuthorizedRequest {
     pub(super) grant: Option<TunnelGrant>,
 }
 
-/// Looks the authority up in the allowlist, and asks whether this client may have a tunnel to it now; where users are
-/// known, the user before the allowlist, so that names are no oracle.
+/// Looks the authority up in the allowlist, and checks that this client may have a tunnel to it now. With access control
+/// the user is authenticated first, so that answers reveal no names.
 pub(super) async fn authorize(
     asked: ConnectRequest,
     pending: &mut PendingRequest<'_>,
@@ -43,7 +43,7 @@ pub(super) async fn authorize(
     Ok(AuthorizedRequest { target, grant: None })
 }
 
-/// The same for the user of the request. What is refused is refused only if it `counts`.
+/// Authorizes the user of the request, too. A denial refuses the request only if it `counts`.
 async fn authorize_user(
     authority: Authority,
     credential: Option<Result<Credential, CredentialError>>,
@@ -79,8 +79,8 @@ async fn authorize_user(
         return Ok(AuthorizedRequest { target, grant: None });
     };
     let grant = match boxed(with_report_timeout(counts, access.authorize(&subject, &target))).await {
-        // Looked at once more after the registration of the right: a certificate that is revoked before is seen here, and
-        // one that is revoked later there.
+        // Checked again after the grant is registered: a certificate that was revoked before is found here, and one that is
+        // revoked later through the grant.
         Ok(_) if counts && !subject.is_trusted(&pending.shared.tls) => {
             return Err(RefusalReason::CertificateInvalidated.into());
         }
@@ -100,8 +100,8 @@ async fn authorize_user(
     Ok(AuthorizedRequest { target, grant })
 }
 
-/// Decides whether the user of a request may serve the target as its anchor. That always counts, whatever `access.mode` is, and the
-/// user is authenticated first, so that names are no oracle.
+/// Decides whether the user of a request may serve the target as its anchor. That counts with every `access.mode`, and the
+/// user is authenticated first, so that answers reveal no names.
 pub(super) async fn authorize_anchor(
     asked: ConnectRequest,
     pending: &mut PendingRequest<'_>,
@@ -129,7 +129,7 @@ fn report(target: &Target, pending: &PendingRequest<'_>) {
     }
 }
 
-/// The answer to a question. One that does not count delays no tunnel for long.
+/// Returns the answer to a question. One that does not count delays a tunnel by 1 s at most.
 async fn with_report_timeout<T>(
     counts: bool,
     question: impl Future<Output = Result<T, Refusal>>,
@@ -159,13 +159,13 @@ fn evidence<'a>(
     }
 }
 
-/// Looks the authority up in the allowlist, and asks whether this client may have a tunnel to it now.
+/// Looks the authority up in the allowlist, and checks the client's certificate and the drain.
 fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc<Target>, Refusal> {
     let PendingRequest { shared, record, .. } = pending;
     let target = shared.allowlist.find_target(&authority);
     record.info.authority = Some(authority);
     let is_draining = !shared.drain.phase().accepts_tunnels();
-    // Before the name counts: the right to it is asked about after this, and an unknown name has another answer.
+    // Before the name counts: permission is checked after this, and an unknown name has another answer.
     if is_draining && shared.access.hides_names() {
         return Err(RefusalReason::Draining.into());
     }
@@ -181,7 +181,7 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
 /// The maximum wait of a request for a report-only answer.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the denial as the client reads it: where names are hidden, a target that it may not reach is one that is not there.
+/// Returns the denial as the client reads it: if names are hidden, a forbidden target looks like a missing one.
 fn hide_target(denial: Refusal, shared: &Shared) -> Refusal {
     let names_target = matches!(
         denial.reason,

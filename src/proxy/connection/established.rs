@@ -122,7 +122,7 @@ impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
         self.record.closed(close, is_told);
     }
 
-    /// Without names for the parts of the tunnel: an idle tunnel would keep each of them.
+    /// Relays until the tunnel ends. It names no part of it: the future of an idle tunnel would keep each name.
     async fn relay(&mut self, shared: &Shared) -> TunnelEnd {
         let options = relay::Options {
             idle: self.target.idle(shared.timeouts.idle),
@@ -180,14 +180,14 @@ async fn close_both<D: Transport, U: Transport>(
     } = ended;
     if takes_more && let Some(marker) = holdings.end_marker {
         let notice = of_proxy(marker, close.reason, record);
-        // Behind a notice an end of stream does not look like the target's.
+        // After a notice an end of stream does not look like the target's.
         ends.download = send(&mut transports.downstream, &notice).await;
     }
     relay::finish(transports, close, ends).await;
 }
 
-/// Lets nothing but SSH through: waits for the identifications of both sides. A tunnel without them is ended here, and a client
-/// that speaks SSH is told why where its port says so, or by a notice.
+/// Waits for the SSH identifications of both sides; `None` when they have come. A tunnel without them is ended here, and its
+/// client is told why: by a notice, or as its port sends refusals.
 async fn require_ssh<D: Transport, U: Transport>(
     ends: &mut Transports<D, U>,
     holdings: &TunnelContext,
@@ -229,7 +229,7 @@ async fn require_ssh<D: Transport, U: Transport>(
 #[derive(Debug)]
 struct NotIdentified {
     close: Close,
-    /// The client has.
+    /// True if the client has.
     is_client_ssh: bool,
 }
 
@@ -263,7 +263,7 @@ fn bounds<'a>(
     }
 }
 
-/// Returns whether `ssh_only` refuses nothing at that target, and is reported about.
+/// Returns whether `ssh_only` only reports at that target, and refuses nothing.
 fn is_reported(target: &Target) -> bool {
     target.ssh_only() && target.reports()
 }
@@ -296,8 +296,8 @@ async fn identify<D: Transport, U: Transport>(
     })
 }
 
-/// Tells an SSH client in band that its target is no SSH server, or has ended before it was one. Only in front of the
-/// target's first byte, where the client still waits for an identification.
+/// Tells an SSH client in band that its target is no SSH server, or has ended before it was one. Only before the target's
+/// first byte, while the client still waits for an identification. Returns whether it was told.
 async fn send_disconnect<D: Transport, U: Transport>(
     ends: &mut Transports<D, U>,
     unidentified: &NotIdentified,
@@ -320,8 +320,8 @@ async fn send_disconnect<D: Transport, U: Transport>(
     is_told
 }
 
-/// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when the
-/// right of its user ends, by an operator, or in a drain.
+/// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when its
+/// user's grant or its anchor ends, by an operator, or in a drain.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -362,7 +362,7 @@ fn forced_close(
     }
 }
 
-/// Completes when the right of the user or that of the anchor ends.
+/// Completes when the grant of the user or the anchor ends.
 async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorTunnel) -> CloseReason {
     let of_user = async {
         match grant {
@@ -385,7 +385,7 @@ fn of_proxy(marker: Marker, reason: CloseReason, record: &TunnelRecord<'_>) -> V
 }
 
 fn notice(marker: Marker, (phrase, is_final): (Phrase, bool), record: &TunnelRecord<'_>) -> Vec<u8> {
-    // The client knows the name that it has asked for, and puts it in front of a sentence without it.
+    // The client knows the name that it has asked for, and puts it before a sentence without it.
     let authority = record.tunnel().facts.authority.as_ref();
     let name = authority.filter(|_| phrase.is_of_target()).map(ToString::to_string);
     let phrase = phrase.preceded_by("the proxy ended the session: ");
@@ -393,7 +393,7 @@ fn notice(marker: Marker, (phrase, is_final): (Phrase, bool), record: &TunnelRec
     end_notice::notice(marker, &sentence, is_final)
 }
 
-/// Sends a notice to a client that takes it almost at once. `false` if perhaps only a part was sent.
+/// Sends a notice to a client that takes it within 0.5 s. Returns `false` if perhaps only a part was sent.
 async fn send(client: &mut impl Transport, notice: &[u8]) -> bool {
     matches!(timeout(SEND_TIMEOUT, send_all(client, notice)).await, Ok(Ok(())))
 }

@@ -82,7 +82,7 @@ pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
     }
 }
 
-/// Why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
+/// Returns why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
 pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
     let text = match reason {
         CloseReason::TargetRemoved => return Phrase::of_target("", " has left the allowlist"),
@@ -106,22 +106,22 @@ pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
     text.into()
 }
 
-/// Returns the last line of a target's text.
+/// Returns the last line of a target's text that is not empty.
 fn excerpt(said: &[u8]) -> Box<str> {
     let mut lines = said.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let last = lines.rfind(|line| !line.is_empty()).unwrap_or_default();
     ascii(last.iter().take(MAX_EXCERPT).copied().map(char::from))
 }
 
-/// Sends bytes to a client. `false` if it has left, or does not read.
+/// Sends bytes to a client. Returns `false` if it has left, or does not read.
 pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
     matches!(timeout(SEND_TIMEOUT, send_all(client, bytes)).await, Ok(Ok(())))
 }
 
-/// Waits until a client that was sent a disconnect leaves.
+/// Waits up to 2 s until a client that was sent a disconnect leaves.
 ///
-/// An SSH client sends its key exchange before it reads the message. With an end of stream right after that, corkscrew,
-/// connect-proxy and proxytunnel are gone by then, and ssh reports a broken pipe instead.
+/// An SSH client sends its key exchange before it reads the message. If an end of stream came at once, corkscrew,
+/// connect-proxy and proxytunnel would exit before that, and ssh would report a broken pipe instead.
 pub(super) async fn drain_client(client: &mut impl Transport) {
     let (mut reader, _) = client.split();
     let left = poll_fn(|context| {

@@ -54,7 +54,7 @@ pub(super) async fn negotiate<'a>(
 async fn refuse_cleartext(stream: TcpStream, read: Vec<u8>, pending: PendingRequest<'_>) {
     let mut exchange = http::http1(stream, read);
     if pending.refusals != RefusalMode::Http {
-        // Whatever comes of it, the client needs TLS.
+        // With any result the client needs TLS.
         pending.step(exchange.read_head(CredentialPolicy::Ignored)).await.ok();
     }
     pending.refuse(exchange, &RefusalReason::TlsRequired.into()).await;
@@ -89,7 +89,7 @@ async fn handshake<'a>(
             failures.count([failed.cause.label()]);
             pending.linger(RefusalReason::TlsHandshake, failed.close()).await;
         }
-        // In the middle of a handshake nothing can be said.
+        // During a handshake no refusal can be sent.
         Err(refusal) => pending.refuse_unanswered(refusal),
     }
     None
@@ -108,7 +108,7 @@ enum Protocol {
     Http1,
 }
 
-/// Reads until the protocol is known. A client that leaves before has made no HTTP/1 request.
+/// Reads until the protocol is known. A client that leaves before counts as one of HTTP/1.
 async fn sniff_protocol(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
     let mut read = Vec::new();
     let (mut reader, _) = Transport::split(stream);
@@ -123,7 +123,7 @@ async fn sniff_protocol(stream: &mut TcpStream) -> (Protocol, Vec<u8>) {
     }
 }
 
-/// Returns the protocol that begins with these bytes; `None` while there are several.
+/// Returns the protocol that begins with these bytes; `None` while several may.
 fn protocol(bytes: &[u8]) -> Option<Protocol> {
     for (start, protocol) in STARTS {
         if bytes.starts_with(start) {

@@ -36,7 +36,7 @@ pub(super) struct PendingRequest<'a> {
 }
 
 impl<'a> PendingRequest<'a> {
-    /// Creates the pending request of an accepted connection. Its number is its age in every set that it joins.
+    /// Creates the pending request of an accepted connection. Its number orders it by age in every set that it joins.
     pub(super) fn accept(
         peer: SocketAddr,
         local: Option<SocketAddr>,
@@ -89,7 +89,7 @@ impl<'a> PendingRequest<'a> {
     }
 
     /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait starts now:
-    /// its last request has been answered. It is younger than all before.
+    /// its last request has been answered. It counts as younger than all before.
     pub(super) async fn idle_expired(&self) -> RefusalReason {
         self.expiry(Instant::now(), self.shared.ids.next().seq).await
     }

@@ -66,7 +66,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Returns the metrics and the access log, which account for connections.
+    /// Returns what accounts for connections: metrics, access log, registry.
     pub(super) fn telemetry(&self) -> Telemetry<'_> {
         Telemetry {
             metrics: &self.metrics,
@@ -86,10 +86,10 @@ pub struct Timeouts {
     /// From the first byte of a TLS handshake to its last.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub tls_handshake: Duration,
-    /// A dial at one address.
+    /// The dial of one address.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub connect: Duration,
-    /// A dial at all addresses together.
+    /// The dial of all addresses together.
     #[serde(deserialize_with = "forms::one::<forms::BriefTimeout, _>")]
     pub dial: Duration,
     /// From the 200 until both sides have sent their SSH identification.
@@ -118,7 +118,7 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Returns the longest that a dial may take.
+    /// Returns the timeouts of a dial.
     pub(super) fn of_dial(&self) -> dial::Options {
         dial::Options {
             dial_try: self.connect,
@@ -137,7 +137,7 @@ pub struct Port {
     pub proxy_header: proxy_header::Policy,
     /// The use of TLS by clients: none, optional or required.
     pub tls: tls::Mode,
-    /// The way in which refusals are told.
+    /// The way in which refusals are sent.
     pub refusals: RefusalMode,
 }
 

@@ -1,6 +1,6 @@
 //! Recognises the program that has sent a request over HTTP/1, by the bytes of its head.
 
-/// The sender of a request, as far as its head tells.
+/// The sender of a request, by its head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientProgram {
     /// No complete CONNECT has been read.
@@ -14,12 +14,12 @@ pub enum ClientProgram {
     Other,
 }
 
-/// A CONNECT that was read, of whichever target.
+/// A CONNECT that was read, with any target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SniffedHead {
     /// Its sender.
     pub(super) program: ClientProgram,
-    /// The request target as it was sent, without what is not ASCII.
+    /// The start of the request target as it was sent, with `?` for what is not ASCII.
     pub(super) target: Box<str>,
 }
 
@@ -67,8 +67,8 @@ fn field(line: &[u8]) -> Field<'_> {
     }
 }
 
-/// The requests of each program are in `tests/it/requests`, byte for byte. Only those with a `User-Agent` name themselves; the
-/// others are told apart from programs that are no SSH clients by what they leave out.
+/// Returns the sender. Only programs with a `User-Agent` name themselves; the others are told apart from programs that are no
+/// SSH clients by what they leave out. `tests/it/requests` has the requests of each, byte for byte.
 fn program(version: &str, target: &str, fields: &[Field<'_>]) -> ClientProgram {
     let is = |field: &Field<'_>, name: &[u8]| field.0.eq_ignore_ascii_case(name);
     if fields

@@ -1,4 +1,4 @@
-//! The words that both versions of HTTP share: a request, its one answer, and the fields of a refusal.
+//! The parts that both versions of HTTP share: a request, its one answer, and the fields of a refusal.
 
 use std::future::Future;
 
@@ -17,7 +17,7 @@ pub struct ConnectRequest {
     pub authority: Authority,
     /// The purpose: a tunnel to it, or to serve it.
     pub purpose: Purpose,
-    /// The credential, if the request has one and credentials [are read](CredentialPolicy::Read).
+    /// The credential; `None` without one, or if it [is ignored](CredentialPolicy::Ignored).
     pub credential: Option<Result<Credential, CredentialError>>,
     /// The marker of the notice that the client asks for.
     pub(crate) end_marker: Option<Marker>,
@@ -38,7 +38,7 @@ pub enum Purpose {
 /// The treatment of the field `Proxy-Authorization`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialPolicy {
-    /// It is not looked at, like every field without a meaning here.
+    /// It is ignored, except in a registration.
     Ignored,
     /// It is parsed.
     Read,
@@ -55,31 +55,31 @@ pub trait Exchange: Sized + Send {
     /// Reads until the request is complete.
     ///
     /// # Errors
-    /// The request is refused by what has come of it already.
+    /// The request is refused by the part that was read.
     fn read_head(
         &mut self,
         credentials: CredentialPolicy,
     ) -> impl Future<Output = Result<ConnectRequest, RefusalReason>> + Send;
 
-    /// Completes when the client leaves before its answer, with the refusal that is accounted for.
+    /// Completes when the client leaves before its answer, with the refusal to record.
     fn client_gone(&mut self) -> impl Future<Output = RefusalReason> + Send;
 
-    /// Sends the 200, which repeats the marker of an end notice. The transport comes with the bytes that were read after the head, at most 16 KiB together with
-    /// it.
+    /// Sends the 200, which repeats the marker of an end notice. Returns the transport, and the bytes after the head, at most
+    /// 16 KiB together with it.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].
     fn accept(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
-    /// Sends the 101 of a [`Purpose::Registration`], with these fields. The transport comes with the bytes after the head.
+    /// Sends the 101 of a [`Purpose::Registration`], with these fields. Returns the transport, and the bytes after the head.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].
     fn upgrade(self, fields: &str) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
-    /// Sends the refusal. The transport has to be closed gracefully then, without a look at what came after the head: with
-    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` when the client has left; after
-    /// [`RefusalReason::TlsRecord`] the close sends the alert.
+    /// Sends the refusal. The caller then closes the transport gracefully, and parses nothing after the head: with keep-alive
+    /// those bytes would be taken for another request (RFC 9931 section 6). `None` if the client has left, or gets no answer;
+    /// after [`RefusalReason::TlsRecord`] the close sends the alert.
     fn refuse(self, denial: &Refusal) -> impl Future<Output = Option<Self::Transport>> + Send;
 
     /// Returns the program that has sent the request, and the target that it has asked for, as it was sent.
@@ -87,12 +87,12 @@ pub trait Exchange: Sized + Send {
         (ClientProgram::Unread, "")
     }
 
-    /// Tells the refusal in band: a 200, and after it these bytes of SSH. As of [`Self::refuse`] otherwise.
+    /// Sends the refusal in band: a 200, and after it these bytes of SSH. Otherwise like [`Self::refuse`].
     fn refuse_in_band(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
 }
 
-/// Returns the credential in the values of a request's fields `Proxy-Authorization`. Two fields are none: which of them another
-/// proxy on the way has looked at is not known.
+/// Returns the credential in the values of a request's fields `Proxy-Authorization`. Two fields are an error: another proxy on
+/// the way may have checked either.
 pub(super) fn credential<'a>(
     mut values: impl Iterator<Item = &'a [u8]>,
 ) -> Option<Result<Credential, CredentialError>> {
@@ -108,10 +108,10 @@ pub(super) fn session<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<
     SessionId::parse(str::from_utf8(values.next()?).ok()?)
 }
 
-/// The field with which `switchboard connect` names the session that is to go on. Its hello says so again, after the 200.
+/// The field with which `switchboard connect` names the session that is to go on. Its hello repeats that after the 200.
 pub(super) const SESSION_FIELD: &str = "switchboard-session";
 
-/// Returns the fields of a refusal by every version of HTTP, with the details that `Proxy-Status` is to have.
+/// Returns the fields of a refusal over every version of HTTP, with the details for `Proxy-Status`.
 pub(super) fn fields(denial: &Refusal, details: Option<&str>) -> Vec<(&'static str, String)> {
     let refusal = denial.reason;
     let mut fields = vec![
@@ -131,7 +131,7 @@ pub(super) fn fields(denial: &Refusal, details: Option<&str>) -> Vec<(&'static s
     fields
 }
 
-/// The phrase of a refusal stands in the body, too: some clients print that, and HTTP/2 has no reason phrase.
+/// Returns the body of a refusal, its phrase: some clients print that, and HTTP/2 has no reason phrase.
 pub(super) fn body(denial: &Refusal) -> String {
     format!("{}\n", denial.phrase())
 }

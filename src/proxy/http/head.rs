@@ -43,7 +43,7 @@ pub enum Version {
 /// Parses a CONNECT request head (RFC 9112 section 3). `None` means that more bytes are needed.
 ///
 /// # Errors
-/// The refusal, which no further byte can revoke.
+/// The refusal, which no further byte can change.
 ///
 /// httparse is hyper's parser. It is called directly, since hyper keeps neither the raw request target nor the fault, and
 /// answers a fault by itself.
@@ -100,7 +100,7 @@ fn asks_for_upgrade(request: &Request<'_, '_>) -> bool {
     request.version == Some(1) && has("connection", "upgrade") && has("upgrade", registration::UPGRADE)
 }
 
-/// The credential in the bytes of a complete head.
+/// Returns the credential in a complete head; `None` if it has none.
 pub(super) fn credential_of(head: &[u8]) -> Option<Result<Credential, CredentialError>> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = Request::new(&mut fields);

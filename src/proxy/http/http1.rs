@@ -79,7 +79,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
 
     const HTTP: &'static str = "1";
 
-    /// Reads until the head is complete or refused, in whatever pieces it comes.
+    /// Reads until the head is complete or refused, in any number of pieces.
     async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
         let mut known = 0;
         loop {
@@ -126,7 +126,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
         RefusalReason::ClientDisconnected
     }
 
-    /// Writes the response at once: corkscrew reads it by one read.
+    /// Writes the response in one piece: corkscrew reads it by one read.
     async fn accept(mut self) -> Result<(D, Vec<u8>), RefusalReason> {
         let sent = match self.end_marker {
             None => self.send(CONFIRMATION).await,
@@ -153,7 +153,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
         (self.sent.program, &self.sent.target)
     }
 
-    /// corkscrew drops what stands in one read with the 200. An SSH client sends its identification as soon as corkscrew has
+    /// corkscrew drops what it reads together with the 200. An SSH client sends its identification as soon as corkscrew has
     /// read that, so the message follows the client's first bytes, or a pause.
     async fn refuse_in_band(mut self, message: &[u8]) -> Option<D> {
         self.send(CONFIRMATION).await.ok()?;
@@ -174,8 +174,8 @@ fn answer(denial: &Refusal, version: Version) -> Vec<u8> {
     response(denial, version).into_bytes()
 }
 
-/// A 407 has the version of the request: nc asks for a password if the answer begins with `HTTP/1.0 407`, the version that
-/// it speaks. All other answers are HTTP/1.1 for every client (RFC 9110 section 2.5 allows either).
+/// Returns the response. A 407 has the version of the request: nc asks for a password if the answer begins with
+/// `HTTP/1.0 407`, its own version. All other answers are HTTP/1.1 (RFC 9110 section 2.5 allows either).
 fn response(denial: &Refusal, version: Version) -> String {
     let (status, phrase) = (denial.reason.status(), denial.phrase());
     let version = match (version, status) {

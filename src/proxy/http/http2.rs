@@ -1,4 +1,4 @@
-//! One exchange by HTTP/2: the head of a request, and its one answer.
+//! One exchange over HTTP/2: the head of a request, and its one answer.
 
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
@@ -59,7 +59,7 @@ impl Exchange for Request {
         })
     }
 
-    /// Completes at a reset only. END_STREAM is a half-close.
+    /// Completes at a reset, or when the connection ends. END_STREAM is a half-close.
     async fn client_gone(&mut self) -> RefusalReason {
         match self.reset().await {
             Ok(()) => RefusalReason::ClientDisconnected,
@@ -98,7 +98,7 @@ impl Exchange for Request {
         None
     }
 
-    /// Not over HTTP/2, whose clients read a status.
+    /// Sends nothing: clients of HTTP/2 read a status.
     async fn refuse_in_band(self, _message: &[u8]) -> Option<Stream> {
         None
     }

@@ -71,7 +71,7 @@ impl Samples<'_> {
             .or_else(|| self.silence())
     }
 
-    /// The direction waits for its limits.
+    /// Detects waits for the direction's limits.
     fn limit(&self, direction: Direction) -> Option<SlowCause> {
         let waited = self.last()?.waited[direction].saturating_sub(self.first()?.waited[direction]);
         let share = self.share_of(waited);
@@ -87,7 +87,7 @@ impl Samples<'_> {
         })
     }
 
-    /// The receiver's window is closed: it does not read.
+    /// Detects a closed window: the receiver does not read.
     fn reader(&self, direction: Direction) -> Option<SlowCause> {
         let side = direction.receiver();
         let [first, last] = self.both(side)?;
@@ -106,7 +106,7 @@ impl Samples<'_> {
         })
     }
 
-    /// Bytes for the receiver wait for its network, which shows why.
+    /// Detects bytes that wait for the receiver's network, which shows why.
     fn queue(&self, direction: Direction) -> Option<SlowCause> {
         let side = direction.receiver();
         let share = self.share(|look| {
@@ -125,7 +125,7 @@ impl Samples<'_> {
         })
     }
 
-    /// Bytes of the sender wait to be read, though the receiver's connection would take more.
+    /// Detects unread bytes of the sender, though the receiver's connection would take more.
     fn unread_backlog(&self, direction: Direction) -> Option<SlowCause> {
         let (from, to) = (direction.sender(), direction.receiver());
         let share = self.share(|look| {
@@ -156,7 +156,7 @@ impl Samples<'_> {
         })
     }
 
-    /// Nothing that was sent to a side is acknowledged.
+    /// Detects a side that acknowledges nothing.
     fn stall(&self) -> Option<SlowCause> {
         SIDES.into_iter().find_map(|side| {
             let [first, last] = self.both(side)?;
@@ -173,7 +173,7 @@ impl Samples<'_> {
         })
     }
 
-    /// The threads had no pause.
+    /// Detects threads without a pause.
     fn load(&self) -> Option<SlowCause> {
         (self.load >= FULL).then(|| SlowCause {
             share: self.load,
@@ -182,7 +182,7 @@ impl Samples<'_> {
         })
     }
 
-    /// A sender of bulk that is held up by nothing here sets the pace.
+    /// Detects a sender of bulk that nothing here holds up: it sets the pace.
     fn sender_bound(&self) -> Option<SlowCause> {
         let direction = BOTH.into_iter().max_by_key(|direction| self.rate(*direction))?;
         let side = direction.sender();
@@ -203,7 +203,7 @@ impl Samples<'_> {
         })
     }
 
-    /// The network of a side delays what little is sent.
+    /// Detects a network that delays what little is sent.
     fn latency(&self) -> Option<SlowCause> {
         let slowest = SIDES
             .into_iter()
@@ -221,7 +221,7 @@ impl Samples<'_> {
         })
     }
 
-    /// The target has what the client has sent, and answers nothing.
+    /// Detects a target that was sent bytes and answers nothing.
     fn silence(&self) -> Option<SlowCause> {
         let (first, last) = (self.first()?, self.last()?);
         let is_sent = |look: &&Sample| look.bytes.upload > first.bytes.upload;
@@ -235,7 +235,7 @@ impl Samples<'_> {
         })
     }
 
-    /// Returns the sign of a slow network of a side.
+    /// Returns the sign of a slow network of a side; `None` without one.
     fn symptom(&self, side: Side) -> Option<String> {
         let [first, last] = self.both(side)?;
         let sent_again = last.retransmits.saturating_sub(first.retransmits);
@@ -306,7 +306,7 @@ impl Sample {
     }
 }
 
-/// Bytes wait that the announced window has no space for.
+/// Returns whether bytes wait for which the announced window has no space.
 fn has_closed_window(leg: &TcpInfo) -> bool {
     leg.not_sent > 0 && leg.peer_window.saturating_sub(leg.in_flight()) < leg.segment.min(leg.not_sent)
 }
@@ -343,7 +343,7 @@ const LOADED: f64 = 0.7;
 const FULL: f64 = 0.95;
 /// A round trip within a region is shorter.
 const FAR: Duration = Duration::from_millis(30);
-/// A queue of a router, over the shortest round trip.
+/// A round trip this much above the shortest shows a router's queue.
 const GROWN: Duration = Duration::from_millis(20);
 /// From here on a keystroke feels slow.
 const SLOW_TRIP: Duration = Duration::from_millis(100);

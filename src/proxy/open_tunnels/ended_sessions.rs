@@ -10,13 +10,13 @@ use crate::protocol::resume::keys::SessionId;
 
 type OwnedSession = (SessionId, Box<str>);
 
-/// The sessions by their users, each with the operator's words and the time up to which it is refused. A hello proves nothing to the
-/// proxy: the end of a tunnel that claims another user's session is not the end of that.
+/// The sessions by their users, each with the operator's reason and the time up to which it is refused. A hello proves nothing
+/// to the proxy: closing a tunnel that claims another user's session must not end that.
 #[derive(Debug, Default)]
 pub struct EndedSessions(Mutex<HashMap<OwnedSession, (Box<str>, Instant)>>);
 
 impl EndedSessions {
-    /// Refuses a session of that user, empty for none, for that long, unless as many as may be are refused already.
+    /// Refuses a session of `user`, empty for none, for `time`, unless 10,000 are refused already.
     pub fn refuse(&self, session: SessionId, user: &str, reason: &str, time: Duration) {
         let (mut sessions, now) = (self.0.lock(), Instant::now());
         sessions.retain(|_, (_, until)| *until > now);
@@ -33,7 +33,7 @@ impl EndedSessions {
     }
 }
 
-/// With up to 800 bytes of words each. A client that heeds its notice does not come back in any case.
+/// With up to 2 KB of a reason each. A client that heeds its notice does not come back in any case.
 const MAX_SESSIONS: usize = 10_000;
 
 #[cfg(test)]

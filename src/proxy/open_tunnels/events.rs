@@ -22,7 +22,7 @@ pub enum Event {
     Closed(Arc<OpenTunnel>, Close),
     /// A connection or request was refused.
     Refused(Arc<RefusedRequest>),
-    /// An operator has changed something: the operator's name, and the change.
+    /// An operator's change: the tunnel's id or the target's name, and the change.
     Changed(Arc<str>, Change),
 }
 
@@ -81,7 +81,7 @@ impl Events {
         }
     }
 
-    /// Returns the events from now on. `None`: there are enough watchers.
+    /// Returns the events from now on; `None` if there are enough watchers.
     pub fn watch(self: &Arc<Self>) -> Option<Subscription> {
         let events = Arc::clone(self);
         let watchers = events.watchers.fetch_add(1, Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl Events {
 }
 
 impl RefusedRequest {
-    /// The refusal of what is known as that.
+    /// Creates the refusal from the request info.
     pub(crate) fn new(facts: &RequestInfo, outcome: Outcome) -> Self {
         Self {
             id: facts.id.to_string(),
@@ -112,7 +112,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Returns the next event. The error is the number of those that were missed; `None` that there are no more.
+    /// Returns the next event, or the number of those that were missed; `None` after the last.
     pub async fn next(&mut self) -> Option<Result<Event, u64>> {
         match self.receiver.recv().await {
             Ok(event) => Some(Ok(event)),

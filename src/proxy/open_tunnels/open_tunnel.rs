@@ -35,7 +35,7 @@ pub struct OpenTunnel {
     pub rate_overrides: Both<RateOverride>,
     /// The operator's reason for closing it, and whether the session in it ends, too.
     close_reason: OnceLock<(Box<str>, bool)>,
-    /// That of the tunnel's task, which waits for `close_reason`. Not a `Notify`: an idle tunnel would keep its 72 bytes.
+    /// The waker of the tunnel's task, which waits for `close_reason`. Not a `Notify`, whose 72 bytes an idle tunnel would keep.
     closer: AtomicWaker,
     /// The series of its target's last activity.
     series: Arc<TargetSeries>,
@@ -58,7 +58,7 @@ struct RateSample {
 }
 
 impl OpenTunnel {
-    /// Creates a tunnel that was established just now; its bytes are also its target's.
+    /// Creates a tunnel that was established just now; its bytes count for its target, too.
     pub(crate) fn new(facts: RequestInfo, series: &Arc<TargetSeries>, open: TunnelGuard) -> Self {
         let start = Start::now();
         // A tunnel that begins is active.
@@ -83,7 +83,7 @@ impl OpenTunnel {
         }
     }
 
-    /// Returns its use at this moment.
+    /// Returns its current use, and notes it for its target.
     pub fn activity(&self) -> Activity {
         let meter::Activity { is_active, last_active } = self.meter.activity();
         let activity = Activity {
@@ -101,7 +101,7 @@ impl OpenTunnel {
         let _noted = self.activity();
     }
 
-    /// Bytes a second between the last two looks that were at least a second apart; the first look was when it began.
+    /// Returns the bytes a second between the last two samples at least a second apart; the first sample is its start.
     pub fn rates(&self) -> Both<u64> {
         let mut look = self.look.lock();
         let millis = look.at.elapsed().as_millis();
@@ -130,7 +130,7 @@ impl OpenTunnel {
         seen
     }
 
-    /// Looks whether a side keeps its receive window closed. Called every minute. A tunnel with nothing to be sent costs
+    /// Checks whether a side keeps its receive window closed. Called every minute. A tunnel with nothing to be sent costs
     /// nothing.
     pub(crate) fn look_at_windows(&self, diag: &SockDiag) {
         let is_quiet = self.meter.last_moved().elapsed() > WINDOW_INTERVAL * 2;
@@ -145,15 +145,15 @@ impl OpenTunnel {
         }
     }
 
-    /// Looks at the connections for the last time, when a side has ended: later there may be none to ask for. The answer takes a
-    /// twelfth of a set-up's CPU time, and says little of a tunnel of less than a second.
+    /// Samples the connections for the last time, when a side has ended: later they may be gone. That takes a twelfth of a
+    /// set-up's CPU time, so a tunnel of less than a second is not sampled.
     pub(crate) fn look_at_end(&self, diag: &SockDiag) {
         if self.start.established.elapsed() >= MIN_SAMPLE_INTERVAL && !self.is_closed.swap(true, Ordering::Relaxed) {
             let _seen = self.legs(diag);
         }
     }
 
-    /// Returns their round trips at the last look.
+    /// Returns the connections' round trips in the last sample.
     pub(crate) fn last_rtt(&self) -> [Option<RttSample>; 2] {
         *self.last_rtt.lock()
     }

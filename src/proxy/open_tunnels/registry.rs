@@ -38,8 +38,8 @@ impl Registry {
         all
     }
 
-    /// Every minute, ends the minute of each tunnel and looks at its windows; never returns. The shards take turns: 10,000
-    /// tunnels at once would keep a thread for milliseconds.
+    /// Every minute, ends the minute of each tunnel and checks its windows; never returns. The shards take turns: 10,000
+    /// tunnels at once would occupy a thread for milliseconds.
     pub async fn keep_judging(&self) {
         let mut ticks = interval(MINUTE / PARTS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -53,7 +53,7 @@ impl Registry {
         }
     }
 
-    /// The open tunnel of that number.
+    /// Returns the open tunnel of that number; `None` without one.
     pub fn get(&self, number: u64) -> Option<Arc<OpenTunnel>> {
         self.shard(number).lock().get(&number).cloned()
     }
@@ -86,7 +86,7 @@ impl Registration<'_> {
         &self.tunnel
     }
 
-    /// Tells the end of the tunnel.
+    /// Publishes the end of the tunnel.
     pub(crate) fn closed(&self, close: Close) {
         let tunnel = || Arc::clone(&self.tunnel);
         self.registry.events.publish(|| Event::Closed(tunnel(), close));

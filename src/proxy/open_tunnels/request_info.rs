@@ -48,7 +48,7 @@ pub struct RequestInfo {
     pub tls: Option<Arc<ClientTls>>,
     /// The user of the request.
     pub user: Option<Arc<User>>,
-    /// The user whose password the request claims to have, if that has proved none.
+    /// The user whose password the request claims to have, if it was rejected.
     pub claimed: Option<Box<str>>,
     /// Why the user may reach the target, or why not.
     pub authorization: Option<Box<str>>,
@@ -141,7 +141,7 @@ impl SshPeers {
 
     /// Notes the SSH software of one side, from its identification.
     pub(crate) fn identified(&self, side: Side, software: Software) {
-        // Each side says it once.
+        // Each side identifies itself once.
         self.cell(side).set(software).ok();
     }
 
@@ -154,7 +154,7 @@ impl SshPeers {
     }
 }
 
-/// The beginning of what would have been refused, had the rule counted.
+/// The prefix of a refusal that is only reported.
 pub(crate) const WOULD_BE_REFUSED: &str = "would be refused: ";
 
 /// The source of tunnel ids. A random prefix for each process keeps those of replicas apart in a shared log.

@@ -1,4 +1,4 @@
-//! Bounds the access lines of refusals: a client that is refused again and again shares lines with itself.
+//! Bounds the access lines of refusals: further ones of a client and a reason share one line a second.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,15 +16,15 @@ use crate::tunnel::outcome::{Outcome, RefusalReason};
 
 /// The access log of a process.
 ///
-/// A client address and a reason have a number of lines a second of their own, and all of them together have a number.
-/// The refusals beyond it are counted, and once a second a line with their count is written. Established tunnels are not
-/// bounded: there are no more of them than the connect rate of their client allows.
+/// Each client network and reason have a maximum of lines a second, and so have all together. The refusals beyond it are
+/// counted, and once a second a line has their count. Established tunnels are bounded only by the connect rate of their
+/// client.
 #[derive(Debug, Default)]
 pub struct AccessLog {
     /// Where the lines are written.
     pub(crate) logs: Logs,
     seconds: Mutex<SecondTally>,
-    /// The log ends: every later refusal has its line at once.
+    /// True once the log ends: every later refusal has its line at once.
     is_closed: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl AccessLog {
         self.logs.write_access(line);
     }
 
-    /// Writes the line of a refusal, or counts it for a later one. A load balancer's port probes would drown the rest.
+    /// Writes the line of a refusal, or counts it for a later one. Port probes have none: they would drown the rest.
     pub(super) fn refused(&self, facts: &RequestInfo, refusal: RefusalReason, answered: AnswerKind) {
         let addresses = [facts.client.ip(), facts.peer.ip()];
         let claimed = facts.claimed.as_deref().unwrap_or_default();

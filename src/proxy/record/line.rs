@@ -98,8 +98,8 @@ pub(super) struct AccessLine<'a> {
 }
 
 impl<'a> AccessLine<'a> {
-    /// Creates the line of a connection, request or tunnel without bytes, up to now, that was answered by HTTP. The beginning of a
-    /// tunnel has no outcome.
+    /// Creates the line of a connection, request or tunnel without bytes, up to now, that was answered by HTTP. The open line of
+    /// a tunnel has no outcome.
     pub(super) fn new(facts: &'a RequestInfo, event: &'static str, outcome: Option<Outcome>) -> Self {
         let identity = facts.tls.as_ref().and_then(|peer| peer.identity.as_ref());
         let (user, target) = (facts.user.as_deref(), facts.target.as_deref().map(Target::id));
@@ -140,7 +140,7 @@ impl<'a> AccessLine<'a> {
         }
     }
 
-    /// The line of several refusals of one client; without addresses, of many.
+    /// Creates the line of several refusals of one client; without addresses, of many.
     pub(super) fn of_several(
         addresses: Option<[IpAddr; 2]>,
         refusal: RefusalReason,
@@ -168,7 +168,7 @@ impl<'a> AccessLine<'a> {
     }
 }
 
-/// Returns the value as it shows itself; an empty string for `None`.
+/// Serializes the value as it displays itself; an empty string for `None`.
 fn or_empty<S: Serializer>(value: &Option<impl Display>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.collect_str(value),
@@ -176,7 +176,7 @@ fn or_empty<S: Serializer>(value: &Option<impl Display>, serializer: S) -> Resul
     }
 }
 
-/// Milliseconds, to the microsecond.
+/// Returns milliseconds, to the microsecond.
 #[expect(
     clippy::cast_precision_loss,
     reason = "an f64 counts microseconds exactly for 285 years"
@@ -185,7 +185,7 @@ pub(super) fn millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }
 
-/// Returns the groups between commas, in so far as they fit.
+/// Returns the groups between commas, as many as fit.
 fn groups(user: &User) -> String {
     let mut listed = String::new();
     for group in &user.groups {
@@ -209,7 +209,7 @@ const MAX_NAME: usize = 256;
 /// Bytes of all groups together.
 const MAX_GROUPS: usize = 1024;
 
-/// The way in which a client was told what becomes of its request: the log field `answered`.
+/// The way in which a client was answered: the log field `answered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AnswerKind {

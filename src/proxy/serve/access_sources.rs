@@ -1,4 +1,4 @@
-//! Brings what proves users and decides about their rights, and follows what changes it.
+//! Creates the sources that authenticate and authorize users, and follows their changes.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -28,11 +28,11 @@ pub(super) struct AccessSources {
     watch: Option<BackgroundRuntime>,
 }
 
-/// A source with the settings that it was made of. As long as these are the same it goes on: its keys and users are in
-/// force, whether or not their file or server can be read at the moment.
+/// A source with the settings that it was made of. As long as these are the same it stays: its keys and users apply even
+/// while their file or server cannot be read.
 type SourceSlot<O, T> = Option<(O, T)>;
 
-/// Returns the source of these settings, which is made unless there is one of the same settings.
+/// Returns the source of these settings, which is made unless the slot has it.
 fn keep_or<'a, O: Clone + PartialEq, T>(
     slot: &'a mut SourceSlot<O, T>,
     settings: Option<&O>,
@@ -61,8 +61,7 @@ struct ClusterTickets {
 }
 
 impl AccessSources {
-    /// Applies the settings, if they are others than before. Tunnels that run are judged by them. The file of users is read
-    /// again in any case.
+    /// Applies the settings, if they have changed, also to open tunnels. The file of users is read again in any case.
     pub(super) fn apply(&mut self, config: &Config, shared: &Arc<Shared>) {
         if let Some((_, file)) = &self.users {
             file.users.read_again();
@@ -104,7 +103,7 @@ impl AccessSources {
     }
 }
 
-/// Follows the lists of targets for as long as the process runs.
+/// Follows the targets' lists of users for as long as the process runs.
 pub(super) fn follow_user_lists(shared: &Arc<Shared>) {
     let (access, mut user_lists) = (Arc::clone(&shared.access), shared.allowlist.user_lists_changed());
     tokio::spawn(async move {

@@ -19,7 +19,7 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// Raises the limit of open files as far as the process may, which listens at so many ports.
+    /// Raises the limit of open files as far as the process may. `ports`: the number that it listens at.
     ///
     /// # Errors
     /// It is too low to serve.
@@ -32,7 +32,7 @@ impl Capacity {
         })
     }
 
-    /// Returns the caps that fit the limit of open files. A message has them, once for the same configured ones.
+    /// Returns the caps that fit the limit of open files. Logs them, unless `configured` is as before.
     pub(super) fn fitting(&mut self, configured: TotalCaps, metrics: &Metrics) -> TotalCaps {
         let fitting = self.descriptors.caps_for(configured, self.pipes);
         metrics.tunnels_limit.set(number(fitting.tunnels).into());

@@ -23,7 +23,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
     follow(|| shared.tls.poll(), &never, poll, |error| unread(error, &shared)).await;
 }
 
-/// Reads them once, for settings that have changed. If that hangs, the next poll reads them.
+/// Reads the files once, for settings that have changed. If that hangs, the next poll reads them.
 pub(super) async fn read(reads: &Reads, shared: &Arc<Shared>) {
     let own = Arc::clone(shared);
     let read = reads.run(move || log_and_count(&own.tls.reload(), &own)).await;

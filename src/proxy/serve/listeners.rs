@@ -19,7 +19,7 @@ use crate::tunnel::drain::Tasks;
 pub struct BindError {
     /// The configured address.
     pub address: SocketAddr,
-    /// The answer of socket(2), bind(2) or listen(2).
+    /// The error of socket(2), bind(2) or listen(2).
     pub source: io::Error,
 }
 
@@ -88,7 +88,7 @@ struct AcceptedStream {
     port: Arc<Port>,
 }
 
-/// No async function: it would keep the box, empty, for as long.
+/// Serves the stream. Not an async function, which would keep the box, empty, for as long.
 #[expect(
     clippy::boxed_local,
     reason = "the caller is a task, which has room for what it passes on"

@@ -37,7 +37,7 @@ pub(super) async fn keep_reloading(
         let applied = match reads.run(move || load()).await {
             Ok(loaded) => {
                 let (reload, shared) = (Arc::clone(&reload), Arc::clone(&shared));
-                // It waits for threads that end.
+                // It blocks until threads have ended.
                 let applied = spawn_blocking(move || reload.lock().apply(loaded, &shared)).await;
                 applied.map_err(|_| ReadFailure::Panicked)
             }
@@ -70,7 +70,7 @@ struct TargetCounts {
     removed: usize,
 }
 
-/// Applies a configuration that was read: static targets, limits, certificates, cluster. All else needs a restart.
+/// The parts that a reload changes: static targets, access, limits, certificates, cluster. All else needs a restart.
 pub(super) struct Reload {
     pub(super) config: Box<Config>,
     pub(super) users: AccessSources,
@@ -80,7 +80,7 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    /// Applies the configuration, unless it has errors. The certificates' files are read afterwards.
+    /// Applies the configuration; `None` if it has errors. The certificates' files are read afterwards.
     fn apply(&mut self, loaded: Result<LoadedConfig, Report>, shared: &Arc<Shared>) -> Option<TargetCounts> {
         let metrics = &shared.metrics;
         match loaded {
@@ -91,8 +91,8 @@ impl Reload {
                 if !needing_restart.is_empty() {
                     warn!("changed, but needs a restart: {}", needing_restart.join(", "));
                 }
-                // Before the targets: a new one is not open for a moment to clients without a right, and lists that no
-                // longer count end no tunnel.
+                // Before the targets: a new one is never open to clients without permission, and lists that no longer
+                // count end no tunnel.
                 shared.anchors.set_taken(new.takes_anchors());
                 self.users.apply(&new, shared);
                 self.writer.publish(&new.allowlist.targets, &new.limits);

@@ -65,7 +65,7 @@ async fn an_api_server_that_is_away_ends_no_tunnel() {
     world.cluster.is_away.store(true, Relaxed);
     world.shared.access.changed(&Change::Everywhere);
     world.counts(r#"access_rechecks_total{result="unknown"}"#, 1.0).await;
-    // What was allowed stays allowed.
+    // An allowed user stays allowed.
     let again = tunnel(&world, "a.team:22", "alices").await;
     assert_eq!(world.page().value(CLOSED), 0.0);
     drop((alices, again));

@@ -97,7 +97,7 @@ fn a_thousand_sessions_without_a_connection_stay_within_the_memory() {
         assert!(resident <= 2.0 * MEMORY, "{resident}");
         assert_eq!(page.value("anchor_session_ends_total{reason=\"memory\"}"), 0.0);
         assert_eq!(page.value("anchor_sessions{state=\"detached\"}"), SESSIONS as f64);
-        // What was kept is there.
+        // The kept bytes are there.
         for (client, user, _) in sessions.iter_mut().step_by(100) {
             client.resume(anchor.address()).await.unwrap();
             let mut bytes = [0; 4096];

@@ -359,7 +359,7 @@ fn an_idle_session_takes_no_more_than_16_kib() {
                 begun.push((running, user, target.accept()));
             }
         };
-        // What is taken once is not a session's.
+        // Memory that is taken once is not a session's.
         begin(100).await;
         let before = resident();
         begin(SESSIONS - 100).await;

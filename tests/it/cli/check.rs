@@ -52,7 +52,7 @@ fn check_says_ok_or_every_fault_with_its_place() {
     assert!(stderr.contains(missing) && stderr.contains("No such file"), "{stderr}");
 }
 
-/// What is said of a file whose text is neither a target nor a cluster.
+/// Returns the warning about a file with neither a target nor a cluster.
 fn no_target(file: &str) -> String {
     format!(
         "{file}:1:1: warning: allowlist: there is no target, so every request is refused with 403: add one to \

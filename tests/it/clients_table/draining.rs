@@ -11,7 +11,7 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Server, Settings};
 use crate::harness::target::Blackhole;
 
-/// What is on the terminal of a client whose proxy drains, with that value of `refusals`.
+/// Returns the terminal of a client whose proxy drains, with that value of `refusals`.
 pub(super) fn terminal(client: &Program, mode: &str, asked: impl FnOnce(SocketAddr) -> Asked) -> String {
     let target = Blackhole::open();
     let settings = Settings::new(&format!(

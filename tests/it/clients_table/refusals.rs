@@ -177,18 +177,18 @@ pub(super) const REFUSALS: [Refusal; 22] = [
     ),
 ];
 
-/// What a client asks, and of which proxy.
+/// The request of a client, and its proxy.
 pub(super) struct Asked {
     pub(super) proxy: SocketAddr,
     pub(super) host: &'static str,
     pub(super) port: u16,
     /// The longest wait of ssh for an identification.
     pub(super) timeout: &'static str,
-    /// Whether the client says that it is [`USER`], with [`PASSWORD`].
+    /// True if the client says that it is [`USER`], with [`PASSWORD`].
     pub(super) is_known: bool,
 }
 
-/// What the configurations of the worlds are made of.
+/// The parts of the worlds' configurations.
 struct Parts<'a, K> {
     mode: &'static str,
     with_certificates: &'a str,
@@ -330,7 +330,7 @@ impl Worlds {
         worlds
     }
 
-    /// What is on the terminal of a client that earns the refusal of that number.
+    /// Returns the terminal of a client that earns the refusal of that number.
     pub(super) fn terminal(&self, number: usize, client: &Program) -> String {
         let Refusal { world, host, port, .. } = REFUSALS[number];
         let asked = |proxy| Asked {

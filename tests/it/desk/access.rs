@@ -1,4 +1,4 @@
-//! What the page's port refuses: requests without the secret, by foreign names, of other origins; and addresses that other
+//! The refusals of the page's port: requests without the secret, by foreign names, of other origins; and addresses that other
 //! computers reach.
 
 use std::fs;

@@ -43,7 +43,7 @@ fn driver(folder: &TempDir, port: &Closed) -> Process {
     driver
 }
 
-/// Whether the programs are installed.
+/// True if the programs are installed.
 static IS_INSTALLED: LazyLock<bool> = LazyLock::new(|| {
     let folder = TempDir::new().unwrap();
     ["chromedriver", "chromium"].iter().all(|program| {
@@ -197,7 +197,7 @@ impl Browser {
         picture.as_str().unwrap().to_owned()
     }
 
-    /// What the browser has written on its console since the last time, errors of the policy among it.
+    /// Returns the new messages on the browser's console, errors of the policy among them.
     pub(super) fn complaints(&self) -> Vec<String> {
         let log = self.tell("/se/log", &json!({"type": "browser"}));
         let messages = log.as_array().unwrap().iter();
@@ -243,7 +243,7 @@ impl Browser {
         }
     }
 
-    /// Whether a process has the profile open.
+    /// Returns whether a process has the profile open.
     fn is_running(&self) -> bool {
         let folder = self.folder.path().to_str().unwrap_or_default();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();

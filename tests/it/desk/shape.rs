@@ -17,7 +17,7 @@ fn furnished() -> Pretender {
     Pretender::start((0..60).map(tunnel).collect(), targets)
 }
 
-/// What axe-core finds that is serious: rule, and the elements.
+/// Returns the serious findings of axe-core: rule, and the elements.
 fn serious(page: &Browser) -> Vec<String> {
     let found = page.run_async(
         "const done = arguments[0];

@@ -63,7 +63,7 @@ pub(super) struct Pretender {
     targets: Arc<Mutex<List>>,
 }
 
-/// What is listed, and the JSON of each: thousands are not written again for each answer.
+/// The items of a list, and the JSON of each: thousands are not written again for each answer.
 #[derive(Debug, Default)]
 struct List {
     values: Vec<Value>,

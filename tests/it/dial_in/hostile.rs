@@ -63,7 +63,7 @@ impl World {
 
 struct Flood {
     name: &'static str,
-    /// Whether a stream is open before.
+    /// True if a stream is open before.
     is_open: bool,
     again: fn() -> Vec<u8>,
 }

@@ -175,7 +175,7 @@ pub(crate) struct Part {
     pub(crate) seed: u8,
     pub(crate) writes: Vec<usize>,
     pub(crate) reads: Vec<usize>,
-    /// Whether it finishes only after the other side has.
+    /// True if it finishes only after the other side has.
     pub(crate) finishes_last: bool,
 }
 
@@ -204,7 +204,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Whether it was told of a reset, by whichever of its calls came first.
+    /// Returns whether one of its calls has reported a reset.
     pub(crate) fn reset(&self) -> bool {
         [&self.sent, &self.end]
             .into_iter()

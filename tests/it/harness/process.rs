@@ -88,7 +88,7 @@ impl Process {
         .unwrap();
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it has not ended.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -186,7 +186,7 @@ fn clean(mut command: Command, arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether a variable would lead a client elsewhere: a setting of its own, or the proxy of the user's network.
+/// Returns whether a variable would lead a client elsewhere: a setting of its own, or the proxy of the user's network.
 pub(crate) fn is_of_the_user(name: &OsStr) -> bool {
     let name = name.to_string_lossy().to_uppercase();
     name.starts_with("SWITCHBOARD_") || name.ends_with("_PROXY") || name == "XDG_CONFIG_HOME"

@@ -198,12 +198,12 @@ class Peer:
             try:
                 del self.out[: self.socket.send(self.out)]
             except (ssl.SSLWantWriteError, BlockingIOError):
-                # Who does not read while it writes may wait for one that does the same.
+                # Two peers that do not read while they write may wait for each other.
                 readable, _, _ = select.select([self.socket], [self.socket], [])
                 if readable and not self.receive():
                     self.out.clear()
             except OSError:
-                # What the other end said last is still to be read.
+                # The other end's last bytes are still to be read.
                 self.out.clear()
         self.sending = False
 

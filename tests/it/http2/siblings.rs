@@ -258,7 +258,7 @@ fn an_idle_tunnel_holds_little_memory() {
         }
         peer
     };
-    // What the first ones make the process fetch from the system stays.
+    // Memory that the process takes for the first ones stays.
     let _first = fifty();
     let before = resident(&server);
     let _others: Vec<Peer> = (0..10).map(|_| fifty()).collect();

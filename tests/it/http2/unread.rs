@@ -128,7 +128,7 @@ fn stalled_uploads_leave_the_others_their_windows_and_memory_is_bounded() {
         // More than a window and the sockets' buffers.
         peer.tell(&format!("bulk {stream} {}", 4 << 20));
     }
-    // What was sent before came before.
+    // These bytes arrive after the uploads.
     for _ in 0..100 {
         peer.tell(&format!("bulk 1 {}", 64 << 10));
     }
@@ -143,7 +143,7 @@ fn stalled_uploads_leave_the_others_their_windows_and_memory_is_bounded() {
 fn unread_downloads_are_bounded_for_all_streams_together() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
-    // What the first download makes the process fetch from the system stays.
+    // Memory that the process takes for the first download stays.
     let _first = without_window(&server, &target);
     let mut raw = Raw::connect_with_wide_windows(server.public());
     let before = resident(&server);

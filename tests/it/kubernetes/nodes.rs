@@ -42,7 +42,7 @@ fn the_access_lines_of_a_tunnel_name_the_node_of_its_pod() {
     });
 }
 
-/// What is open on a node, and whether the way there is slow.
+/// The tunnels of a node, and whether the path to it is slow.
 #[test]
 fn an_operator_sees_nodes_and_judges_all_tunnels_of_one() {
     lab::run(async |lab| {

@@ -27,7 +27,7 @@ impl Pods {
         pods
     }
 
-    /// Whether that address got a connection.
+    /// Returns whether that address got a connection.
     pub(crate) fn was_reached(&self, address: IpAddr) -> bool {
         let reached = self.reached.lock().unwrap();
         reached.iter().any(|local| local.ip() == address)

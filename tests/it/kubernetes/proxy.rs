@@ -95,7 +95,7 @@ impl Proxy {
         access.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Whether `/readyz` says so.
+    /// Returns whether `/readyz` says so.
     pub(crate) async fn is_ready(&self) -> bool {
         self.page("/readyz").await.is_some_and(|(status, _)| status == 200)
     }

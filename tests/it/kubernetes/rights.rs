@@ -53,7 +53,7 @@ async fn decision_by(check: Check, reviewer: &ApiReviewer, ground: &Reviewing, u
     reviewer.review_access(user, &action).await.unwrap()
 }
 
-/// What is told of changes, from when all kinds are watched: other tests change the cluster as well.
+/// Returns the reported changes, from when all kinds are watched: other tests change the cluster as well.
 async fn followed(ground: &Reviewing) -> (BackgroundRuntime, UnboundedReceiver<Change>) {
     let (sender, mut changes) = unbounded_channel();
     // The receiver is gone when the scenario ends.

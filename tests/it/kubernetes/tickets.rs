@@ -43,7 +43,7 @@ async fn stage(lab: Lab, prepare: impl FnOnce(&Api)) -> Stage {
     stage
 }
 
-/// What the program has said.
+/// The output of the program, and its exit status.
 #[derive(Debug)]
 struct Said {
     status: i32,

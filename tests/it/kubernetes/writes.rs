@@ -1,4 +1,4 @@
-//! What the proxy writes where the operator has switched it on: a request starts a workload, a Notebook is told of activity,
+//! The proxy's writes, where the operator has switched them on: a request starts a workload, a Notebook is told of activity,
 //! and a tenant reads Events about a Service.
 
 use std::sync::Arc;

@@ -98,7 +98,7 @@ impl Reference {
         }
     }
 
-    /// Whether that step can be done: a side that has finished sends no more, and one that has reset does nothing.
+    /// Returns whether that step can be done: a side that has finished or reset sends no more, and resets once.
     pub(crate) fn can(&self, step: Step) -> bool {
         match step {
             Step::Send(who, _) | Step::Finish(who) => {
@@ -147,7 +147,7 @@ impl Reference {
         self.spread();
     }
 
-    /// Whether what is seen is what is to be seen once nothing is under way any more. What it rules out is forgotten.
+    /// Returns whether `seen` is what is to be seen once nothing is under way. If so, it forgets what that rules out.
     pub(crate) fn settled(&mut self, seen: &Seen) -> bool {
         let left: Vec<_> = self.quiescent().filter(|state| !state.is_ruled_out(seen)).collect();
         let agrees = left.iter().any(|state| self.agrees(state, seen));
@@ -158,7 +158,7 @@ impl Reference {
         agrees
     }
 
-    /// Whether the tunnel must be over, and the relay waits for nothing but the clock.
+    /// Returns whether the tunnel must be over, and the relay waits for nothing but the clock.
     pub(crate) fn must_return(&self) -> bool {
         self.quiescent().all(|state| state.over.is_some())
     }
@@ -169,7 +169,7 @@ impl Reference {
         given_up.any(|over| over.close.by == Side::Proxy)
     }
 
-    /// Whether what that side sends may have to wait, since the other reads nothing.
+    /// Returns whether bytes of that side may have to wait, since the other reads nothing.
     fn is_blocked(&self, who: Role) -> bool {
         let other = self.sides[who.other().index()];
         other.is_stalled && self.sides[who.index()].sent.saturating_sub(other.had) > ALWAYS_ROOM
@@ -338,7 +338,7 @@ impl Reference {
         returned && Role::BOTH.into_iter().all(|who| self.sees_its_part(who, state, seen))
     }
 
-    /// Whether one side sees what it has to: a side that has left or reads nothing sees nothing.
+    /// Returns whether one side sees what it has to: one that has reset or reads nothing sees nothing.
     fn sees_its_part(&self, who: Role, state: &State, seen: &Seen) -> bool {
         let (this, other) = (self.sides[who.index()], self.sides[who.other().index()]);
         let owed = match state.over {

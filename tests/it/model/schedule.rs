@@ -60,7 +60,7 @@ pub(crate) enum Step {
 pub(crate) struct Schedule {
     /// So many bytes of the client are read before the relay begins.
     pub(crate) early: usize,
-    /// Whether the sockets have small buffers, so that a stall soon reaches the other side.
+    /// True if the sockets have small buffers, so that a stall soon reaches the other side.
     pub(crate) tight: bool,
     pub(crate) steps: Vec<Step>,
 }

@@ -53,7 +53,7 @@ impl Login {
         }
     }
 
-    /// Whether the client has a session at an anchor.
+    /// Returns whether the client has a session at an anchor.
     pub(crate) fn has_session(&self, client: &Client) -> bool {
         self.anchor.is_some() && client.program == "switchboard"
     }
@@ -144,7 +144,7 @@ pub(crate) fn options(directory: &Path, user: &str, proxy_command: &str) -> Vec<
         "IdentityAgent=none".to_owned(),
         "StrictHostKeyChecking=yes".to_owned(),
         "BatchMode=yes".to_owned(),
-        // What VS Code passes.
+        // VS Code passes this.
         "ConnectTimeout=15".to_owned(),
     ];
     let mut options = vec!["-F".into(), "/dev/null".into()];

@@ -61,7 +61,7 @@ impl Process {
         kill_process(self.id, signal).unwrap();
     }
 
-    /// Whether the child has ended. Does not reap it.
+    /// Returns whether the child has ended. Does not reap it.
     pub(crate) fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         self.status.is_some() || waitid(WaitId::Pid(self.id), options).unwrap().is_some()

@@ -1,4 +1,4 @@
-//! What each client is tried with: commands, copies, sftp, the forward of VS Code, refusals.
+//! The tasks of each client: commands, copies, sftp, the forward of VS Code, refusals.
 
 use std::fs;
 use std::io::Write as _;

@@ -244,7 +244,7 @@ fn described(route: &str) -> String {
 #[track_caller]
 fn is_described(answer: &Response, method: &str, route: &str, document: &Value) {
     let path = &document["paths"][route];
-    // What no method of a path is for is described with each of those that it has.
+    // The answer to a method that a path lacks is described with each method that it has.
     let operation = path.get(method).or_else(|| path.as_object()?.values().next());
     let response = &operation.unwrap()["responses"][answer.status.to_string()];
     let content = response["content"].as_object();

@@ -1,4 +1,4 @@
-//! What is wrong with a request is told in JSON and by name, and changes nothing.
+//! An invalid request is answered in JSON by the name of its error, and changes nothing.
 
 use super::{all, tunnels, two_targets};
 use crate::harness::ports::Ports;

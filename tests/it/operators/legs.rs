@@ -117,7 +117,7 @@ fn a_client_that_does_not_read_and_a_limit_are_named_as_what_makes_a_tunnel_slow
     writer.join().unwrap();
 }
 
-/// What an operator learns of a tunnel must not depend on how its client has come.
+/// A tunnel's diagnosis must not depend on how its client has connected.
 #[test]
 fn a_client_that_does_not_read_is_named_over_tls_and_http_2_too() {
     let (authority, one) = (Authority::new(), Target::listen());

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::{Pair, Said, run};
 use crate::harness::ports::Ports as _;
 
-/// What forwarding a pod's port does.
+/// The result of forwarding a pod's port.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// It leads to an admin port.

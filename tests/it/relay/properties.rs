@@ -29,7 +29,7 @@ fn room() -> impl Strategy<Value = Option<u32>> {
     prop_oneof![3 => Just(None), 1 => (32_768_u32..262_144).prop_map(Some)]
 }
 
-/// What both sides of a tunnel do that ends in order.
+/// The actions of both sides of a tunnel that closes gracefully.
 #[derive(Clone, Debug)]
 struct Course {
     early: Vec<u8>,

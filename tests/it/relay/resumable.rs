@@ -103,7 +103,7 @@ async fn a_resumable_tunnel_whose_side_has_ended_goes_on_while_the_other_one_mov
     .await;
 }
 
-/// Whether bytes moved again and again for longer than a silent tunnel lives.
+/// Returns whether bytes moved for longer than a silent tunnel lives, with no gap over 1 s.
 async fn has_lived(rig: &Rig) -> bool {
     let script = async |mut client: TcpStream, mut target: TcpStream| {
         target.shutdown().await.unwrap();

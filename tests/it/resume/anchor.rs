@@ -62,7 +62,7 @@ impl Anchor {
         self.process.signal(signal);
     }
 
-    /// What it has said, for the message of a failing test.
+    /// Returns its log, for the message of a failing test.
     pub(crate) fn log(&self) -> String {
         self.log.all().join("\n")
     }

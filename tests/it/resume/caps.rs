@@ -7,7 +7,7 @@ use super::{Way, by_accept, noise};
 use crate::openssh::login::{HOST, PATIENCE};
 use crate::openssh::process::until;
 
-/// What a session does while its path falls silent.
+/// The activity of a session while its path falls silent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Busy {
     Idle,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-/// What happens to a connection.
+/// A fault of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Both sides are closed in order.
@@ -75,7 +75,7 @@ impl Faults {
         faults
     }
 
-    /// What happens next.
+    /// Returns the next fault.
     pub(crate) fn next(&mut self) -> Option<Fault> {
         self.next.pop_front()
     }

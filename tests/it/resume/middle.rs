@@ -1,4 +1,4 @@
-//! What is between a client and the proxy: it passes bytes on, and has connections fail in every way.
+//! A relay between a client and the proxy, which makes connections fail in every way.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,9 +21,9 @@ pub(crate) struct Middle {
 
 struct Shared {
     to: Mutex<SocketAddr>,
-    /// What is still to happen, in this order.
+    /// The faults to come, in this order.
     faults: Mutex<Faults>,
-    /// What has happened so.
+    /// The faults so far.
     happened: Mutex<Vec<Fault>>,
     /// How many connections were cut on demand.
     cuts: AtomicUsize,
@@ -102,7 +102,7 @@ impl Middle {
         assert!(faults.is_empty(), "{faults:?} have not happened: more bytes are needed");
     }
 
-    /// What has happened, and how the same comes again, for the message of a failing test.
+    /// Returns the faults so far, and their seed, for the message of a failing test.
     pub(crate) fn log(&self) -> String {
         let seed = self.shared.faults.lock().unwrap().seed();
         let happened = self.shared.happened.lock().unwrap();
@@ -251,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Whether so many bytes pass before its next fault.
+    /// Takes bytes from the budget before its next fault. Returns whether it had them.
     fn pays_for(&self, bytes: usize) -> bool {
         let left = |left: usize| left.checked_sub(bytes);
         self.budget

@@ -60,7 +60,7 @@ impl Drop for Typist {
     }
 }
 
-/// What is behind the replicas, which share one port.
+/// The servers behind the replicas, which share one port.
 struct Stage {
     sshd: Sshd,
     anchor: Anchor,

@@ -36,7 +36,7 @@ fn a_session_ends_when_its_target_leaves_the_allowlist() {
         (&lines[0]["reason"], &lines[1]["status"]),
         (&"target_removed".into(), &403.into())
     );
-    // What the user has started is there until the anchor ends.
+    // The user's shell lives until the anchor ends.
     let is_gone = || !PathBuf::from(format!("/proc/{pid}/stat")).exists() || is_zombie(pid);
     assert!(!is_gone(), "{}", way.log());
     way.anchor.signal(Signal::TERM);

@@ -31,7 +31,7 @@ fn says(words: &'static [u8]) -> SocketAddr {
     address
 }
 
-/// What a check prints, with its exit status.
+/// Returns the exit status and the output of a check.
 #[track_caller]
 fn checked(command: Command) -> (i32, String) {
     let mut process = Process::spawn(command);

@@ -146,7 +146,7 @@ fn a_fatal_alert_of_the_client_is_its_reset() {
     let mut client = connect(proxy.public(), &config(&authority, None), "127.0.0.1").unwrap();
     open(&mut client, "devbox:22");
     let mut service = target.accept();
-    // What the proxy sends reaches the client broken: rustls makes an alert of it.
+    // A record reaches the client broken: rustls makes an alert of it.
     let mut from_elsewhere = &BROKEN[..];
     client.conn.read_tls(&mut from_elsewhere).unwrap();
     client.conn.process_new_packets().unwrap_err();

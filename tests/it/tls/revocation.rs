@@ -20,7 +20,7 @@ fn with_list(authority: &Authority, server: &Issued, more: &str) -> String {
     settings("required", &[server], &more)
 }
 
-/// What a client hears that asks for an unknown name: a 403, or nothing.
+/// Returns the answer to a client that asks for an unknown name, such as a 403, or its error.
 fn tries(proxy: &impl Ports, authority: &Authority, shows: &Issued) -> String {
     let client = connect(proxy.public(), &config(authority, Some(shows)), "127.0.0.1");
     client.map_or_else(

@@ -49,7 +49,7 @@ impl Backoff {
     }
 
     /// Returns the time for the connection of this attempt. The kernel repeats a SYN after a second: the next attempt comes
-    /// before the kernel would wait for longer. A path with a round trip that is longer still has every fourth attempt.
+    /// before the kernel would wait for longer. Every fourth attempt has twice the time, for a path with a long round trip.
     pub(super) fn timeout(&self) -> Duration {
         match self.attempts % 4 {
             0 => 2 * MIN_ATTEMPT_TIMEOUT,
@@ -57,8 +57,8 @@ impl Backoff {
         }
     }
 
-    /// Heeds the failure of an attempt, and within bounds what a refusal says of the next request. A pause counts from the end
-    /// of one that has `reached` the proxy, which costs it TLS and a decision.
+    /// Notes the failure of an attempt, and the Retry-After of a refusal, within bounds. The pause counts from the end of an
+    /// attempt that has `reached` the proxy, as it cost TLS and a decision.
     pub(super) fn heed(&mut self, error: &ClientError, reached: bool) {
         self.is_answered = error.retry() != Retry::Immediately;
         if self.is_answered || reached {
@@ -104,8 +104,8 @@ const GROWING: [Duration; 4] = [
     Duration::from_secs(8),
 ];
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The longest pause that a proxy can ask for. What refuses a resume is most often a cap that its own tunnel before still
-/// counts in, which the proxy ends as soon as the anchor has given it up.
+/// The longest pause that a proxy can ask for. A resume is mostly refused by a cap that the session's previous tunnel still
+/// counts in, which the proxy closes once the anchor has dropped it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// Settings about users, where none is asked for.
+/// Reports settings about users, without effect here.
 fn without_effect(config: &Config, top: &Field<'_>) {
     if proves_users(&config.access) && !config.takes_anchors() {
         top.at("access.mode").warning(
@@ -55,7 +55,7 @@ fn limits_without_effect(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// Targets that no user may reach.
+/// Reports targets that no user may reach.
 fn unreachable(config: &Config, top: &Field<'_>) {
     let targets = config.allowlist.targets.iter();
     let unnamed = targets.filter(|target| target.user_lists().is_none());
@@ -73,7 +73,7 @@ fn unreachable(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// Ports where credentials are in clear.
+/// Reports ports where credentials are in clear.
 fn cleartext(config: &Config, top: &Field<'_>, refused: &str) {
     let rule = config.access.cleartext;
     let is_concerned = |port: &&Port| rule == Cleartext::Refuse || !port.listener.address.ip().is_loopback();
@@ -103,7 +103,7 @@ fn cleartext(config: &Config, top: &Field<'_>, refused: &str) {
     }
 }
 
-/// Sources that say who has a name, without a prefix: a name that several of them know is one user.
+/// Reports several sources of users without a prefix: a name that several of them know is one user.
 fn shared_names(config: &Config, top: &Field<'_>) {
     let access = &config.access;
     let issuers = (0..).zip(&access.oidc);
@@ -123,7 +123,7 @@ fn shared_names(config: &Config, top: &Field<'_>) {
     }
 }
 
-/// The first names, and the number of the others; `None` without any.
+/// Returns the first names, and the number of the others; `None` without any.
 fn some(names: impl Iterator<Item = impl ToString>) -> Option<String> {
     let names: Vec<_> = names.map(|name| name.to_string()).collect();
     let (first, others) = names.split_at(names.len().min(MAX_NAMED));

@@ -1,4 +1,4 @@
-//! What a user may do, by the roles and bindings in the store: as the RBAC authorizer of Kubernetes finds it.
+//! The permissions of a user, by the roles and bindings in the store: as the RBAC authorizer of Kubernetes finds them.
 
 use serde_json::{Value, json};
 

@@ -61,7 +61,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> A
         Some(Fault::Long(length)) => return answer::text(201, " ".repeat(length)),
         None => {}
     }
-    // What froze in the meantime is silent too.
+    // A request that froze in the meantime is silent, too.
     shared.thawed().await;
     match verb {
         Verb::Watch => watch(&shared, place, &query),

@@ -146,7 +146,7 @@ impl Watch {
         };
         let sent = self.send(Ok(Bytes::from(last))).await;
         if sent.is_ok() && matches!(cut, Cut::MidLine) {
-            // Whether it is still there to hear this makes no difference.
+            // The client may be gone by now.
             self.send(Err(io::ErrorKind::ConnectionReset.into())).await.ok();
         }
     }
