@@ -24,7 +24,7 @@ impl Default for UserOutput {
 
 impl fmt::Debug for UserOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Remarks")
+        f.write_str("UserOutput")
     }
 }
 

@@ -202,13 +202,12 @@ fn summary(listed: &MergedList<Tunnel>) -> String {
     let answering = listed.replicas.iter().filter(|state| state.answers()).count();
     let (shown, total) = (listed.items.len(), listed.total);
     let resumable = listed.items.iter().filter(|row| row.item.is_resumable).count();
-    let part = if shown < total {
-        format!(", {shown} of them shown")
-    } else {
-        String::new()
+    let part = match shown < total {
+        true => format!("; of the {shown} shown"),
+        false => ":".to_owned(),
     };
     format!(
-        "{total} tunnels on {answering} of {} replicas{part}: a restart moves {resumable} and cuts {}\n",
+        "{total} tunnels on {answering} of {} replicas{part} a restart moves {resumable} and cuts {}\n",
         listed.replicas.len(),
         shown - resumable
     )

@@ -25,11 +25,11 @@ pub(super) async fn events(State(shared): State<Arc<Shared>>, Extension(caller):
         let said = "there are enough readers of events: end one of them";
         return HttpError::new(StatusCode::SERVICE_UNAVAILABLE, said).into_response();
     };
-    told(watch, caller)
+    stream_events(watch, caller)
 }
 
 /// Sends the events from now on.
-pub(super) fn told(watch: Subscription, caller: Caller) -> Response {
+pub(super) fn stream_events(watch: Subscription, caller: Caller) -> Response {
     let next = async |mut watch: Subscription| {
         let event = watch.next().await?;
         let (name, data) = event.map_or_else(|missed| ("missed", json!({ "events": missed })), |event| view(&event));

@@ -14,8 +14,9 @@ use crate::proxy::open_tunnels::events::{Change, Event, Events};
 async fn outlasts_ten_minutes(reads: bool) -> bool {
     let events: Arc<Events> = Arc::default();
     let watched = Arc::clone(&events);
-    let route =
-        get(move |Extension(caller): Extension<Caller>| async move { events::told(watched.watch().unwrap(), caller) });
+    let route = get(move |Extension(caller): Extension<Caller>| async move {
+        events::stream_events(watched.watch().unwrap(), caller)
+    });
     let router = Router::new().route("/events", route);
     let (mut client, server) = duplex(4096);
     let ask = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";

@@ -137,7 +137,7 @@ impl Samples<'_> {
             return None;
         }
         let (verdict, why) = if self.load >= LOADED {
-            (Verdict::Proxy, "the proxy's threads lack processor time".to_owned())
+            (Verdict::Proxy, "the proxy's threads lack CPU time".to_owned())
         } else {
             (
                 verdict(to),

@@ -92,7 +92,7 @@ impl PipePool {
             return false;
         }
         if !self.is_closed.swap(true, Ordering::Relaxed) {
-            warn!(%error, "the system refuses {call}(2): bulk is copied from now on, which takes more processor time");
+            warn!(%error, "the system refuses {call}(2): bulk is copied from now on, which takes more CPU time");
             self.spare.lock().clear();
         }
         true
