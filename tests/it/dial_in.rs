@@ -115,10 +115,23 @@ impl World {
         format!("http://{user}:correct@{}", self.proxy.public())
     }
 
+    /// Starts an anchor of alice, which has registered when this returns.
     fn anchor(&self, to: SocketAddr) -> DialledIn {
-        let anchor = DialledIn::start(&self.url("alice"), &format!("{HOST}:{PORT}"), to);
+        let anchor = self.registered(|| DialledIn::start(&self.url("alice"), &format!("{HOST}:{PORT}"), to));
         anchor.reaches(1.0);
         anchor
+    }
+
+    /// Waits until what this makes has registered.
+    fn registered<T>(&self, make: impl FnOnce() -> T) -> T {
+        let count = || {
+            let page = self.proxy.scrape();
+            page.value("anchor_registrations_total{result=\"registered\"}")
+        };
+        let before = count();
+        let made = make();
+        eventually("it registers", || (count() > before).then_some(()));
+        made
     }
 
     fn path(&self) -> &Path {

@@ -4,7 +4,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{World, expect_at};
-use crate::harness::eventually;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::request;
@@ -28,20 +27,16 @@ impl World {
 
     /// An anchor of which the test writes each frame. It has registered.
     fn hostile(&self) -> Raw {
-        let registered = || {
-            let page = self.proxy.scrape();
-            page.value("anchor_registrations_total{result=\"registered\"}")
-        };
-        let before = registered();
-        let mut peer = self.registration();
-        peer.expect("HTTP/1.1 101 ");
-        peer.read_past("\r\n\r\n");
-        peer.expect(PREFACE);
-        let mut raw = Raw::from(peer);
-        // SETTINGS_MAX_CONCURRENT_STREAMS: 1,000.
-        raw.send(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 3, 0xe8]));
-        eventually("it registers", || (registered() > before).then_some(()));
-        raw
+        self.registered(|| {
+            let mut peer = self.registration();
+            peer.expect("HTTP/1.1 101 ");
+            peer.read_past("\r\n\r\n");
+            peer.expect(PREFACE);
+            let mut raw = Raw::from(peer);
+            // SETTINGS_MAX_CONCURRENT_STREAMS: 1,000.
+            raw.send(&frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 3, 0xe8]));
+            raw
+        })
     }
 
     /// A hostile anchor, and the CONNECT of a client on it, which it has not answered.
