@@ -157,7 +157,7 @@ impl Session {
         AttachmentId(self.attachments)
     }
 
-    /// Returns the connection that carries the session.
+    /// Returns the connection that carries the session, if any.
     pub fn attachment(&self) -> Option<AttachmentId> {
         self.link.as_ref().map(|_| AttachmentId(self.attachments))
     }
@@ -188,9 +188,9 @@ impl Session {
         self.receive_and_pass((attachment, bytes), now, &mut |_| 0);
     }
 
-    /// Does the same, but offers the stream's bytes to `pass` first, which saves two copies and returns how many of
-    /// them it took. The others are [readable](Self::readable). `pass` is not called while earlier bytes are readable,
-    /// and is called once for the bytes of many frames.
+    /// Like [`receive`](Self::receive), but offers the stream's bytes first to `pass`, which returns how many it took:
+    /// this saves two copies. The others are [readable](Self::readable). `pass` is not called while earlier bytes are
+    /// readable, and is called once for the bytes of many frames.
     pub fn receive_and_pass(
         &mut self,
         (attachment, mut bytes): (AttachmentId, &[u8]),
@@ -311,7 +311,7 @@ impl Session {
         self.violation
     }
 
-    /// Returns whether the other side ended or violated the session, and any connection has this side's END.
+    /// Returns whether the other side ended or violated the session, and the connection, if any, has this side's END.
     pub fn is_over(&self) -> bool {
         let is_heard = self.ended.is_some() || self.violation.is_some();
         is_heard && self.link.as_ref().is_none_or(|link| link.has_sent_last)

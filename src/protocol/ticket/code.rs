@@ -10,8 +10,9 @@ use crate::base::secret::Secret;
 
 /// The SHA-256 of a ticket.
 ///
-/// It has neither salt nor a slow function, which protect texts that people choose: a ticket has 130 random bits, which
-/// cannot be guessed at any speed, and no two are equal. A slow hash would make a flood of invalid ones more costly.
+/// It has neither salt nor a slow function, which protect strings that people choose: a ticket has 130 random bits,
+/// which cannot be guessed at any speed, and no two are equal. A slow hash would make a flood of invalid ones more
+/// costly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
@@ -33,7 +34,7 @@ impl Key {
         }
     }
 
-    /// Parses 64 hexadecimal digits in lower case.
+    /// Parses 64 hexadecimal digits in lower case; `None` for any other string.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
         bytes.try_into().ok().map(Self)

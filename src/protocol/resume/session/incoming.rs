@@ -275,8 +275,8 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// How long an acknowledgement waits for more to acknowledge, or for bytes to send with it. On a link so slow that a
-/// quarter of a window takes seconds, this still sends a sign of life each second.
+/// How long an acknowledgement waits for more to acknowledge, or for bytes to send with it. However slow the link,
+/// there is a sign of life every 100 ms while bytes are passed on.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(100);
 /// The delay from [`MIN_WINDOW`] bytes on: the other side may be short of memory, keep much less than the window, and
 /// wait.
