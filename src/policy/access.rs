@@ -169,8 +169,7 @@ impl Access {
             .request_recheck_where(|grant| grant.subject.user.method == Method::Password);
     }
 
-    /// Revokes the grants of tickets that a new table lacks, and rechecks those of changed ones. An expired ticket is
-    /// left to `on_expiry`.
+    /// Revokes the grants of tickets that a new table lacks, and rechecks changed ones. Expiry is left to `on_expiry`.
     pub fn tickets_changed(&self) {
         let is_of_ticket = |subject: &Subject| subject.user.method == Method::Ticket;
         self.grants.request_recheck_where(|grant| {

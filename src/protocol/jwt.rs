@@ -60,7 +60,7 @@ impl<'a> Jwt<'a> {
         }))
     }
 
-    /// Parses a JWT; `None` for any other text.
+    /// Parses a JWT; `None` for any other string.
     pub fn parse(token: &'a str) -> Option<Self> {
         Self::read(token).ok().flatten()
     }

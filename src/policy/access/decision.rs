@@ -136,8 +136,7 @@ impl AccessDecider {
         }
     }
 
-    /// Returns the user that the credential proves now; the one it proved before if there is no answer or no credential
-    /// to review.
+    /// Returns the user that the credential proves now; the earlier one without an answer or a credential to review.
     async fn reauthenticate(
         &self,
         review: &ReviewContext,

@@ -372,8 +372,7 @@ impl Recheck {
 const SPREAD: f64 = 0.01;
 /// The delay before a grant that was denied is reviewed again: a second denial revokes it.
 const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
-/// The delay between two rechecks while reviews have no answer: one grant at a time finds out when they have. One
-/// review a second is no load.
+/// The delay between two rechecks while reviews have no answer: one grant at a time. One review a second is no load.
 const BETWEEN_SCOUTS: Duration = Duration::from_secs(1);
 /// The same while answers are incomplete: those of an API server that has just started are soon complete.
 const SOON: Duration = Duration::from_millis(125);

@@ -170,8 +170,7 @@ impl Check {
         }
     }
 
-    /// Returns whether a review names the Service; otherwise it is about all objects of the namespace, as no pod has
-    /// the name of its Service.
+    /// Returns whether a review names the Service, not all objects of the namespace: no pod has its Service's name.
     pub fn is_of_the_service(&self) -> bool {
         &*self.resource != "pods"
     }

@@ -131,7 +131,7 @@ impl PasswordFile {
             Some(entry) => self.hash(&entry, password).await?,
             None => false,
         };
-        // The line may have been removed or changed during the hash; changed groups count.
+        // The line may have been removed or changed while it was hashed; changed groups count.
         let now = entry.filter(|_| is_right).zip(self.entry(user));
         Ok(match now.filter(|(entry, now)| now.hash == entry.hash) {
             Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(&self.full_name(user)))),

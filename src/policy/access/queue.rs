@@ -37,8 +37,7 @@ pub(super) struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// For reviews that cost the answering side 1 ms of CPU time or more: eight at a time are more than it has CPUs
-    /// for.
+    /// For reviews that cost the answering side 1 ms of CPU time or more: eight at a time occupy all its CPUs.
     pub(super) const COSTLY: Self = Self {
         in_flight: 8,
         in_flight_per_network: 2,

@@ -35,7 +35,7 @@ pub(super) struct Reviews {
     changes: Mutex<Changes>,
     /// For tokens that the API server reviews. Any client can send some that take it seconds.
     tokens: Arc<ReviewQueue>,
-    /// For rights: a known user waits for no token.
+    /// For rights: a known user never waits for a token.
     rights: Arc<ReviewQueue>,
     /// For passwords, whose checks take as long: they delay no review of the API server.
     pub(super) passwords: Arc<ReviewQueue>,

@@ -41,15 +41,14 @@ pub(super) enum Source<'a> {
     Users(&'a PasswordFile, &'a str, &'a Secret),
     Issuer(&'a Verifier, Jwt<'a>),
     ApiServer(&'a dyn Reviewer, &'a Secret),
-    /// It proves no user, for this reason. Finding that costs less than a lookup in the cache.
+    /// It proves no user, for this reason. Finding that out costs less than caching it.
     Nobody(Box<str>),
 }
 
 impl Sources {
     /// Returns the credential in the form in which it is checked: a password is a token, whatever the user name, if
     /// there is no file of users, or if it is a ticket or looks like a token that may be accepted. Any other stays a
-    /// password, also for a name that the file does not have: a typing error in a name must not send the password to
-    /// another server.
+    /// password, even if the file lacks the name: a misspelt name must not send the password to another server.
     pub(super) fn normalize(&self, credential: Credential) -> Credential {
         match credential {
             Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),

@@ -94,8 +94,7 @@ impl Tickets {
 
     /// Looks up the ticket of that hash.
     ///
-    /// The time of the lookup in a map depends on the hash of what the client has sent, and reveals nothing of the
-    /// existing tickets.
+    /// The time of the lookup depends on the hash of what the client has sent, and reveals nothing of other tickets.
     pub fn lookup(&self, key: Key, now: SystemTime) -> TicketLookup {
         let table = self.table.load();
         let Some(table) = table.as_ref() else {

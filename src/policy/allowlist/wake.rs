@@ -1,5 +1,4 @@
-//! Scales sleeping targets up: one wake request for all clients of a target, which the Kubernetes controller carries
-//! out.
+//! Scales sleeping targets up: one wake request for all clients of a target, served by the Kubernetes side.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

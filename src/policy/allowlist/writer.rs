@@ -138,8 +138,7 @@ impl Writer {
         self.store(&mut state, table);
     }
 
-    /// Replaces all Services. A complete list makes an absent name forbidden; otherwise [`Self::confirm`] does so
-    /// later.
+    /// Replaces all Services. Only a complete list, or [`Self::confirm`] later, makes an absent name forbidden.
     pub fn replace(&self, targets: Vec<ServiceTarget>, is_complete: bool) {
         let mut state = self.state();
         let table = self.allowlist.table();

@@ -46,7 +46,7 @@ pub enum Side {
 pub struct Attachment<S> {
     /// Its stream.
     pub stream: S,
-    /// Its number.
+    /// Its id.
     pub attachment: AttachmentId,
 }
 

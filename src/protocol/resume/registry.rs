@@ -73,7 +73,7 @@ impl<S> Registry<S> {
         self.sessions.len()
     }
 
-    /// Returns whether there are as many as may be.
+    /// Returns whether the maximum is reached.
     pub fn is_full(&self) -> bool {
         self.sessions.len() >= self.max
     }

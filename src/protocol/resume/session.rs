@@ -52,7 +52,7 @@ impl Session {
         }
     }
 
-    /// Returns how many bytes [`write`](Self::write) takes now. While it is 0, the program need not be read.
+    /// Returns how many bytes [`write`](Self::write) takes now. At 0, the program need not be read.
     pub fn free(&self) -> usize {
         if self.ending.is_some() { 0 } else { self.outgoing.free() }
     }
@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    /// Returns the bytes of memory of both streams.
+    /// Returns the memory of both streams in bytes.
     pub fn memory(&self) -> usize {
         self.outgoing.memory() + self.incoming.memory()
     }
@@ -274,7 +274,7 @@ impl Session {
         self.outgoing.kept(offset, count)
     }
 
-    /// Notes that the connection was given the stream up to an offset. The other side may acknowledge it from now on.
+    /// Notes that the stream was written up to an offset, which the other side may acknowledge from now on.
     pub fn mark_sent(&mut self, offset: u64) {
         self.outgoing.mark_sent(offset);
     }
@@ -301,7 +301,7 @@ impl Session {
         self.ended
     }
 
-    /// Returns the end that this side has decided on, or with which it has answered the other's.
+    /// Returns the end that this side has decided on, or has answered to the other's.
     pub fn ending(&self) -> Option<EndReason> {
         self.ending.map(|ending| ending.end)
     }

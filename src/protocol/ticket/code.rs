@@ -18,7 +18,7 @@ pub struct Key([u8; 32]);
 
 impl Key {
     /// Hashes a text that has the form of a ticket: 26 characters of Crockford's base32, in any case, with `I` and `L`
-    /// for 1 and `O` for 0, and hyphens anywhere. `None` for any other text. Does not look the ticket up.
+    /// for 1 and `O` for 0, and hyphens anywhere. `None` for any other string.
     pub fn from_ticket(ticket: &Secret) -> Option<Self> {
         if ticket.expose().len() > LETTERS * 2 {
             return None;

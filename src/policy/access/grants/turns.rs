@@ -44,7 +44,7 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn, which ends when it is dropped; `None` if the grant has ended.
+    /// Waits for a turn, which ends when the permit is dropped; `None` if the grant has ended.
     pub(super) async fn wait(
         &self,
         namespace: &str,

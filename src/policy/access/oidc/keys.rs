@@ -205,8 +205,7 @@ impl State {
 
 /// The pause after a failure, without any keys.
 const FIRST: Duration = Duration::from_secs(5);
-/// The tokens that may wait for one attempt, of all networks and of one: an office that logs in while the keys change.
-/// Further ones fail at once.
+/// The tokens that may wait for one attempt: an office that logs in while the keys change. Others fail at once.
 const MAX_WAITING: QueueLimits = QueueLimits {
     in_flight: 1024,
     in_flight_per_network: 64,

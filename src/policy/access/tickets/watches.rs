@@ -1,5 +1,4 @@
-//! The watches that revoke access. While one of them is out of step with the cluster, a known ticket may have been
-//! revoked.
+//! The watches that revoke access. While one is out of step with the cluster, a known ticket may be revoked.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

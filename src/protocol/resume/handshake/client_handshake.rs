@@ -113,7 +113,7 @@ impl ClientHandshake {
         Self::new(Purpose::New)
     }
 
-    /// Begins the handshake for an existing session, whose next byte the client expects at `received`. The hello is
+    /// Begins the handshake for an existing session. The client expects the byte at offset `received` next. The hello is
     /// sent at once. Detach an older connection first: the claim does not cover bytes that it would still bring.
     ///
     /// # Errors

@@ -103,7 +103,7 @@ impl Buffer {
         Some((first, second))
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.memory.capacity()
     }

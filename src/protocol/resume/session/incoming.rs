@@ -86,6 +86,8 @@ impl Incoming {
         }
     }
 
+    /// Notes that the end has arrived.
+    ///
     /// # Errors
     /// The end does not follow the last byte, or the stream had ended before.
     pub(in crate::protocol::resume) fn finish(&mut self, offset: u64) -> Result<(), ProtocolError> {
@@ -185,7 +187,7 @@ impl Incoming {
 
     /// Returns the acknowledgement that is due, as offset and window, and notes it as sent.
     pub(in crate::protocol::resume) fn acknowledge(&mut self) -> (u64, u32) {
-        // A window is never taken back: bytes may be under way.
+        // A window is never withdrawn: bytes may be under way.
         self.limit = self.limit.max(self.wanted());
         self.told = Some(self.passed);
         self.untold_since = None;
@@ -198,7 +200,7 @@ impl Incoming {
         self.untold_since.is_some()
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.held.memory()
     }

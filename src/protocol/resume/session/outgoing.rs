@@ -23,7 +23,7 @@ pub(in crate::protocol::resume) struct Outgoing {
     is_finished: bool,
     /// The offset up to which the other side has passed on everything.
     acknowledged: u64,
-    /// The offset up to which this connection was given everything. Bytes up to `cursor` are in unwritten frames.
+    /// The offset up to which all is written to this connection. Bytes up to `cursor` are in unwritten frames.
     carried: u64,
     /// The offset that is put into the next frame of this connection.
     cursor: u64,
@@ -162,7 +162,7 @@ impl Outgoing {
         self.sent = self.sent.max(self.cursor);
     }
 
-    /// Notes that the connection was given everything up to `offset`.
+    /// Notes that everything up to `offset` was written to the connection.
     pub(in crate::protocol::resume) fn mark_sent(&mut self, offset: u64) {
         self.carried = self.carried.max(offset.min(self.cursor));
         if self.is_abandoned {
@@ -175,6 +175,8 @@ impl Outgoing {
         self.mark_sent(self.cursor);
     }
 
+    /// Releases acknowledged bytes.
+    ///
     /// # Errors
     /// The offset was not sent on this connection, or is less than an earlier one.
     pub(in crate::protocol::resume) fn acknowledge(&mut self, offset: u64, window: u32) -> Result<(), ProtocolError> {
@@ -248,7 +250,7 @@ impl Outgoing {
         self.acknowledged > 0
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.kept.memory()
     }

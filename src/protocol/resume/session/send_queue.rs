@@ -117,7 +117,7 @@ impl SendQueue {
         Some(rest)
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory of the frames in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.bytes.capacity()
     }
