@@ -1,4 +1,4 @@
-//! Limits a peer's frames that cost work without moving bytes, as `tunnel/http2/frame_budget.rs` does over HTTP/2.
+//! Bearer tokens, and the claims of a JWT (RFC 7519). They are not trusted: the signature is not checked here.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -49,8 +49,8 @@ pub enum Frame {
     },
 }
 
-/// An invalid line or frame. It ends the session, or a connection without one: as [`EndReason::OutOfSync`] for a
-/// [`Claim`](Self::Claim), otherwise as [`EndReason::Malformed`].
+/// An invalid line or frame. It ends the session, or a connection without one, as [`EndReason::Malformed`]; a
+/// [`Claim`](Self::Claim) does so as [`EndReason::OutOfSync`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ProtocolError {
     /// The length does not fit the type.

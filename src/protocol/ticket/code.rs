@@ -10,9 +10,8 @@ use crate::base::secret::Secret;
 
 /// The SHA-256 of a ticket.
 ///
-/// It has neither salt nor a slow function, which protect strings that people choose: a ticket has 130 random bits,
-/// which cannot be guessed at any speed, and no two are equal. A slow hash would make a flood of invalid ones more
-/// costly.
+/// It has neither salt nor a slow function, which protect strings that people choose: the 130 random bits of a ticket
+/// cannot be guessed at any speed, and no two are equal. A slow hash would make a flood of invalid ones more costly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 

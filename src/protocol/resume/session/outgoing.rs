@@ -23,7 +23,7 @@ pub(in crate::protocol::resume) struct Outgoing {
     is_finished: bool,
     /// The offset up to which the other side has passed on everything.
     acknowledged: u64,
-    /// The offset up to which all is written to this connection. Bytes up to `cursor` are in unwritten frames.
+    /// The offset up to which this connection was given everything. Bytes up to `cursor` are in unwritten frames.
     carried: u64,
     /// The offset that is put into the next frame of this connection.
     cursor: u64,
@@ -162,7 +162,7 @@ impl Outgoing {
         self.sent = self.sent.max(self.cursor);
     }
 
-    /// Notes that everything up to `offset` was written to the connection.
+    /// Notes that the connection was given everything up to `offset`.
     pub(in crate::protocol::resume) fn mark_sent(&mut self, offset: u64) {
         self.carried = self.carried.max(offset.min(self.cursor));
         if self.is_abandoned {
