@@ -1,7 +1,7 @@
-//! Access control: authenticates the user of a request, authorizes that user for the target, and revokes that.
+//! Access control: authenticates the user of a request, authorizes that user for the target, and revokes grants.
 //!
-//! A request brings its `RequestCredentials`. [`Access::authenticate`] makes a `Subject` of it, [`Access::authorize`] decides about the
-//! subject and a target. Whether the answer counts is the caller's: [`Mode`].
+//! A request brings its `RequestCredentials`. [`Access::authenticate`] makes a `Subject` of it, [`Access::authorize`]
+//! decides about the subject and a target. The caller decides whether a refusal counts: see [`Mode`].
 
 pub mod credentials;
 mod decision;
@@ -81,7 +81,7 @@ impl Access {
         self.changed(&Change::Everywhere);
     }
 
-    /// Returns whether access is decided at all, and whether the decision counts.
+    /// Returns the mode: whether access is decided at all, and whether the decision counts.
     pub fn mode(&self) -> Mode {
         self.judge.config.load().options.mode
     }
@@ -113,7 +113,7 @@ impl Access {
         authenticated
     }
 
-    /// Returns the user of the file for whom a credential claims to be the password; `None` for a name that is no user's.
+    /// Returns the user of the file whose password a credential claims to be; `None` for a token or an unknown name.
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
         let sources = &self.judge.config.load().sources;
         let name = sources.password_name(credential)?;
@@ -169,8 +169,7 @@ impl Access {
             .request_recheck_where(|grant| grant.subject.user.method == Method::Password);
     }
 
-    /// Revokes the grants of tickets that a new table no longer has. An expired ticket is left
-    /// to `on_expiry`.
+    /// Revokes the grants of tickets that a new table lacks, and rechecks changed ones. Expiry is left to `on_expiry`.
     pub fn tickets_changed(&self) {
         let is_of_ticket = |subject: &Subject| subject.user.method == Method::Ticket;
         self.grants.request_recheck_where(|grant| {

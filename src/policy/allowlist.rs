@@ -38,7 +38,7 @@ pub struct Allowlist {
     completed: SetOnce<()>,
     /// Sent when targets have other lists of users than before.
     user_lists: watch::Sender<()>,
-    /// The targets that are asked to start.
+    /// The wake requests of targets.
     wakes: WakeRequests,
 }
 
@@ -57,7 +57,7 @@ impl Allowlist {
         }
     }
 
-    /// Wakes a target that has no endpoint, if its Service says how. Only for clients that may reach it.
+    /// Wakes a target that has no endpoint, if its Service allows it. Only for clients that may reach the target.
     pub fn wake(&self, target: &Target, client: IpAddr) -> WakeResult {
         let timeout = self.table.load().options.wake;
         match timeout.filter(|_| target.endpoints().addresses.is_empty()) {
@@ -69,8 +69,8 @@ impl Allowlist {
     /// Returns the endpoints of a target. If it has none it waits for one, since a pod may be about to start.
     ///
     /// # Errors
-    /// [`RefusalReason::NoEndpoint`] after [`Options::wait_for_ready`], or [`RefusalReason::TargetStarting`] while it starts; [`RefusalReason::NotAllowed`] when the target leaves the
-    /// allowlist.
+    /// [`RefusalReason::NoEndpoint`] after [`Options::wait_for_ready`], or [`RefusalReason::TargetStarting`] while it
+    /// starts; [`RefusalReason::NotAllowed`] when the target leaves the allowlist.
     pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Refusal> {
         let timeout = self.table.load().options.wait_for_ready;
         tokio::select! {
@@ -134,8 +134,7 @@ impl Allowlist {
         self.table.load().complete
     }
 
-    /// Tells when the users that targets name have changed, so that tunnels of removed users can end. A change before
-    /// the call is not told.
+    /// Returns a receiver of later changes of the users that targets name, so that tunnels of removed users can end.
     pub fn user_lists_changed(&self) -> watch::Receiver<()> {
         self.user_lists.subscribe()
     }

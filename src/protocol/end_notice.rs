@@ -57,7 +57,7 @@ impl Marker {
     }
 }
 
-/// Returns the marker in a message's fields of that name; `None` if there are two.
+/// Returns the marker in a message's fields of that name; `None` unless there is one valid field.
 pub(crate) fn marker<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<Marker> {
     let first = values.next()?;
     if values.next().is_some() {
@@ -77,7 +77,8 @@ pub(crate) fn notice(marker: Marker, sentence: &str, is_final: bool) -> Vec<u8> 
     bytes
 }
 
-/// Parses the bytes after the marker, once they are complete. Returns the sentence, and whether the session is over.
+/// Parses the bytes after the marker; `None` until they are complete. Returns the sentence, with the 1 if it has one,
+/// and whether the session is over.
 pub(crate) fn sentence(notice: &[u8]) -> Option<(String, bool)> {
     let (&length, rest) = notice.split_first()?;
     let sentence = rest.get(..length.into())?;

@@ -60,7 +60,7 @@ impl<'a> Jwt<'a> {
         }))
     }
 
-    /// Parses a JWT; `None` for any other text.
+    /// Parses a JWT; `None` for any other string.
     pub fn parse(token: &'a str) -> Option<Self> {
         Self::read(token).ok().flatten()
     }
@@ -84,7 +84,7 @@ impl<'a> Jwt<'a> {
     }
 
     /// Returns why the token cannot be accepted now, regardless of its signature: it has expired or is not valid yet,
-    /// by more than [`SKEW`], or none of its audiences is among `audiences`. An empty text there is the API server's
+    /// by more than [`SKEW`], or none of its audiences is among `audiences`. The empty string there is the API server's
     /// own audience, which is not known here: then any audience may be right.
     ///
     /// The sentence is for the client.
@@ -95,7 +95,7 @@ impl<'a> Jwt<'a> {
         self.refused_by_time(now).or(is_foreign.then_some(OTHER_AUDIENCE))
     }
 
-    /// Returns why the token cannot be accepted at this time.
+    /// Returns why the token cannot be accepted at this time; `None` if it can.
     pub fn refused_by_time(&self, now: SystemTime) -> Option<&'static str> {
         let time = |name| self.claims.time(name).ok().flatten();
         let has_expired = |expires: SystemTime| expires.checked_add(SKEW).is_some_and(|last| last < now);
@@ -223,7 +223,7 @@ pub fn decoded(part: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(part).ok()
 }
 
-/// The error for a text that is not a valid JWT.
+/// The error for a malformed JWT.
 pub const MALFORMED: &str = "the token is malformed";
 /// The error for a token with other audiences.
 pub const OTHER_AUDIENCE: &str = "the token is for another audience";

@@ -17,7 +17,7 @@ pub struct Phrase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     None,
-    /// The target: these words, or the name that the client requested.
+    /// The words `the target`, or the name that the client requested.
     Target,
     /// The target, by its own name.
     Named(Box<str>),
@@ -59,7 +59,7 @@ impl Phrase {
         Self { advice, ..self }
     }
 
-    /// Adds a limit, with its number: it shows the user whose sessions to close.
+    /// Adds the number of a limit, which shows the user whose sessions to close.
     #[must_use]
     pub fn limited(self, max: u32) -> Self {
         self.followed_by(&format!(" of {max}"))

@@ -25,45 +25,45 @@ use crate::tunnel::outcome::{Refusal, RefusalReason};
 pub struct RequestCredentials<'a> {
     /// The credential of its head.
     pub credential: Option<Result<Credential, CredentialError>>,
-    /// The TLS session that it came by.
+    /// The TLS connection that it came over; `None` in clear.
     pub peer: Option<&'a Arc<ClientTls>>,
     /// The client.
     pub client: IpAddr,
-    /// True if it came by a loopback address, from a client there.
+    /// True if the client's address and the socket's peer are both loopback addresses.
     pub is_local: bool,
     /// The right that it needs.
     pub right: Right,
 }
 
-/// A user that a request has proved, and by what.
+/// The authenticated user of a request, and the proof.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The user.
     pub user: Arc<User>,
     /// The right that it asks for.
     pub(super) right: Right,
-    /// The credential, unless it was the certificate alone.
+    /// The credential; `None` if the certificate alone is the proof.
     pub(super) credential: Option<Credential>,
-    /// The TLS session with the certificate, if that is one of a user.
+    /// The TLS connection, if its certificate names a user.
     pub(super) certificate: Option<Arc<ClientTls>>,
-    /// The client's address, which bounds the questions on its behalf.
+    /// The client's address, by whose network reviews are limited.
     pub(super) client: IpAddr,
     /// When the credential or the certificate expires, whichever is first.
     pub(super) expires: Option<Instant>,
-    /// When the proof of the user expires: the credential, or the certificate alone.
+    /// When the credential expires, or the certificate if it is the only proof.
     pub(super) user_expires: Option<Instant>,
-    /// Of the user, the proof and the right.
+    /// The digest of the user, the proof and the right.
     pub(super) digest: Digest,
 }
 
 impl Subject {
-    /// Returns whether a new handshake would accept its certificate, if that proves its user.
+    /// Returns whether a new handshake would accept its certificate; true without one.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
         self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
-    /// Returns whether the proof of the user has expired, or does so within that time, by either clock: that of the system may
-    /// be set.
+    /// Returns whether the proof of the user has expired by the monotonic clock, or does so within `time` by the
+    /// system's, which may be set.
     pub(super) fn user_expires_within(&self, time: Duration) -> bool {
         self.user_expires.is_some_and(|expires| expires <= Instant::now())
             || self
@@ -79,8 +79,8 @@ impl Subject {
             || self.has_expired_certificate()
     }
 
-    /// Completes when the credential or the certificate has expired. The clock of the system is looked at again and again: it may be
-    /// set, and a machine that slept has not counted the time.
+    /// Completes when the credential or the certificate has expired. It polls the system clock, which may be set; the
+    /// other clock stops while the machine sleeps.
     pub(super) async fn expired(&self) {
         let Some(expires) = self.expires else {
             return pending().await;
@@ -99,7 +99,7 @@ impl Subject {
 }
 
 impl RequestCredentials<'_> {
-    /// Refuses connections in clear, whether they bring a credential or not: a challenge would ask for the next one.
+    /// Refuses cleartext unless the rule allows it, even without a credential: a challenge would ask for one.
     pub(super) fn check_transport(&self, rule: Cleartext) -> Result<(), RefusalReason> {
         let is_accepted = match rule {
             Cleartext::Allow => true,
@@ -112,7 +112,7 @@ impl RequestCredentials<'_> {
         }
     }
 
-    /// Returns the user of the certificate.
+    /// Returns the user of the certificate; `None` if it names none.
     pub(super) fn certificate_user(&self) -> Result<Option<User>, Refusal> {
         let identity = self.peer.and_then(|peer| peer.identity.as_ref());
         let user = identity.and_then(user_of);
@@ -123,7 +123,7 @@ impl RequestCredentials<'_> {
         Ok(user)
     }
 
-    /// Returns the credential, if it can be read.
+    /// Takes the credential, or refuses one that cannot be read.
     pub(super) fn take_credential(&mut self) -> Result<Option<Credential>, Refusal> {
         let read = self.credential.take().transpose();
         read.map_err(|fault| Refusal::with_phrase(RefusalReason::CredentialsRefused, &fault.to_string()))
@@ -136,7 +136,7 @@ fn user_of(identity: &CertificateNames) -> Option<User> {
     Some(User::claimed(Method::Certificate, name, groups, identity.expires))
 }
 
-/// Refuses users that prove nothing, and those that only the cluster itself can prove.
+/// Refuses anonymous users, and those that only the cluster itself can prove.
 ///
 /// `system:anonymous` is what the API server makes of a request without a credential; a token that begins with a space
 /// has been answered so. Names and groups that begin with `system:` are the cluster's own, and RBAC gives
@@ -167,8 +167,8 @@ pub(super) fn check_user(user: &User) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses a certificate whose user or groups have none of the bounds that the other sources have. Not without some of the
-/// groups: one may also be what an authorizer denies.
+/// Refuses a certificate whose names exceed the limits of the other sources. No group is left out instead: an
+/// authorizer may deny by it.
 pub(super) fn check_names(user: &User) -> Result<(), Refusal> {
     let phrase = match () {
         () if !is_name(&user.name, MAX_TEXT) => "the common name of the certificate",
@@ -196,7 +196,7 @@ pub(super) fn check_same(user: &User, certified: &User) -> Result<(), Refusal> {
     Err(Refusal::with_phrase(RefusalReason::IdentityRefused, &phrase))
 }
 
-/// A name as a phrase shows it: cut where it is long. What is not ASCII is replaced by the denial.
+/// Returns a name for a phrase, cut after 64 characters. The refusal replaces characters that are not ASCII.
 pub(super) fn brief(name: &str) -> String {
     match name.char_indices().nth(MAX_NAME) {
         Some((end, _)) => format!("{}...", name.get(..end).unwrap_or_default()),
@@ -204,13 +204,13 @@ pub(super) fn brief(name: &str) -> String {
     }
 }
 
-/// So late a tunnel ends whose credential has expired by a clock that was set.
+/// The delay until a tunnel ends whose credential expires when the clock is set.
 const BETWEEN_CLOCK_LOOKS: Duration = Duration::from_secs(15);
 /// The group of requests without a user.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Bytes of the name and of a group of a certificate, as of an OIDC token.
+/// The most bytes of a name or group of a certificate, as of an OIDC token.
 const MAX_TEXT: usize = 512;
-/// The groups of a certificate, and that of all users.
+/// 256 groups of a certificate, and the group of all users.
 const MAX_GROUPS: usize = 257;
 /// Characters of a name in a phrase. A Service and a namespace have 63 each at most.
 const MAX_NAME: usize = 64;

@@ -30,11 +30,11 @@ pub(super) struct AccessDecider {
 /// Why a user may not reach a target.
 #[derive(Debug)]
 pub(super) enum NotAllowed {
-    /// The API server denies it. That ends tunnels when it comes twice: a server that has just started knows no binding yet.
+    /// A review denies it. Only a second denial ends tunnels: an API server that has just started knows no binding yet.
     Denied(Refusal),
-    /// It is known here, such as by the lists of the target, and counts at once.
+    /// It is denied here, such as by the lists of the target, and counts at once.
     DeniedLocally(Refusal),
-    /// There is no answer, or none that is complete.
+    /// There is no answer, or only an incomplete one.
     Unknown,
 }
 
@@ -136,16 +136,15 @@ impl AccessDecider {
         }
     }
 
-    /// Returns the user that the credential proves now; without an answer, and without a credential that counts, the one that
-    /// it proved before.
+    /// Returns the user that the credential proves now; the earlier one without an answer or a credential to review.
     async fn reauthenticate(
         &self,
         review: &ReviewContext,
         subject: &Subject,
         user: Arc<User>,
     ) -> Result<Arc<User>, NotAllowed> {
-        // An expired credential authenticates nobody, and has not been revoked: that is left to `on_expiry`. A little
-        // before, too: the clock of the API server may be ahead.
+        // An expired credential authenticates nobody, and has not been revoked: that is left to `on_expiry`. So is one
+        // that expires within [`SKEW`]: the clock of the API server may be ahead.
         let credential = subject
             .credential
             .as_ref()
@@ -171,15 +170,15 @@ impl AccessDecider {
         action(&rules, &user, target, subject.right).map(drop)
     }
 
-    /// Returns whether the ticket of tunnels that run proves the user that it proved before, with the same groups.
+    /// Returns whether the ticket of running tunnels proves the same user as before, with the same groups and expiry.
     pub(super) fn has_same_ticket(&self, subject: &Subject, target: &Target) -> bool {
         let user = local_user(&self.config.load(), subject, target, ReviewMode::Recheck(None));
         user.is_ok_and(|user| user == subject.user)
     }
 }
 
-/// Returns the user of a subject if it is known here: by its ticket, which may have been revoked since, or be for
-/// another target; by the file of users, which the user may have left; by its certificate, as long as those prove users.
+/// Returns the user of a subject, unless local knowledge refuses it: the ticket was revoked or is for another target,
+/// the user has left the file of users, or certificates no longer prove users.
 fn local_user(
     rules: &AccessConfig,
     subject: &Subject,
@@ -289,5 +288,5 @@ fn denial(user: &User, target: &Target, right: Right) -> Refusal {
 
 /// The reason of a decision by the lists of a target.
 const BY_LIST: &str = "named by the target";
-/// The most that two clocks differ.
+/// The largest difference between two clocks.
 const SKEW: Duration = Duration::from_secs(60);

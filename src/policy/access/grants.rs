@@ -28,10 +28,10 @@ use crate::base::boxed::boxed;
 use crate::policy::allowlist::Target;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
 
-/// The right of one tunnel.
+/// The grant of one tunnel.
 #[derive(Debug)]
 pub struct TunnelGrant {
-    /// Why, in the words of what decided; for the access log.
+    /// The reason, as its source words it; for the access log.
     pub reason: Box<str>,
     active: Arc<ActiveGrant>,
 }
@@ -41,7 +41,7 @@ pub struct TunnelGrant {
 pub(super) struct ActiveGrant {
     pub(super) subject: Arc<Subject>,
     pub(super) target: Arc<Target>,
-    /// Notified when something may have ended the right, and when there is no tunnel any more.
+    /// Notified when a change may have revoked the grant, and when its last tunnel has ended.
     look: Arc<Notify>,
     revocation: SetOnce<CloseReason>,
     registry: Arc<ActiveGrants>,
@@ -53,9 +53,9 @@ pub(super) struct ActiveGrants {
     pub(super) judge: Arc<AccessDecider>,
     grants: Mutex<HashMap<Key, Weak<ActiveGrant>>>,
     turns: Turns,
-    /// Held by the one recheck that finds out whether rights are decided again.
+    /// Held by the one recheck that finds out whether reviews are answered again.
     scout: Semaphore,
-    /// True if tunnels end with their credential.
+    /// True if tunnels end when their credential expires.
     closes_on_expiry: AtomicBool,
     begun: Instant,
     /// The number of grants so far.
@@ -66,17 +66,17 @@ pub(super) struct ActiveGrants {
 type Key = (Digest, usize);
 
 impl TunnelGrant {
-    /// Creates the right of this user to this target.
+    /// Creates the grant of one tunnel.
     pub(super) fn new(active: Arc<ActiveGrant>, reason: Box<str>) -> Self {
         Self { reason, active }
     }
 
-    /// The name of its user.
+    /// Returns the name of its user.
     pub fn user_name(&self) -> &str {
         &self.active.subject.user.name
     }
 
-    /// Completes when the right is taken back, or has expired.
+    /// Completes when the grant is revoked, or has expired and `on_expiry` closes its tunnels.
     pub async fn revoked_or_expired(&self) -> CloseReason {
         let expired = async {
             self.active.subject.expired().await;
@@ -91,10 +91,10 @@ impl TunnelGrant {
         }
     }
 
-    /// Returns the result of `work`, unless the right ends first.
+    /// Returns the result of `work`, unless the grant ends first.
     ///
     /// # Errors
-    /// The error of `work`, or the end of the right.
+    /// The error of `work`, or the end of the grant.
     pub async fn while_valid<T>(&self, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
         tokio::select! {
             biased;
@@ -133,7 +133,7 @@ impl ActiveGrants {
         }
     }
 
-    /// Returns the active grant of a subject and a target; another one if that right was taken back.
+    /// Returns the active grant of a subject and a target; a new one if there is none or it was revoked.
     pub(super) fn get_or_insert(self: &Arc<Self>, subject: &Subject, target: &Arc<Target>) -> Arc<ActiveGrant> {
         let key = key(subject, target);
         let mut grants = self.grants.lock();
@@ -165,7 +165,7 @@ impl ActiveGrants {
         self.grants.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Looks at the grants that are concerned: what is known here ends them at once, and what is asked is asked soon.
+    /// Rechecks the grants that are concerned: local knowledge revokes them at once, a review soon.
     pub(super) fn request_recheck_where(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
         for grant in self.all().iter().filter(|grant| concerns(grant)) {
             match self.judge.decide_locally(&grant.subject, &grant.target) {
@@ -175,14 +175,14 @@ impl ActiveGrants {
         }
     }
 
-    /// Ends the grants of those subjects.
+    /// Revokes the grants of the subjects to which it applies.
     pub(super) fn end_where(&self, applies: impl Fn(&Subject) -> bool) {
         let all = self.all();
         let due = all.iter().filter(|grant| applies(&grant.subject));
         due.for_each(|grant| self.revoke(grant));
     }
 
-    /// Takes a right back, and ends its tunnels, if the answer counts.
+    /// Revokes a grant, which ends its tunnels, if the decision counts.
     fn revoke(&self, grant: &ActiveGrant) {
         let counts = grant.subject.right == Right::Serve || self.judge.config.load().options.mode == Mode::Enforce;
         if counts && !grant.is_revoked() {
@@ -214,13 +214,13 @@ fn key(subject: &Subject, target: &Arc<Target>) -> Key {
     (subject.digest, Arc::as_ptr(target).addr())
 }
 
-/// The task that asks about one active grant again.
+/// The task that rechecks one active grant.
 struct Recheck {
     registry: Arc<ActiveGrants>,
     grant: Weak<ActiveGrant>,
     look: Arc<Notify>,
     namespace: Box<str>,
-    /// The part of the period at which it is due. That of another grant with the same proof is at most [`SPREAD`] away.
+    /// The part of the period at which it is due, at most [`SPREAD`] from that of another grant of the subject.
     phase: f64,
 }
 
@@ -246,11 +246,11 @@ impl Recheck {
         }
     }
 
-    /// Runs it, and again after a panic: otherwise the right would never be taken back.
+    /// Runs the task, and again after a panic: otherwise the grant would never be revoked.
     fn spawn(self) {
         tokio::spawn(async move {
             while AssertUnwindSafe(self.run()).catch_unwind().await.is_err() {
-                // Not forgotten: the panic may have taken a change with it.
+                // The panic may have consumed the notification of a change.
                 self.look.notify_one();
                 sleep(BETWEEN_SCOUTS).await;
             }
@@ -260,7 +260,7 @@ impl Recheck {
     async fn run(&self) {
         let questions = &self.registry.judge.reviews;
         let (mut last, mut recovered) = (RecheckState::Kept, questions.recovered());
-        // Answers one after the other that were not complete.
+        // Consecutive incomplete answers.
         let (mut asked, mut incomplete) = (Instant::now(), 0_u32);
         let mut due = self.next_due();
         loop {
@@ -327,9 +327,9 @@ impl Recheck {
         }
     }
 
-    /// Asks about the right; `None` if it has ended.
+    /// Rechecks the grant; `None` if it has ended.
     async fn recheck_once(&self, how: ReviewMode) -> Option<RecheckState> {
-        // Not kept alive by the question.
+        // Dropped before the review, which must not keep it alive.
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
         drop(active);
@@ -348,7 +348,7 @@ impl Recheck {
         if last.is_none() {
             let active = self.grant.upgrade()?;
             self.registry.revoke(&active);
-            // Only the mode `enforce` revokes.
+            // Without the mode `enforce`, only grants of anchors are revoked.
             return (!active.is_revoked()).then_some(RecheckState::Kept);
         }
         last
@@ -358,12 +358,12 @@ impl Recheck {
         self.registry.judge.config.load().recheck()
     }
 
-    /// Returns when the grant is asked about again though nothing has changed.
+    /// Returns when the next periodic recheck is due.
     fn next_due(&self) -> Instant {
-        // Shorter, so that the answers of all grants of a credential count until each one's next recheck.
+        // Shorter, so that an answer for all grants of a credential counts until each one's next recheck.
         let period = self.interval().mul_f64(1.0 - SPREAD);
         let periods = self.registry.begun.elapsed().as_secs_f64() / period.as_secs_f64();
-        // Rounded, a time that has just passed may be due again.
+        // Not 0: after rounding, a time that has just passed may be due again.
         Instant::now() + period.mul_f64((1.0 - (periods - self.phase).rem_euclid(1.0)).max(0.01))
     }
 }
@@ -372,15 +372,13 @@ impl Recheck {
 const SPREAD: f64 = 0.01;
 /// The delay before a grant that was denied is reviewed again: a second denial revokes it.
 const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
-/// The delay between two rechecks of grants without an answer, of which one at a time finds out that there are answers again.
-/// One review a second is no load.
+/// The delay between two rechecks while reviews have no answer: one grant at a time. One review a second is no load.
 const BETWEEN_SCOUTS: Duration = Duration::from_secs(1);
-/// The same where there are answers, and none of them is complete: an API server that has just come back says no less than
-/// it will.
+/// The same while answers are incomplete: those of an API server that has just started are soon complete.
 const SOON: Duration = Duration::from_millis(125);
-/// After so many answers that were not complete, one after the other, the time between two of them doubles, up to 32 s: an
-/// API server that answers for others, and not for this right, may do so for long.
+/// After this many consecutive incomplete answers, the delay doubles up to 32 s: an API server that answers for others,
+/// and not for this grant, may do so for long.
 const MAX_INCOMPLETE: u32 = 8;
 const MAX_DOUBLINGS: u32 = 8;
-/// Changes that come within this time of each other are one.
+/// Changes within this time after the first cause one recheck.
 const TOGETHER: Duration = Duration::from_millis(50);

@@ -24,14 +24,14 @@ mod keys;
 pub struct Issuers(Vec<Verifier>);
 
 impl Issuers {
-    /// Follows the keys of each issuer in the background until it is dropped: a file every 10 s, a URL every 10 minutes, 30 s
-    /// after a failure, and 5 s after one without any keys. For that it must be called within a runtime of tokio; elsewhere
-    /// there are no keys. Until they can be read, there is no verdict about the issuer's tokens.
+    /// Refreshes the keys of each issuer in the background until it is dropped: a file every 10 s, a URL every 10
+    /// minutes, or 30 s after a failure; either 5 s after a failure without any keys. This needs a tokio runtime;
+    /// outside one there are no keys. Until they can be read, there is no verdict about the issuer's tokens.
     pub fn new(issuers: &[Issuer]) -> Self {
         Self(issuers.iter().map(Verifier::new).collect())
     }
 
-    /// Returns the issuer that a token names in its claim `iss`.
+    /// Returns the issuer that a token names in its claim `iss`; `None` if it is not configured.
     pub(super) fn verifier(&self, jwt: &Jwt<'_>) -> Option<&Verifier> {
         let issuer = jwt.claims.text("iss")?;
         self.0.iter().find(|verifier| *verifier.issuer.issuer == *issuer)
@@ -46,7 +46,7 @@ pub fn check_keys(bytes: &[u8]) -> Result<usize, Box<str>> {
     KeySet::parse(bytes).map(|keys| keys.len())
 }
 
-/// Reads the authorities of a URL's server.
+/// Checks the file with the authorities of a URL's server.
 ///
 /// # Errors
 /// The path, and the reason why they cannot be used.
@@ -74,10 +74,10 @@ impl Verifier {
         }
     }
 
-    /// Judges a token of a client, whose address bounds how many of its tokens wait for keys.
+    /// Verifies a token. Of each client network, a limited number of tokens wait for keys.
     pub(super) async fn verify(&self, jwt: &Jwt<'_>, now: SystemTime, client: IpAddr) -> Result<Verdict, ReviewError> {
         let refused = |reason: &str| Ok(Verdict::Rejected(reason.into()));
-        // The checks that cost nothing come first: a token that is refused anyway shall not have the keys renewed.
+        // The checks that cost nothing come first: a token that is refused anyway must not refresh the keys.
         let read = SignedJwt::from_jwt(jwt).and_then(|signed| {
             let expires = claims::check(jwt, &self.issuer, now)?;
             Ok((signed, claims::user(&jwt.claims, &self.issuer, expires)?))
@@ -92,7 +92,7 @@ impl Verifier {
         }
     }
 
-    /// Returns whether the signature is one of the issuer's, or the reason why it is not.
+    /// Checks the signature. The inner error is the reason why it is not the issuer's.
     async fn has_signed(&self, jwt: &SignedJwt<'_>, client: IpAddr) -> Result<Result<(), &'static str>, ReviewError> {
         let mut state = self.keys.current();
         let is_open = |keys: &Arc<KeySet>| matches!(keys.check(jwt), Signature::Open(_));
@@ -103,7 +103,7 @@ impl Verifier {
             Some(Signature::Right) => Ok(Ok(())),
             Some(Signature::Wrong(reason)) => Ok(Err(reason)),
             Some(Signature::Open(reason)) if state.failure.is_none() => Ok(Err(reason)),
-            // The key may be a new one, which could not be had.
+            // The key may be a new one that could not be fetched.
             Some(Signature::Open(_)) | None => Err(state.unavailable()),
         }
     }

@@ -33,7 +33,7 @@ pub struct Options {
     pub oidc: Vec<Issuer>,
     /// The file of users and password hashes.
     pub users: Option<UserFileOptions>,
-    /// Short tickets in place of tokens.
+    /// Short tickets instead of tokens.
     pub tickets: Option<TicketOptions>,
 }
 
@@ -48,12 +48,12 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// No: every client reaches every target of the allowlist. Credentials are not looked at.
+    /// Every client reaches every target of the allowlist. Credentials are ignored.
     #[default]
     Open,
-    /// Yes, and what would be refused is logged and counted, and served.
+    /// Access is decided; what would be refused is logged, counted and served.
     Report,
-    /// Yes, and the answer counts.
+    /// Access is decided, and the decision counts.
     Enforce,
 }
 
@@ -63,7 +63,7 @@ pub enum Mode {
 pub enum Cleartext {
     /// They are refused.
     Refuse,
-    /// They are refused, but for those of clients at a loopback address.
+    /// They are refused, except from clients at a loopback address.
     #[default]
     Loopback,
     /// They are accepted: a load balancer ends TLS.
@@ -85,11 +85,11 @@ pub enum OnExpiry {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Kubernetes {
-    /// True if it is asked.
+    /// True if it is used.
     pub enabled: bool,
     /// The kubeconfig file of the API server.
     pub kubeconfig: Option<PathBuf>,
-    /// The audiences of which a token must have one; empty text is the API server's own.
+    /// The audiences of which a token must have one; the empty string is the API server's own.
     #[serde(deserialize_with = "forms::list::<Audience, _, _>")]
     pub audiences: Vec<Box<str>>,
     /// True if a client certificate proves a user: its common name, with its organizations as groups.
@@ -97,12 +97,12 @@ pub struct Kubernetes {
     /// The permission that a user needs.
     #[serde(deserialize_with = "check")]
     pub check: Check,
-    /// How often each user with tunnels to a target is asked about again.
+    /// The interval in which each user with tunnels to a target is rechecked.
     #[serde(deserialize_with = "forms::one::<Recheck, _>")]
     pub recheck: Duration,
-    /// True if a changed role or binding asks again at once.
+    /// True if a changed role or binding causes a recheck at once.
     pub watch_rbac: bool,
-    /// How long a yes counts for new tunnels while the API server does not answer.
+    /// How long an approval counts for new tunnels while the API server does not answer.
     #[serde(deserialize_with = "forms::one::<Stale, _>")]
     pub stale: Duration,
 }
@@ -122,7 +122,7 @@ impl Default for Kubernetes {
     }
 }
 
-/// The right that opens a target. See [`Action`](super::Action).
+/// The permission that opens a target. See [`Action`](super::Action).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename = "verb, resource", deny_unknown_fields)]
 pub struct Check {
@@ -170,8 +170,7 @@ impl Check {
         }
     }
 
-    /// Returns whether it is asked of the Service by its name, and not of all objects of the namespace: no pod has the name of
-    /// its Service.
+    /// Returns whether a review names the Service, not all objects of the namespace: no pod has its Service's name.
     pub fn is_of_the_service(&self) -> bool {
         &*self.resource != "pods"
     }
@@ -190,7 +189,7 @@ pub struct Issuer {
     /// (OpenID Connect Core 1.0, section 2).
     #[serde(default = "subject")]
     pub username: Box<str>,
-    /// The beginning of each of its users' names, after which the claim stands. `None` has not been decided, see [`UserFileOptions`].
+    /// The prefix of its users' names, before the claim; `None` if that is not decided, see [`UserFileOptions`].
     #[serde(default, deserialize_with = "forms::some::<NamePrefix, _>")]
     pub username_prefix: Option<Box<str>>,
     /// The claim that lists the groups, if there is one.
@@ -208,8 +207,8 @@ pub struct Issuer {
 pub struct UserFileOptions {
     /// Its path.
     pub file: PathBuf,
-    /// The beginning of each of its users' names, after which the name of the file stands. An empty one says that its users are
-    /// those of the same names of other sources; `None` does so as well, with a warning.
+    /// The prefix of its users' names, before the name in the file. An empty one makes its users those of the same
+    /// names of other sources; so does `None`, with a warning.
     #[serde(default, deserialize_with = "forms::some::<NamePrefix, _>")]
     pub username_prefix: Option<Box<str>>,
 }
@@ -219,11 +218,11 @@ pub struct UserFileOptions {
 pub enum Jwks {
     /// A file, read again when it changes.
     File(PathBuf),
-    /// An `https://` URL, or `http://` of a loopback address, asked again from time to time.
+    /// An `https://` URL, or `http://` of a loopback address, fetched periodically.
     Url(Uri),
 }
 
-/// Short tickets in place of tokens.
+/// Short tickets instead of tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TicketOptions {
@@ -294,7 +293,7 @@ fn subject() -> Box<str> {
     "sub".into()
 }
 
-/// The beginning of names of users, none of which is the cluster's own.
+/// Parses a prefix of users' names, none of which is the cluster's own.
 fn name_prefix(text: &str) -> Result<Box<str>, &'static str> {
     match text {
         "" => Ok(Box::default()),
@@ -311,7 +310,7 @@ fn known_check(text: &str) -> Result<Check, &'static str> {
     }
 }
 
-/// Returns a verb, a group, a resource or a subresource, as a rule of a Role has it.
+/// Parses a verb, a group, a resource or a subresource, as in a rule of a Role.
 fn part(text: &str) -> Result<Box<str>, &'static str> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     match text {
@@ -324,7 +323,7 @@ fn part(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// Returns a duration of at most a day. `reasons`: why it may not be shorter, and not longer.
+/// Parses a duration of at most a day. `reasons`: why it may not be shorter, and not longer.
 fn within_a_day(text: &str, least: Duration, reasons: [&'static str; 2]) -> Result<Duration, &'static str> {
     match values::duration(text)? {
         short if short < least => Err(reasons[0]),
@@ -333,7 +332,7 @@ fn within_a_day(text: &str, least: Duration, reasons: [&'static str; 2]) -> Resu
     }
 }
 
-/// `NAME` or `NAMESPACE/NAME`, each as the API server accepts it (RFC 1123).
+/// Parses `NAME` or `NAMESPACE/NAME`, each as the API server accepts it (RFC 1123).
 fn secret(text: &str) -> Result<SecretName, &'static str> {
     let (namespace, name) = match text.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),

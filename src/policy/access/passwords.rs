@@ -21,7 +21,7 @@ pub use crate::net::x509::PemError as UserFault;
 mod entry;
 mod hash;
 
-/// The users of a file, in effect until a better file has been read.
+/// The users of a file, in effect until a better one has been read.
 #[derive(Debug)]
 pub struct PasswordFile {
     path: PathBuf,
@@ -30,7 +30,7 @@ pub struct PasswordFile {
     /// `None` before the file was read; until then a name that is missing proves nothing.
     table: ArcSwapOption<Table>,
     readings: Mutex<Readings>,
-    /// Asks for a reading at once.
+    /// Notified to read the file at once.
     read_again: Notify,
     /// Passwords that are hashed at a time: those of requests, which have waited in their queue, and those of rechecks.
     hashing: Arc<Semaphore>,
@@ -43,7 +43,7 @@ impl PasswordFile {
     /// begin with `#` are skipped. The hashes are argon2id and bcrypt.
     ///
     /// # Errors
-    /// The first 20 faults of the file, and how many more there are.
+    /// The first 20 errors of the file, and how many more there are.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Vec<UserFault>> {
         let users = Self::empty(path);
         match users.reload() {
@@ -53,7 +53,7 @@ impl PasswordFile {
         }
     }
 
-    /// Creates the state before the file was read, until [`Self::reload`] finds a good one: for a process that lives without it.
+    /// Creates it without users, until [`Self::reload`] reads a valid file: for a process that lives without one.
     pub fn empty(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -65,14 +65,14 @@ impl PasswordFile {
         }
     }
 
-    /// Gives all users a prefix.
+    /// Sets the prefix of all users.
     #[must_use]
     pub fn with_prefix(self, prefix: Option<Box<str>>) -> Self {
         let prefix = prefix.unwrap_or_default();
         Self { prefix, ..self }
     }
 
-    /// Returns the name of the user that the file has by that one.
+    /// Returns a name of the file with the prefix.
     pub(super) fn full_name(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -113,11 +113,11 @@ impl PasswordFile {
         line.is_some().then_some(UserFault { line, reason })
     }
 
-    /// Judges a password. Two are judged at a time.
+    /// Verifies a password. Two are hashed at a time.
     ///
-    /// That of a name that is no user's is refused after as long as the file's first user's would take. This hides which
-    /// names exist from a client with a clock only as far as all users have the same kind of hash and the same cost, and as
-    /// there is no queue. A file without users hides nothing.
+    /// An unknown name is refused after as long as the file's first user would take. This hides which names exist from
+    /// a client with a clock only if all users have the same kind of hash and the same cost, and there is no queue. A
+    /// file without users hides nothing.
     ///
     /// # Errors
     /// No file has been read yet, or the password cannot be hashed.
@@ -131,7 +131,7 @@ impl PasswordFile {
             Some(entry) => self.hash(&entry, password).await?,
             None => false,
         };
-        // The line may have been removed or changed meanwhile; groups that were changed count as well.
+        // The line may have been removed or changed while it was hashed; changed groups count.
         let now = entry.filter(|_| is_right).zip(self.entry(user));
         Ok(match now.filter(|(entry, now)| now.hash == entry.hash) {
             Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(&self.full_name(user)))),
@@ -139,7 +139,7 @@ impl PasswordFile {
         })
     }
 
-    /// Reads the file again, and puts it in effect if it has changed and has no fault. It blocks; for 0.1 s, if it has changed.
+    /// Reads the file again, and applies it if it has changed and is valid. Blocks, for 0.1 s if it has changed.
     pub fn reload(&self) -> ReloadResult<UserFault> {
         // htpasswd(1) writes the file in place: for a moment it is empty or cut, and those of its users who are missing would
         // lose their tunnels.
@@ -161,7 +161,7 @@ impl PasswordFile {
         follow::follow(|| POLL, &self.read_again, read, |error| report(Err(error))).await;
     }
 
-    /// Has [`Self::follow`] read the file at once, whatever hangs, and report its faults once more.
+    /// Makes [`Self::follow`] read the file at once, even while a read hangs, and report its errors once more.
     pub fn read_again(&self) {
         self.readings.lock().repeat_faults();
         self.read_again.notify_one();
@@ -178,7 +178,7 @@ impl PasswordFile {
         let permit = permit.map_err(|error| unavailable(&error))?;
         let (entry, password) = (Arc::clone(entry), password.clone());
         let hashed = spawn_blocking(move || {
-            // For as long as it takes: the client may be gone before.
+            // Held until the hash is done: the client may be gone before.
             let _permit = permit;
             entry.hash.is_password(password.expose())
         });
@@ -187,16 +187,16 @@ impl PasswordFile {
     }
 }
 
-/// Parses a file.
+/// Parses a file, and returns the number of its users.
 ///
 /// # Errors
-/// Its first 20 faults, and how many more there are.
+/// Its first 20 errors, and how many more there are.
 pub fn check(bytes: &[u8]) -> Result<usize, Vec<UserFault>> {
     parse(bytes).map(|table| table.len())
 }
 
 fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
-    // As a file is that is being written, or that was not.
+    // So is a file that is being written, or never was.
     if bytes.is_empty() {
         let reason = "it is empty: without users, it has a line that begins with #";
         return Err(vec![UserFault::of_the_file(reason.to_owned())]);
@@ -239,9 +239,9 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
 const WRONG: &str = "the user or the password is wrong";
 /// The largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The faults of one file that are reported one by one: a file of 1 MiB may have 500,000, and each is a line of the log.
+/// The errors of one file that are reported one by one: a file of 1 MiB may have 500,000, and each is a line of the log.
 const MAX_ERRORS: usize = 20;
-/// The passwords that are hashed at a time: each takes a processor for a while.
+/// The passwords that are hashed at a time: each occupies a CPU.
 pub(super) const MAX_HASHED: usize = 2;
 /// A file of 1 MiB is written within milliseconds.
 const SETTLING: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
-//! Bounds the questions that are asked at a time, of all clients and of each: a flood starves no other address.
+//! Limits the concurrent reviews of all clients and of each network: a flood from one starves no other.
 //!
-//! The network whose last request was longest ago is next, so that a newcomer waits for none that has asked a moment before.
+//! The network whose last request was longest ago is next, so a newcomer does not wait for those that have just asked.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,19 +14,19 @@ use tokio::time::timeout;
 use crate::policy::access::passwords::MAX_HASHED;
 use crate::tunnel::limits::owners::network;
 
-/// The permits of questions, and the requests that wait for one.
+/// The permits of reviews, and the requests that wait for one.
 #[derive(Debug)]
 pub(super) struct ReviewQueue {
     bounds: QueueLimits,
     state: Mutex<State>,
 }
 
-/// How many questions are asked, and how many requests wait to ask one.
+/// The limits of running reviews, and of requests that wait for one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueLimits {
-    /// Questions at a time, of all clients.
+    /// Reviews at a time, of all clients.
     pub(super) in_flight: usize,
-    /// Questions at a time of one network.
+    /// Reviews at a time of one network.
     pub(super) in_flight_per_network: usize,
     /// Requests that wait, of all clients.
     pub(super) waiting: usize,
@@ -37,8 +37,7 @@ pub(super) struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// Those of questions that cost the answering side about 1 ms of a processor and more: eight at a time are more than it
-    /// has processors for.
+    /// For reviews that cost the answering side 1 ms of CPU time or more: eight at a time occupy all its CPUs.
     pub(super) const COSTLY: Self = Self {
         in_flight: 8,
         in_flight_per_network: 2,
@@ -47,7 +46,7 @@ impl QueueLimits {
         timeout: Duration::from_secs(3),
     };
 
-    /// Those of passwords: an office may log in at once after a change of the file, and a hash takes tenths of a second.
+    /// For passwords: an office may log in at once after a change of the file, and a hash takes tenths of a second.
     pub(super) const PASSWORDS: Self = Self {
         in_flight: MAX_HASHED,
         in_flight_per_network: 2,
@@ -59,11 +58,11 @@ impl QueueLimits {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those that ask or wait, and those that have asked lately.
+    /// Those with a permit or a waiting request, and those of recent requests.
     networks: HashMap<IpAddr, Network>,
     /// The requests that wait, in the order of their turns.
     waiting: BTreeMap<Turn, (IpAddr, oneshot::Sender<Permit>)>,
-    /// The number of permits.
+    /// The number of permits in use.
     in_flight: usize,
     /// The number of requests so far.
     requests: u64,
@@ -75,14 +74,14 @@ struct Network {
     in_flight: usize,
     /// The number of its requests that wait.
     waiting: usize,
-    /// The number of its last request; 0 if there was none lately.
+    /// The number of its last request; 0 if that is forgotten.
     last: u64,
 }
 
 /// The number of the request before that one from the same network, and its own.
 type Turn = (u64, u64);
 
-/// The right to ask, until it is dropped.
+/// The permission for one review, until it is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it lets the next one ask"]
 pub(super) struct Permit {
@@ -91,7 +90,7 @@ pub(super) struct Permit {
 }
 
 impl ReviewQueue {
-    /// All permits are free.
+    /// Creates an empty queue.
     pub(super) fn new(bounds: QueueLimits) -> Arc<Self> {
         Arc::new(Self {
             bounds,
@@ -99,7 +98,8 @@ impl ReviewQueue {
         })
     }
 
-    /// Takes a permit on behalf of a client, at once or after others. `None` when the queue is full or the wait too long.
+    /// Takes a permit on behalf of a client, at once or after others. `None` if the queue is full, or the request is
+    /// evicted or waits too long.
     pub(super) async fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let (grant, granted) = oneshot::channel();
         let turn = self.state.lock().add(network(client), grant, &self.bounds)?;
@@ -115,14 +115,14 @@ impl ReviewQueue {
                 return;
             };
             let queue = Arc::clone(self);
-            // It has left in this moment: its permit is dropped, and the next one is served.
+            // If the request has just left, its permit is dropped, which serves the next one.
             grant.send(Permit { queue, network }).ok();
         }
     }
 }
 
 impl State {
-    /// Adds a request to those that wait, if a permit is free for it or there is room.
+    /// Adds a request to those that wait; `None` if no permit is free for it, and there is no room.
     fn add(&mut self, network: IpAddr, grant: oneshot::Sender<Permit>, max: &QueueLimits) -> Option<Turn> {
         if self.networks.len() >= MAX_NETWORKS {
             let oldest = self.requests.saturating_sub(MIN_MEMORY);
@@ -146,7 +146,7 @@ impl State {
         Some(turn)
     }
 
-    /// Ends the wait of the last one, if that is after this turn.
+    /// Evicts the last waiting request if its turn is after this one. Returns whether it did.
     fn evict_newest(&mut self, turn: Turn) -> bool {
         let last = self.waiting.last_key_value().map(|(last, _)| *last);
         last.is_some_and(|last| last > turn && self.remove(last).is_some())
@@ -158,7 +158,7 @@ impl State {
         Some((network, grant))
     }
 
-    /// Returns the first one that a permit is free for.
+    /// Takes the first request that a permit is free for.
     fn next_waiting(&mut self, max: &QueueLimits) -> Option<(IpAddr, oneshot::Sender<Permit>)> {
         if self.in_flight >= max.in_flight {
             return None;
@@ -198,7 +198,7 @@ impl Drop for Permit {
 
 /// The networks that are remembered: about 300 KiB. Beyond, those that asked longest ago are forgotten.
 const MAX_NETWORKS: usize = 4096;
-/// The requests for which a network is remembered at least.
+/// The number of latest requests whose networks are always remembered.
 const MIN_MEMORY: u64 = 2048;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The two questions to the API server: which user does a token prove, and may that user reach a target?
+//! The two reviews of the API server: which user does a token prove, and may that user reach a target?
 
 use std::fmt;
 use std::future::Future;
@@ -11,7 +11,7 @@ use super::options::Check;
 use super::user::User;
 use crate::base::secret::Secret;
 
-/// Asks the API server. Every question has a deadline of its own; neither is repeated or remembered here.
+/// Sends reviews to the API server. Each has a deadline of its own; none is repeated or cached here.
 pub trait Reviewer: fmt::Debug + Send + Sync {
     /// Asks which user a token proves: a `TokenReview` of `authentication.k8s.io/v1`.
     fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict>;
@@ -20,13 +20,13 @@ pub trait Reviewer: fmt::Debug + Send + Sync {
     fn review_access<'a>(&'a self, user: &'a User, action: &'a Action) -> Review<'a, Decision>;
 }
 
-/// The answer to a question, or the reason why there is none.
+/// The answer to a review, or the reason why there is none.
 pub type Review<'a, T> = Pin<Box<dyn Future<Output = Result<T, ReviewError>> + Send + 'a>>;
 
 /// The result of an authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It proves this one.
+    /// The credential proves this user.
     Authenticated(Arc<User>),
     /// It proves none. The sentence is for the client, and holds no part of the credential.
     Rejected(Box<str>),
@@ -37,14 +37,14 @@ pub enum Verdict {
 pub struct Decision {
     /// True if it is allowed.
     pub allowed: bool,
-    /// True if the answer is complete: without an `evaluationError`. An incomplete no ends no tunnel that runs.
+    /// True if the answer is complete: without an `evaluationError`. An incomplete denial ends no running tunnel.
     pub complete: bool,
     /// The reason, such as the binding that allows it; for the access log.
     pub reason: Box<str>,
 }
 
 impl Decision {
-    /// Returns whether the answer is none that another moment may turn into its opposite.
+    /// Returns whether the answer is final: an approval, or a complete denial.
     pub(super) fn is_sure(&self) -> bool {
         self.allowed || self.complete
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Action {
 /// A change in the cluster that may change the answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A cluster-wide role or binding, or it is not known what.
+    /// A cluster-wide role or binding, or an unknown change.
     Everywhere,
     /// A role or binding of this namespace.
     Namespace(Box<str>),
@@ -102,7 +102,7 @@ pub enum Change {
     UserDeleted(Box<str>),
 }
 
-/// Why a question has no answer. It is never taken for a no.
+/// Why a review has no answer. It is never taken for a denial.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ReviewError {
@@ -120,12 +120,12 @@ impl ReviewError {
     }
 }
 
-/// Returns the client, or all clients together, ask too much at the moment.
+/// Returns the error for too many reviews at once, of one network or of all.
 pub(super) fn busy() -> ReviewError {
     ReviewError::new(BUSY, "too many reviews at once")
 }
 
-/// The kind of a guess that is beyond the bound of its network or user.
+/// The kind of a guess beyond the limit of its network or user.
 pub(super) const GUESS_RATE: &str = "guess_rate";
 /// The kind of [`busy`].
 pub(super) const BUSY: &str = "busy";

@@ -1,5 +1,5 @@
-//! Asks which user a credential proves, and what a user may do: from memory, else once for all that ask, within the
-//! bounds of the queues.
+//! Authenticates credentials and authorizes users: from the cache, else by one review for all who need it, within the
+//! limits of the queues.
 
 pub(super) mod cache;
 
@@ -26,37 +26,37 @@ use crate::base::boxed::boxed;
 use crate::tunnel::limits::owners::network;
 use crate::tunnel::metrics::Metrics;
 
-/// The questions of a process.
+/// The reviews of a process.
 #[derive(Debug)]
 pub(super) struct Reviews {
     pub(super) key: Key,
     verdicts: Arc<ReviewCache<Verdict>>,
     decisions: Arc<ReviewCache<Decision>>,
     changes: Mutex<Changes>,
-    /// Of tokens that the API server reviews. Any client can send some on which it takes seconds.
+    /// For tokens that the API server reviews. Any client can send some that take it seconds.
     tokens: Arc<ReviewQueue>,
-    /// Of rights: a known user waits behind no token.
+    /// For rights: a known user never waits for a token.
     rights: Arc<ReviewQueue>,
-    /// Of passwords, whose checks take as long: they keep no question from the API server.
+    /// For passwords, whose checks take as long: they delay no review of the API server.
     pub(super) passwords: Arc<ReviewQueue>,
-    /// At passwords, by network and by name.
+    /// Wrong passwords, by network and by name.
     password_guesses: Mutex<GuessLimiter>,
-    /// At tickets, by network. They cost no hash: however many there are, no wrong password is forgotten for them.
+    /// Wrong tickets, by network. They cost no hash: a flood of them must not evict wrong passwords.
     ticket_guesses: Mutex<GuessLimiter>,
     /// True if the last review of a token had no answer.
     tokens_fail: AtomicBool,
-    /// True if the last review of a right had no answer, or no complete one.
+    /// True if the last review of a right had no answer, or not a final one.
     rights_fail: AtomicBool,
     /// True if the last review of a right had no answer at all.
     is_silent: AtomicBool,
-    /// Counts how often rights were decided again after they had not been.
+    /// The number of final answers about rights after one that was not.
     recovered: watch::Sender<u64>,
-    /// The watches that take access back.
+    /// The watches that revoke access.
     pub(super) watches: Arc<Watches>,
     metrics: Metrics,
 }
 
-/// The rules by which something is asked, the client on whose behalf, and how.
+/// The configuration of a review, the client it is for, and its mode.
 #[derive(Clone, Debug)]
 pub(super) struct ReviewContext {
     pub(super) config: Arc<AccessConfig>,
@@ -64,15 +64,15 @@ pub(super) struct ReviewContext {
     pub(super) mode: ReviewMode,
 }
 
-/// How something is asked.
+/// The mode of a review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReviewMode {
-    /// For a request: after others in a queue. What was allowed before stays allowed while there is no answer.
+    /// For a request: queued. Tokens and rights that were approved before stay so while there is no answer.
     Login,
-    /// For tunnels that run: without a queue, and what has no answer stays unknown. No answer counts that was asked for
+    /// For running tunnels: not queued, and what has no answer stays unknown. No answer counts that was asked for
     /// before that time.
     Recheck(Option<Instant>),
-    /// The same after a denial: no decision of before counts.
+    /// Like `Recheck` after a denial: no earlier decision counts.
     Uncached,
 }
 
@@ -85,10 +85,10 @@ impl ReviewMode {
     }
 }
 
-/// The times of what may have changed answers.
+/// The times of changes that may have changed answers.
 #[derive(Debug, Default)]
 struct Changes {
-    /// When every verdict was forgotten. No answer that was asked for before is remembered.
+    /// When every verdict was forgotten. No answer that was asked for before is cached.
     forgotten: Option<Instant>,
     everywhere: Option<Instant>,
     namespaces: HashMap<Box<str>, Instant>,
@@ -97,7 +97,7 @@ struct Changes {
 }
 
 impl Reviews {
-    /// Creates the state without any question.
+    /// Creates the state without any answer.
     pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
         for kind in [TOKEN, ACCESS] {
             for result in ["answered", "unavailable"] {
@@ -126,7 +126,7 @@ impl Reviews {
         })
     }
 
-    /// Notes that answers may be others by now. A yes stays for the case that there is no newer answer.
+    /// Notes that answers may have changed. Approvals stay as stale ones, except those of a deleted user.
     pub(super) fn changed(&self, change: &Change) {
         let now = Instant::now();
         let mut changes = self.changes.lock();
@@ -145,20 +145,20 @@ impl Reviews {
         }
     }
 
-    /// Forgets every verdict: what proves users has changed.
+    /// Forgets every verdict, after a change of what proves users.
     pub(super) fn forget_verdicts(&self) {
         self.changes.lock().forgotten = Some(Instant::now());
         self.verdicts.clear();
     }
 
-    /// Forgets everything: the rules have changed.
+    /// Forgets everything, after a change of the configuration.
     pub(super) fn clear(&self) {
         self.forget_verdicts();
         self.decisions.clear();
     }
 
-    /// Returns the time until every API server knows of the last change in that namespace; `None` if an answer that was
-    /// `asked` for then has it.
+    /// Returns the time until every API server knows of the last change in that namespace; `None` if there is none, or
+    /// an answer that was `asked` for then has it.
     pub(super) fn wait_until_settled(&self, namespace: &str, asked: Instant) -> Option<Duration> {
         let settled = self.changes.lock().last(namespace)? + SETTLING_TIME;
         (settled > asked).then(|| settled.saturating_duration_since(Instant::now()))
@@ -169,12 +169,12 @@ impl Reviews {
         self.is_silent.load(Ordering::Relaxed)
     }
 
-    /// Counts how often rights were decided again after they had not been.
+    /// Returns the number of final answers about rights after one that was not.
     pub(super) fn recovered(&self) -> watch::Receiver<u64> {
         self.recovered.subscribe()
     }
 
-    /// Returns the numbers of answers that are remembered, by the label `cache`.
+    /// Returns the numbers of cached answers, by the label `cache`.
     pub(super) fn sizes(&self) -> [(&'static str, usize); 4] {
         let ([proved, refused], [allowed, denied]) = (self.verdicts.len(), self.decisions.len());
         [
@@ -185,9 +185,9 @@ impl Reviews {
         ]
     }
 
-    /// Returns whether a password of this client is looked at, right or wrong.
+    /// Returns whether a credential of this client is checked: always for a token, within the limits for a password.
     ///
-    /// Guesses at a user from elsewhere do not lock that user out of a network that has sent no wrong password lately.
+    /// Guesses at a user from elsewhere do not lock that user out of a network without recent wrong passwords.
     pub(super) fn allows_guess(&self, credential: &Credential, client: IpAddr) -> bool {
         match credential {
             Credential::Bearer(_) => true,
@@ -195,7 +195,7 @@ impl Reviews {
         }
     }
 
-    /// Asks for the user of the credential.
+    /// Authenticates the user of a credential.
     pub(super) async fn authenticate(
         self: &Arc<Self>,
         review: &ReviewContext,
@@ -210,12 +210,12 @@ impl Reviews {
         match &source {
             Source::Nobody(phrase) => return Ok(Verdict::Rejected(phrase.clone())),
             Source::Tickets(tickets, key) => {
-                // Locked until it is counted: of two requests at a time only one is the last guess.
+                // Locked until it is counted: of two concurrent requests only one is the last guess.
                 let (mut guesses, network) = (self.ticket_guesses.lock(), network(*client));
                 if !guesses.allows(network) {
                     return Err(too_many_guesses());
                 }
-                // Not remembered: one that is taken back is refused at once.
+                // Not cached: a revoked ticket is refused at once.
                 let count = || guesses.record_wrong(network, *key);
                 return tickets.authenticate(*key, self.watches.are_late(), count);
             }
@@ -229,8 +229,8 @@ impl Reviews {
                 None => boxed(self.review_credential(source, *client, digest)).await,
             };
         }
-        // A right password waits for its permit as a wrong one does, and no earlier yes counts without one: where none is
-        // checked they would be told apart, and the wrong ones not counted.
+        // A right password waits for its permit like a wrong one, and no earlier approval counts without one: in a full
+        // queue they could be told apart, and wrong ones would not be counted.
         let is_token = matches!(credential, Credential::Bearer(_));
         if let Some(verdict) = is_token.then(|| self.remembered(&digest)).flatten() {
             return Ok(verdict);
@@ -265,7 +265,7 @@ impl Reviews {
         } = review;
         let source = rules.source(credential);
         let _permit = self.permit(&source, *client).await?;
-        // Guesses that waited beside it may have been wrong.
+        // Guesses that waited with it may have been wrong.
         if !self.allows_guess(credential, *client) {
             return Err(too_many_guesses());
         }
@@ -275,7 +275,7 @@ impl Reviews {
         let verdict = self.review_credential(source, *client, digest).await?;
         if let Credential::Basic { user, .. } = credential {
             let (mut guesses, network) = (self.password_guesses.lock(), network(*client));
-            // The one that was hashed beside it may have been the last guess.
+            // A guess that was hashed with it may have been the last one.
             let is_allowed = allows_password(&guesses, user, network);
             // A password that was sent for that name before is no guess.
             if matches!(verdict, Verdict::Rejected(_)) && guesses.record_wrong(&**user, digest) {
@@ -288,8 +288,8 @@ impl Reviews {
         Ok(verdict)
     }
 
-    /// Takes the permit to judge a credential. A token of an OIDC issuer needs none: its signature costs less than the TLS
-    /// handshake before it, and a wait for the issuer's keys is bounded there.
+    /// Takes the permit to check a credential. A token of an OIDC issuer needs none: its signature costs less than the
+    /// TLS handshake before it, and a wait for the issuer's keys is limited there.
     async fn permit(&self, source: &Source<'_>, client: IpAddr) -> ReviewResult<Option<Permit>> {
         let queue = match source {
             Source::Users(..) => &self.passwords,
@@ -299,7 +299,7 @@ impl Reviews {
         queue.enter(client).await.map(Some).ok_or_else(busy)
     }
 
-    /// Asks the source for the user of the credential, on behalf of a client, and remembers the answer.
+    /// Authenticates the user of a credential by its source, and caches the answer.
     async fn review_credential(&self, source: Source<'_>, client: IpAddr, digest: Digest) -> ReviewResult<Verdict> {
         let asked = Instant::now();
         let verdict = match source {
@@ -333,7 +333,7 @@ impl Reviews {
         Ok(verdict)
     }
 
-    /// Asks whether the user may do that.
+    /// Authorizes a user for an action.
     pub(super) async fn authorize(
         self: &Arc<Self>,
         review: &ReviewContext,
@@ -363,12 +363,12 @@ impl Reviews {
         });
         let stale = || self.decisions.yes(&digest, review.config.stale());
         let is_failing = self.rights_fail.load(Ordering::Relaxed);
-        // Not said for sure: what was allowed before stays allowed as without an answer.
+        // Unless the answer is final, what was allowed before stays allowed.
         self.or_stale(answer, is_failing, stale, Decision::is_sure).await
     }
 
-    /// Asks the API server whether the user may do that, and remembers the answer. A no that is not complete is not
-    /// remembered, and takes no yes back.
+    /// Asks the API server whether the user may do that, and caches the answer. An incomplete denial is not cached, and
+    /// replaces no approval.
     async fn review_access(&self, rules: &AccessConfig, user: &User, action: &Action) -> ReviewResult<Decision> {
         let Some(reviewer) = &rules.sources.reviewer else {
             return Err(ReviewError::new("unconfigured", "there is no API server to ask"));
@@ -395,8 +395,8 @@ impl Reviews {
         Ok(decision)
     }
 
-    /// Waits for an answer; while the API server `is_failing`, for a moment if there is a yes of before. That yes counts if
-    /// the answer is not sure.
+    /// Waits for an answer; while the API server `is_failing`, for at most 1 s if there is a stale approval. That
+    /// counts unless the answer is final.
     async fn or_stale<T>(
         &self,
         answer: impl Future<Output = ReviewResult<T>>,
@@ -419,7 +419,7 @@ impl Reviews {
         Ok(stale)
     }
 
-    /// Awaits the answer to a question, and counts it.
+    /// Awaits the answer to a review, and counts it.
     async fn count_review<T>(&self, kind: &'static str, question: Review<'_, T>) -> ReviewResult<T> {
         let start = Instant::now();
         let answer = question.await;
@@ -442,12 +442,12 @@ impl Reviews {
 }
 
 impl Changes {
-    /// The last change in a namespace.
+    /// Returns the last change in a namespace, if any.
     fn last(&self, namespace: &str) -> Option<Instant> {
         self.everywhere.max(self.namespaces.get(namespace).copied())
     }
 
-    /// Returns whether the user was deleted a moment ago: the API server goes on to prove it for 10 s.
+    /// Returns whether the user was deleted within 60 s: the API server still authenticates it for 10 s.
     fn is_deleted(&self, user: &User) -> bool {
         let is_recent = |at: &Instant| at.elapsed() < GONE_FOR;
         self.deleted_users
@@ -456,7 +456,7 @@ impl Changes {
     }
 }
 
-/// By name whether or not a user has it: names are no oracle.
+/// Limits by name, even if no user has it: the answer must not reveal names.
 fn allows_password(guesses: &GuessLimiter, user: &str, network: IpAddr) -> bool {
     guesses.is_clear(network) || (guesses.allows(network) && guesses.allows(user))
 }
@@ -465,10 +465,10 @@ fn too_many_guesses() -> ReviewError {
     ReviewError::new(GUESS_RATE, "too many wrong guesses")
 }
 
-/// Returns when that time comes, on the clock that is not set.
+/// Converts a time of the system clock to the monotonic one.
 pub(super) fn instant(time: SystemTime) -> Instant {
     let left = time.duration_since(SystemTime::now()).unwrap_or_default();
-    // A time that the clock cannot show is later than any tunnel's end.
+    // If it is too late for the clock: later than any tunnel's end.
     Instant::now()
         .checked_add(left)
         .unwrap_or_else(|| Instant::now() + CENTURY)
@@ -478,15 +478,15 @@ pub(super) fn instant(time: SystemTime) -> Instant {
 const TOKEN: &str = "token";
 const ACCESS: &str = "access";
 const GONE: &str = "the user of the token was deleted";
-/// The age up to which an answer counts without another question. The API server remembers its own for 10 s as well.
+/// The age up to which an answer counts without another review. The API server caches its own for 10 s as well.
 const FRESH: Duration = Duration::from_secs(10);
-/// The same of a right that is denied: the user may just be given it.
+/// Like [`FRESH`], for a right that is denied: the user may just have been granted it.
 const FRESH_DENIAL: Duration = Duration::from_secs(5);
-/// The time after which a change is looked at once more, and up to which no answer is remembered as fresh.
+/// The time after a change in which no cached answer is fresh. At its end, grants are rechecked once more.
 pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
-/// The wait for an answer of an API server that had none for the last question, where a yes of before takes its place.
+/// The wait for an answer of an API server whose last review failed, if a stale approval can replace it.
 const STALE_WAIT: Duration = Duration::from_secs(1);
-/// Longer than the API server proves a user that was deleted.
+/// Longer than the API server authenticates a user that was deleted.
 const GONE_FOR: Duration = Duration::from_secs(60);
 const MAX_GONE: usize = 1024;
 /// Namespaces with changes of their own; beyond, a change is one everywhere.

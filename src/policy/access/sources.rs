@@ -1,4 +1,4 @@
-//! The rules of access control, and the source that judges a credential.
+//! The configuration of access control, and the source that checks a credential.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,14 +26,14 @@ pub struct Sources {
     pub tickets: Option<Arc<Tickets>>,
 }
 
-/// The options, and the sources that are asked.
+/// The options, and the sources.
 #[derive(Clone, Debug)]
 pub(super) struct AccessConfig {
     pub(super) options: Options,
     pub(super) sources: Sources,
 }
 
-/// The source that judges a credential.
+/// The source that checks a credential.
 #[derive(Debug)]
 pub(super) enum Source<'a> {
     Tickets(&'a Tickets, Key),
@@ -41,14 +41,14 @@ pub(super) enum Source<'a> {
     Users(&'a PasswordFile, &'a str, &'a Secret),
     Issuer(&'a Verifier, Jwt<'a>),
     ApiServer(&'a dyn Reviewer, &'a Secret),
-    /// It proves no user, by this sentence. To see that costs less than to remember it.
+    /// It proves no user, for this reason. Finding that out costs less than caching it.
     Nobody(Box<str>),
 }
 
 impl Sources {
-    /// Returns the credential as it is judged: a password is a token, whatever the user name, if it looks like one or is a
-    /// ticket, or if there is no file of users. Any other text stays a password, also for a name that the file does not have:
-    /// a typing error in a name must not send the password that belongs to it to another server.
+    /// Returns the credential in the form in which it is checked: a password is a token, whatever the user name, if
+    /// there is no file of users, or if it is a ticket or looks like a token that may be accepted. Any other stays a
+    /// password, even if the file lacks the name: a misspelt name must not send the password to another server.
     pub(super) fn normalize(&self, credential: Credential) -> Credential {
         match credential {
             Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),
@@ -56,7 +56,7 @@ impl Sources {
         }
     }
 
-    /// Returns the user of a credential that is a password, whether or not the file has it: names are no oracle.
+    /// Returns the user name of a credential that is a password, even if the file lacks it: the answer must not reveal names.
     pub(super) fn password_name<'a>(&self, credential: &'a Credential) -> Option<&'a str> {
         match credential {
             Credential::Basic { user, password } => self.takes_password(password).then_some(user),
@@ -73,25 +73,25 @@ impl Sources {
         self.reviewer.is_some() || self.issuers.is_some()
     }
 
-    /// Returns the tickets, and the hash of a text that has the shape of one. Where tickets are accepted nothing else of that
-    /// shape is, so that a wrong one costs no more than its hash.
+    /// Returns the tickets, and the hash of a string that has the shape of one. Nothing else of that shape is accepted
+    /// then, so a wrong one costs no more than its hash.
     pub(super) fn ticket(&self, text: &Secret) -> Option<(&Tickets, Key)> {
         Some((self.tickets.as_deref()?, Key::from_ticket(text)?))
     }
 }
 
-/// Returns whether a text may be a token: a JWT, or as long as those of clouds are.
+/// Returns whether a string may be a token: a JWT, or as long as those of clouds are.
 fn is_like_a_token(text: &str) -> bool {
     text.starts_with("eyJ") || text.len() >= 100
 }
 
 impl AccessConfig {
-    /// Returns how long a yes counts while there is no answer.
+    /// Returns how long an approval counts while there is no answer.
     pub(super) fn stale(&self) -> Duration {
         self.options.kubernetes.as_ref().map_or(Duration::ZERO, |own| own.stale)
     }
 
-    /// Returns how often the rights in use are asked about again.
+    /// Returns the interval of rechecks.
     pub(super) fn recheck(&self) -> Duration {
         self.options.kubernetes.as_ref().map_or(FALLBACK, |own| own.recheck)
     }
@@ -101,7 +101,7 @@ impl AccessConfig {
         self.options.kubernetes.as_ref().is_some_and(|own| own.certificates)
     }
 
-    /// Returns the one source that judges a credential, which is [normalized](Sources::normalize).
+    /// Returns the one source that checks a credential, which is [normalized](Sources::normalize).
     pub(super) fn source<'a>(&'a self, credential: &'a Credential) -> Source<'a> {
         let sources = &self.sources;
         let token = match (credential, &sources.users) {
@@ -130,7 +130,7 @@ impl AccessConfig {
         }
     }
 
-    /// Returns why a token is refused that was cut, or says itself that it is not for now or not for here.
+    /// Returns why a token is refused that was cut, or is not for now or not for here by its own claims.
     fn obviously_refused(&self, jwt: &Jwt<'_>, verifier: Option<&Verifier>) -> Option<Box<str>> {
         let audiences = match verifier {
             Some(verifier) => Some(&verifier.issuer.audiences),
@@ -140,8 +140,8 @@ impl AccessConfig {
         jwt.cut().or_else(|| refused().map(Into::into))
     }
 
-    /// Returns the question to the API server about a target; `None` where it has no say: a static target is no object of
-    /// the cluster, even if a Service has its name.
+    /// Returns the review of an access to a target; `None` if the API server has no say: a static target is no object
+    /// of the cluster, even if a Service has its name.
     pub(super) fn action(&self, id: &TargetId, right: Right) -> Option<Action> {
         let own = self.options.kubernetes.as_ref().filter(|_| !id.is_static())?;
         let check = match right {

@@ -301,7 +301,7 @@ async fn thirty_minutes_without_the_api_server_end_no_tunnel() {
         sleep(seconds(60)).await;
         assert!(!running.iter().any(has_ended), "minute {minute}");
         let new = world.grant("alice", "t3").await.map_err(|denial| denial.reason);
-        // What was allowed stays allowed for ten minutes, and never beyond the credential's own end.
+        // An earlier approval counts for ten minutes, and never beyond the credential's own end.
         if minute != 9 {
             let expected = if minute < 9 {
                 None

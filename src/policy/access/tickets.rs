@@ -1,4 +1,4 @@
-//! Tickets: 26 letters in place of a token, for clients that cannot carry one. Only their hashes are kept.
+//! Tickets: 26 letters instead of a token, for clients that cannot carry one. Only their hashes are kept.
 //!
 //! They are entries of a Secret that operators write. The tickets stay as they were while its watch fails, and none
 //! outlives its expiry.
@@ -32,7 +32,7 @@ pub struct Tickets {
 #[derive(Debug)]
 struct Table {
     entries: HashMap<Key, TicketIdentity>,
-    /// The number of entries that are no tickets.
+    /// The number of invalid entries.
     faults: usize,
 }
 
@@ -41,9 +41,9 @@ struct Table {
 pub enum TicketLookup {
     /// It is in effect.
     Proved(TicketIdentity),
-    /// It was, and its time is over.
+    /// It has expired.
     Expired,
-    /// It has longer to live than tickets may.
+    /// It lives longer than tickets may.
     TooLong,
     /// There is none with this hash.
     Unknown,
@@ -56,7 +56,7 @@ pub enum TicketLookup {
 pub struct TicketIdentity {
     /// The user.
     pub user: Arc<User>,
-    /// The only target that it opens, if it is for one. It gives no right to it.
+    /// The only target that it opens; `None` for any. It grants no right to it.
     pub target: Option<TicketTarget>,
 }
 
@@ -92,16 +92,15 @@ impl Tickets {
         }
     }
 
-    /// Judges the ticket of that hash.
+    /// Looks up the ticket of that hash.
     ///
-    /// It is found by its hash in a map. The time that this takes depends on the hash of what the client has sent, and says
-    /// nothing of the tickets that there are.
+    /// The time of the lookup depends on the hash of what the client has sent, and reveals nothing of other tickets.
     pub fn lookup(&self, key: Key, now: SystemTime) -> TicketLookup {
         let table = self.table.load();
         let Some(table) = table.as_ref() else {
             return TicketLookup::Unlisted;
         };
-        // By more than what clocks differ by it lasts too long.
+        // Operators' clocks may be ahead by [`SKEW`].
         let latest = now.checked_add(self.ttl).and_then(|latest| latest.checked_add(SKEW));
         match table.entries.get(&key) {
             None => TicketLookup::Unknown,
@@ -111,8 +110,8 @@ impl Tickets {
         }
     }
 
-    /// Returns the verdict on the ticket of that hash. Where the table `is_late`, it may be out of date, and only a no counts that
-    /// stays one. `record_wrong` counts a ticket that there is not.
+    /// Returns the verdict on the ticket of that hash. A table that `is_late` may be out of date: only an expired or
+    /// too long ticket has a verdict then. `record_wrong` counts an unknown ticket.
     pub(super) fn authenticate(
         &self,
         key: Key,
@@ -135,7 +134,7 @@ impl Tickets {
         }
     }
 
-    /// Returns the number of entries that are tickets, those that have expired included, and of those that are none.
+    /// Returns the number of tickets, those that have expired included, and of invalid entries.
     pub fn counts(&self) -> (usize, usize) {
         let table = self.table.load();
         table
@@ -143,13 +142,13 @@ impl Tickets {
             .map_or((0, 0), |table| (table.entries.len(), table.faults))
     }
 
-    /// Counts the tables that were put in effect: a change says that tickets may have been taken back.
+    /// Returns the number of tables so far: a change means that tickets may have been revoked.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Puts the data of the Secret in effect, in place of what it had before; no data takes all of its tickets back. An
-    /// entry that cannot be read is no ticket, and the others count.
+    /// Replaces the tickets by the data of the Secret; no data revokes all of them. Returns the errors of invalid
+    /// entries, which are left out.
     pub fn replace(&self, data: &BTreeMap<String, Vec<u8>>) -> Vec<TicketEntryError> {
         let mut entries = HashMap::new();
         let mut faults = Vec::new();
@@ -170,7 +169,7 @@ impl Tickets {
     }
 }
 
-/// A fault of an entry. Prints as `e3b0c442…: it has no user`.
+/// The error of an entry. Prints as `e3b0c442…: it has no user`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {reason}")]
 pub struct TicketEntryError {
@@ -193,9 +192,9 @@ impl TicketEntryError {
 pub(super) const UNKNOWN: &str = "the ticket is not known, or was revoked";
 pub(super) const EXPIRED: &str = "the ticket has expired";
 const TOO_LONG: &str = "the ticket is valid for longer than tickets may be";
-/// The fault of a key.
+/// The error of a key.
 const NOT_A_HASH: &str = "its key is no SHA-256 in lower-case hexadecimal digits";
-/// The tickets of the Secret. One of 1 MiB has room for a quarter of them.
+/// The most tickets. A Secret of 1 MiB has room for a quarter of them.
 const MAX_TICKETS: usize = 16_384;
 
 #[cfg(test)]

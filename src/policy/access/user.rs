@@ -1,4 +1,4 @@
-//! A user whom a credential or a client certificate has proved.
+//! A user whom a credential or a client certificate proves.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ pub struct User {
     pub groups: Vec<Box<str>>,
     /// Further attributes of the authenticator, sent with every review.
     pub extra: BTreeMap<Box<str>, Vec<Box<str>>>,
-    /// How the user was proved.
+    /// How the user was authenticated.
     pub method: Method,
     /// When the credential expires, if it says so.
     pub expires: Option<SystemTime>,
@@ -54,7 +54,7 @@ impl User {
     }
 }
 
-/// How a user was proved: the label `method`, and the log field `auth.method`.
+/// How a user was authenticated: the label `method`, and the log field `auth.method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// A token that the API server has reviewed.
@@ -93,5 +93,5 @@ impl Method {
 
 /// The group of all users that are known.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// Bytes of a text on the heap beside its characters.
+/// Bytes of a string on the heap besides its characters.
 const TEXT: usize = 32;

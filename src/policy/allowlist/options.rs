@@ -1,4 +1,4 @@
-//! The settings of the allowlist: the names that a Service has, and what becomes of its clients.
+//! The settings of the allowlist: the names of Services, and the fate of their clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub struct Options {
     pub keeps_removed: bool,
     /// The longest wait of a client for an endpoint of a Service that has none.
     pub wait_for_ready: Duration,
-    /// How long a target that is asked to start has for it; `None` where none is.
+    /// The time that a woken target has to start; `None` wakes no target.
     pub wake: Option<Duration>,
 }
 
@@ -44,7 +44,7 @@ impl Suffixes {
         Self(suffixes)
     }
 
-    /// Returns the host without its suffix: the shortest name of a Service, `svc.ns`. Any other host as it is.
+    /// Returns the host without its suffix: the shortest name of a Service, `svc.ns`. Any other host is returned as it is.
     pub fn strip<'a>(&self, host: &'a str) -> &'a str {
         self.0
             .iter()

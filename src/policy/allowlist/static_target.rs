@@ -40,7 +40,7 @@ pub struct StaticTarget {
     /// The names of client certificates, one of which a client must have; `None` allows every client.
     #[serde(default, deserialize_with = "forms::some_list::<ClientName, _, _>")]
     pub allowed_clients: Option<ClientNames>,
-    /// The users that may reach it. Without this and `allowed_groups` the API server decides, which knows no static target.
+    /// The users that may reach it. Without this and `allowed_groups` access control refuses everyone.
     #[serde(default, deserialize_with = "forms::some_list::<UserName, _, _>")]
     pub allowed_users: Option<Box<[Box<str>]>>,
     /// The groups that may reach it.
@@ -73,7 +73,7 @@ impl From<AnchorUsers> for DialsIn {
 }
 
 impl StaticTarget {
-    /// Returns the users and groups that may reach it; `None` leaves the decision to the API server.
+    /// Returns the users and groups that may reach it; `None` if it names none, which refuses everyone.
     pub fn user_lists(&self) -> Option<UserLists> {
         let lists = (self.allowed_users.clone(), self.allowed_groups.clone());
         (lists != (None, None)).then(|| UserLists {
@@ -128,7 +128,7 @@ impl FromStr for StaticTarget {
     }
 }
 
-/// The reason why a text is not `NAME:PORT=ADDR[,ADDR…]`.
+/// The reason why a string is not `NAME:PORT=ADDR[,ADDR…]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StaticTargetError {
     /// There is no `=`, or an empty address after it.

@@ -16,20 +16,20 @@ pub(super) type Statics = HashMap<Authority, Arc<Target>>;
 /// A part of the Services, by their shortest names.
 pub(super) type Shard = HashMap<Arc<str>, Route>;
 
-/// A Service's target, and the ports that lead to it.
+/// A Service's target, and the ports at which it is reached.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) target: Arc<Target>,
     pub(super) ports: [u16; 2],
 }
 
-/// The allowlist at one moment.
+/// The allowlist at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     pub(super) statics: Arc<Statics>,
     pub(super) options: Options,
     pub(super) shards: Vec<Arc<Shard>>,
-    /// True if all targets are known: then a name that is absent is forbidden, and else it is unknown.
+    /// True if all targets are known: only then is an absent name forbidden, otherwise it is unknown.
     pub(super) complete: bool,
 }
 
@@ -62,13 +62,13 @@ impl Table {
         routes.map(|route| &route.target)
     }
 
-    /// The route of a Service by its shortest name.
+    /// Returns the route of a Service by its shortest name.
     pub(super) fn route(&self, name: &str) -> Option<&Route> {
         self.shards.get(shard_of(name))?.get(name)
     }
 }
 
-/// The shard of a name, the same in every process.
+/// Returns the shard of a name, the same in every process.
 pub(super) fn shard_of(name: &str) -> usize {
     usize::try_from((fnv1a(name.as_bytes()) >> 32) % SHARDS as u64).unwrap_or_default()
 }

@@ -73,7 +73,7 @@ impl fmt::Display for TargetId {
 pub struct Endpoints {
     /// The addresses to dial; empty while no endpoint is ready.
     pub addresses: Box<[SocketAddr]>,
-    /// The node of each address, in their order; empty where none is named.
+    /// The node of each address, in their order; empty if none is known.
     pub nodes: Box<[Box<str>]>,
     /// The number of ready endpoints.
     pub ready: u32,
@@ -84,7 +84,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Returns the node of an address; empty where it is not named.
+    /// Returns the node of an address; empty if it is not known.
     pub fn node(&self, address: SocketAddr) -> &str {
         let mut named = self.addresses.iter().zip(&self.nodes);
         named.find(|(known, _)| **known == address).map_or("", |(_, node)| node)
@@ -108,7 +108,7 @@ impl From<Vec<SocketAddr>> for Endpoints {
 /// Names of client certificates, one of which a client must have.
 pub type ClientNames = Box<[Box<str>]>;
 
-/// The users that may reach a target, in place of those whom the API server allows it. A snapshot has its fields' names.
+/// The users that may reach a target, instead of those whom the API server allows it. Snapshots contain the field names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLists {
     /// Names of users.
@@ -135,7 +135,7 @@ pub struct TargetRules {
     pub user_lists: Option<Arc<UserLists>>,
     /// Its anchors, if it is one that dials in; its endpoints do not count then.
     pub dials_in: Option<DialsIn>,
-    /// The workload of its pods, for those who are asked to start it or to tell it of activity.
+    /// The workloads to start, and to report activity to.
     pub workloads: Workloads,
 }
 
@@ -149,15 +149,14 @@ pub struct Target {
     next_address: AtomicUsize,
     rates: Both<RateLimit>,
     terms: ArcSwap<TargetRules>,
-    /// Made by the first request, as most targets of a large cluster are never asked for in this process: 200 bytes less
-    /// of each.
+    /// Created by the first request: most targets of a large cluster get none in this process, and need 200 bytes less.
     shared: OnceLock<Box<Budgets>>,
     tunnels: OnceLock<Arc<Slots>>,
     dials: OnceLock<Arc<DialQueue>>,
-    /// Made by the first tunnel, or by the revocation.
+    /// Created by its first use, or by the removal.
     removed: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
-    /// An operator lets no new tunnel begin.
+    /// True if an operator lets no new tunnel begin.
     is_cordoned: AtomicBool,
 }
 
@@ -188,7 +187,7 @@ impl Target {
         &self.id
     }
 
-    /// Returns its endpoints at the moment.
+    /// Returns its current endpoints.
     pub fn endpoints(&self) -> Arc<Endpoints> {
         self.endpoints.load_full()
     }
@@ -263,7 +262,7 @@ impl Target {
         self.is_cordoned.load(Ordering::Relaxed)
     }
 
-    /// Lets no new tunnel begin, or lets them again. The tunnels that run are not touched.
+    /// Lets no new tunnel begin, or lets them again. Running tunnels go on.
     pub fn set_cordoned(&self, is_cordoned: bool) {
         self.is_cordoned.store(is_cordoned, Ordering::Relaxed);
     }
@@ -293,7 +292,7 @@ impl Target {
         }
     }
 
-    /// Returns its terms at the moment.
+    /// Returns its current terms.
     pub fn terms(&self) -> Arc<TargetRules> {
         self.terms.load_full()
     }
@@ -342,12 +341,12 @@ impl Target {
             .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
     }
 
-    /// When a tunnel of it was last used; `None` before the first one.
+    /// Returns when one of its tunnels was last used; `None` before the first one.
     pub fn last_activity(&self) -> Option<SystemTime> {
         self.series.get()?.last_activity()
     }
 
-    /// Changes it, for its tunnels and those that begin from now on. Returns whether it names other users than before.
+    /// Updates it, for running and new tunnels. Returns whether it names other users than before.
     pub(super) fn update(&self, endpoints: Endpoints, terms: &Arc<TargetRules>) -> bool {
         if **self.endpoints.load() != endpoints {
             self.endpoints.store(Arc::new(endpoints));
@@ -360,7 +359,7 @@ impl Target {
         let tunnel = &terms.limits.tunnel;
         self.rates.upload.set(tunnel.upload, tunnel.burst);
         self.rates.download.set(tunnel.download, tunnel.burst);
-        // Stored before: what is made at the same time has the limits before or after, and then is set to these.
+        // Stored first: limits created at the same time are old or new ones, and are then set to these.
         self.terms.store(Arc::clone(terms));
         self.apply_limits();
         before.user_lists != terms.user_lists || before.dials_in != terms.dials_in
@@ -374,18 +373,18 @@ impl Target {
         self.removed.get_or_init(CancellationToken::new)
     }
 
-    /// Returns the limits in `place`, which the first request makes.
+    /// Returns the limits in `place`, which the first request creates.
     fn get_or_init<'a, T>(&self, place: &'a OnceLock<T>, make: impl FnOnce(&TargetLimits) -> T) -> &'a T {
         if let Some(made) = place.get() {
             return made;
         }
         let made = place.get_or_init(|| make(&self.terms.load().limits));
-        // An update may have looked for it just before it was there.
+        // An update may have missed it, just before it was there.
         self.apply_limits();
         made
     }
 
-    /// Sets what has been made to the limits in effect.
+    /// Applies the current limits to those that were created.
     fn apply_limits(&self) {
         let limits = self.terms.load().limits;
         if let Some(shared) = self.shared.get() {

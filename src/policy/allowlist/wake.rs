@@ -1,5 +1,4 @@
-//! Wakes targets that sleep: asks once, for all requests of a target, for a replica of its workload. What follows the cluster
-//! answers.
+//! Scales sleeping targets up: one wake request for all clients of a target, served by the Kubernetes side.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -26,15 +25,15 @@ pub struct WakeRequest {
 /// The answer to a request for a target without an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeResult {
-    /// Nothing was asked: there is nothing to start, it was asked before or has failed lately, or the queue is full.
+    /// No request was sent: there is nothing to start, it was sent before or failed in the last 10 s, or the queue is full.
     NotRequested,
-    /// It is asked to start.
+    /// A request was sent.
     Requested,
-    /// The client has had its share of the minute.
+    /// The client has woken 10 targets in its minute, or too many clients wake targets.
     RateLimited,
 }
 
-/// The targets that are asked to start.
+/// The wake requests of targets.
 #[derive(Debug, Default)]
 pub struct WakeRequests {
     listener: ArcSwapOption<mpsc::Sender<WakeRequest>>,
@@ -44,19 +43,19 @@ pub struct WakeRequests {
 #[derive(Debug, Default)]
 struct State {
     flights: HashMap<TargetId, PendingWake>,
-    /// The wakes of clients within a minute.
+    /// The start of each client's minute, and the wakes in it.
     clients: HashMap<IpAddr, (Instant, u32)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct PendingWake {
-    /// When it counts no longer.
+    /// When it stops counting.
     until: Instant,
     has_failed: bool,
 }
 
 impl WakeRequests {
-    /// Returns the requests to wake a target, from now on.
+    /// Returns the wake requests from now on. An earlier receiver gets no more.
     pub fn subscribe(&self) -> mpsc::Receiver<WakeRequest> {
         let (sender, requests) = mpsc::channel(QUEUED);
         self.listener.store(Some(std::sync::Arc::new(sender)));
@@ -77,7 +76,7 @@ impl WakeRequests {
         if state.flights.get(target.id()).is_some_and(|flight| flight.until > now) {
             return WakeResult::NotRequested;
         }
-        // A full queue: a later request asks again.
+        // The queue is full: a later request tries again.
         let Ok(place) = listener.try_reserve() else {
             return WakeResult::NotRequested;
         };
@@ -98,19 +97,19 @@ impl WakeRequests {
         WakeResult::Requested
     }
 
-    /// How long a target that was asked to start still has; `None` if it was not.
+    /// Returns how long a woken target still has to start; `None` if it was not woken, has failed or is late.
     pub(super) fn time_left(&self, target: &TargetId) -> Option<Duration> {
         let state = self.state.lock();
         let flight = state.flights.get(target).filter(|flight| !flight.has_failed)?;
         flight.until.checked_duration_since(Instant::now())
     }
 
-    /// The target has an endpoint: the next request without one may wake it again.
+    /// Notes that the target has an endpoint: the next request without one may wake it again.
     pub(super) fn started(&self, target: &TargetId) {
         self.state.lock().flights.remove(target);
     }
 
-    /// The target cannot be started. It is asked again a while later at the earliest.
+    /// Notes that the target cannot be started. It is woken again after 10 s at the earliest.
     pub fn failed(&self, target: &TargetId) {
         if let Some(flight) = self.state.lock().flights.get_mut(target) {
             *flight = PendingWake {
@@ -122,7 +121,7 @@ impl WakeRequests {
 }
 
 impl State {
-    /// Returns whether the client may wake one more target.
+    /// Counts a wake of the client, and returns whether it is allowed.
     fn admits(&mut self, client: IpAddr, now: Instant) -> bool {
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&client) {
             return false;
@@ -135,7 +134,7 @@ impl State {
         *count <= MAX_PER_CLIENT
     }
 
-    /// Drops what counts no longer, once there is much of it.
+    /// Drops what no longer counts, once there is much of it.
     fn forget(&mut self, now: Instant) {
         if self.flights.len() >= MAX_CLIENTS {
             self.flights.retain(|_, flight| flight.until > now);
@@ -146,7 +145,7 @@ impl State {
     }
 }
 
-/// Requests that the API server has not answered.
+/// Wake requests that have not been received.
 const QUEUED: usize = 64;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Targets a minute.

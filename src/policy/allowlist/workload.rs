@@ -12,7 +12,7 @@ use crate::base::values::is_object_name;
 pub struct Workload {
     /// Its kind.
     pub kind: WorkloadKind,
-    /// Its name, which is one of Kubernetes.
+    /// Its name, which is valid in Kubernetes.
     pub name: Box<str>,
 }
 
@@ -39,7 +39,7 @@ impl WorkloadKind {
     }
 }
 
-/// Reads `kind/name`, such as `statefulset/devbox`.
+/// Parses `kind/name`, such as `statefulset/devbox`.
 impl FromStr for Workload {
     type Err = &'static str;
 
@@ -69,7 +69,7 @@ impl fmt::Display for Workload {
 pub struct Workloads {
     /// The one that a request starts.
     pub wake: Option<Workload>,
-    /// The one that is told of activity.
+    /// The one to which activity is reported.
     pub report_activity: Option<Workload>,
 }
 

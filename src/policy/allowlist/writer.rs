@@ -66,7 +66,7 @@ impl Writer {
 
     /// Replaces all static targets.
     ///
-    /// A target that stays keeps its tunnels, and they get its new limits. The tunnels of one that goes end.
+    /// A target that stays keeps its tunnels, and they get its new limits. The tunnels of a removed one end.
     pub fn publish(&mut self, targets: &[StaticTarget], limits: &Limits) {
         let mut state = self.state();
         let mut table = self.allowlist.table();
@@ -107,7 +107,7 @@ impl Writer {
         gone.values().for_each(|target| target.remove());
     }
 
-    /// From now on, an absent name is unknown and not forbidden, until a list of Services is complete.
+    /// Makes an absent name unknown, and not forbidden, until a list of Services is complete.
     pub fn expect_services(&self) {
         let mut state = self.state();
         let mut table = self.allowlist.table();
@@ -120,7 +120,7 @@ impl Writer {
         self.allowlist.all()
     }
 
-    /// Returns the targets that are asked to start.
+    /// Returns the wake requests of targets.
     pub fn wakes(&self) -> &WakeRequests {
         &self.allowlist.wakes
     }
@@ -138,8 +138,7 @@ impl Writer {
         self.store(&mut state, table);
     }
 
-    /// Replaces all Services. Unless the list is complete, or is [confirmed](Self::confirm) to be later, an absent name is
-    /// unknown and not forbidden.
+    /// Replaces all Services. Only a complete list, or [`Self::confirm`] later, makes an absent name forbidden.
     pub fn replace(&self, targets: Vec<ServiceTarget>, is_complete: bool) {
         let mut state = self.state();
         let table = self.allowlist.table();
@@ -203,7 +202,7 @@ impl Writer {
         }
     }
 
-    /// After the store: a tunnel that begins meanwhile is judged by the new lists, or told of the change.
+    /// Called after the store: a tunnel that begins in between is checked by the new lists, or notified.
     fn notify_user_lists(&self, changed: bool) {
         if changed {
             self.allowlist.user_lists.send_replace(());

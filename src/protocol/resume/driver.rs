@@ -46,7 +46,7 @@ pub enum Side {
 pub struct Attachment<S> {
     /// Its stream.
     pub stream: S,
-    /// Its number.
+    /// Its id.
     pub attachment: AttachmentId,
 }
 
@@ -73,8 +73,8 @@ pub enum Event {
     SourceFailed(io::Error),
     /// The program takes no more bytes. The session goes on until the caller ends it.
     SinkFailed(io::Error),
-    /// Both sides have said that the session is over, and all that was received has been passed on. The end is that of
-    /// the other side, or [`EndReason::Malformed`] if the other side broke the protocol.
+    /// The session is over for both sides, and all that was received has been passed on. The end is that of the other
+    /// side, or this side's if the other side broke the protocol.
     Over(EndReason),
 }
 

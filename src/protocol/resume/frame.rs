@@ -49,7 +49,8 @@ pub enum Frame {
     },
 }
 
-/// An invalid line or frame. It ends the session, or a connection without one, as [`EndReason::Malformed`].
+/// An invalid line or frame. It ends the session, or a connection without one, as [`EndReason::Malformed`]; a
+/// [`Claim`](Self::Claim) does so as [`EndReason::OutOfSync`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ProtocolError {
     /// The length does not fit the type.
@@ -245,7 +246,7 @@ impl Decoder {
     /// Takes the next piece from the front of `input`; `None` when all of it has been taken.
     ///
     /// # Errors
-    /// A frame has an invalid length. Nothing that follows can be parsed.
+    /// A frame has an invalid length or offset. Nothing that follows can be parsed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Piece<'a>>, ProtocolError> {
         while !input.is_empty() {
             match self.within {

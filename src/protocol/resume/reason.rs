@@ -44,7 +44,7 @@ pub enum EndReason {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalEnd {
     pub(super) end: EndReason,
-    /// True if it waits until all bytes in front of it were sent.
+    /// True if it waits until all bytes before it are sent.
     pub(super) is_orderly: bool,
 }
 

@@ -29,7 +29,7 @@ impl<S> Registry<S> {
     /// Adds a session under a new random id.
     ///
     /// # Errors
-    /// [`EndReason::TooManySessions`] at the maximum. The session is not kept.
+    /// [`EndReason::TooManySessions`] at the maximum, or without random bytes. The session is not kept.
     pub fn open(&mut self, keys: Keys, session: S) -> Result<SessionId, EndReason> {
         if self.is_full() {
             return Err(EndReason::TooManySessions);
@@ -73,7 +73,7 @@ impl<S> Registry<S> {
         self.sessions.len()
     }
 
-    /// Returns whether there are as many as may be.
+    /// Returns whether the maximum is reached.
     pub fn is_full(&self) -> bool {
         self.sessions.len() >= self.max
     }

@@ -52,7 +52,7 @@ impl Session {
         }
     }
 
-    /// Returns how many bytes [`write`](Self::write) takes now. While it is 0, the program need not be read.
+    /// Returns how many bytes [`write`](Self::write) takes now. At 0, the program need not be read.
     pub fn free(&self) -> usize {
         if self.ending.is_some() { 0 } else { self.outgoing.free() }
     }
@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    /// Returns the bytes of memory of both streams.
+    /// Returns the memory of both streams in bytes.
     pub fn memory(&self) -> usize {
         self.outgoing.memory() + self.incoming.memory()
     }
@@ -157,7 +157,7 @@ impl Session {
         AttachmentId(self.attachments)
     }
 
-    /// Returns the connection that carries the session.
+    /// Returns the connection that carries the session, if any.
     pub fn attachment(&self) -> Option<AttachmentId> {
         self.link.as_ref().map(|_| AttachmentId(self.attachments))
     }
@@ -188,9 +188,9 @@ impl Session {
         self.receive_and_pass((attachment, bytes), now, &mut |_| 0);
     }
 
-    /// Does the same, but offers the stream's bytes to `pass` first, which saves two copies and returns how many of
-    /// them it took. The others are [readable](Self::readable). `pass` is not called while earlier bytes are readable,
-    /// and is called once for the bytes of many frames.
+    /// Like [`receive`](Self::receive), but offers the stream's bytes first to `pass`, which returns how many it took:
+    /// this saves two copies. The others are [readable](Self::readable). `pass` is not called while earlier bytes are
+    /// readable, and is called once for the bytes of many frames.
     pub fn receive_and_pass(
         &mut self,
         (attachment, mut bytes): (AttachmentId, &[u8]),
@@ -274,7 +274,7 @@ impl Session {
         self.outgoing.kept(offset, count)
     }
 
-    /// Notes that the connection was given the stream up to an offset. The other side may acknowledge it from now on.
+    /// Notes that the stream was written up to an offset, which the other side may acknowledge from now on.
     pub fn mark_sent(&mut self, offset: u64) {
         self.outgoing.mark_sent(offset);
     }
@@ -301,7 +301,7 @@ impl Session {
         self.ended
     }
 
-    /// Returns the end that this side has decided on, or with which it has answered the other's.
+    /// Returns the end that this side has decided on, or has answered to the other's.
     pub fn ending(&self) -> Option<EndReason> {
         self.ending.map(|ending| ending.end)
     }
@@ -311,7 +311,7 @@ impl Session {
         self.violation
     }
 
-    /// Returns whether the other side ended or violated the session, and any connection has this side's END.
+    /// Returns whether the other side ended or violated the session, and the connection, if any, has this side's END.
     pub fn is_over(&self) -> bool {
         let is_heard = self.ended.is_some() || self.violation.is_some();
         is_heard && self.link.as_ref().is_none_or(|link| link.has_sent_last)

@@ -10,14 +10,14 @@ use crate::base::secret::Secret;
 
 /// The SHA-256 of a ticket.
 ///
-/// It has neither salt nor a slow function, which protect texts that people choose: a ticket has 130 random bits, which
+/// It has neither salt nor a slow function, which protect strings that people choose: the 130 random bits of a ticket
 /// cannot be guessed at any speed, and no two are equal. A slow hash would make a flood of invalid ones more costly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 
 impl Key {
     /// Hashes a text that has the form of a ticket: 26 characters of Crockford's base32, in any case, with `I` and `L`
-    /// for 1 and `O` for 0, and hyphens anywhere. `None` for any other text. Does not look the ticket up.
+    /// for 1 and `O` for 0, and hyphens anywhere. `None` for any other string.
     pub fn from_ticket(ticket: &Secret) -> Option<Self> {
         if ticket.expose().len() > LETTERS * 2 {
             return None;
@@ -33,7 +33,7 @@ impl Key {
         }
     }
 
-    /// Parses 64 hexadecimal digits in lower case.
+    /// Parses 64 hexadecimal digits in lower case; `None` for any other string.
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
         bytes.try_into().ok().map(Self)

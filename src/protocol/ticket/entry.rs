@@ -40,7 +40,7 @@ impl TicketTarget {
     }
 }
 
-/// Parses a target. There is no other way to create one from text.
+/// Parses a target. Nothing else creates one.
 impl FromStr for TicketTarget {
     type Err = &'static str;
 
@@ -120,7 +120,7 @@ impl Ticket {
     }
 }
 
-/// Returns the data of the Secret, from its JSON.
+/// Parses the data of a Secret from its JSON.
 ///
 /// # Errors
 /// The reason why it is not a Secret of tickets. The current tickets then stay in effect.

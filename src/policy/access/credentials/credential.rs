@@ -38,10 +38,10 @@ pub enum CredentialError {
 }
 
 impl Credential {
-    /// Parses the value of the field. The shape of a token is not looked at.
+    /// Parses the value of the field. Any printable ASCII without spaces may be a token.
     ///
     /// # Errors
-    /// The fault of the value, which does not contain any part of it.
+    /// The error, which contains no part of the value.
     pub fn parse(value: &[u8]) -> Result<Self, CredentialError> {
         let value = std::str::from_utf8(value).map_err(|_| CredentialError::Scheme)?;
         let (scheme, rest) = value.split_once(' ').unwrap_or((value, ""));
@@ -51,8 +51,8 @@ impl Credential {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(CredentialError::Scheme);
         }
-        // A space in front of a token is not skipped: the API server takes such a token for no token at all, and its
-        // bearer for `system:anonymous`, who is authenticated.
+        // A space before a token is not skipped: the API server would take it for no token at all, and authenticate its
+        // bearer as `system:anonymous`.
         let is_token = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic());
         is_token
             .then(|| Self::Bearer(rest.into()))

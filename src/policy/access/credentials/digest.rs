@@ -1,5 +1,4 @@
-//! The keys of what is remembered: keyed digests, so that no credential is kept for its answer, and no client can choose
-//! keys that collide.
+//! The keys of caches: keyed digests, so that no credential is kept, and no client can choose keys that collide.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -18,7 +17,7 @@ use crate::policy::access::reviewer::Right;
 use crate::policy::access::user::User;
 use crate::tunnel::limits::owners::network;
 
-/// HMAC-SHA256 of what is asked.
+/// HMAC-SHA256 of a credential, a right or a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::policy::access) struct Digest([u8; 32]);
 
@@ -37,7 +36,7 @@ impl Key {
     /// Creates a random key.
     pub(in crate::policy::access) fn new() -> Self {
         let mut bytes = [0; 32];
-        // Without the system's random numbers, those of the standard library's maps, which came from there before.
+        // If the system fails, the random keys of the standard library's maps, which it provided before.
         if rand::fill(&mut bytes).is_err() {
             for (index, part) in bytes.chunks_mut(8).enumerate() {
                 part.copy_from_slice(&RandomState::new().hash_one(index).to_ne_bytes());
@@ -46,8 +45,8 @@ impl Key {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }
 
-    /// Returns the digest of a credential; of a password, as that of the client's network. If it were remembered for all networks,
-    /// they could try others on it without being counted.
+    /// Returns the digest of a credential. That of a password includes the client's network: otherwise a network could
+    /// repeat the guesses of others without being counted.
     pub(in crate::policy::access) fn credential(&self, credential: &Credential, client: IpAddr) -> Digest {
         match credential {
             Credential::Bearer(token) => self.digest(&("bearer", token.expose())),
@@ -57,12 +56,12 @@ impl Key {
         }
     }
 
-    /// The digest of the right of a user to do something. All that the API server is told of the user is in it.
+    /// Returns the digest of a user's right to an action, with all that the API server is sent of the user.
     pub(in crate::policy::access) fn right(&self, user: &User, action: &Action) -> Digest {
         self.digest(&(identity(user), action))
     }
 
-    /// The digest of a user and of what has proved it.
+    /// Returns the digest of a user, a right and what has proved the user.
     pub(in crate::policy::access) fn subject(
         &self,
         user: &User,
@@ -70,16 +69,16 @@ impl Key {
         credential: Option<&Credential>,
         certificate: Option<&ClientTls>,
     ) -> Digest {
-        // Wherever it comes from.
+        // The same for every network.
         let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()).0);
         let own = certificate.and_then(|peer| peer.certificates.first());
         self.digest(&(identity(user), right, proof, own.map(|own| own.as_ref())))
     }
 
-    /// Returns the digest of the JSON of a value: no two values have the same.
+    /// Returns the digest of a value's JSON, which differs for different values.
     fn digest(&self, value: &impl Serialize) -> Digest {
         let mut text = Text(hmac::Context::with_key(&self.0));
-        // It fails for maps whose keys are no text, and for the errors of a writer: there are neither.
+        // Fails only for maps with keys other than strings and for write errors: there are neither.
         serde_json::to_writer(&mut text, value).ok();
         Digest(text.0.sign().as_ref().try_into().unwrap_or_default())
     }
@@ -89,7 +88,7 @@ fn identity(user: &User) -> impl Serialize {
     (&user.name, &user.uid, user.method.label(), &user.groups, &user.extra)
 }
 
-/// The text of a digest as it is written, so that no secret is copied.
+/// The writer of a digest's text, so that no secret is copied.
 struct Text(hmac::Context);
 
 impl io::Write for Text {

@@ -66,12 +66,12 @@ impl GuessLimiter {
 
 /// The interval in which a key regains one guess: 3 million a year.
 pub(in crate::policy::access) const EACH: Duration = Duration::from_secs(10);
-/// The most wrong guesses at once, enough for an office whose passwords were all changed, or whose tickets were all taken back.
+/// The most wrong guesses at once, enough for an office whose passwords were all changed, or whose tickets were all revoked.
 pub(in crate::policy::access) const BURST: u32 = 100;
-/// About 1 MiB of them.
+/// The keys that are remembered: about 1 MiB.
 const MAX_KEYS: usize = 8192;
-/// The keys that are forgotten together when there are too many: those that are clear, and that are the next to be. It takes a
-/// look at all keys to find one, and no more to find these.
+/// The keys that are evicted together when there are too many: those that are clear, or will be first. Finding one
+/// takes a pass over all keys, and so does finding these.
 const EVICTED: usize = MAX_KEYS / 8;
 const MAX_RECENT: usize = 8;
 

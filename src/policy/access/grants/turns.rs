@@ -1,4 +1,4 @@
-//! The order of the rechecks: namespaces take turns, and beyond a burst there are not more than 50 a second.
+//! The order of the rechecks: namespaces take turns, and beyond a burst changes cause at most 50 a second.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -44,7 +44,7 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn, which ends when it is dropped. `None` if there is nothing to look at any more.
+    /// Waits for a turn, which ends when the permit is dropped; `None` if the grant has ended.
     pub(super) async fn wait(
         &self,
         namespace: &str,

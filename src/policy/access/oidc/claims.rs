@@ -9,7 +9,7 @@ use super::super::user::{Method, User};
 use crate::base::user_name::{is_name, is_reserved};
 use crate::protocol::jwt::{Jwt, MALFORMED, OTHER_AUDIENCE, Object, SKEW, is_early};
 
-/// Checks the claims that do not depend on the user, and gives the time from which the token is refused.
+/// Checks the claims that do not depend on the user. Returns the time from which the token is refused.
 ///
 /// # Errors
 /// The reason of the refusal, for the client.
@@ -40,16 +40,16 @@ pub(super) fn check(jwt: &Jwt<'_>, issuer: &Issuer, now: SystemTime) -> Result<S
 pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Result<User, &'static str> {
     let name = claims.text(&issuer.username);
     let name = name.ok_or("the token has no claim with the user's name")?;
-    // As Kubernetes does: an address that its owner has not confirmed may be that of another user. A token without the
-    // claim is of an issuer that knows no unconfirmed ones; one with null is not.
+    // As Kubernetes does: an address that its owner has not confirmed may be that of another user. An issuer that omits
+    // the claim has no unconfirmed addresses; null counts as unconfirmed.
     let verified = claims.get("email_verified").and_then(Value::as_bool);
     let is_verified = !claims.has("email_verified") || verified == Some(true);
     if &*issuer.username == "email" && !is_verified {
         return Err("the token's e-mail address is not verified");
     }
     let prefixed = format!("{}{name}", issuer.username_prefix.as_deref().unwrap_or_default());
-    // Such names are those of the cluster itself: `system:admin`, `system:serviceaccount:…`, `system:node:…`. With a prefix those of
-    // another cluster are none of them.
+    // The cluster's own names: `system:admin`, `system:serviceaccount:…`, `system:node:…`. With a prefix, those of
+    // another cluster differ.
     if is_reserved(&prefixed) {
         return Err("the user's name begins with system:");
     }
@@ -62,8 +62,8 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
     })
 }
 
-/// Returns the groups. Those that begin with `system:` are left out: `system:masters` may do everything, whatever the cluster's
-/// roles say, and an issuer has no say in it. The token is not refused for them: it may not be in its owner's hand.
+/// Returns the groups, without invalid names and those that begin with `system:`: `system:masters` may do everything,
+/// whatever the cluster's roles say. The token is not refused for them: its owner may be unable to change it.
 fn groups(claims: &Object, issuer: &Issuer) -> Result<Vec<Box<str>>, &'static str> {
     let values = issuer.groups.as_ref().and_then(|name| claims.list(name));
     let mut groups: Vec<Box<str>> = Vec::new();

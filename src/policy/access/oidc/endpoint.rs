@@ -1,4 +1,4 @@
-//! Gets a key set from its URL: one request by HTTP/1.1, without redirects, in bounded time and size.
+//! Gets a key set from its URL: one request over HTTP/1.1, without redirects, in bounded time and size.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Takes a URL of the settings, which have accepted it.
+    /// Creates the endpoint of a URL that the settings have accepted.
     pub(super) fn new(url: &Uri, ca: Option<PathBuf>) -> Self {
         let is_tls = url.scheme() == Some(&Scheme::HTTPS);
         let host = url.host().unwrap_or_default();
@@ -74,7 +74,7 @@ impl Endpoint {
         Box::pin(self.exchange(stream.map_err(|error| chain(&error))?)).await
     }
 
-    /// Tries the addresses of the host, one after the other.
+    /// Tries the addresses of the host in turn; without TLS, only loopback ones.
     async fn connect(&self) -> Result<TcpStream, Box<str>> {
         let addresses = lookup_host((&*self.host, self.port)).await;
         let addresses = addresses.map_err(|error| format!("cannot look up {}: {error}", self.host))?;
@@ -110,8 +110,8 @@ impl Endpoint {
     }
 }
 
-/// Returns the settings of TLS, with the certificates to trust: those of `ca`, or the system's. Never both, so that no public
-/// authority can issue a certificate for a private issuer.
+/// Returns the TLS settings, which trust either `ca` or the system's certificates: no public authority can issue a
+/// certificate for a private issuer.
 fn tls(ca: Option<&Path>) -> Result<ClientConfig, Box<str>> {
     let roots = match ca {
         Some(path) => roots_of(path)?,

@@ -18,10 +18,10 @@ pub(super) struct SignedJwt<'a> {
 }
 
 impl<'a> SignedJwt<'a> {
-    /// Reads the header. Keys and addresses of keys in its header (`jwk`, `jku`, `x5c`, `x5u`) are not looked at.
+    /// Reads the header. Keys and addresses of keys in it (`jwk`, `jku`, `x5c`, `x5u`) are ignored.
     ///
     /// # Errors
-    /// The fault, for the client.
+    /// The error, for the client.
     pub(super) fn from_jwt(jwt: &'a Jwt<'_>) -> Result<Self, &'static str> {
         // An extension that must be understood, and is not (RFC 7515 section 4.1.11).
         if jwt.header.has("crit") {

@@ -19,10 +19,10 @@ struct Key {
     key: DecodingKey,
 }
 
-/// The signature of a token, as the keys of a set judge it.
+/// The result of checking a token's signature.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Signature {
-    /// One of them has made it.
+    /// One of the keys has made it.
     Right,
     /// None has, for this reason.
     Wrong(&'static str),
@@ -59,7 +59,7 @@ impl KeySet {
         }
     }
 
-    /// Judges a token's signature by the keys of its key id; without one, by the only key for its algorithm.
+    /// Checks a token's signature by the keys of its key id; without one, by the only key for its algorithm.
     pub(super) fn check(&self, jwt: &SignedJwt<'_>) -> Signature {
         let id = jwt.key_id;
         let has_id = |key: &&Key| id.is_none() || key.id.as_deref() == id;
@@ -111,7 +111,7 @@ struct Jwk {
 }
 
 impl Key {
-    /// Returns whether the token's signature is one by this key, which is for its algorithm.
+    /// Returns whether this key has made the token's signature. The algorithm must be one of the key's.
     fn has_signed(&self, jwt: &SignedJwt<'_>) -> bool {
         let message = jwt.message.as_bytes();
         jsonwebtoken::crypto::verify(jwt.signature, message, &self.key, jwt.algorithm).unwrap_or(false)
@@ -151,7 +151,7 @@ impl Key {
     }
 }
 
-/// The keys themselves. A set whose keys can verify nothing must not replace one that can, and a weak key none that is strong.
+/// Reads the keys strictly: a set that can verify nothing must not replace one that can, nor a weak key a strong one.
 impl Jwk {
     fn rsa(&self) -> Option<DecodingKey> {
         let number = |text: &Option<String>| {
@@ -160,15 +160,15 @@ impl Jwk {
             Some(bytes.collect::<Vec<u8>>())
         };
         let (modulus, exponent) = (number(&self.n)?, number(&self.e)?);
-        // From 2,048 to 8,192 bits, whose first byte is not zero.
+        // From 2,048 to 8,192 bits; the first byte is not zero.
         let is_short = modulus.len() == 256 && *modulus.first()? < 0x80;
         let is_strong = (256..=1024).contains(&modulus.len()) && !is_short;
-        // An even exponent, or 1, is none of RSA; long ones cost time. All keys in use have 3 or 65537.
+        // For RSA, 1 and even exponents are invalid; long ones cost time. All keys in use have 3 or 65537.
         let is_good = exponent.len() <= 4 && exponent != [1] && exponent.last()? % 2 == 1;
         (is_strong && is_good).then(|| DecodingKey::from_rsa_raw_components(&modulus, &exponent))
     }
 
-    /// Returns the key of a curve whose numbers have this length in bytes.
+    /// Returns the key of a curve; `None` unless its numbers have this length in bytes.
     fn elliptic(&self, length: usize) -> Option<DecodingKey> {
         let (x, y) = (self.x.as_deref()?, self.y.as_deref()?);
         let is_whole = |text: &str| decoded(text).is_some_and(|bytes| bytes.len() == length);

@@ -1,4 +1,4 @@
-//! The keys of an issuer, followed in the background: what was good stays in effect until something better has arrived.
+//! The keys of an issuer, refreshed in the background: a valid set stays in effect until the next one arrives.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// How often the keys are read.
+    /// Returns the pauses between two reads.
     pub(super) fn pace(&self) -> RefreshSchedule {
         let seconds: [u64; 3] = match self {
             Self::File(_) => [10, 10, 1],
@@ -49,7 +49,7 @@ impl Source {
     }
 }
 
-/// How often the keys are read.
+/// The pauses between two reads of the keys.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RefreshSchedule {
     /// The pause after a success.
@@ -60,12 +60,12 @@ pub(super) struct RefreshSchedule {
     pub(super) least: Duration,
 }
 
-/// The keys in effect, and what became of the last attempt to renew them.
+/// The keys in effect, and the result of the last refresh.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     /// `None` until an attempt has succeeded.
     pub(super) keys: Option<Arc<KeySet>>,
-    /// Why the last attempt failed.
+    /// Why the last attempt failed; `None` if it did not.
     pub(super) failure: Option<Box<str>>,
     /// A hash of the current keys, as they were read.
     fingerprint: Option<u64>,
@@ -76,14 +76,14 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The answer for a token that cannot be judged by these keys, since the last attempt failed.
+    /// Returns the error for a token that these keys cannot verify after a failed attempt, or before the first.
     pub(super) fn unavailable(&self) -> ReviewError {
         let reason = self.failure.as_deref().unwrap_or("they have not been read yet");
         ReviewError::new("oidc_keys", format!("the issuer's keys cannot be had: {reason}"))
     }
 }
 
-/// The keys of an issuer, followed until this is dropped.
+/// The keys of an issuer, refreshed until this is dropped.
 #[derive(Debug)]
 pub(super) struct Keys {
     refresher: Arc<Refresher>,
@@ -92,19 +92,19 @@ pub(super) struct Keys {
     _following: Option<AbortOnDropHandle<()>>,
 }
 
-/// The keys, for the task in the background and for tokens.
+/// The state that the background task and tokens share.
 #[derive(Debug)]
 struct Refresher {
     issuer: Box<str>,
     source: Source,
     schedule: RefreshSchedule,
     state: watch::Sender<State>,
-    /// Asks for an attempt.
+    /// Notified to request an attempt.
     wanted: Notify,
 }
 
 impl Keys {
-    /// Begins to follow them. Outside a runtime of tokio there is no following, and no keys are ever known.
+    /// Starts the refresh. Outside a tokio runtime there is none, and no keys are ever known.
     pub(super) fn follow(issuer: &str, source: Source, pace: RefreshSchedule) -> Self {
         let refresher = Arc::new(Refresher {
             issuer: issuer.into(),
@@ -127,11 +127,11 @@ impl Keys {
         self.refresher.state.borrow().clone()
     }
 
-    /// Returns the keys after one more attempt, since those of `seen` do not have what a token names. All tokens share the attempt;
-    /// there is none if the last one was a moment ago, so a flood of invented keys costs nothing.
+    /// Returns the keys after one more attempt, since `seen` lacks the key that a token names. All tokens share the
+    /// attempt. Within `least` after the last one there is none, so a flood of invented keys costs nothing.
     ///
     /// # Errors
-    /// The attempt does not end in time, or too many tokens wait for it, of all clients or of this one's network.
+    /// The attempt does not end in time, or too many tokens of all clients or of this network wait for it.
     pub(super) async fn renewed(&self, seen: State, client: IpAddr) -> Result<State, ReviewError> {
         if seen
             .attempted
@@ -140,7 +140,7 @@ impl Keys {
             return Ok(seen);
         }
         let _waiting = self.waiting.enter(client).await.ok_or_else(busy)?;
-        // Before the first one has ended, it is under way.
+        // The first attempt starts without a request.
         if seen.attempted.is_some() {
             self.refresher.wanted.notify_one();
         }
@@ -205,8 +205,7 @@ impl State {
 
 /// The pause after a failure, without any keys.
 const FIRST: Duration = Duration::from_secs(5);
-/// The tokens that may wait for one attempt, all of them and those of one network: an office that logs in while the keys
-/// are changed. There is no wait for that wait.
+/// The tokens that may wait for one attempt: an office that logs in while the keys change. Others fail at once.
 const MAX_WAITING: QueueLimits = QueueLimits {
     in_flight: 1024,
     in_flight_per_network: 64,
@@ -214,5 +213,5 @@ const MAX_WAITING: QueueLimits = QueueLimits {
     waiting_per_network: 0,
     timeout: Duration::ZERO,
 };
-/// The attempt, and what is under way before it.
+/// For an attempt, and the rest of one that runs before it.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(6);

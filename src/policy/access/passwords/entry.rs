@@ -19,7 +19,7 @@ impl Entry {
     /// the cluster's own (`system:masters`).
     ///
     /// # Errors
-    /// The fault of the line, without any part of its hash.
+    /// The error of the line, without any part of its hash.
     pub(super) fn parse(number: usize, line: &str) -> Result<(&str, Self), String> {
         let (name, rest) = line
             .split_once(':')
@@ -53,7 +53,7 @@ impl Entry {
         ))
     }
 
-    /// Returns the user, by this name.
+    /// Returns the user, with this name.
     pub(super) fn user(&self, name: &str) -> User {
         User::claimed(Method::Password, name, self.groups.clone(), None)
     }

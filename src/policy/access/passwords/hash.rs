@@ -20,10 +20,10 @@ enum Kind {
 }
 
 impl Hash {
-    /// Parses a hash, and bounds its cost: a hash that takes minutes would take the processor from all.
+    /// Parses a hash, and limits its cost: a hash that takes minutes would take the CPU from all.
     ///
     /// # Errors
-    /// The fault, without any part of the hash.
+    /// The error, without any part of the hash.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let kind = text.split('$').nth(1).filter(|_| text.starts_with('$'));
         let (kind, judged) = match kind {
@@ -37,12 +37,12 @@ impl Hash {
         })
     }
 
-    /// Returns whether passwords with this hash are guessed fast: it is bcrypt of less than the recommended cost.
+    /// Returns whether passwords with this hash are guessed fast: it is bcrypt below the recommended cost.
     pub(super) fn is_weak(&self) -> bool {
         self.kind == Kind::Bcrypt && HashParts::from_str(&self.text).is_ok_and(|parts| parts.get_cost() < WEAK_BELOW)
     }
 
-    /// Returns whether the password has this hash. It blocks: by the costliest hash for a second or two.
+    /// Returns whether the password has this hash. Blocks, for up to 3 s with the costliest hash.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -52,7 +52,7 @@ impl Hash {
             return Ok(false);
         }
         let verified = match self.kind {
-            // Of more than 72 bytes it sees the first 72 only, as every program that makes such hashes does.
+            // Bcrypt uses the first 72 bytes only, as every program that makes such hashes does.
             Kind::Bcrypt => return Ok(bcrypt::verify(bytes, &self.text).unwrap_or(false)),
             Kind::Argon2id => Argon2::default().verify_password(bytes, &*self.text),
         };
@@ -93,7 +93,7 @@ fn judge_bcrypt(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the sentence about a text that is no hash of these kinds.
+/// Returns the error for a string that is not such a hash.
 fn refused(text: &str) -> &'static str {
     match text.bytes().next() {
         Some(b'!' | b'*') => "a locked password is not supported",

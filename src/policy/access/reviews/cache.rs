@@ -1,10 +1,10 @@
-//! Recent answers, and the questions that are asked at the moment: one for all that ask the same.
+//! Recent answers, and the reviews in progress: one for all callers that need the same.
 //!
-//! A yes and a no are kept apart, so that invalid credentials evict only each other. A failure to answer is not kept.
-//! Each answer has the time at which it was asked for: what has changed since then is not in it.
+//! Approvals and denials are cached separately, so that invalid credentials evict only each other; failed reviews are
+//! not cached. Each answer has the time at which it was asked for: it lacks later changes.
 //!
-//! quick_cache has no times, and moka's are those of a clock of its own, which a test cannot pause; neither keeps an
-//! answer that is no longer fresh for the day on which there is no other.
+//! quick_cache has no times, and moka's are those of a clock of its own, which a test cannot pause; neither keeps a
+//! stale answer for the day on which there is no other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,14 +33,14 @@ struct State<V> {
     running: HashMap<Digest, PendingReview<V>>,
 }
 
-/// A question that is being asked. Its sender is dropped with its task, also by a panic.
+/// A review in progress. Its sender is dropped with its task, also by a panic.
 #[derive(Clone, Debug)]
 struct PendingReview<V> {
     begun: Instant,
     answer: watch::Receiver<Option<ReviewResult<V>>>,
 }
 
-/// Answers of one kind; the oldest one leaves first.
+/// Answers of one kind; the oldest one is evicted first.
 #[derive(Debug)]
 struct Cache<V> {
     entries: HashMap<Digest, (CachedAnswer<V>, u64)>,
@@ -57,14 +57,14 @@ pub(super) struct CachedAnswer<V> {
     pub(super) value: V,
     /// When it was asked for.
     pub(super) asked: Instant,
-    /// When it ends to count.
+    /// When it expires; `None` if never.
     pub(super) expires: Option<Instant>,
     /// Its bytes on the heap.
     pub(super) size: usize,
 }
 
 impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
-    /// Creates an empty memory for that many bytes of each kind.
+    /// Creates an empty cache for that many bytes of each kind.
     pub(super) fn new(most_yes: usize, most_no: usize) -> Arc<Self> {
         let state = Mutex::new(State {
             yes: Cache::new(most_yes),
@@ -74,19 +74,19 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         Arc::new(Self { state })
     }
 
-    /// Returns the yes that was asked for within that time.
+    /// Returns the approval that was asked for within that time.
     pub(super) fn yes(&self, question: &Digest, max_age: Duration) -> Option<V> {
         self.state.lock().yes.get(question, max_age, None)
     }
 
-    /// Returns the answer that was asked for within the time for a yes or that for a no, and not before `since`.
+    /// Returns the answer that was asked for within the time for approvals or that for denials, and not before `since`.
     pub(super) fn fresh(&self, question: &Digest, max_ages: [Duration; 2], since: Option<Instant>) -> Option<V> {
         let ([yes, no], state) = (max_ages, self.state.lock());
         let allowed = state.yes.get(question, yes, since);
         allowed.or_else(|| state.no.get(question, no, since))
     }
 
-    /// Remembers an answer in place of any other one to that question, but for one that was asked for later.
+    /// Caches an answer, which replaces any other, unless that was asked for later.
     pub(super) fn put(&self, question: Digest, is_yes: bool, known: CachedAnswer<V>) {
         let State { yes, no, .. } = &mut *self.state.lock();
         let is_older = |cache: &&mut Cache<V>| {
@@ -101,7 +101,7 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         own.put(question, known);
     }
 
-    /// Forgets each yes of which `applies` is true.
+    /// Forgets each approval of which `applies` is true.
     pub(super) fn remove_where(&self, applies: impl Fn(&V) -> bool) {
         let yes = &mut self.state.lock().yes;
         let all = yes.entries.iter();
@@ -119,16 +119,16 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         *no = Cache::new(no.max_bytes);
     }
 
-    /// Returns how many answers are a yes, and how many a no.
+    /// Returns the numbers of approvals and of denials.
     pub(super) fn len(&self) -> [usize; 2] {
         let state = self.state.lock();
         [state.yes.entries.len(), state.no.entries.len()]
     }
 
-    /// Asks a question, once for all that ask it. One that began before `since` is not joined. It goes on if its client
-    /// leaves: another client may wait for it, and the answer is remembered.
+    /// Runs a review, once for all callers that need it. One that began before `since` is not joined. It goes on if its
+    /// client leaves: another client may wait for it, and the answer is cached.
     ///
-    /// A `busy` that the limits of the first client caused is not shared: the others ask again.
+    /// A `busy` that the limits of the first client caused is not shared: the others try again.
     pub(super) async fn run<F>(
         self: &Arc<Self>,
         question: Digest,
@@ -150,7 +150,7 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         Err(busy())
     }
 
-    /// Returns the flight of a question, and whether it begins with this call.
+    /// Returns the review in progress, and whether it begins with this call.
     fn flight<F>(
         self: &Arc<Self>,
         question: Digest,
@@ -206,7 +206,7 @@ impl<V: Clone> Cache<V> {
         (is_current && !has_expired).then(|| known.value.clone())
     }
 
-    /// An answer that is too large is not remembered.
+    /// Caches an answer of at most a quarter of the bytes.
     fn put(&mut self, question: Digest, known: CachedAnswer<V>) {
         self.remove(&question);
         let bytes = known.bytes();
@@ -241,7 +241,7 @@ impl<V> CachedAnswer<V> {
 
 /// Bytes of an entry in the two maps, with the free slots of a hash map that has just grown.
 const OVERHEAD: usize = 2 * (32 + 16) + 2 * (32 + 8);
-/// How often a question that failed for the bounds of other clients is joined again.
+/// How often a caller tries a review that fails by the limits of other clients.
 const MAX_JOINED: usize = 3;
 
 #[cfg(test)]

@@ -362,7 +362,7 @@ async fn a_tunnel_outlives_its_credential_or_not_as_configured() {
         if ends {
             assert_eq!(grant.revoked_or_expired().await, CloseReason::Expired);
         } else {
-            // What the API server says of an expired token takes nothing back.
+            // An answer of the API server about an expired token revokes nothing.
             world
                 .script
                 .set_token(|_| Ok(Verdict::Rejected("the token has expired".into())));

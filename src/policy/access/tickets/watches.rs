@@ -1,5 +1,4 @@
-//! The watches that take access back. While one of them is out of step with the cluster, a ticket that is remembered may
-//! have been taken back.
+//! The watches that revoke access. While one is out of step with the cluster, a known ticket may be revoked.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// All of them.
+/// All watches that revoke access.
 #[derive(Debug, Default)]
 pub struct Watches {
     /// One that was dropped does not count.

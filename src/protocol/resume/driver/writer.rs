@@ -35,7 +35,7 @@ impl Writer {
         self.outbox.rest(|offset, count| session.kept(offset, count))
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.outbox.memory()
     }

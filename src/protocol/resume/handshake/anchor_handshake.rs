@@ -11,7 +11,7 @@ use crate::protocol::resume::reason::EndReason;
 pub enum AnchorHandshakeStep {
     /// More bytes are needed.
     NeedMore,
-    /// A plain SSH client. These bytes are the target's.
+    /// A plain SSH client, whose bytes go to the target.
     Plain(Vec<u8>),
     /// A client begins a session, and has proved that it has the keys.
     New(NewSession),
@@ -51,7 +51,7 @@ pub struct AnchorHandshake {
     output: Vec<u8>,
     /// True if the target's bytes were sent, and end within a line.
     is_within_line: bool,
-    /// The bytes of frames so far: some may be of unknown types.
+    /// The number of bytes of frames so far. Frames of unknown types count, too.
     read: usize,
 }
 

@@ -24,7 +24,7 @@ pub struct ResumptionSecrets {
 pub enum HandshakeStep {
     /// More bytes are needed.
     NeedMore,
-    /// There is no anchor. These bytes are the target's, and it was sent nothing.
+    /// There is no anchor. These bytes came from the target, which was sent nothing.
     Plain(Vec<u8>),
     /// The anchor has proved the session. The connection carries it from here on.
     Attached(HandshakeResult),
@@ -77,7 +77,7 @@ pub struct ClientHandshake {
     lines: Lines,
     phase: Phase,
     output: Vec<u8>,
-    /// The bytes of frames so far: some may be of unknown types.
+    /// The number of bytes of frames so far. Frames of unknown types count, too.
     read: usize,
 }
 
@@ -98,7 +98,7 @@ enum Phase {
     Frames(DerivedKeys, Decoder),
 }
 
-/// The keys that both sides derive from two nonces.
+/// The session's keys, the anchor's public key, and the nonces of the connection.
 #[derive(Clone, Debug)]
 struct DerivedKeys {
     keys: Keys,
@@ -113,7 +113,7 @@ impl ClientHandshake {
         Self::new(Purpose::New)
     }
 
-    /// Begins the handshake for an existing session, whose next byte the client expects at `received`. The hello is
+    /// Begins the handshake for an existing session. The client expects the byte at offset `received` next. The hello is
     /// sent at once. Detach an older connection first: the claim does not cover bytes that it would still bring.
     ///
     /// # Errors

@@ -128,7 +128,7 @@ pub fn classify(bytes: &[u8]) -> FirstBytes {
 }
 
 /// Finds the session that an anchor's first bytes attach, with or without its lines before the frames. `Break(None)` if
-/// they attach none.
+/// they attach none, `Continue` if more bytes are needed.
 pub fn attached(bytes: &[u8]) -> ControlFlow<Option<SessionId>> {
     let begins_like = |bytes: &[u8], other: &[u8]| bytes.iter().zip(other).all(|(one, other)| one == other);
     let (mut rest, mut are_frames) = (bytes, true);

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-/// A queue of bytes. Its memory is limited by the maximum length, and freed when the queue is empty.
+/// A queue of bytes. Its memory is limited by the maximum length, and freed down to 1 KiB when the queue is empty.
 ///
 /// The queue is a ring: the bytes begin at `start`, and wrap from the end of the memory to its beginning. `VecDeque` is
 /// a ring, too, but has no [`spare`](Self::spare) memory for a read to fill.
@@ -23,13 +23,13 @@ impl Buffer {
         self.length == 0
     }
 
-    /// Appends bytes. `max` is the maximum length of the queue; no memory is reserved beyond it.
+    /// Appends bytes. `max` is the maximum length of the queue; at most a quarter more memory is reserved.
     pub(in crate::protocol::resume) fn push(&mut self, bytes: &[u8], max: usize) {
         let needed = self.length + bytes.len();
         let held = self.memory.capacity();
         if needed > held {
-            // Doubled as in a vector, so that not every push moves all bytes, but hardly more than will be used. `max`
-            // is exceeded only if the window has shrunk.
+            // Doubled as in a vector, so that not every push moves all bytes, but hardly more than will be used: near
+            // `max`, and beyond it after the window has shrunk, it grows by a quarter.
             let ahead = held.saturating_mul(2).min(max.max(held + held / 4));
             self.grow(needed.max(ahead));
         }
@@ -57,7 +57,7 @@ impl Buffer {
     /// Appends the first `count` bytes of [`spare`](Self::spare).
     pub(in crate::protocol::resume) fn fill(&mut self, count: usize) {
         let (end, room) = self.end();
-        // Memory that was never used is no part of the queue.
+        // Memory that was never used is not part of the queue.
         self.length += count.min(room).min(self.memory.len().saturating_sub(end));
     }
 
@@ -103,7 +103,7 @@ impl Buffer {
         Some((first, second))
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.memory.capacity()
     }

@@ -1,4 +1,4 @@
-//! Limits a peer's frames that cost work without moving bytes, as `proxy/http/http2/frame_budget.rs` does over HTTP/2.
+//! Limits a peer's frames that cost work without moving bytes, as `tunnel/http2/frame_budget.rs` does over HTTP/2.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ impl FrameBudget {
         }
     }
 
-    /// Charges `frames` to a connection whose side has sent `sent` bytes. Returns `false` once the budget is exhausted.
+    /// Charges `frames`, once this side has sent `sent` bytes of the session. Returns `false` if the budget is exhausted.
     pub(super) fn charge(&mut self, frames: u32, sent: u64, now: Instant) -> bool {
         let (time, bytes) = self.counted_to;
         let by_time = now.saturating_duration_since(time).as_millis() / PER_CREDIT.as_millis();

@@ -86,6 +86,8 @@ impl Incoming {
         }
     }
 
+    /// Notes that the end has arrived.
+    ///
     /// # Errors
     /// The end does not follow the last byte, or the stream had ended before.
     pub(in crate::protocol::resume) fn finish(&mut self, offset: u64) -> Result<(), ProtocolError> {
@@ -185,7 +187,7 @@ impl Incoming {
 
     /// Returns the acknowledgement that is due, as offset and window, and notes it as sent.
     pub(in crate::protocol::resume) fn acknowledge(&mut self) -> (u64, u32) {
-        // A window is never taken back: bytes may be under way.
+        // A window is never withdrawn: bytes may be under way.
         self.limit = self.limit.max(self.wanted());
         self.told = Some(self.passed);
         self.untold_since = None;
@@ -198,7 +200,7 @@ impl Incoming {
         self.untold_since.is_some()
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.held.memory()
     }
@@ -275,8 +277,8 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// How long an acknowledgement waits for more to acknowledge, or for bytes to send with it. On a link so slow that a
-/// quarter of a window takes seconds, this still sends a sign of life each second.
+/// How long an acknowledgement waits for more to acknowledge, or for bytes to send with it. However slow the link,
+/// there is a sign of life every 100 ms while bytes are passed on.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(100);
 /// The delay from [`MIN_WINDOW`] bytes on: the other side may be short of memory, keep much less than the window, and
 /// wait.

@@ -102,7 +102,8 @@ impl Outgoing {
         self.window = window;
     }
 
-    /// Appends frames with what may be sent, and with the window if the other side does not know it, up to `max` bytes of `out` in all. Returns whether there was something.
+    /// Appends frames of the stream, up to `max` bytes of `out` in all, and the window if the other side has to know
+    /// it. Returns whether anything of the stream was appended.
     pub(in crate::protocol::resume) fn send<O: Output>(&mut self, out: &mut O, max: usize) -> bool {
         let before = self.cursor;
         while out.length() + DATA_HEAD < max && !out.is_full() {
@@ -174,6 +175,8 @@ impl Outgoing {
         self.mark_sent(self.cursor);
     }
 
+    /// Releases acknowledged bytes.
+    ///
     /// # Errors
     /// The offset was not sent on this connection, or is less than an earlier one.
     pub(in crate::protocol::resume) fn acknowledge(&mut self, offset: u64, window: u32) -> Result<(), ProtocolError> {
@@ -247,7 +250,7 @@ impl Outgoing {
         self.acknowledged > 0
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.kept.memory()
     }

@@ -17,7 +17,7 @@ pub(in crate::protocol::resume) struct SendQueue {
     in_parts: usize,
 }
 
-/// A run of the stream's bytes. It follows the first `after` bytes of the others.
+/// A run of the stream's bytes, which follows the first `after` bytes of `SendQueue::bytes`.
 #[derive(Clone, Copy, Debug)]
 struct StreamRange {
     after: usize,
@@ -117,7 +117,7 @@ impl SendQueue {
         Some(rest)
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory of the frames in bytes.
     pub(in crate::protocol::resume) fn memory(&self) -> usize {
         self.bytes.capacity()
     }

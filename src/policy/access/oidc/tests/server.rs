@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::base::follow::Reads;
 
-/// What the server does with a request.
+/// The server's behaviour on a request.
 #[derive(Clone)]
 enum Act {
     Send(String),
