@@ -37,7 +37,7 @@ impl WorkloadStarter {
             tokio::select! {
                 request = requests.recv(), if started.len() < AT_ONCE => match request {
                     Some(wake) => drop(started.spawn(self.clone().wake(wake))),
-                    // A newer Waker has called `listen`.
+                    // A newer Waker has called `subscribe`.
                     None => return std::future::pending().await,
                 },
                 Some(_) = started.join_next() => {}

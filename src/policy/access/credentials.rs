@@ -62,10 +62,10 @@ impl Subject {
         self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
-    /// Returns whether the proof of the user has expired by the monotonic clock, or does so within `time` by the
-    /// system's, which may be set.
+    /// Returns whether the proof of the user expires within `time`, by either clock: the system's may be set.
     pub(super) fn user_expires_within(&self, time: Duration) -> bool {
-        self.user_expires.is_some_and(|expires| expires <= Instant::now())
+        self.user_expires
+            .is_some_and(|expires| expires <= Instant::now() + time)
             || self
                 .user
                 .expires

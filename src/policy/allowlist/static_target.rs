@@ -90,7 +90,7 @@ forms::forms! {
     ClientName: Box<str> = values::client_name, Schema::Text,
         at least one: "at least one name is needed; without the key every client is allowed";
     UserName: Box<str> = values::user_name, Schema::Text,
-        at least one: "at least one name is needed; without both keys the API server is asked";
+        at least one: "at least one name is needed";
     AnchorUser: Box<str> = values::user_name, Schema::Text, at least one: "at least one name is needed";
 }
 
