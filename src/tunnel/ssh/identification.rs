@@ -150,8 +150,8 @@ impl<R: Reader, W: Writer> HeldDirection<R, W> {
         self.send(length, meter).await
     }
 
-    /// Returns whether a target answers the client's identification with a status line: lines in front of an identification are
-    /// allowed, and it would be a web server's end that ends the tunnel otherwise, or nothing at all.
+    /// Returns whether a target answers the client's identification with a status line. Lines before an identification
+    /// are allowed, so otherwise only the close of the web server would end the tunnel, or nothing.
     fn is_http(&self) -> bool {
         self.direction == Direction::Download && self.held.starts_with(b"HTTP/")
     }
@@ -212,12 +212,12 @@ pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
     read_within(bytes, from, MAX_BYTES)
 }
 
-/// The same, where all lines have at most so many bytes.
+/// Like [`read`], but all lines together have at most `max` bytes.
 fn read_within(bytes: &[u8], from: Side, max: usize) -> Result<Option<Line<'_>>, NotSsh> {
     let mut length = 0;
     for text in bytes.split_inclusive(|&byte| byte == b'\n') {
         length += text.len();
-        // The same, however many bytes a read has brought.
+        // The result must not depend on the sizes of the reads.
         if length > max {
             return Err(NotSsh);
         }
