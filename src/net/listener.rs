@@ -16,13 +16,13 @@ use tracing::warn;
 use super::listen_conflicts::{collide, is_same, leaves_ipv4};
 use super::socket;
 
-/// Where a port listens.
+/// The address of a port, and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Where to listen; port 0 lets the kernel choose.
+    /// The address; with port 0 the kernel chooses.
     pub address: SocketAddr,
-    /// True if other processes of the same user may have the port too (SO_REUSEPORT): the kernel spreads clients over
-    /// all of them, so that one can take over from another.
+    /// True if other processes of the same user may have the port, too (SO_REUSEPORT): the kernel spreads clients over
+    /// them, so one can take over from another.
     pub reuse_port: bool,
     /// True if a port at `[::]` leaves IPv4 clients to another port (IPV6_V6ONLY).
     pub ipv6_only: bool,
@@ -40,8 +40,8 @@ impl From<SocketAddr> for Options {
 }
 
 impl Options {
-    /// These options as they are beside all public ports of the process: a port at `[::]` leaves IPv4 clients to one at
-    /// `0.0.0.0` with the same number.
+    /// Returns these options for use next to all public ports of the process: a port at `[::]` leaves IPv4 clients to
+    /// one at `0.0.0.0` with the same number.
     pub fn resolve_overlap<'a>(&self, all: impl IntoIterator<Item = &'a Self>) -> Self {
         let ipv6_only = all.into_iter().any(|other| leaves_ipv4(self.address, other.address));
         Self {
@@ -50,7 +50,7 @@ impl Options {
         }
     }
 
-    /// Returns whether two public ports cannot be had together, [beside](Self::resolve_overlap) each other.
+    /// Returns whether two public ports exclude each other, even if their [overlap is resolved](Self::resolve_overlap).
     pub fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.address, other.address);
         let are_shared = self.reuse_port && other.reuse_port;
@@ -234,8 +234,8 @@ pub(crate) const AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Between two messages about pauses.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
-/// How long a shared port is left: by then the handshakes that had begun are over, as a lost ACK is sent again after a
-/// second.
+/// How long a shared port still accepts: the handshakes that had begun are then over, as a lost ACK is sent again after
+/// a second.
 const TAPER: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]

@@ -187,10 +187,10 @@ impl Drain {
     /// closed again, for as long as a load balancer sends connections here. When the ports are closed it reaches another
     /// process, which in a rolling update is ready before this one drains. Other tunnels close after the deadline, idle ones
     /// in the first tenth of the spread, the others in the rest of it.
+    ///
     /// Marking a tunnel resumable does not wake this future. Only the task that polls it may do so, and must poll it
     /// right afterwards: in `identify` of `proxy/connection/established.rs` and in `inspect` of
     /// `tunnel/relay/prefix.rs`.
-    /// poll it next: in `identify` of `proxy/connection/established.rs` and in `inspect` of `tunnel/relay/prefix.rs`.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
