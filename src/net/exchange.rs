@@ -1,4 +1,4 @@
-//! Sends one HTTP/1.1 request and reads its response, in bounded size, as the only exchange of a connection.
+//! Sends one HTTP/1.1 request on a connection of its own and reads the response, in bounded size.
 
 use std::error::Error;
 

@@ -1,5 +1,4 @@
-//! The addresses at which the sockets of one process can listen together. The configuration and the sockets follow one
-//! rule.
+//! The addresses at which sockets of one process can listen together: one rule for the configuration and the sockets.
 //!
 //! A socket at `[::]` takes IPv4 clients, too (IPV6_V6ONLY is off, whatever net.ipv6.bindv6only says). Only next to a
 //! port at `0.0.0.0` with the same number it leaves them to that one (IPV6_V6ONLY is on), so both can be configured.

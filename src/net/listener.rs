@@ -234,8 +234,8 @@ pub(crate) const AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Between two messages about pauses.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
-/// How long a shared port still accepts: the handshakes that had begun are then over, as a lost ACK is sent again after
-/// a second.
+/// How long a shared port still accepts: by then the handshakes in progress are over, as a lost ACK is resent after 1
+/// s.
 const TAPER: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]

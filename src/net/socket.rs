@@ -62,9 +62,9 @@ pub(crate) fn keep_unsent_short(stream: &TcpStream) {
 
 /// Selects the congestion control that every system has and every user may choose (tcp(7)), for a loopback connection.
 ///
-/// BBR, where it is the system's, paces by a timer for each few segments. Nothing within a host can be congested, and
-/// the timers were two thirds of the CPU time of sender, relay and reader together
-/// (docs/decisions/12-no-pacing-on-loopback.md). A connected socket keeps pacing: call this before the connect.
+/// BBR, where it is the system's, paces by timers, which were two thirds of the CPU time of sender, relay and reader
+/// together (docs/decisions/12-no-pacing-on-loopback.md). Nothing within a host can be congested. To be called before
+/// the connect: a connected socket keeps pacing.
 pub(crate) fn do_not_pace(socket: &impl AsFd) {
     // Without it bulk only takes more CPU time.
     SockRef::from(socket).set_tcp_congestion(b"reno").ok();

@@ -1,5 +1,4 @@
-//! A transport, which is one end of a tunnel: a socket, a TLS stream or an HTTP/2 stream, each with a reader and a
-//! writer.
+//! A transport: one end of a tunnel, with a reader and a writer.
 
 use std::future::{Future, poll_fn, ready};
 use std::io::{self, IoSlice};
@@ -12,7 +11,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::socket;
 
-/// One end of a tunnel: a socket, a TLS stream on one, or a stream of an HTTP/2 connection.
+/// One end of a tunnel: a socket, a TLS stream or a stream of an HTTP/2 connection.
 pub trait Transport: Send {
     /// How a relay moves bulk between this transport, downstream, and a socket.
     const BULK: BulkMode;
@@ -101,6 +100,7 @@ impl BulkMode {
 pub trait Reader: Send + Sync {
     /// Completes when a read will probably find something: bytes, the end of stream, or an error.
     ///
+    /// # Errors
     /// The reason why nothing will ever be read.
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 

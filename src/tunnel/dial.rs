@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::net::socket;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
-/// The options of a dial, with the longest that it may take.
+/// The longest times of a dial, and its pacing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// At one address.

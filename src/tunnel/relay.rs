@@ -36,9 +36,9 @@ mod strategy;
 /// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset when
 /// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of
 /// stream passed on, and no reset. When `ending` or a timeout ends the tunnel, bytes already read are still written. A
-/// side that has not been sent an end of stream is then reset, so that a truncated stream cannot look complete. A drain
-/// ends a resumable tunnel with an end of stream for both sides: its session has an end of its own, and sends again
-/// what was lost. So such a tunnel has no half-close either: both sides finish soon after the first.
+/// side that has not been sent an end of stream is then reset, so that a truncated stream cannot look complete. A
+/// resumable tunnel has no half-close, and a drain ends it with an end of stream for both sides: its session has its
+/// own end, and resends what was lost.
 pub async fn relay<D: Transport, U: Transport>(
     transports: &mut Transports<D, U>,
     terms: &RelayConfig<'_>,

@@ -88,8 +88,8 @@ impl Material {
     }
 }
 
-/// Returns the cryptography, not as a process-wide default, which all crates would share. AES-128 is first: SSH
-/// encrypts again inside.
+/// Returns the cryptography of this server. A process-wide default would need all crates to agree. AES-128 is first:
+/// SSH encrypts again inside.
 fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite as suites;
     CryptoProvider {

@@ -17,10 +17,9 @@ use crate::tunnel::direction::Both;
 ///
 /// Start-time fair queueing (Goyal, Vin and Cheng, 1996): a request is tagged with the bytes that its tunnel has been
 /// granted, or with the tag of the request served last if that is larger, and the smallest tag is served first. Each
-/// grant puts a tunnel in bulk further ahead of the others, so the busy ones alternate. Alone, that would make a
-/// keystroke wait for a grant to each of them. So, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead
-/// come first: those that send less than their share. A tunnel is classified by what it sends alone. The others share
-/// what it leaves.
+/// grant puts a tunnel in bulk further ahead, so the busy ones alternate. Alone, that would make a keystroke wait for a
+/// grant to each of them. So, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead come first: those
+/// that send less than their share.
 #[derive(Debug)]
 pub struct Budget {
     limit: RateLimit,
@@ -253,7 +252,7 @@ impl State {
     }
 }
 
-/// Returns the bytes of one grant: 2 ms of the rate, the longest that it delays the next request.
+/// Returns the bytes of one grant: 2 ms of the rate, the longest that it delays the next, or [`MIN_QUANTUM`].
 fn quantum(rate: Rate) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).max(MIN_QUANTUM)
 }

@@ -54,8 +54,8 @@ impl<'a> Throttle<'a> {
 
     /// Waits until enough bytes for a wake-up may be moved, and returns how many: 1 to `max`.
     ///
-    /// `waited` is called with the length of each wait for credit. Then call [`spend`](Self::spend) with the bytes
-    /// moved.
+    /// `waited` is called with the length of each wait for credit. Call [`spend`](Self::spend) with the bytes moved
+    /// then.
     pub async fn admit(&mut self, max: usize, waited: impl Fn(Duration)) -> usize {
         loop {
             match self.admit_at_once(max) {
@@ -65,8 +65,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    /// Returns the bytes that may be moved now. The error is when to try again: with a quantum of credit, or a new
-    /// limit.
+    /// Returns the bytes that may be moved now. The error is when to try again.
     fn admit_at_once(&mut self, max: usize) -> Result<usize, Instant> {
         let in_force = self.in_force();
         let EffectiveLimit { rate, burst } = in_force;

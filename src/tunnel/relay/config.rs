@@ -87,7 +87,7 @@ pub trait OnClose: fmt::Debug + Sync {
     fn before_close(&self);
 }
 
-/// The configuration of a relay. All of it may be shared with other relays but the meter and the tunnel.
+/// The configuration of a relay.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayConfig<'a> {
     /// The limits of each direction.
@@ -104,8 +104,8 @@ pub struct RelayConfig<'a> {
     /// since: the half-close and the end of its session are not those of the tunnel.
     pub tunnel: Option<&'a TunnelGuard>,
     /// True if the prefix of the upload decides whether the tunnel is resumable. The bytes after it cost no more: a
-    /// direction begins with copies through memory in any case. A stream that is [spliced from the first byte
-    /// on](Resources::splicing_all) is not inspected, nor is a download that is read into lent memory.
+    /// direction begins with copies through memory in any case. Not inspected are bytes that are [spliced from the
+    /// first on](Resources::splicing_all), or read into lent memory.
     pub is_inspected: bool,
 }
 

@@ -1,6 +1,5 @@
-//! The timeouts of a relay: of idle tunnels, and of resumable tunnels of which one side has ended. The session in those
-//! has a half-close of its own. A half-closed connection no longer carries it, but holds slots that its next tunnel may
-//! need.
+//! The timeouts of idle tunnels, and of resumable ones of which one side has ended: their session no longer uses the
+//! connection, and its next tunnel may need the slots.
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -73,9 +72,9 @@ fn elapsed(last: impl Fn() -> Instant, timeout: Duration) -> impl Future<Output 
     }
 }
 
-/// The longest silence of a resumable tunnel of which one side has ended. A receiver on a slow link moves bytes more
-/// often: while it passes them on, an ACK follows within 100 ms (docs/resume.md). So the last message of a side, such
-/// as the end of its session, still arrives after many bytes.
+/// The longest silence of a resumable tunnel of which one side has ended. A slow receiver moves bytes more often: while
+/// it passes them on, an ACK follows within 100 ms (docs/resume.md). So a last message after many bytes, such as the
+/// end of the session, still arrives.
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -78,9 +78,9 @@ impl Meter {
         self.target.throttle(direction, waited);
     }
 
-    /// Notes whether the client and the target keep their receive windows closed, as a suspended ssh does. The relay
-    /// makes the kernel wait for such a side when its task is next woken. To be called every [`WINDOW_INTERVAL`].
-    /// Returns whether anything has changed.
+    /// Notes whether the client and the target keep their receive windows closed, as a suspended ssh does: the relay
+    /// makes the kernel wait for such a side when its task is woken. To be called every [`WINDOW_INTERVAL`]. Returns
+    /// whether anything has changed.
     pub fn note_windows(&self, client: &TcpInfo, target: &TcpInfo) -> bool {
         let note = |(direction, receiver): (_, &TcpInfo)| {
             let is_closed = receiver.is_window_closed();
