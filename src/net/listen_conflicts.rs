@@ -18,8 +18,8 @@ pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     is_same(one, other) || is_one_number(one, other) && (is_within(one, other) || is_within(other, one))
 }
 
-/// Returns whether two addresses are one, also if one of them is written as an IPv4-mapped IPv6 address. A link-local address is
-/// another one on each interface.
+/// Returns whether two addresses are the same, also if one is IPv4-mapped IPv6. A link-local address differs on each
+/// interface.
 pub(crate) fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     let interface = |address| match address {
         SocketAddr::V4(_) => 0,

@@ -54,7 +54,7 @@ impl Options {
     pub fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.address, other.address);
         let are_shared = self.reuse_port && other.reuse_port;
-        // One address twice is a mistake, though the system has nothing against it where the port is shared.
+        // One address twice is a mistake, though the system allows it if the port is shared.
         is_same(one, two) || !are_shared && !leaves_ipv4(one, two) && !leaves_ipv4(two, one) && collide(one, two)
     }
 }
@@ -105,8 +105,8 @@ impl From<TcpListener> for BoundListener {
 /// Hands every connection to `serve`, which must not block, until `stop` completes.
 ///
 /// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it still
-/// hands over the connections in the backlog: closing the listener would reset them. A shared port is left gracefully,
-/// which takes [`TAPER`].
+/// hands over the connections in the backlog: closing the listener would reset them. A shared port takes [`TAPER`]
+/// more.
 pub async fn accept(
     BoundListener { listener, is_shared }: BoundListener,
     stop: impl Future<Output = ()>,
@@ -195,8 +195,8 @@ fn canonical(peer: SocketAddr) -> SocketAddr {
 
 /// Returns whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
 ///
-/// All others, such as EMFILE, ENFILE, ENOBUFS and ENOMEM, come back at once: a plain loop would spin on them. So does EPERM, by
-/// which a seccomp profile may refuse accept4(2).
+/// All others, such as EMFILE, ENOMEM, or EPERM of a seccomp profile, come back at once: a plain loop would spin on
+/// them.
 fn concerns_one_client(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -217,7 +217,7 @@ fn concerns_one_client(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the address to connect to for one that a process of this host listens on: an unspecified one (0.0.0.0) becomes loopback.
+/// Returns the address at which this host reaches a listener of its own: an unspecified one (0.0.0.0) becomes loopback.
 pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
     let ip = match listening.ip() {
         ip if !ip.is_unspecified() => ip,

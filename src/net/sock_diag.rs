@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 
-/// A client of sock_diag(7). It keeps some sockets after its first use: a query is two or three system calls, and
-/// threads seldom wait for each other's.
+/// A client of sock_diag(7), with several sockets, so that threads seldom wait for each other. A query is two or three
+/// system calls.
 #[derive(Debug, Default)]
 pub struct SockDiag([Mutex<DiagSocket>; SOCKETS]);
 

@@ -99,7 +99,7 @@ impl Tls {
 
     /// Makes [`reload`](Self::reload) read the files of these settings from now on.
     pub fn configure(&self, settings: Settings) {
-        // In this order, as a reading applies what it has read: of one that has begun, nothing counts for other settings.
+        // In the order of `reload`. A reading that has begun for other settings no longer counts.
         let (mut readings, mut known) = (self.readings.lock(), self.file_states.lock());
         if known.settings != settings {
             known.settings = settings;

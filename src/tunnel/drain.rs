@@ -20,7 +20,7 @@ use crate::base::yaml::forms;
 
 mod tunnels;
 
-/// The longest times of the phases of a drain, which takes at most about `delay + timeout + spread + 6 s`.
+/// The longest times of the phases of a drain, which takes at most `delay + timeout + spread + 8 s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
@@ -117,8 +117,8 @@ pub struct Drain {
     counts: Arc<Counts>,
 }
 
-/// A cancellation that many tasks wait for. A wait takes a lock when it begins and ends. With one lock for all, several
-/// waits for each tunnel would make threads wait for each other.
+/// A cancellation that many tasks wait for. Each wait takes a lock twice: with one lock for all, threads would contend
+/// for it.
 #[derive(Clone, Debug, Default)]
 struct ShardedToken(Arc<[TokenShard; PARTS]>);
 
@@ -183,10 +183,10 @@ impl Drain {
 
     /// Completes when a tunnel has to close. `tunnel` is called at first, and then only once the drain has begun.
     ///
-    /// A resumable tunnel closes soon after the ports: its client comes back at once, and would be accepted here again, and
-    /// closed again, for as long as a load balancer sends connections here. When the ports are closed it reaches another
-    /// process, which in a rolling update is ready before this one drains. Other tunnels close after the deadline, idle ones
-    /// in the first tenth of the spread, the others in the rest of it.
+    /// A resumable tunnel closes soon after the ports: its client comes back at once, and through open ports a load
+    /// balancer could send it here again. Once they are closed it reaches another process, which in a rolling update is
+    /// ready before this one drains. Other tunnels close after the deadline, idle ones in the first tenth of the
+    /// spread, the others in the rest.
     ///
     /// Marking a tunnel resumable does not wake this future. Only the task that polls it may do so, and must poll it
     /// right afterwards: in `identify` of `proxy/connection/established.rs` and in `inspect` of

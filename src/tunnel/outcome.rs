@@ -63,7 +63,7 @@ pub enum CloseReason {
     Eof,
     /// No minute was active for the idle timeout, or no byte moved for the half-closed timeout after one side had finished.
     Idle,
-    /// A side reset its connection; the reset was passed on.
+    /// A side reset its connection; the reset was passed on, unless its end of stream had been.
     Reset,
     /// A side's connection ended in the middle of a TLS record, which is not an orderly end: the other side was reset.
     Truncated,

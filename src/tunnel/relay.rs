@@ -115,8 +115,8 @@ pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U
     }
 }
 
-/// Closes a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset: a
-/// FIN, an END_STREAM or a close_notify would make a download look complete that is not.
+/// Closes a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset:
+/// a FIN, an END_STREAM or a close_notify would make a truncated download look complete.
 async fn close_side(side: &mut impl Transport, has_its_end: bool) {
     if has_its_end {
         side.shutdown_gracefully().await;

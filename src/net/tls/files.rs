@@ -24,7 +24,7 @@ pub enum TlsFile {
     None,
 }
 
-/// A fault of one file, or a remark about it. Prints as `/tls/tls.crt: there is no certificate in it`.
+/// An error in a file, or a remark about it. Prints as `/tls/tls.crt: there is no certificate in it`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// The file, by its key.

@@ -1,7 +1,7 @@
 //! Reads PEM (RFC 7468) as strictly as a file of certificates needs: nothing that looks like a section is skipped.
 //!
 //! The parser of `rustls-pki-types` takes what it does not understand for text between the sections. Two sections in
-//! one line, or a mark with four hyphens, would lose a certificate or a revocation list that way, in silence.
+//! one line, or a mark with four hyphens, would silently lose a certificate or a revocation list.
 
 use std::io;
 

@@ -87,8 +87,8 @@ impl From<RefusalReason> for Refusal {
     }
 }
 
-/// Characters of a phrase, and of details: a status line must fit the buffers of all clients, of which nc's has 1,024
-/// bytes, and a line or two of a terminal.
+/// The most characters of a phrase, and of details: a status line must fit the buffers of all clients (1,024 bytes in
+/// nc) and a line or two of a terminal.
 const MAX_CHARS: usize = 200;
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub struct DirectionLimits<'a> {
     pub tunnel: &'a RateLimit,
     /// The rate that replaces the limit's, while it is set.
     pub rate_override: Option<&'a RateOverride>,
-    /// Of this tunnel together with those of its target, of its client and of the process.
+    /// Of this tunnel together with those of its target, its limit owner and the process.
     pub shared: [Option<&'a Budget>; 3],
 }
 

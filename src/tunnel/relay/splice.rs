@@ -27,7 +27,7 @@ pub(super) const MAX_BYTES_IF_SLOW: usize = SMALL;
 /// The pipes of a process, bounded in number. Empty ones are kept for reuse.
 ///
 /// Pipe memory of an unprivileged user is capped (`fs.pipe-user-pages-soft`, pipe(7)): beyond it pipes are tiny, and
-/// beyond the hard cap there are none. So only the first [`MAX_LARGE`] are large. A direction that gets no pipe copies.
+/// beyond the hard cap there are none. So only [`MAX_LARGE`] are large. A direction without a pipe copies.
 #[derive(Debug)]
 pub(super) struct PipePool {
     /// Small pipes first, large ones last. Taken from the end.
@@ -219,8 +219,8 @@ impl PipeEnds {
 
 /// Returns whether the system refuses a call as such: a seccomp profile or a sandbox's kernel does it with these errors.
 ///
-/// None of them says something about a connection. A socket's own error comes from TCP or from an ICMP message, and is
-/// none of these (icmp_err_convert in net/ipv4/icmp.c, icmpv6_err_convert in net/ipv6/icmp.c).
+/// None of them is about a connection: a socket's own error comes from TCP or ICMP, and is none of these
+/// (icmp_err_convert in net/ipv4/icmp.c, icmpv6_err_convert in net/ipv6/icmp.c).
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

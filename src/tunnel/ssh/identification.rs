@@ -1,10 +1,10 @@
 //! Lets a tunnel begin only if both sides speak SSH: each must begin with an identification (RFC 4253 section 4.2).
 //!
-//! No byte of a side is passed on before its identification is complete, and nothing but the identification before that
-//! of the other side is complete, too. So a server that does not speak SSH gets at most one harmless line.
+//! No byte of a side is passed on before its identification is complete, and none after it before the other side's is
+//! complete. So a server that does not speak SSH gets at most one harmless line.
 //!
-//! There is one exception: a target that begins with the announcement of an anchor (`resume/`) has this one line passed on at
-//! once. Its client waits for it and says nothing before, and the anchor's identification comes after the client's.
+//! Exception: the announcement of an anchor (`protocol/resume/`), with which a target may begin, is passed on at once.
+//! Its client waits for it and says nothing before, and the anchor's identification comes after the client's.
 
 use std::future::poll_fn;
 use std::io;
@@ -156,7 +156,8 @@ impl<R: Reader, W: Writer> HeldDirection<R, W> {
         self.direction == Direction::Download && self.held.starts_with(b"HTTP/")
     }
 
-    /// Returns the length of the announcement with which a target begins. One is enough: an anchor has one of each version.
+    /// Returns the length of the announcement with which a target begins; `None` if there is none, or one was passed
+    /// on.
     fn announcement(&self) -> Option<usize> {
         let may_be_one = self.direction == Direction::Download && self.announced == 0;
         if may_be_one {
