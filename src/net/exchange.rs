@@ -1,4 +1,4 @@
-//! One request and its answer by HTTP/1.1, the only one on its connection, in bounded size.
+//! Sends one HTTP/1.1 request on a connection of its own and reads the response, in bounded size.
 
 use std::error::Error;
 
@@ -25,7 +25,7 @@ pub(crate) fn request(path: &str, host: &str, accept: &'static str) -> Builder {
         .header(CONNECTION, "close")
 }
 
-/// Sends the request, and returns the head of the answer; its body is read as long as the second value lives.
+/// Sends the request, and returns the head of the response; its body is read as long as the second value lives.
 ///
 /// # Errors
 /// The reason, with words of the peer. There is no deadline: the caller has one.
@@ -49,7 +49,7 @@ where
     Ok((response, running))
 }
 
-/// Reads the body of an answer, of at most so many bytes.
+/// Reads the body of a response, of at most `max` bytes.
 ///
 /// # Errors
 /// The reason: it is longer, or broke off.

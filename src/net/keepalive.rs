@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-/// When a connection without a byte is probed, and given up.
+/// The times after which a silent connection is probed, and dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keepalive {
-    /// The silence in front of the first probe.
+    /// The silence before the first probe.
     idle: Duration,
     /// The time between two probes.
     interval: Duration,
-    /// The unanswered probes after which the connection is given up.
+    /// The unanswered probes after which the connection is dropped.
     probes: u32,
 }
 
@@ -35,7 +35,7 @@ impl Keepalive {
         self.idle + self.interval * self.probes
     }
 
-    /// Turns it on.
+    /// Turns keepalive on.
     ///
     /// # Errors
     /// The error of setsockopt(2).

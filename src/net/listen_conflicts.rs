@@ -1,7 +1,7 @@
-//! Which addresses the sockets of one process can listen at together. The configuration and the sockets follow one rule.
+//! The addresses at which sockets of one process can listen together: one rule for the configuration and the sockets.
 //!
-//! A socket at `[::]` takes IPv4 clients, too (IPV6_V6ONLY is off, whatever net.ipv6.bindv6only says). Only beside a port
-//! at `0.0.0.0` with its number it leaves them to that one (IPV6_V6ONLY is on), so that the two can be configured together.
+//! A socket at `[::]` takes IPv4 clients, too (IPV6_V6ONLY is off, whatever net.ipv6.bindv6only says). Only next to a
+//! port at `0.0.0.0` with the same number it leaves them to that one (IPV6_V6ONLY is on), so both can be configured.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ pub(crate) fn leaves_ipv4(address: SocketAddr, other: SocketAddr) -> bool {
     is_any_ipv6(address) && is_one_number(address, other) && is_any_ipv4(other)
 }
 
-/// Returns whether two sockets, of which one at `[::]` takes IPv4 clients, too, cannot listen at these addresses.
+/// Returns whether two sockets cannot listen at these addresses, if one at `[::]` takes IPv4 clients, too.
 pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let is_within = |one: SocketAddr, other: SocketAddr| {
         is_any_ipv6(one) || (is_any_ipv4(one) && other.ip().to_canonical().is_ipv4())
@@ -18,8 +18,8 @@ pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     is_same(one, other) || is_one_number(one, other) && (is_within(one, other) || is_within(other, one))
 }
 
-/// Returns whether two addresses are one, also if one of them is written as an IPv4-mapped IPv6 address. A link-local address is
-/// another one on each interface.
+/// Returns whether two addresses are the same, also if one is IPv4-mapped IPv6. A link-local address differs on each
+/// interface.
 pub(crate) fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     let interface = |address| match address {
         SocketAddr::V4(_) => 0,

@@ -16,13 +16,13 @@ use tracing::warn;
 use super::listen_conflicts::{collide, is_same, leaves_ipv4};
 use super::socket;
 
-/// Where a port listens.
+/// The address of a port, and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Where to listen; port 0 lets the kernel choose.
+    /// The address; with port 0 the kernel chooses.
     pub address: SocketAddr,
-    /// True if other processes of the same user may have the port too (SO_REUSEPORT): the kernel spreads clients over
-    /// all of them, so that one can take over from another.
+    /// True if other processes of the same user may have the port, too (SO_REUSEPORT): the kernel spreads clients over
+    /// them, so one can take over from another.
     pub reuse_port: bool,
     /// True if a port at `[::]` leaves IPv4 clients to another port (IPV6_V6ONLY).
     pub ipv6_only: bool,
@@ -40,8 +40,8 @@ impl From<SocketAddr> for Options {
 }
 
 impl Options {
-    /// These options as they are beside all public ports of the process: a port at `[::]` leaves IPv4 clients to one at
-    /// `0.0.0.0` with the same number.
+    /// Returns these options for use next to all public ports of the process: a port at `[::]` leaves IPv4 clients to
+    /// one at `0.0.0.0` with the same number.
     pub fn resolve_overlap<'a>(&self, all: impl IntoIterator<Item = &'a Self>) -> Self {
         let ipv6_only = all.into_iter().any(|other| leaves_ipv4(self.address, other.address));
         Self {
@@ -50,11 +50,11 @@ impl Options {
         }
     }
 
-    /// Returns whether two public ports cannot be had together, [beside](Self::resolve_overlap) each other.
+    /// Returns whether two public ports exclude each other, even if their [overlap is resolved](Self::resolve_overlap).
     pub fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.address, other.address);
         let are_shared = self.reuse_port && other.reuse_port;
-        // One address twice is a mistake, though the system has nothing against it where the port is shared.
+        // One address twice is a mistake, though the system allows it if the port is shared.
         is_same(one, two) || !are_shared && !leaves_ipv4(one, two) && !leaves_ipv4(two, one) && collide(one, two)
     }
 }
@@ -105,8 +105,8 @@ impl From<TcpListener> for BoundListener {
 /// Hands every connection to `serve`, which must not block, until `stop` completes.
 ///
 /// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it still
-/// hands over the connections in the backlog: closing the listener would reset them. A shared port is left gracefully,
-/// which takes [`TAPER`].
+/// hands over the connections in the backlog: closing the listener would reset them. A shared port takes [`TAPER`]
+/// more.
 pub async fn accept(
     BoundListener { listener, is_shared }: BoundListener,
     stop: impl Future<Output = ()>,
@@ -195,8 +195,8 @@ fn canonical(peer: SocketAddr) -> SocketAddr {
 
 /// Returns whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
 ///
-/// All others, such as EMFILE, ENFILE, ENOBUFS and ENOMEM, come back at once: a plain loop would spin on them. So does EPERM, by
-/// which a seccomp profile may refuse accept4(2).
+/// All others, such as EMFILE, ENOMEM, or EPERM of a seccomp profile, come back at once: a plain loop would spin on
+/// them.
 fn concerns_one_client(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -217,7 +217,7 @@ fn concerns_one_client(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the address to connect to for one that a process of this host listens on: an unspecified one (0.0.0.0) becomes loopback.
+/// Returns the address at which this host reaches a listener of its own: an unspecified one (0.0.0.0) becomes loopback.
 pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
     let ip = match listening.ip() {
         ip if !ip.is_unspecified() => ip,
@@ -234,8 +234,8 @@ pub(crate) const AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Between two messages about pauses.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
-/// How long a shared port is left: by then the handshakes that had begun are over, as a lost ACK is sent again after a
-/// second.
+/// How long a shared port still accepts: by then the handshakes in progress are over, as a lost ACK is resent after 1
+/// s.
 const TAPER: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]

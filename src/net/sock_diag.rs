@@ -1,4 +1,4 @@
-//! Asks the kernel about a TCP connection by its addresses (sock_diag(7)): no task has to lend its socket.
+//! Asks the kernel about a TCP connection by its addresses (sock_diag(7)), without its socket.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,17 +9,17 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 
-/// The way to ask. It holds some sockets once it was used: a question is two or three system calls, and threads seldom wait
-/// for each other's.
+/// A client of sock_diag(7), with several sockets, so that threads seldom wait for each other. A query is two or three
+/// system calls.
 #[derive(Debug, Default)]
 pub struct SockDiag([Mutex<DiagSocket>; SOCKETS]);
 
 #[derive(Debug, Default)]
 struct DiagSocket {
     socket: Option<OwnedFd>,
-    /// That of the last question.
+    /// The number of the last query.
     asked: u32,
-    /// That of the last answer.
+    /// The number of the last answer.
     answered: u32,
 }
 
@@ -32,7 +32,7 @@ pub struct SocketAddrs {
     pub peer: SocketAddr,
 }
 
-/// Why a connection is not known.
+/// The reason why a connection is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum DiagError {
     /// It is closed, or this end has nothing more to wait for.
@@ -79,13 +79,13 @@ pub struct TcpInfo {
 }
 
 impl TcpInfo {
-    /// Returns whether bytes wait for the peer's receive window, and the peer is alive: it answers the kernel's probes of the
+    /// Returns whether bytes wait for the peer's receive window, and the peer is alive: it answers the probes of its
     /// window.
     pub fn is_window_closed(&self) -> bool {
         self.send_queue > 0 && (self.in_flight() == 0 || self.peer_window == 0) && self.silence < MAX_PROBE_SILENCE
     }
 
-    /// Bytes that were sent and not acknowledged.
+    /// Returns the bytes that were sent and not acknowledged.
     pub fn in_flight(&self) -> u32 {
         self.send_queue.saturating_sub(self.not_sent)
     }
@@ -101,7 +101,7 @@ impl SockDiag {
         seen
     }
 
-    /// Like the query of one connection, for several of them with one call; [`DiagError::Closed`] where there is none.
+    /// Like [`look_up`](Self::look_up), for several connections with one call; [`DiagError::Closed`] for `None`.
     pub fn look_up_all<const N: usize>(&self, all: [Option<SocketAddrs>; N]) -> [Result<TcpInfo, DiagError>; N] {
         let mut asking = self.socket_for(all.iter().flatten().next()).lock();
         let mut failed = asking.query(&all).err();
@@ -132,8 +132,8 @@ impl SockDiag {
 }
 
 impl DiagSocket {
-    /// Asks for all of them. The kernel takes the messages of one send(2) one by one (netlink(7)), and answers each within
-    /// that call.
+    /// Sends a query for each of them. The kernel takes the messages of one send(2) one by one (netlink(7)), and
+    /// answers each within that call.
     fn query(&mut self, all: &[Option<SocketAddrs>]) -> Result<(), Errno> {
         self.answered = self.asked;
         let mut requests = Vec::with_capacity(all.len() * REQUEST_BYTES);
@@ -156,7 +156,7 @@ impl DiagSocket {
         send(socket, &requests, SendFlags::empty()).map(drop)
     }
 
-    /// The next answer.
+    /// Returns the next answer; `None` as for [`parse`].
     fn answer(&mut self) -> Result<Option<TcpInfo>, Errno> {
         self.answered = self.answered.wrapping_add(1);
         let mut answer = [0; MAX_RESPONSE_BYTES];
@@ -166,7 +166,7 @@ impl DiagSocket {
     }
 }
 
-/// A `struct nlmsghdr` and a `struct inet_diag_req_v2` (linux/netlink.h, linux/inet_diag.h).
+/// Adds a `struct nlmsghdr` and a `struct inet_diag_req_v2` (linux/netlink.h, linux/inet_diag.h).
 fn add_request(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
     question.extend(QUESTION_LENGTH.to_ne_bytes());
     question.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
@@ -203,7 +203,7 @@ fn add_request(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
     question.extend([0xff; 8]);
 }
 
-/// `None`: there is no such connection, or nothing is left of it but a TIME_WAIT.
+/// Reads an answer. `None`: there is no such connection, or nothing is left of it but a TIME_WAIT.
 fn parse(answer: &[u8], sequence: u32) -> Result<Option<TcpInfo>, Errno> {
     let header = Fields(answer);
     if header.u32(8) != sequence {
@@ -238,7 +238,7 @@ fn info_in(body: &[u8]) -> Option<TcpInfo> {
     }
 }
 
-/// By the offsets of linux/tcp.h, which only grows at its end: an old kernel has zeros there.
+/// Reads the fields at the offsets of linux/tcp.h, which only grows at its end: an old kernel has zeros there.
 fn info(fields: &Fields<'_>, [receive_queue, send_queue]: [u32; 2]) -> TcpInfo {
     let micros = |at| Duration::from_micros(u64::from(fields.u32(at)));
     let lowest_rtt = match fields.u32(148) {

@@ -29,11 +29,12 @@ pub(crate) fn prepare(socket: &impl AsFd) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
 }
 
-/// Has the kernel wait for a peer that answers, and keeps its receive window closed. With a TCP_USER_TIMEOUT Linux gives such a
-/// peer up as well (tcp_probe_timer in net/ipv4/tcp_timer.c, since 5.11); without one after 15 probes that are not answered.
+/// Makes the kernel wait for a peer that answers but keeps its receive window closed, or time it out again. With a
+/// TCP_USER_TIMEOUT Linux drops such a peer, too (tcp_probe_timer in net/ipv4/tcp_timer.c, since 5.11); without one
+/// only after 15 unanswered probes.
 pub(crate) fn tolerate_closed_window(stream: &TcpStream, is_tolerated: bool) {
     let timeout = (!is_tolerated).then_some(USER_TIMEOUT);
-    // If it fails, the peer is given up after the timeout.
+    // If it fails, the timeout stays as it was.
     SockRef::from(stream).set_tcp_user_timeout(timeout).ok();
 }
 
@@ -45,7 +46,7 @@ pub(crate) fn reset_on_drop(stream: &TcpStream) {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).ok();
 }
 
-/// Takes a [`reset_on_drop`] back: the drop sends what is not sent yet, and a FIN.
+/// Undoes [`reset_on_drop`]: the drop sends what is not sent yet, and a FIN.
 pub(crate) fn finish_on_drop(stream: &TcpStream) {
     // As above.
     SockRef::from(stream).set_linger(None).ok();
@@ -59,19 +60,18 @@ pub(crate) fn keep_unsent_short(stream: &TcpStream) {
     SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT).ok();
 }
 
-/// Takes the congestion control that every system has and every user may choose (tcp(7)), for a connection to a loopback
-/// address.
+/// Selects the congestion control that every system has and every user may choose (tcp(7)), for a loopback connection.
 ///
-/// BBR, where it is the system's, paces by a timer for each few segments. Nothing within a host can be congested, and the
-/// timers were two thirds of the CPU time of sender, relay and reader together
-/// (docs/decisions/12-no-pacing-on-loopback.md). A socket keeps pacing once it is connected: it has to be told before.
+/// BBR, where it is the system's, paces by timers, which were two thirds of the CPU time of sender, relay and reader
+/// together (docs/decisions/12-no-pacing-on-loopback.md). Nothing within a host can be congested. To be called before
+/// the connect: a connected socket keeps pacing.
 pub(crate) fn do_not_pace(socket: &impl AsFd) {
     // Without it bulk only takes more CPU time.
     SockRef::from(socket).set_tcp_congestion(b"reno").ok();
 }
 
-/// Returns whether the system has refused to send an end of stream (shutdown(2)), so that the peer would wait for it for ever. A lost
-/// connection needs none: the read says so.
+/// Returns whether the system has refused to send an end of stream (shutdown(2)), for which the peer would wait for
+/// ever. A lost connection needs none: the read fails.
 pub(crate) fn is_refusal_of_an_end(error: &io::Error) -> bool {
     let is_lost = matches!(
         error.kind(),
@@ -87,17 +87,16 @@ pub(crate) fn is_refusal_of_an_end(error: &io::Error) -> bool {
 /// be lost. The input is discarded.
 pub(crate) async fn close_gently(stream: &TcpStream) {
     if SockRef::from(stream).shutdown(Shutdown::Write).is_ok() {
-        // The socket is dropped next, whatever ended the wait.
+        // The socket is dropped next in any case.
         timeout(LINGER, discard(stream)).await.ok();
     }
 }
 
 /// Sends what was written, within bounds of time, and a reset after it.
 ///
-/// A reset discards what the kernel has not sent. What has been sent stays with the peer, whose kernel returns it in front
-/// of the reset.
+/// A reset discards what the kernel has not sent. The peer's kernel still delivers what was sent, before the reset.
 pub(crate) async fn cut_off(stream: &TcpStream) {
-    // The socket is reset next, whatever ended the wait.
+    // The socket is reset next in any case.
     timeout(LINGER, sent(stream)).await.ok();
     reset_on_drop(stream);
     // At once, by a connect to no address (tcp(7), connect(2)): the drop may have to wait for the tunnel's other side. If it
@@ -107,15 +106,15 @@ pub(crate) async fn cut_off(stream: &TcpStream) {
 
 /// Completes when the kernel has sent all that was written.
 ///
-/// With a TCP_NOTSENT_LOWAT of one byte a socket counts as writable when no byte is unsent (tcp(7)). A descriptor of its own
-/// is asked, as that of the stream remembers to have been writable before.
+/// With a TCP_NOTSENT_LOWAT of one byte a socket is writable when no byte is unsent (tcp(7)). A second descriptor waits
+/// for that: the stream's own remembers that it was writable before.
 async fn sent(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_notsent_lowat(1)?;
     let asked = TcpStream::from_std(stream.as_fd().try_clone_to_owned()?.into())?;
     asked.writable().await
 }
 
-/// Completes when the peer resets the connection or the kernel gives it up, without reading from it.
+/// Completes when the peer resets the connection or the kernel times it out, without reading from it.
 pub(crate) async fn failed(stream: &TcpStream) -> io::Error {
     match boxed(stream.ready(Interest::ERROR)).await {
         Ok(_) => match stream.take_error() {
@@ -127,13 +126,13 @@ pub(crate) async fn failed(stream: &TcpStream) -> io::Error {
     }
 }
 
-/// Completes when the peer's FIN has come, without reading from the connection: bytes may stand in front of it.
+/// Completes when the peer's FIN has come, without reading from the connection: bytes before it may be unread.
 ///
 /// # Errors
 /// As [`failed`].
 pub(crate) async fn ended(stream: &TcpStream) -> io::Result<()> {
-    // A wait for input would complete with the bytes in front. One for urgent data does so with the end only (`Ready` of tokio):
-    // the socket is not registered for urgent data itself.
+    // A wait for input would complete for the bytes before it. One for urgent data does so for the end only (`Ready` of
+    // tokio): the socket is not registered for urgent data itself.
     tokio::select! {
         biased;
         error = failed(stream) => Err(error),

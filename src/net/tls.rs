@@ -45,8 +45,8 @@ pub struct Tls {
 #[derive(Debug)]
 struct FileState {
     settings: Settings,
-    /// Of ports that ask for no certificates. Its keys outlive the certificates: they change every six hours, and the last
-    /// ones are valid for as long again.
+    /// Used if clients are not asked for certificates. Its keys outlive the certificates: they change every six hours,
+    /// and the last ones are valid for as long again.
     ticketer: Arc<dyn ProducesTickets>,
     material: Material,
     /// The remarks that have been returned since the files were loaded.
@@ -54,10 +54,10 @@ struct FileState {
 }
 
 impl Settings {
-    /// Reads the files, and returns what an operator should know of them, such as that a certificate has expired.
+    /// Reads the files, and returns warnings for an operator, such as that a certificate has expired.
     ///
     /// # Errors
-    /// Why they cannot be used.
+    /// The reasons why they cannot be used.
     pub fn check_files(&self) -> Result<Vec<FileError>, Vec<FileError>> {
         let read = settled(None, Duration::ZERO, || FileContents::read(self));
         let (contents, _) = read.map_err(|reason| vec![FileError::of_the_system(reason)])?;
@@ -76,7 +76,7 @@ impl Tls {
     /// Reads the files for the first time. `handshake`: the longest handshake, from its first byte to its last.
     ///
     /// # Errors
-    /// Every fault of them.
+    /// Every error in them.
     pub fn new(settings: Settings, handshake: Duration) -> Result<Self, Vec<FileError>> {
         let ticketer = Ticketer::new().map_err(|reason| vec![FileError::of_the_system(reason.to_string())])?;
         let tls = Self {
@@ -97,9 +97,9 @@ impl Tls {
         }
     }
 
-    /// Has [`reload`](Self::reload) read the files of these settings from now on.
+    /// Makes [`reload`](Self::reload) read the files of these settings from now on.
     pub fn configure(&self, settings: Settings) {
-        // In this order, as a reading applies what it has read: of one that has begun, nothing counts for other settings.
+        // In the order of `reload`. A reading that has begun for other settings no longer counts.
         let (mut readings, mut known) = (self.readings.lock(), self.file_states.lock());
         if known.settings != settings {
             known.settings = settings;
@@ -135,7 +135,7 @@ impl Tls {
         self.file_states.lock().material.expiries.clone()
     }
 
-    /// The name of each authority that has a revocation list, and its nextUpdate in seconds since 1970.
+    /// Returns the name of each authority that has a revocation list, and its nextUpdate in seconds since 1970.
     pub fn next_updates(&self) -> Vec<(String, i64)> {
         self.file_states.lock().material.next_updates.clone()
     }

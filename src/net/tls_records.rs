@@ -1,6 +1,6 @@
 //! Tracks the TLS records in what a peer sends (RFC 8446 section 5.1): an end inside a record is a truncation.
 
-/// How much of the current record has arrived.
+/// The progress of the current record.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Records {
     /// Bytes of its header, while that is incomplete.

@@ -1,4 +1,4 @@
-//! A transport, which is one end of a tunnel: a socket, a TLS session or an HTTP/2 stream, each with a reader and a writer.
+//! A transport: one end of a tunnel, with a reader and a writer.
 
 use std::future::{Future, poll_fn, ready};
 use std::io::{self, IoSlice};
@@ -11,7 +11,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 use super::socket;
 
-/// One side of a tunnel: a socket, a TLS session on one, or a stream of an HTTP/2 connection.
+/// One end of a tunnel: a socket, a TLS stream or a stream of an HTTP/2 connection.
 pub trait Transport: Send {
     /// How a relay moves bulk between this transport, downstream, and a socket.
     const BULK: BulkMode;
@@ -25,8 +25,7 @@ pub trait Transport: Send {
     where
         Self: 'a;
 
-    /// Both halves, for as long as they are used. What must outlast them, such as decrypted bytes, stays in the
-    /// transport.
+    /// Returns both halves. What must outlast them, such as decrypted bytes, stays in the transport.
     fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>);
 
     /// Limits what the kernel takes before it can send it, so that the bytes written next leave soon. It costs
@@ -36,14 +35,14 @@ pub trait Transport: Send {
     /// Makes the drop send a reset, and discard what is not sent yet.
     fn reset_on_drop(&mut self);
 
-    /// Sends what was written, within bounds of time, and a reset after it: what the peer has received is not all, and must
-    /// not look like it.
+    /// Sends what was written, within bounds of time, and a reset after it, so that a truncated stream cannot look
+    /// complete.
     ///
     /// The caller drops the transport next.
     fn abort(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Completes when all that was written, and the end of stream after it, has been handed to the kernel, or is given
-    /// up: a transport that queues nothing above the kernel has nothing to wait for.
+    /// Completes when all that was written, and the end of stream after it, has been handed to the kernel, or is
+    /// abandoned. A transport that queues nothing above the kernel does not wait.
     fn sent(&mut self) -> impl Future<Output = ()> + Send {
         ready(())
     }
@@ -54,8 +53,8 @@ pub trait Transport: Send {
     fn shutdown_gracefully(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// The error of a peer that has cancelled its stream, as it needs no more of it. For a peer that has finished, or that has
-/// received the end, it is no failure.
+/// The peer cancelled its stream because it needs nothing more from it. Not a failure if the peer has finished, or has
+/// received the end of stream.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the peer needs no more of the stream")]
 pub struct StreamCancelled;
@@ -67,14 +66,14 @@ impl StreamCancelled {
     }
 }
 
-/// Until it is asked about, a cancelled stream is one that was reset.
+/// Callers that do not check for it see a reset.
 impl From<StreamCancelled> for io::Error {
     fn from(cancelled: StreamCancelled) -> Self {
         Self::new(io::ErrorKind::ConnectionReset, cancelled)
     }
 }
 
-/// How a relay moves bulk between a transport and a socket. Small messages are copied, whatever the transport.
+/// How a relay moves bulk between a transport and a socket. Small messages are copied, unless the transport lends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkMode {
     /// By splice(2), in the kernel: both have a [`socket`](Reader::socket) whose bytes are the tunnel's.
@@ -99,27 +98,27 @@ impl BulkMode {
 
 /// The half of a transport that reads. No byte is lost when a poll of it is not repeated.
 pub trait Reader: Send + Sync {
-    /// Completes when a read will probably find something: bytes, the end of stream, or a fault.
+    /// Completes when a read will probably find something: bytes, the end of stream, or an error.
     ///
     /// # Errors
-    /// Why nothing will ever be read.
+    /// The reason why nothing will ever be read.
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Reads at most as many bytes as `buffer` has, and none at the end of stream, however often it is polled.
     ///
-    /// They stand in `buffer`, or, where that spares a copy, in memory of the reader's own. From then on they are the
-    /// caller's: the next read finds those after them. A read, or a wait for one, says that the bytes before have been
-    /// passed on: a peer that is held back by a window may send as many more.
+    /// They are in `buffer` or, if that spares a copy, in memory of the reader. From then on they are the caller's: the
+    /// next read finds those after them. A read, or a wait for one, confirms that the bytes before were passed on: a
+    /// peer that is held back by a window may send as many more.
     ///
     /// # Errors
-    /// A reset is `ConnectionReset`, whatever carries it, an end where there cannot be one is `UnexpectedEof`, and what
-    /// cannot be decrypted is `InvalidData`: a gentle close sends the alert that says so.
+    /// A reset is `ConnectionReset` in any transport, an end where there cannot be one is `UnexpectedEof`, and what
+    /// cannot be decrypted is `InvalidData`: a graceful close sends the alert.
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>>;
 
-    /// Completes when the peer resets or is given up, without reading.
+    /// Completes when the peer resets or times out, without reading.
     fn failed(&mut self) -> impl Future<Output = io::Error> + Send;
 
-    /// Completes when the peer's end of stream has come, without reading: bytes may stand in front of it.
+    /// Completes when the peer's end of stream has come, without reading: bytes before it may be unread.
     ///
     /// # Errors
     /// As [`failed`](Self::failed).
@@ -136,10 +135,10 @@ pub trait Writer: Send + Sync {
     /// Takes some of the bytes, at least one. What it holds back of them is bounded, and sent by a flush.
     ///
     /// # Errors
-    /// A reset is `ConnectionReset` or `BrokenPipe`, whatever carries it.
+    /// A reset is `ConnectionReset` or `BrokenPipe` in any transport.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
 
-    /// Takes some of the bytes of these pieces, as of one.
+    /// Takes some bytes of these pieces, as if they were one.
     ///
     /// # Errors
     /// As a write.
@@ -148,7 +147,7 @@ pub trait Writer: Send + Sync {
         self.poll_write(context, first.map_or(&[], |piece| piece))
     }
 
-    /// Sends what it holds back, and completes when that is nothing.
+    /// Completes when all that it holds back is sent.
     ///
     /// # Errors
     /// As a write.
@@ -162,11 +161,11 @@ pub trait Writer: Send + Sync {
     /// As a write.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Has the kernel wait for a peer that keeps its receive window closed, or again give it up after a timeout. Does nothing for
-    /// a stream, whose connection is shared.
+    /// Makes the kernel wait for a peer that keeps its receive window closed, or time it out again. Does nothing for a
+    /// stream, whose connection is shared.
     fn tolerate_closed_window(&self, _is_tolerated: bool) {}
 
-    /// Completes when the end of stream, and all in front of it, has been handed to the kernel, or never will be. To be
+    /// Completes when the end of stream, and all before it, has been handed to the kernel, or never will be. To be
     /// polled after a shutdown only.
     fn poll_end_sent(&mut self, _context: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
@@ -177,7 +176,7 @@ pub trait Writer: Send + Sync {
         None
     }
 
-    /// Itself, if it lends memory.
+    /// Returns the writer itself, if it lends memory.
     fn lender(&mut self) -> Option<&mut dyn BufferLender> {
         None
     }
@@ -191,10 +190,10 @@ pub trait BufferLender {
     /// As a write.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// At most so many bytes of its memory; `None` if it has none after all.
+    /// Returns at most `max` bytes of its memory; `None` if it has none after all.
     fn lend(&mut self, max: usize) -> Option<&mut [u8]>;
 
-    /// Sends the first bytes of what it has lent, and takes the rest back.
+    /// Sends the first `bytes` of the lent memory, and takes the rest back.
     ///
     /// # Errors
     /// As a write.
@@ -216,7 +215,7 @@ pub fn send_all(transport: &mut impl Transport, mut bytes: &[u8]) -> impl Future
     })
 }
 
-/// Reads at most so many bytes, and no more than a small chunk, to the end of `read`, and returns how many there were.
+/// Appends at most `max` bytes of one read, and at most [`CHUNK`], to `read`, and returns how many there were.
 ///
 /// # Errors
 /// As a read.

@@ -1,4 +1,4 @@
-//! Certificates, on either side of TLS: what they say, and the PEM files that they are in.
+//! Certificates, on either side of TLS: their contents, and the PEM files that they are in.
 
 mod identity;
 pub(crate) mod names;

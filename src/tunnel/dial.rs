@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::net::socket;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
-/// The longest that a dial may take.
+/// The longest times of a dial, and its pacing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// At one address.
@@ -33,12 +33,12 @@ pub struct Upstream<S = TcpStream> {
     pub local: SocketAddr,
 }
 
-/// Why no address could be connected to.
+/// The failure of a dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DialError {
     /// The refusal of the request.
     pub reason: RefusalReason,
-    /// The system's error at the last address; `None` where there was none, as at the deadline.
+    /// The system's error at the last address; `None` if there was none, as at the deadline.
     pub errno: Option<Errno>,
 }
 
@@ -59,7 +59,7 @@ impl From<DialError> for Refusal {
 /// The caller spreads the load by counting `start` up. Dropping the future ends the attempt that is in progress.
 ///
 /// # Errors
-/// That of the last address, if all of them failed.
+/// The error of the last address that was tried; [`RefusalReason::NoEndpoint`] if there are none.
 pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> Result<Upstream, DialError> {
     let deadline = Instant::now() + options.dial;
     let mut last = DialError::from(RefusalReason::NoEndpoint);

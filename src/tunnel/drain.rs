@@ -20,7 +20,7 @@ use crate::base::yaml::forms;
 
 mod tunnels;
 
-/// The longest times of the phases of a drain, which takes at most `delay + timeout + spread`.
+/// The longest times of the phases of a drain, which takes at most `delay + timeout + spread + 8 s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
@@ -33,8 +33,8 @@ pub struct Options {
     /// The time over which closing the rest is spread, idle tunnels first.
     #[serde(deserialize_with = "forms::one::<forms::AnyDuration, _>")]
     pub spread: Duration,
-    /// The time over which closing resumable tunnels is spread, from the moment on at which the ports are closed. Never
-    /// longer than `timeout + spread`.
+    /// The time over which closing resumable tunnels is spread, once the ports are closed. Never longer than `timeout +
+    /// spread`.
     #[serde(deserialize_with = "forms::one::<forms::AnyDuration, _>")]
     pub resumable_spread: Duration,
 }
@@ -61,7 +61,7 @@ pub enum Phase {
     ClosingListeners,
     /// No new tunnels: pending connections are refused. Resumable tunnels are closed, the others may end by themselves.
     Draining,
-    /// The deadline has passed: tunnels are closed from `since` on, over `spread`.
+    /// The deadline has passed: tunnels are closed from `started` on, over `spread`.
     Closing {
         /// When it began.
         started: Instant,
@@ -81,7 +81,7 @@ impl Phase {
         }
     }
 
-    /// The name of the phase for operators.
+    /// Returns the name of the phase for operators.
     pub fn label(self) -> &'static str {
         match self {
             Self::Serving => "serving",
@@ -97,7 +97,7 @@ impl Phase {
 /// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainResult {
-    /// Every tunnel ended by itself, or its session goes on by another tunnel.
+    /// Every tunnel ended by itself, or its session goes on in another tunnel.
     Clean,
     /// Tunnels had to be closed.
     Cut,
@@ -107,8 +107,8 @@ pub enum DrainResult {
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: watch::Receiver<Phase>,
-    /// Cancelled when the ports are closed. A wait for it takes half the memory of one for a watch; an idle tunnel holds this
-    /// alone.
+    /// Cancelled once the ports are closed. A wait for it takes half the memory of one for a watch, and is the only one
+    /// of an idle tunnel.
     draining: ShardedToken,
     /// Cancelled at the deadline.
     deadline: ShardedToken,
@@ -117,12 +117,12 @@ pub struct Drain {
     counts: Arc<Counts>,
 }
 
-/// A cancellation that many tasks wait for. The beginning and the end of a wait take a lock, which those of one part share: with a lock of
-/// all, several for each tunnel, threads would wait for each other.
+/// A cancellation that many tasks wait for. Each wait takes a lock twice: with one lock for all, threads would contend
+/// for it.
 #[derive(Clone, Debug, Default)]
 struct ShardedToken(Arc<[TokenShard; PARTS]>);
 
-/// Aligned: two in one cache line would be sent to and fro.
+/// Aligned: two in one cache line would cause false sharing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct TokenShard(CancellationToken);
@@ -134,7 +134,7 @@ impl ShardedToken {
         }
     }
 
-    /// For the connection or tunnel of that number.
+    /// Returns the token for the connection or tunnel of that number.
     fn shard_for(&self, number: u64) -> &CancellationToken {
         let [first, rest @ ..] = &*self.0;
         let part = usize::try_from(number % PARTS as u64).unwrap_or_default();
@@ -155,7 +155,7 @@ impl Drain {
         TunnelGuard::new(Arc::clone(&self.counts))
     }
 
-    /// The number of open tunnels that are resumable.
+    /// Returns the number of open tunnels that are resumable.
     pub fn resumable(&self) -> usize {
         self.counts.resumable()
     }
@@ -176,20 +176,21 @@ impl Drain {
         self.draining.shard_for(number).cancelled().await;
     }
 
-    /// Completes when the deadline has passed, for the connection of that number: a dial in progress is given up.
+    /// Completes when the deadline has passed, for the connection of that number: a dial in progress is abandoned.
     pub async fn deadline(&self, number: u64) {
         self.deadline.shard_for(number).cancelled().await;
     }
 
     /// Completes when a tunnel has to close. `tunnel` is called at first, and then only once the drain has begun.
     ///
-    /// A resumable tunnel closes soon after the ports: its client comes back at once, and would be accepted here again, and
-    /// closed again, for as long as a load balancer sends connections here. When the ports are closed it reaches another
-    /// process, which in a rolling update is ready before this one drains. Other tunnels close after the deadline, idle ones
-    /// in the first tenth of the spread, the others in the rest of it.
+    /// A resumable tunnel closes soon after the ports: its client comes back at once, and through open ports a load
+    /// balancer could send it here again. Once they are closed it reaches another process, which in a rolling update is
+    /// ready before this one drains. Other tunnels close after the deadline, idle ones in the first tenth of the
+    /// spread, the others in the rest.
     ///
-    /// Nothing wakes this when a tunnel becomes resumable. So that happens only in the task that polls this, which has to
-    /// poll it next: in `identify` of `proxy/connection/established.rs` and in `inspect` of `tunnel/relay/prefix.rs`.
+    /// Marking a tunnel resumable does not wake this future. Only the task that polls it may do so, and must poll it
+    /// right afterwards: in `identify` of `proxy/connection/established.rs` and in `inspect` of
+    /// `tunnel/relay/prefix.rs`.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -241,7 +242,7 @@ impl Drain {
     }
 
     async fn wait_for(&mut self, enough: impl FnMut(&Phase) -> bool) {
-        // It fails without a conductor, which lives as long as the process.
+        // It fails only after the controller is dropped, which lives as long as the process.
         self.phase.wait_for(enough).await.ok();
     }
 }
@@ -255,7 +256,7 @@ pub struct Tasks {
     pub connections: TaskTracker,
 }
 
-/// The conductor of a drain: begins it and takes it through its phases.
+/// The controller of a drain: begins it and takes it through its phases.
 #[derive(Debug)]
 pub struct DrainController {
     phase: watch::Sender<Phase>,
@@ -263,7 +264,7 @@ pub struct DrainController {
 }
 
 impl DrainController {
-    /// A drain that has not begun, and the view of it.
+    /// Creates a drain that has not begun, and the view of it.
     pub fn new() -> (Self, Drain) {
         let (phase, receiver) = watch::channel(Phase::Serving);
         let drain = Drain {
@@ -308,7 +309,7 @@ impl DrainController {
             "draining: closing the ports"
         );
         self.phase.send_replace(Phase::ClosingListeners);
-        // Acceptors empty the backlog without waiting; shared ports (`reuse_port`) take a moment.
+        // Acceptors empty the backlog without waiting; shared ports (`reuse_port`) take 1.5 s.
         acceptors.wait().await;
         info!(tunnels = tunnels(), resumable = resumable(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
         let moving_ends = self.stop(options);
@@ -317,7 +318,7 @@ impl DrainController {
             return DrainResult::Clean;
         }
         let (drained, spread) = match self.drain.counts.plain() {
-            // Dials in progress and refusals that are not read yet: they need no more than a moment.
+            // Dials in progress, and refusals that are not read yet: they need [`LAST_WAIT`] at most.
             0 if resumable() == 0 => (DrainResult::Clean, LAST_WAIT),
             0 => {
                 let rest = moving_ends.saturating_duration_since(Instant::now());
@@ -338,7 +339,7 @@ impl DrainController {
         drained
     }
 
-    /// No new tunnels from now on. Returns when the last resumable tunnel has to close.
+    /// Ends the admission of tunnels. Returns when the last resumable tunnel has to close.
     fn stop(&self, options: &Options) -> Instant {
         let since = Instant::now();
         let spread = options.resumable_spread.min(options.timeout + options.spread);
@@ -365,7 +366,7 @@ impl DrainController {
     }
 }
 
-/// When a tunnel closes, as a part of the spread, 0 to 1.
+/// Returns when a tunnel closes, as a part of the spread, 0 to 1.
 fn close_offset(number: u64, idle: bool) -> f64 {
     if idle {
         IDLE_PART * spread_evenly(number)

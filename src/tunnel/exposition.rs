@@ -1,10 +1,10 @@
-//! How metrics are made, registered, and written as a page for Prometheus. Which ones there are is said by `metrics` and
-//! `anchor::metrics`.
+//! Creates and registers metrics, and writes them as a page for Prometheus. `metrics` and `anchor::metrics` declare
+//! them.
 
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{Registry, TextEncoder};
 
-/// Why the metrics cannot be declared or written.
+/// The error of declaring or writing metrics.
 pub use prometheus::Error;
 use prometheus::core::Collector;
 use prometheus::core::Desc;
@@ -37,7 +37,7 @@ pub(crate) fn page(registry: &Registry) -> prometheus::Result<String> {
 /// The media type of a [`page`].
 pub(crate) const CONTENT_TYPE: &str = prometheus::TEXT_FORMAT;
 
-/// The library's collector, which counts CPU time in whole seconds, with the kernel's count of nanoseconds.
+/// The library's collector, with the kernel's count of CPU time in nanoseconds instead of whole seconds.
 struct Process(ProcessCollector);
 
 impl Collector for Process {

@@ -67,8 +67,8 @@ pub struct GoAway<'a> {
 /// needed for others. After a GOAWAY the connection ends with its last tunnel.
 ///
 /// # Errors
-/// The refusal of the connection as a whole: it made no request, or sent too many frames. Its requests have ended each
-/// for itself.
+/// The refusal of the connection as a whole: it made no request, sent too many frames, or broke RFC 9113. Its requests
+/// account for themselves.
 pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>>(
     connection: Connection<D>,
     overdue: impl Fn(WaitFor) -> E,
@@ -327,7 +327,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
     }
 }
 
-/// Ends a connection that h2 has given up, at the latest when it is evicted.
+/// Ends a connection that h2 has abandoned, at the latest when it is evicted.
 async fn end<D: Transport>(
     connection: Connection<D>,
     refusal: RefusalReason,

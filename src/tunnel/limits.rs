@@ -38,7 +38,7 @@ pub struct TunnelLimits {
 }
 
 impl TunnelLimits {
-    /// These limits, with the overrides of a target in their place.
+    /// Returns these limits with the overrides of a target applied.
     pub fn overridden(self, by: &TunnelOverrides) -> Self {
         Self {
             download: by.download.unwrap_or(self.download),
@@ -188,7 +188,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the limits of a target with these overrides. `ssh_only`: what it says of that itself.
+    /// Returns the limits of a target with these overrides. `ssh_only` is its own setting, `None` for the default.
     pub fn of_target(&self, tunnel: &TunnelOverrides, ssh_only: Option<bool>) -> TargetLimits {
         TargetLimits {
             tunnel: self.tunnel.overridden(tunnel),
@@ -211,7 +211,7 @@ impl Limits {
         }
     }
 
-    /// Returns the limits of each user. Its unfinished connections are those of its clients.
+    /// Returns the limits of each user. Unfinished connections count against clients only.
     pub fn of_users(&self) -> OwnerLimits {
         let UserCaps {
             download,

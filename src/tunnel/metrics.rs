@@ -148,7 +148,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Makes series with the value 0.
+    /// Creates series with the value 0.
     fn show_zeros(&self) {
         self.requests(200, "established");
         for refusal in RefusalReason::ALL {

@@ -22,7 +22,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The status code of the answer; for a client that left before it, the one that is logged in its place.
+    /// Returns the status code of the answer; for a client that left before it, the one that is logged instead.
     pub fn status(self) -> u16 {
         match self {
             Self::Refused(refusal) => refusal.status(),
@@ -56,14 +56,14 @@ pub struct Close {
     pub reason: CloseReason,
 }
 
-/// Why a tunnel ended.
+/// The reason for the end of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloseReason {
     /// Both sides finished.
     Eof,
     /// No minute was active for the idle timeout, or no byte moved for the half-closed timeout after one side had finished.
     Idle,
-    /// A side reset its connection; the reset was passed on.
+    /// A side reset its connection; the reset was passed on, unless its end of stream had been.
     Reset,
     /// A side's connection ended in the middle of a TLS record, which is not an orderly end: the other side was reset.
     Truncated,
@@ -76,9 +76,9 @@ pub enum CloseReason {
     Drained,
     /// A drain ended a resumable tunnel, whose session goes on by another one.
     ResumedElsewhere,
-    /// The target left the allowlist.
+    /// The target was removed from the allowlist.
     TargetRemoved,
-    /// The user may no longer reach the target, or is no user any more.
+    /// The user may no longer reach the target, or no longer exists.
     AccessRevoked,
     /// The credential that opened the tunnel has expired.
     Expired,
@@ -86,11 +86,11 @@ pub enum CloseReason {
     ClosedByOperator,
     /// A side did not begin with an SSH identification, or not in time; its bytes were not passed on.
     NotSsh,
-    /// A side no longer answered: its host, or the way to it, has failed.
+    /// A side no longer answered: its host, or the path to it, has failed.
     Vanished,
     /// Another socket error.
     Io,
-    /// A defect of ours: the tunnel's task panicked or was dropped.
+    /// A bug of the proxy: the tunnel's task panicked or was dropped.
     Panic,
 }
 

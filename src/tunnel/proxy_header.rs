@@ -24,7 +24,7 @@ mod v2;
 
 /// The peers from which a port takes headers.
 ///
-/// There is no "if there is one": behind a load balancer that adds none, a client could write its own.
+/// A header is never optional: behind a load balancer that adds none, a client could write its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// None: the peer of a connection is its client.

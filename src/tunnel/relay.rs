@@ -31,14 +31,14 @@ mod pump;
 mod splice;
 mod strategy;
 
-/// Relays until both sides have finished, one has failed, nothing moves any more, or `ending` says so.
+/// Relays until both sides have finished, one has failed, the tunnel is idle, or `ending` completes.
 ///
-/// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset, when
-/// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of stream
-/// passed on, and no reset. When `ending` or a timeout ends the tunnel, what was read is still written, and a side whose
-/// bytes go no further than that is reset: what it has received is not all, and must not look like it. The end of a resumable
-/// tunnel is an end of stream for both sides: the session in it has an end of its own, and is sent again what was lost. So such
-/// a tunnel has no half-close either: soon after one side has finished both have.
+/// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset when
+/// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of
+/// stream passed on, and no reset. When `ending` or a timeout ends the tunnel, bytes already read are still written. A
+/// side that has not been sent an end of stream is then reset, so that a truncated stream cannot look complete. A
+/// resumable tunnel has no half-close, and a drain ends it with an end of stream for both sides: its session has its
+/// own end, and resends what was lost.
 pub async fn relay<D: Transport, U: Transport>(
     transports: &mut Transports<D, U>,
     terms: &RelayConfig<'_>,
@@ -49,14 +49,14 @@ pub async fn relay<D: Transport, U: Transport>(
     close
 }
 
-/// How a tunnel has ended, before its transports are [closed](finish).
+/// The end of a relay, before its transports are [closed](finish).
 #[derive(Clone, Copy, Debug)]
 pub struct RelayEnd {
     /// The side and the reason.
     pub close: Close,
-    /// The ends of stream before that.
+    /// The ends of stream that were passed on before.
     pub ends: EofSent,
-    /// True if the client's transport takes bytes, and has taken all that was read for it.
+    /// True if the proxy ended the tunnel, and the client has taken all that was read for it and can take more.
     pub takes_more: bool,
 }
 
@@ -104,7 +104,8 @@ pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U
             boxed(async { tokio::join!(close_side(upstream, ends.upload), close_side(downstream, ends.download)) })
                 .await;
         }
-        // A target that has not identified itself has nothing to finish: an anchor would take an end for a half-close.
+        // A target without an identification has nothing to finish: an anchor would take an end of stream for a
+        // half-close.
         CloseReason::NotSsh if close.by == Side::Target => {
             boxed(async { tokio::join!(upstream.abort(), downstream.shutdown_gracefully()) }).await;
         }
@@ -114,8 +115,8 @@ pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U
     }
 }
 
-/// Closes a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset: a
-/// FIN, an END_STREAM or a close_notify would make a download look complete that is not.
+/// Closes a side of a tunnel that the proxy ends. A side that has not received the end of the other's stream is reset:
+/// a FIN, an END_STREAM or a close_notify would make a truncated download look complete.
 async fn close_side(side: &mut impl Transport, has_its_end: bool) {
     if has_its_end {
         side.shutdown_gracefully().await;
@@ -209,7 +210,7 @@ async fn alert_and_reset(broken: &mut impl Transport, other: &mut impl Transport
     boxed(broken.shutdown_gracefully()).await;
 }
 
-/// Writes what was read, within a deadline. Whether the download has all of it.
+/// Writes what was read, within a deadline. Returns whether all of the download is written.
 async fn write_in_flight(
     upload: &mut Pump<'_, impl Reader, impl Writer>,
     download: &mut Pump<'_, impl Reader, impl Writer>,
@@ -281,8 +282,8 @@ fn eof(first: Side) -> Close {
     }
 }
 
-/// Returns whether a tunnel whose client has finished, and then cancelled its stream, is over: its target ends without a further
-/// byte. A client that logs out does so, and a socket that is closed means the same.
+/// Returns whether a tunnel is over whose client has finished and then cancelled its stream: its target ends without a
+/// further byte. A client that logs out cancels its stream, as others close their socket.
 async fn is_over_when_cancelled(
     download: &mut Pump<'_, impl Reader, impl Writer>,
     upload: &mut Pump<'_, impl Reader, impl Writer>,
@@ -302,7 +303,7 @@ async fn is_over_when_cancelled(
     is_cancelled && timeout(END_TIMEOUT, download.ends_here()).await == Ok(true)
 }
 
-/// How long a target has to end its stream after that of a client that needs no more of it.
+/// How long a target has to end its stream after a client has cancelled its own.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long bytes that were already read have to be written when the proxy ends a tunnel.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Chooses the revocation lists of a file: of those of one authority the newest counts.
 //!
-//! The verifier asks the first list that it finds for the issuer of a certificate. With an old list before a new one, as
-//! appending a new list to the file makes it, a certificate that only the new one revokes would be accepted.
+//! The verifier uses the first list of a certificate's issuer. With an old list before a new one, as after appending
+//! the new one to the file, it would accept a certificate that only the new one revokes.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -11,16 +11,16 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use crate::net::x509::names::distinguished;
 
-/// A revocation list, and what tells it from others.
+/// A revocation list, and its version.
 #[derive(Clone, Debug)]
 pub(super) struct Crl {
-    /// Counted from 1.
+    /// The line where it begins, from 1.
     pub(super) line: usize,
     /// The list itself.
     pub(super) der: CertificateRevocationListDer<'static>,
     /// The name of its authority, as text.
     pub(super) issuer: String,
-    /// Until when the authority promises another one: seconds since 1970, and as text.
+    /// Its nextUpdate, in seconds since 1970 and as text; `None` if it has none.
     pub(super) next_update: Option<(i64, String)>,
     scope: Scope,
     version: CrlVersion,
@@ -30,7 +30,7 @@ pub(super) struct Crl {
 /// 5.2.5), which divides the certificates of one authority among lists.
 type Scope = (Vec<u8>, Option<Vec<u8>>);
 
-/// How new a list is.
+/// The version of a list.
 #[derive(Clone, Debug)]
 struct CrlVersion {
     /// The CRL number, which only grows (RFC 5280 section 5.2.3): its length and its bytes.
@@ -49,7 +49,7 @@ pub(super) struct SelectedCrls {
 }
 
 impl Crl {
-    /// `None` for what is no list.
+    /// Parses a list; `None` if it is not one.
     pub(super) fn parse(line: usize, der: CertificateRevocationListDer<'static>) -> Option<Self> {
         let (_, list) = CertificateRevocationList::from_der(&der).ok()?;
         let mut extensions = list.extensions().iter();
@@ -70,7 +70,7 @@ impl Crl {
 }
 
 impl CrlVersion {
-    /// `None` where it cannot be told.
+    /// Compares two lists; `None` if neither is clearly newer.
     fn compare(&self, other: &Self) -> Option<Ordering> {
         let by_time = self.this_update.cmp(&other.this_update);
         let by_number = match (&self.number, &other.number) {

@@ -1,4 +1,4 @@
-//! The files of the settings: what was read of each, its faults, and the remarks about it.
+//! The files of the settings: the contents of each, its errors, and the remarks about it.
 
 use std::fmt;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub enum TlsFile {
     None,
 }
 
-/// A fault of one file, or a remark about it. Prints as `/tls/tls.crt: there is no certificate in it`.
+/// An error in a file, or a remark about it. Prints as `/tls/tls.crt: there is no certificate in it`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileError {
     /// The file, by its key.
@@ -93,7 +93,7 @@ impl FileContents {
 pub(super) struct PemFile {
     part: TlsFile,
     pub(super) path: PathBuf,
-    /// Or why they cannot be read.
+    /// The contents, or the reason why there are none.
     bytes: Bytes,
 }
 
@@ -130,5 +130,5 @@ impl PemFile {
     }
 }
 
-/// The times in which a remark is true that always is.
+/// The time in which a remark is true that is always true.
 pub(super) const ALWAYS: Range<i64> = i64::MIN..i64::MAX;

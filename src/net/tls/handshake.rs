@@ -42,7 +42,7 @@ pub struct ClientTls {
 /// A handshake that failed.
 #[derive(Debug)]
 pub struct HandshakeFailure {
-    /// Why it failed.
+    /// The cause.
     pub cause: FailureCause,
     stream: TcpStream,
 }
@@ -54,7 +54,7 @@ impl HandshakeFailure {
     }
 }
 
-/// Why a handshake failed.
+/// The cause of a failed handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureCause {
     /// The client closed or reset the connection.
@@ -65,7 +65,7 @@ pub enum FailureCause {
     NotTls,
     /// Client and proxy have no version, cipher suite or the like in common.
     Incompatible,
-    /// The client does not trust our certificate.
+    /// The client does not trust the proxy's certificate.
     CertificateRefused,
     /// The client sent another alert.
     Alert,
@@ -77,7 +77,7 @@ pub enum FailureCause {
     ClientCertificateRevoked,
     /// The revocation list of the client certificate's authority is past its nextUpdate.
     CrlExpired,
-    /// The client certificate is of another authority, or faulty.
+    /// The client certificate is of another authority, or invalid.
     ClientCertificateInvalid,
     /// A violation of the protocol, or a failure in the proxy.
     Protocol,

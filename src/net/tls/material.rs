@@ -1,4 +1,4 @@
-//! Makes certificates and a verifier of the files, or finds every fault of each file.
+//! Makes certificates and a verifier from the files, or finds every error of each file.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Material {
     pub(super) verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// The path of each certificate, and its expiry in seconds since 1970.
     pub(super) expiries: Vec<(String, i64)>,
-    /// Of each authority that has a list, its name and the earliest one, in seconds since 1970.
+    /// The name of each authority that has a list, and its earliest nextUpdate, in seconds since 1970.
     pub(super) next_updates: Vec<(String, i64)>,
     pub(super) cautions: Vec<FileWarning>,
 }
@@ -88,7 +88,8 @@ impl Material {
     }
 }
 
-/// Named, as a process-wide default is for its crates to agree on. AES-128 first: SSH encrypts once more inside.
+/// Returns the cryptography of this server. A process-wide default would need all crates to agree. AES-128 is first:
+/// SSH encrypts again inside.
 fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite as suites;
     CryptoProvider {

@@ -26,7 +26,7 @@ pub(super) struct Chain {
 /// Reads both files.
 ///
 /// # Errors
-/// The faults of both.
+/// The errors of both.
 pub(super) fn read(
     cert: &PemFile,
     key: &PemFile,
@@ -97,12 +97,12 @@ pub(super) fn of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: 
     ]
 }
 
-/// Returns a certificate in DER.
+/// Parses a certificate in DER; `None` if it is not one.
 pub(super) fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
     Some(X509Certificate::from_der(der).ok()?.1)
 }
 
-/// Returns the bits of its RSA key, if they are too few.
+/// Returns the bits of its RSA key; `None` unless they are too few.
 pub(super) fn weak_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     match certificate.public_key().parsed() {
         Ok(PublicKey::RSA(key)) if key.key_size() < LEAST_BITS => Some(key.key_size()),
@@ -110,8 +110,8 @@ pub(super) fn weak_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     }
 }
 
-/// Returns a remark about the first certificate that has issued none of those before it. Clients by TLS 1.2 may refuse such a
-/// chain (RFC 5246 section 7.4.2), those by TLS 1.3 need not (RFC 8446 section 4.4.2).
+/// Returns a remark about the first certificate that has issued none of those before it. Clients may refuse such a
+/// chain in TLS 1.2 (RFC 5246 section 7.4.2), and need not in TLS 1.3 (RFC 8446 section 4.4.2).
 fn misplaced(chain: &[(usize, X509Certificate<'_>)], file: &PemFile) -> Option<FileWarning> {
     let has_issued = |(_, earlier): &(usize, X509Certificate<'_>), name: &[u8]| earlier.issuer().as_raw() == name;
     let (_, (line, certificate)) = chain.iter().enumerate().skip(1).find(|(index, (_, certificate))| {

@@ -11,12 +11,12 @@ use crate::base::yaml::forms;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// It does not.
+    /// No TLS.
     #[default]
     Off,
     /// With clients whose first byte begins a TLS handshake.
     Optional,
-    /// It speaks nothing else.
+    /// TLS only.
     Required,
 }
 
@@ -24,12 +24,12 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
-    /// They are not asked for one.
+    /// No client is asked for one.
     #[default]
     Off,
-    /// Those that have one, which must be valid.
+    /// Clients may present one, which must be valid.
     Optional,
-    /// All of them, or the handshake fails.
+    /// All clients must present one.
     Required,
 }
 
@@ -58,7 +58,7 @@ pub struct CertificatePaths {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Chosen by the name in the ClientHello. The first one serves all other names.
+    /// Chosen by the name in the ClientHello. Other names get the first one that the client can verify.
     pub certificates: Vec<CertificatePaths>,
     /// The demand for client certificates.
     pub client_auth: ClientAuth,

@@ -15,7 +15,7 @@ pub(super) struct SniResolver {
 }
 
 impl SniResolver {
-    /// These certificates, each with its names.
+    /// Creates a resolver of these certificates, each with its names.
     pub(super) fn new(certificates: Vec<(Arc<CertifiedKey>, Vec<Box<str>>)>) -> Self {
         let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
         for (certificate, names) in &certificates {
@@ -29,7 +29,7 @@ impl SniResolver {
         }
     }
 
-    /// The certificates for a name: of the name itself, else of its wildcard, else all.
+    /// Returns the certificates for a name: of the name itself, else of its wildcard, else all.
     fn named(&self, name: Option<&str>) -> &[Arc<CertifiedKey>] {
         let find = |name: &str| self.by_name.get(name);
         let found = name.and_then(|name| {

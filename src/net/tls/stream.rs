@@ -1,4 +1,4 @@
-//! A TLS session on a socket as a transport. Ciphertext passes through buffers of the worker thread.
+//! A TLS stream on a socket as a transport. Ciphertext passes through buffers of the worker thread.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
@@ -17,7 +17,7 @@ use crate::net::socket;
 use crate::net::tls_records::Records;
 use crate::net::transport::{BulkMode, Reader, Transport, Writer};
 
-/// A TLS session. Both directions of its tunnel run in one task, so the lock is never contended.
+/// A TLS stream. Both directions of its tunnel run in one task, so the lock is never contended.
 #[derive(Debug)]
 pub struct TlsStream {
     stream: TcpStream,
@@ -26,7 +26,7 @@ pub struct TlsStream {
 }
 
 impl TlsStream {
-    /// Creates a session before its handshake. `read` was read from the socket already.
+    /// Creates a stream before its handshake. `read` was read from the socket already.
     pub(super) fn new(stream: TcpStream, connection: ServerConnection, read: Vec<u8>) -> Self {
         let mut records = Records::default();
         records.advance(&read);
@@ -53,7 +53,7 @@ impl TlsStream {
         self.stream
     }
 
-    /// Does the next step of the handshake: sends what is to be sent, else reads. True when it is complete.
+    /// Sends what the handshake has to send, then reads once if it is not complete. Returns whether it is.
     pub(super) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let (mut reader, mut writer) = self.split();
         ready!(writer.poll_flush(context))?;
@@ -82,10 +82,10 @@ struct State {
     plaintext: usize,
     /// Bytes read from the socket that rustls has not taken yet. Empty as a rule.
     unread: Vec<u8>,
-    /// The client has sent its close_notify or its FIN.
+    /// True if the client has sent its close_notify or its FIN.
     peer_has_ended: bool,
     sent_end: bool,
-    /// A write has failed and taken the socket's error (SO_ERROR): a read after it returns an end of stream.
+    /// True if a write has failed and taken the socket's error (SO_ERROR): a read after it returns an end of stream.
     has_failed: bool,
 }
 
@@ -107,7 +107,7 @@ impl State {
             }
             self.connection.read_tls(&mut encrypted)?;
             let news = self.connection.process_new_packets();
-            // Of a few faults rustls makes no alert. A close_notify in its place would say that the session has ended in order.
+            // For a few errors rustls sends no alert. A close_notify instead would claim a graceful end.
             let news = news.inspect_err(|_| self.sent_end = true).map_err(session_error)?;
             self.plaintext = news.plaintext_bytes_to_read();
             self.peer_has_ended = news.peer_has_closed();
@@ -128,7 +128,7 @@ impl State {
     }
 }
 
-/// A fatal alert of the peer is what a reset is to a socket; all else is a record that is broken.
+/// Maps a fatal alert of the peer to a reset, and any other error to a broken record.
 fn session_error(error: rustls::Error) -> io::Error {
     let kind = if let rustls::Error::AlertReceived(_) = error {
         io::ErrorKind::ConnectionReset
@@ -158,11 +158,11 @@ impl Transport for TlsStream {
         socket::reset_on_drop(&self.stream);
     }
 
-    /// Without a close_notify, which would say that the session has ended in order (RFC 8446 section 6.1).
+    /// Without a close_notify, which would claim a graceful end (RFC 8446 section 6.1).
     async fn abort(&mut self) {
         let (_, mut writer) = self.split();
         let flush = std::future::poll_fn(|context| writer.poll_flush(context));
-        // The socket is reset next, whether the client has all of it or not.
+        // The socket is reset next in any case.
         timeout(CLOSE_NOTIFY, flush).await.ok();
         socket::cut_off(&self.stream).await;
     }
@@ -170,7 +170,7 @@ impl Transport for TlsStream {
     async fn shutdown_gracefully(&mut self) {
         let (_, mut writer) = self.split();
         let shutdown = std::future::poll_fn(|context| writer.poll_shutdown(context));
-        // The socket is closed next, whether the client has been told or not.
+        // The socket is closed next in any case.
         timeout(CLOSE_NOTIFY, shutdown).await.ok();
         socket::close_gently(&self.stream).await;
     }
@@ -189,7 +189,7 @@ impl TlsReader<'_> {
         self.poll_fetch(context, &mut []).map_ok(drop)
     }
 
-    /// The same, into `buffer` as far as it fits.
+    /// Like [`poll_receive`](Self::poll_receive), into `buffer` as far as it fits.
     fn poll_fetch(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut state = self.state.lock();
         if !state.unread.is_empty() {
@@ -260,7 +260,7 @@ impl Reader for TlsReader<'_> {
         self.reader.failed().await
     }
 
-    /// A close_notify that is not read yet has its FIN after it.
+    /// A close_notify that is not read yet is followed by a FIN.
     async fn ended(&mut self) -> io::Result<()> {
         if self.state.lock().peer_has_ended {
             return Ok(());
@@ -369,7 +369,7 @@ thread_local! {
     static ENCRYPTED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The least that is read from the socket at once, in bytes: four records. rustls by itself reads 4 KiB.
+/// The smallest buffer for a read from the socket, in bytes: four records. rustls by itself reads 4 KiB.
 const MAX_READ: usize = 64 * 1024;
-/// How long a close_notify, or the last records in front of a reset, may take to be sent.
+/// How long a close_notify, or the last records before a reset, may take to be sent.
 const CLOSE_NOTIFY: Duration = Duration::from_secs(1);

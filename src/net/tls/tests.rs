@@ -120,7 +120,7 @@ impl Files {
         }
     }
 
-    /// What there is to say of these settings, without the name of the folder.
+    /// Returns the errors and the remarks of these settings, without the name of the folder.
     fn said(&self, settings: &Settings) -> (Vec<String>, Vec<String>) {
         let judged = settings.check_files();
         let (faults, remarks) = match judged {

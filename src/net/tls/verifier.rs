@@ -17,13 +17,13 @@ use super::server_certificate::{LEAST_BITS, of_dates, parse, weak_bits};
 use super::settings::{ClientAuth, CrlExpired, Settings};
 use crate::net::x509::names::distinguished;
 
-/// A verifier, and of each authority that has a list, its name and the earliest end, in seconds since 1970.
+/// A verifier, and the name and the earliest nextUpdate of each authority that has a list, in seconds since 1970.
 type Verifier = (Arc<dyn ClientCertVerifier>, Vec<(String, i64)>);
 
-/// Makes the verifier of the authorities and lists in two files, and remarks on them.
+/// Makes a verifier from the authorities and lists in two files, and adds remarks on them to `cautions`.
 ///
 /// # Errors
-/// The faults of both.
+/// The errors of both.
 pub(super) fn client_verifier(
     settings: &Settings,
     (authorities, list): (&PemFile, Option<&PemFile>),
@@ -95,7 +95,7 @@ fn lists(file: &PemFile) -> Result<SelectedCrls, FileError> {
 /// Finds the lists with the name of an authority whose key has not signed them: the verifier would refuse every certificate of
 /// it. A list of another name may be that of an intermediate authority, which only clients show.
 ///
-/// Of an authority with several keys it refuses those of the others, which is remarked on.
+/// If an authority has several keys, the verifier refuses certificates of those that did not sign: a remark says so.
 fn of_other_keys(
     chosen: &SelectedCrls,
     (authorities, file): (&PemFile, &PemFile),
@@ -135,7 +135,7 @@ fn of_other_keys(
     faults
 }
 
-/// Returns whether the key of an authority has signed a list. Whatever a weak key has signed, a remark says that its
+/// Returns whether the key of an authority has signed a list. A weak key passes: another remark says that its
 /// certificates are refused.
 fn has_signed(root: &X509Certificate<'_>, list: &CertificateRevocationList<'_>, provider: &CryptoProvider) -> bool {
     let key = root.public_key().subject_public_key.as_ref();
@@ -168,7 +168,7 @@ fn remark(crl_expired: CrlExpired, file: &PemFile, chosen: &SelectedCrls, cautio
     }
 }
 
-/// An authority may divide its certificates among lists: the earliest end is that of its label in the metrics.
+/// Returns the earliest nextUpdate of each authority, which may divide its certificates among lists.
 fn next_updates(chosen: &SelectedCrls) -> Vec<(String, i64)> {
     let mut updates = BTreeMap::new();
     for list in &chosen.lists {

@@ -17,14 +17,14 @@ pub struct CertificateNames {
     pub alternative_names: Vec<Box<str>>,
     /// Every organization of the subject.
     pub organizations: Vec<Box<str>>,
-    /// When the certificate expires.
+    /// When the certificate expires; `None` if that is before 1970.
     pub expires: Option<SystemTime>,
     common_name: Option<Box<str>>,
     has_one_common_name: bool,
 }
 
 impl CertificateNames {
-    /// The names in a certificate in DER; `None` if it cannot be parsed, which a verified one can.
+    /// Returns the names in a certificate in DER; `None` if it cannot be parsed, which a verified one can.
     pub(crate) fn from_certificate(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let subject = certificate.subject();
@@ -47,13 +47,13 @@ impl CertificateNames {
         })
     }
 
-    /// The alternative names as one text for logs: separated by commas, and escaped as the subject.
+    /// Returns the alternative names for logs: separated by commas, and escaped as the subject.
     pub fn listed_names(&self) -> String {
         names::list(self.alternative_names.iter().map(|name| &**name))
     }
 
-    /// The name of the user whose certificate it is: the common name, unless there is another one. Programs differ in
-    /// which of two they take.
+    /// Returns the user's name: the common name. `None` if there is none, or more than one, as programs differ in which
+    /// they take.
     pub fn user_name(&self) -> Option<&str> {
         self.common_name
             .as_deref()

@@ -9,7 +9,7 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
 use crate::base::text::is_unprintable;
 
-/// A distinguished name in the order of the certificate, such as `O=team-a, CN=alice`.
+/// Returns a distinguished name in the order of the certificate, such as `O=team-a, CN=alice`.
 pub(crate) fn distinguished(name: &X509Name<'_>) -> String {
     let parts = name.iter().map(|part| {
         let attributes: Vec<_> = part.iter().map(attribute).collect();
@@ -18,7 +18,7 @@ pub(crate) fn distinguished(name: &X509Name<'_>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Alternative names, separated by commas; a comma of a name itself is escaped.
+/// Returns alternative names, separated by commas; a comma of a name itself is escaped.
 pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names
         .map(|name| escaped(name, |character| matches!(character, ',' | '\\')))
@@ -32,7 +32,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     let value = attribute.attr_value();
     match text(value) {
         Some(text) => format!("{kind}={}", value_of(&text)),
-        // "#" and the DER of a value that is no text.
+        // "#" and the DER of a value that is not text.
         None => {
             let der = value.to_der_vec().unwrap_or_else(|_| value.data.to_vec());
             format!("{kind}=#{}", HEXUPPER.encode(&der))
@@ -67,8 +67,8 @@ fn value_of(value: &str) -> String {
     }
 }
 
-/// Returns a text in which these characters, and a space at an end, have a backslash before them, and unprintable ones are the
-/// bytes of their UTF-8, such as `\E2\80\AE`.
+/// Escapes a text: these characters, and a space at an end, get a backslash, and unprintable ones become the bytes of
+/// their UTF-8, such as `\E2\80\AE`.
 fn escaped(text: &str, is_special: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for (start, character) in text.char_indices() {

@@ -1,7 +1,7 @@
 //! Reads PEM (RFC 7468) as strictly as a file of certificates needs: nothing that looks like a section is skipped.
 //!
 //! The parser of `rustls-pki-types` takes what it does not understand for text between the sections. Two sections in
-//! one line, or a mark with four hyphens, would lose a certificate or a revocation list that way, in silence.
+//! one line, or a mark with four hyphens, would silently lose a certificate or a revocation list.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 
 use crate::base::file;
 
-/// A fault of a file, with the line where it is known. Prints as `line 21: this line must be …`.
+/// An error in a file, with its line if known. Prints as `line 21: this line must be …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{reason}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct PemError {
-    /// Counted from 1; `None` for a fault of the file as a whole.
+    /// Counted from 1; `None` for an error of the file as a whole.
     pub line: Option<usize>,
     /// The reason.
     pub reason: String,
@@ -35,7 +35,7 @@ impl PemError {
         }
     }
 
-    /// Creates the fault of a file that could not be read.
+    /// Creates the error of a file that could not be read.
     pub(crate) fn unreadable(error: &io::Error) -> Self {
         Self::of_the_file(file::unreadable(error))
     }
@@ -48,7 +48,7 @@ pub(crate) trait PemKind: PemObject {
     /// The command of openssl(1) that writes it as PEM.
     const COMMAND: &'static str;
 
-    /// Returns the fault of a section with this label, which looks like one of them and is none.
+    /// Returns the error of a section whose label resembles one of this kind, but is not read; `None` for any other.
     fn refuse(label: &str) -> Option<&'static str>;
 }
 
@@ -91,7 +91,7 @@ impl PemKind for PrivateKeyDer<'static> {
 /// Returns all items of one kind in a file, each with the line where it begins; at least one.
 ///
 /// # Errors
-/// The first fault of the file.
+/// The first error in the file.
 pub(crate) fn items<T: PemKind>(bytes: &[u8]) -> Result<Vec<(usize, T)>, PemError> {
     refuse_other_forms::<T>(bytes)?;
     let mut items = Vec::new();
@@ -117,7 +117,7 @@ pub(crate) fn items<T: PemKind>(bytes: &[u8]) -> Result<Vec<(usize, T)>, PemErro
 /// Returns the first item of one kind in a file.
 ///
 /// # Errors
-/// The first fault of the file.
+/// The first error in the file.
 pub(crate) fn first<T: PemKind>(bytes: &[u8]) -> Result<T, PemError> {
     let first = items(bytes)?.into_iter().next();
     first.map(|(_, item)| item).ok_or_else(absent::<T>)
@@ -127,7 +127,7 @@ fn absent<T: PemKind>() -> PemError {
     PemError::of_the_file(format!("there is no {} in it", T::NAME))
 }
 
-/// Finds what is no PEM at all, and says what it is.
+/// Refuses a file that is not PEM at all, with a reason that names its format.
 fn refuse_other_forms<T: PemKind>(bytes: &[u8]) -> Result<(), PemError> {
     let reason = match bytes {
         [0xef, 0xbb, 0xbf, ..] => "it begins with a byte order mark (BOM): save it without one, as plain ASCII".into(),
@@ -157,7 +157,7 @@ impl Section<'_> {
     }
 }
 
-/// Finds the sections of a file. Every line with what looks like a mark is one, and nothing else stands in it.
+/// Finds the sections of a file. A line with what looks like a mark must be one, and nothing else.
 fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, PemError> {
     let (mut sections, mut open, mut end) = (Vec::new(), None, 0);
     for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
@@ -192,8 +192,7 @@ fn sections(bytes: &[u8]) -> Result<Vec<Section<'_>>, PemError> {
     }
 }
 
-/// Reads the first or the last line of a section: whether it is the last one, and its label. `None` for a line that does not
-/// look like one.
+/// Reads the first or the last line of a section: whether it is the last, and its label. `None` for any other line.
 fn mark(line: &[u8], number: usize) -> Result<Option<(bool, &str)>, PemError> {
     let label = |start: &[u8]| {
         let label = line.trim_ascii_end().strip_prefix(start)?.strip_suffix(b"-----")?;

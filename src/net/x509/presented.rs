@@ -5,7 +5,7 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use super::names;
 
-/// The distinguished name of the issuer; `None` if it is no certificate.
+/// Returns the distinguished name of the issuer; `None` if this is not a certificate.
 pub(crate) fn issuer(certificate: &[u8]) -> Option<String> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     Some(names::distinguished(certificate.issuer()))
@@ -16,8 +16,8 @@ pub(crate) fn is_self_issued(certificate: &[u8]) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.issuer() == certificate.subject())
 }
 
-/// Returns whether the certificate is valid at that time, and for a TLS server: without extended key usages it is for any purpose
-/// (RFC 5280 section 4.2.1.12).
+/// Returns whether the certificate is valid at that time, and for a TLS server: without extended key usages it is for
+/// any purpose (RFC 5280 section 4.2.1.12).
 pub(crate) fn may_serve(certificate: &[u8], now: UnixTime) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
         return false;

@@ -1,4 +1,4 @@
-//! The open tunnels of a process: those that a drain would cut, and those whose sessions go on by other tunnels.
+//! The open tunnels of a process: those that a drain would cut, and those whose sessions go on in other tunnels.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -49,8 +49,8 @@ impl TunnelGuard {
         self.set_resumable();
     }
 
-    /// Notes that the session in the tunnel outlives it: its client is about to open another tunnel for it. Of a tunnel that
-    /// cannot be resumed it is a false claim, which ends it earlier in a drain.
+    /// Notes that the session in the tunnel outlives it: its client will open another tunnel for it. A false claim only
+    /// ends the tunnel earlier in a drain.
     pub fn set_resumable(&self) {
         if !self.is_resumable.swap(true, Ordering::Relaxed) {
             self.counts.resumable.fetch_add(1, Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl TunnelGuard {
 
     /// Notes the session in the tunnel.
     pub fn set_session(&self, session: SessionId) {
-        // That of the hello comes first.
+        // The id of the hello comes first, and stays.
         self.session.set(session).ok();
     }
 
@@ -74,7 +74,7 @@ impl TunnelGuard {
         self.is_resumable.load(Ordering::Relaxed)
     }
 
-    /// Says that the tunnel has ended: what still shows it, such as an event that is not read yet, does not keep it open.
+    /// Marks the tunnel as ended, even if something still holds this, such as an event that is not read yet.
     pub fn end(&self) {
         if !self.is_closed.swap(true, Ordering::Relaxed) {
             let Counts { plain, resumable } = &*self.counts;

@@ -1,4 +1,4 @@
-//! Makes metrics of each kind and registers them.
+//! Creates metrics of each kind and registers them.
 
 use prometheus::core::Collector;
 use prometheus::{
@@ -21,17 +21,17 @@ pub(crate) fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGa
     registered(registry, IntGauge::new(name, help)?)
 }
 
-/// Returns a point in time, in seconds since 1970.
+/// Returns a gauge of a point in time, in seconds since 1970.
 pub(crate) fn timestamp(registry: &Registry, name: &str, help: &str) -> Result<Gauge> {
     registered(registry, Gauge::new(name, help)?)
 }
 
-/// Points in time with these labels, in seconds since 1970.
+/// Returns gauges of points in time with these labels, in seconds since 1970.
 pub(crate) fn timestamps(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec> {
     registered(registry, GaugeVec::new(Opts::new(name, help), labels)?)
 }
 
-/// Counters by labels whose values are words of ours: a peer that chose them could fill the memory.
+/// Counters by labels whose values are constants: a peer that chose them could fill the memory.
 #[derive(Clone, Debug)]
 pub struct Counters<const N: usize>(IntCounterVec);
 
@@ -41,7 +41,8 @@ impl<const N: usize> Counters<N> {
         self.with_labels(labels).inc();
     }
 
-    /// Makes the series of these labels, with the value 0: rate() cannot see an event that is the first value of its series.
+    /// Creates the series of these labels, with the value 0: rate() cannot see an event that is the first value of its
+    /// series.
     pub fn zero(&self, labels: [&'static str; N]) {
         self.with_labels(labels);
     }
@@ -57,7 +58,7 @@ impl<const N: usize> Counters<N> {
     }
 }
 
-/// Gauges by labels whose values are words of ours.
+/// Gauges by labels whose values are constants.
 #[derive(Clone, Debug)]
 pub struct Gauges<const N: usize>(IntGaugeVec);
 
@@ -74,7 +75,7 @@ impl<const N: usize> Gauges<N> {
     }
 }
 
-/// Counters with these labels.
+/// Returns counters with these labels.
 pub(crate) fn counters<const N: usize>(
     registry: &Registry,
     name: &str,
@@ -84,7 +85,7 @@ pub(crate) fn counters<const N: usize>(
     registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?).map(Counters)
 }
 
-/// Gauges with these labels.
+/// Returns gauges with these labels.
 pub(crate) fn gauges<const N: usize>(
     registry: &Registry,
     name: &str,
@@ -94,7 +95,7 @@ pub(crate) fn gauges<const N: usize>(
     registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?).map(Gauges)
 }
 
-/// Counters of seconds with these labels.
+/// Returns counters of seconds with these labels.
 pub(crate) fn seconds(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec> {
     registered(registry, CounterVec::new(Opts::new(name, help), labels)?)
 }

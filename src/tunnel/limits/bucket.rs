@@ -1,4 +1,4 @@
-//! A token bucket: the credit of a flow that is kept to a rate, without rounding and without loss to late timers.
+//! A token bucket: the credit of a flow that is kept to a rate. It does not round, and loses nothing to late timers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl RateLimit {
     }
 }
 
-/// A rate of one tunnel in place of its target's, while there is one.
+/// A rate of one tunnel that replaces its target's, while it is set.
 #[derive(Debug, Default)]
 pub struct RateOverride {
     /// 0 is none.
@@ -59,7 +59,7 @@ impl RateOverride {
     }
 }
 
-/// A rate and a burst at one moment.
+/// A snapshot of a rate and a burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EffectiveLimit {
     pub(super) rate: Rate,
@@ -80,14 +80,14 @@ impl From<&RateLimit> for EffectiveLimit {
 /// Credit is kept in byte-nanoseconds, so nothing is rounded away: at 600 MB/s whole nanoseconds a byte would be 66 %
 /// off. It falls below zero when more is spent than there was.
 ///
-/// A timer that fires late is the proxy's fault, not the flow's: as long as a flow is backlogged, it keeps what it earns
-/// within [`LATENESS`] even above the burst.
+/// A timer that fires late must cost the flow nothing: while the flow is backlogged, it keeps what it earns within
+/// [`LATENESS`] even above the burst.
 #[derive(Debug)]
 pub(super) struct TokenBucket {
     credit: i128,
     /// When the credit was last brought up to date.
     earned_until: Instant,
-    /// The flow has had to wait for credit, and has not paused since.
+    /// True if the flow has had to wait for credit, and has not paused since.
     is_backlogged: bool,
 }
 
@@ -101,7 +101,8 @@ impl TokenBucket {
         }
     }
 
-    /// Earns up to now, at most up to the burst. `is_waiting` is whether the flow waits for credit, or just has.
+    /// Adds what was earned since the last call, up to the burst, and above it while backlogged. `is_waiting`: the flow
+    /// waits for credit, or just has.
     pub(super) fn refill(&mut self, limit: impl Into<EffectiveLimit>, is_waiting: bool) {
         let EffectiveLimit { rate, burst } = limit.into();
         let elapsed = self.earned_until.elapsed();
@@ -112,12 +113,12 @@ impl TokenBucket {
         self.earned_until += elapsed;
     }
 
-    /// Takes the credit of so many bytes.
+    /// Takes the credit of `bytes`.
     pub(super) fn debit(&mut self, bytes: u64) {
         self.credit -= byte_nanoseconds(bytes);
     }
 
-    /// Returns the credit of bytes that were paid for and not moved.
+    /// Refunds the credit of bytes that were paid for and not moved.
     pub(super) fn give_back(&mut self, bytes: u64) {
         self.credit += byte_nanoseconds(bytes);
     }
@@ -137,12 +138,12 @@ impl TokenBucket {
         u64::try_from(self.credit.max(0) / BYTE).unwrap_or(u64::MAX)
     }
 
-    /// When there will be [some credit](Self::has_credit), or [`MAX_WAIT`] from now if that is sooner.
+    /// Returns when there will be [some credit](Self::has_credit), at most [`MAX_WAIT`] after the last refill.
     pub(super) fn has_credit_at(&self, rate: Rate) -> Instant {
         self.reaches_at(1, rate)
     }
 
-    /// When there will be credit for so many bytes, or [`MAX_WAIT`] from now if that is sooner.
+    /// Returns when there will be credit for `bytes`, at most [`MAX_WAIT`] after the last refill.
     pub(super) fn available_at(&self, bytes: u64, rate: Rate) -> Instant {
         self.reaches_at(byte_nanoseconds(bytes), rate)
     }
@@ -169,7 +170,7 @@ pub const MAX_WAIT: Duration = Duration::from_millis(100);
 const BYTE: i128 = 1_000_000_000;
 /// A flow that was away longer than this had nothing to send, or a peer that took nothing.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How late a backlogged flow may be woken without losing by it.
+/// The longest delay of a wake-up that costs a backlogged flow no credit.
 const LATENESS: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

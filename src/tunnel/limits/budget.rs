@@ -16,11 +16,10 @@ use crate::tunnel::direction::Both;
 /// One rate for one direction of all tunnels of a target, of a client or of the process.
 ///
 /// Start-time fair queueing (Goyal, Vin and Cheng, 1996): a request is tagged with the bytes that its tunnel has been
-/// granted, or with the tag of the request served last if that is larger, and the smallest tag is served first. A tunnel
-/// in bulk runs ahead of the others by each grant, so the busy ones alternate. That alone would have a keystroke wait
-/// for a grant to each of them. So, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead come first:
-/// those that send less than their share. Which kind a tunnel is shows in what it sends, and what one tunnel does not
-/// ask for is shared by the others.
+/// granted, or with the tag of the request served last if that is larger, and the smallest tag is served first. Each
+/// grant puts a tunnel in bulk further ahead, so the busy ones alternate. Alone, that would make a keystroke wait for a
+/// grant to each of them. So, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead come first: those
+/// that send less than their share.
 #[derive(Debug)]
 pub struct Budget {
     limit: RateLimit,
@@ -31,12 +30,12 @@ pub struct Budget {
 pub type Budgets = Both<Budget>;
 
 impl Budgets {
-    /// Full budgets.
+    /// Creates full budgets.
     pub fn new(limits: SharedLimits, burst: Size) -> Self {
         Self::from_fn(|direction| Budget::new(limits[direction], burst))
     }
 
-    /// Changes both; tunnels that wait follow soon.
+    /// Changes both, as [`Budget::set`] does.
     pub fn set(&self, limits: SharedLimits, burst: Size) {
         self.upload.set(limits.upload, burst);
         self.download.set(limits.download, burst);
@@ -45,9 +44,9 @@ impl Budgets {
 
 #[derive(Debug)]
 struct State {
-    /// In debt when the last grant was larger than the credit: a grant is never cut to crumbs.
+    /// In debt if the last grant exceeded the credit: a grant is not cut to what is left.
     bucket: TokenBucket,
-    /// The largest tag that was served, but for small messages before waiting bulk.
+    /// The largest tag that was served, except of small messages while other requests wait.
     served: u64,
     /// The number of requests that have been queued.
     tickets: u64,
@@ -78,7 +77,7 @@ impl Budget {
         }
     }
 
-    /// Changes it; tunnels that wait follow within [`LONGEST_WAIT`](super::bucket::MAX_WAIT).
+    /// Changes it; tunnels that wait follow within [`MAX_WAIT`](super::bucket::MAX_WAIT).
     pub fn set(&self, rate: Rate, burst: Size) {
         self.limit.set(rate, burst);
     }
@@ -128,7 +127,7 @@ impl Share<'_> {
         granted
     }
 
-    /// Returns what was granted and not used.
+    /// Refunds bytes that were granted and not used.
     pub fn give_back(&mut self, bytes: usize) {
         if bytes > 0 && !self.budget.rate().is_unlimited() {
             self.budget.state.lock().bucket.give_back(bytes as u64);
@@ -167,7 +166,7 @@ impl Share<'_> {
         let granted = quantum(rate).min(max as u64);
         state.bucket.debit(granted);
         let tag = self.granted_to.max(state.served);
-        // A small message that is served before waiting bulk does not move the tags on.
+        // A small message that is served while others wait does not advance the tags.
         if in_turn || state.queue.is_empty() {
             state.served = tag;
         }
@@ -185,7 +184,7 @@ struct Request<'a> {
 
 /// The next step of a request for credit.
 enum NextStep {
-    /// Take its grant: it is first, and there is credit.
+    /// Take its grant: it is first, and there is credit or no limit.
     Grant(Rate),
     /// Sleep: it is first, and there will be credit then.
     Sleep(Instant),
@@ -241,25 +240,25 @@ impl Drop for Request<'_> {
 }
 
 impl State {
-    /// Returns whether a tunnel with that tag has lately been granted less than its share.
+    /// Returns whether a request with that tag is less than a grant ahead: its tunnel sends less than its share.
     fn is_sparse(&self, tag: u64, rate: Rate) -> bool {
         tag.saturating_sub(self.served) < quantum(rate)
     }
 
-    /// Earns up to now.
+    /// Refills the bucket up to now.
     fn earn(&mut self, limit: &RateLimit) {
         let is_waiting = !self.queue.is_empty();
         self.bucket.refill(limit, is_waiting);
     }
 }
 
-/// Returns the bytes of one grant: 2 ms of the rate, so that the next request waits no longer than that.
+/// Returns the bytes of one grant: 2 ms of the rate, the longest that it delays the next, or [`MIN_QUANTUM`].
 fn quantum(rate: Rate) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).max(MIN_QUANTUM)
 }
 
 const QUANTA_PER_SECOND: u64 = 500;
-/// The smallest grant, in bytes, for slow rates: less would be all overhead.
+/// The smallest grant, in bytes: at slow rates the overhead of smaller ones would prevail.
 const MIN_QUANTUM: u64 = 512;
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl Default for ClientCaps {
     }
 }
 
-/// The limits of one user that is known, wherever that user connects from.
+/// The limits of one authenticated user, from any address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct UserCaps {
@@ -133,7 +133,7 @@ impl TargetCaps {
         Both { upload, download }
     }
 
-    /// These caps, with the number of tunnels that a target asks for if that is lower.
+    /// Returns these caps, with at most the tunnels that a target asks for.
     pub fn lowered(self, asked: Option<NonZeroU32>) -> Self {
         let tunnels = match (self.tunnels, asked) {
             (Some(max), Some(asked)) => Some(max.min(asked)),

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::ClientCaps;
 use crate::tunnel::outcome::RefusalReason;
 
-/// The connect rates of all clients, by the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371): one
-/// instant is all that is kept of a client. It outlives the client's connections: one that disconnects and connects again
-/// must not get a new burst.
+/// The connect rates of all clients, by the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371),
+/// which keeps one instant of a client. It outlives the client's connections: a client that reconnects must not get a
+/// new burst.
 #[derive(Debug)]
 pub struct ConnectRate(Mutex<State>);
 

@@ -14,11 +14,11 @@ use crate::net::listener::AT_ONCE;
 pub(crate) struct FdLimit {
     /// `None` is any number.
     pub(crate) max: Option<u64>,
-    /// Those of them that ports beyond the first one take.
+    /// The part of them that ports beyond the first one take.
     ports: u64,
 }
 
-/// The process may have fewer descriptors than it serves with.
+/// The process may have fewer descriptors than it needs to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the limit of open files is {0}, and has to be {LEAST} at least, see RLIMIT_NOFILE (`ulimit -Hn`)")]
 pub struct TooFewFds(u64);
@@ -45,7 +45,7 @@ impl FdLimit {
         Self::from_limit(max)
     }
 
-    /// So many, unless they are too few.
+    /// Returns the limit, unless it is below [`LEAST`].
     fn from_limit(max: Option<u64>) -> Result<Self, TooFewFds> {
         match max {
             Some(max) if max < LEAST => Err(TooFewFds(max)),
@@ -68,13 +68,14 @@ impl FdLimit {
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
-    /// Returns the connections that the admin port may have: an eighth of the descriptors at most.
+    /// Returns the most connections of the admin port: [`MAX_ADMIN`], or an eighth of the descriptors.
     pub(crate) fn admin_connections(self) -> NonZeroU32 {
         at_most(NonZeroU32::new(MAX_ADMIN), self.max.map_or(u64::MAX, |max| max / 8))
     }
 
-    /// Returns the caps lowered to what fits beside so many pipes. A tunnel takes two descriptors, a connection without one takes
-    /// one. A connection beyond the caps is refused with a reason; one beyond the descriptors cannot even be accepted.
+    /// Returns the caps lowered to what fits next to `pipes` pipes. A tunnel takes two descriptors, a connection
+    /// without one takes one. A connection beyond the caps is refused with a reason; one beyond the descriptors cannot
+    /// even be accepted.
     pub(crate) fn caps_for(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(max) = self.max else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
@@ -90,8 +91,8 @@ impl FdLimit {
     }
 }
 
-/// The limit of open files, as proc_pid_limits(5) has it. getrlimit(2) of rustix panics where prlimit64(2) is refused, such
-/// as by a seccomp profile.
+/// Returns the limit of open files from a page of proc_pid_limits(5). getrlimit(2) of rustix panics where prlimit64(2)
+/// is refused, such as by a seccomp profile.
 fn open_files(page: &str) -> Option<Rlimit> {
     let limits = page.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     let mut limits = limits.split_whitespace().map(|limit| match limit {
@@ -111,7 +112,7 @@ fn at_most(cap: Option<NonZeroU32>, fitting: u64) -> NonZeroU32 {
 }
 
 const LIMITS: &str = "/proc/self/limits";
-/// The fewest descriptors that a process serves with: half of them are for what is not a connection that it keeps.
+/// The fewest descriptors that a process serves with: half of them are [`OTHERS`].
 const LEAST: u64 = 128;
 /// The connections of the admin port where descriptors are plenty.
 const MAX_ADMIN: u32 = 128;

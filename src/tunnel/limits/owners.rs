@@ -35,7 +35,7 @@ struct State {
 pub struct LimitOwner {
     /// The budgets that its tunnels share.
     pub budgets: Budgets,
-    /// Its connections without an answer.
+    /// Its unfinished connections.
     pub unfinished: UnfinishedSet,
     /// A slot for each of its tunnels.
     pub tunnels: Arc<Slots>,
@@ -46,13 +46,13 @@ pub struct LimitOwner {
 }
 
 impl LimitOwners {
-    /// No owners yet.
+    /// Creates a registry without owners.
     pub fn new(limits: OwnerLimits) -> Self {
         let by_name = HashMap::new();
         Self(Arc::new(Mutex::new(State { limits, by_name })))
     }
 
-    /// Returns the owner of that name.
+    /// Returns the owner of that name, which is added if there is none.
     pub fn get(&self, name: OwnerName) -> Arc<LimitOwner> {
         let mut state = self.0.lock();
         if let Some(owner) = state.by_name.get(&name).and_then(Weak::upgrade) {
@@ -90,7 +90,7 @@ impl LimitOwners {
 impl Drop for LimitOwner {
     fn drop(&mut self) {
         let mut state = self.state.lock();
-        // It may have come back since.
+        // A new owner may have taken the name since.
         let known = state.by_name.get(&self.name);
         if known.is_some_and(|known| known.strong_count() == 0) {
             state.by_name.remove(&self.name);
@@ -98,7 +98,7 @@ impl Drop for LimitOwner {
     }
 }
 
-/// Returns the addresses that one host may take: its IPv4 address, or the /64 of its IPv6 one.
+/// Returns the network of one host: its IPv4 address, or the /64 of its IPv6 address.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,

@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::slots::{Slot, Slots};
 
-/// The slots of work that one target answers: its dials.
+/// The slots for the dials of one target.
 ///
-/// A target that answers serves a thousand clients in a moment, so they may wait. A dead one would keep all of them, with
+/// A target that answers serves a thousand clients quickly, so they may wait. A dead one would keep all of them, with
 /// the connections that they hold, until they time out: when nothing has [succeeded](Permit::succeeded) for
-/// [`QueueTimeouts::stalled`], requests are refused until a slot's work succeeds or no slot is taken.
+/// [`QueueTimeouts::stalled`], no request waits until a dial succeeds or no slot is taken.
 #[derive(Debug)]
 pub(crate) struct DialQueue {
     slots: Arc<Slots>,
@@ -29,9 +29,9 @@ pub(crate) struct DialQueue {
 /// The bounds on a wait in the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueTimeouts {
-    /// The whole wait.
+    /// The longest wait.
     pub total: Duration,
-    /// The longest time without any success, after which requests are refused.
+    /// The longest time without any success, after which no request waits.
     pub stalled: Duration,
 }
 
@@ -71,7 +71,7 @@ impl DialQueue {
         let end = Instant::now() + timeouts.total;
         loop {
             let mut freed = pin!(self.freed.notified());
-            // Enabled before the look, so that no slot that is freed after it is missed.
+            // Enabled before `take`, so that a slot that is freed after it is not missed.
             freed.as_mut().enable();
             if let Some(permit) = self.take() {
                 return Some(permit);
@@ -111,7 +111,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        // Before the notice, so that what it wakes finds the slot free.
+        // Before the notification: the request that it wakes must find the slot free.
         self.slot = None;
         self.queue.freed.notify_one();
     }

@@ -1,4 +1,4 @@
-//! A counted resource: a fixed number of slots, each free again when the value that stands for it is dropped.
+//! A counted resource: a fixed number of slots, each free again when the value that represents it is dropped.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Slots that are all free. `None` is any number of them.
+    /// Creates free slots. `None` is any number of them.
     pub fn new(max: Option<NonZeroU32>) -> Self {
         Self::exactly(number(max))
     }
 
-    /// As many slots, all free, which may be none at all.
+    /// Creates `max` free slots; 0 is none at all.
     pub(crate) fn exactly(max: u32) -> Self {
         Self {
             taken: AtomicU32::new(0),

@@ -8,7 +8,7 @@ use super::Rate;
 use super::bucket::{EffectiveLimit, RateLimit, RateOverride, TokenBucket};
 use crate::base::boxed::boxed;
 
-/// The throttle of one direction of one tunnel. What is moved beyond the credit, such as early data, is forgiven.
+/// The throttle of one direction of one tunnel. Bytes beyond the credit, such as early data, are not charged.
 #[derive(Debug)]
 pub struct Throttle<'a> {
     limit: &'a RateLimit,
@@ -29,7 +29,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    /// The same, with a rate of the tunnel's own that goes before the limit's while there is one.
+    /// Returns the throttle with a rate of the tunnel that replaces the limit's while it is set.
     pub fn with_override(self, rate_override: Option<&'a RateOverride>) -> Self {
         Self { rate_override, ..self }
     }
@@ -43,7 +43,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    /// Returns whether no limit is set now: every admission would be of all that is asked for.
+    /// Returns whether no limit is set now. If so, drops the bucket: the next limit starts with a full one.
     pub fn is_unlimited(&mut self) -> bool {
         let is_unlimited = self.in_force().rate.is_unlimited();
         if is_unlimited {
@@ -54,7 +54,8 @@ impl<'a> Throttle<'a> {
 
     /// Waits until enough bytes for a wake-up may be moved, and returns how many: 1 to `max`.
     ///
-    /// `waited` is called with the length of each wait for credit. What is moved then must be [`spent`](Self::spend).
+    /// `waited` is called with the length of each wait for credit. Call [`spend`](Self::spend) with the bytes moved
+    /// then.
     pub async fn admit(&mut self, max: usize, waited: impl Fn(Duration)) -> usize {
         loop {
             match self.admit_at_once(max) {
@@ -64,7 +65,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    /// The error is the moment at which a quantum of credit is there.
+    /// Returns the bytes that may be moved now. The error is when to try again.
     fn admit_at_once(&mut self, max: usize) -> Result<usize, Instant> {
         let in_force = self.in_force();
         let EffectiveLimit { rate, burst } = in_force;
@@ -81,7 +82,7 @@ impl<'a> Throttle<'a> {
         Ok(usize::try_from(available).unwrap_or(usize::MAX).min(max))
     }
 
-    /// Takes what was moved from the bucket.
+    /// Debits the bytes that were moved.
     pub fn spend(&mut self, bytes: usize) {
         let in_force = self.in_force();
         if let Some(bucket) = &mut self.bucket {
@@ -91,7 +92,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    /// Sleeps until that moment, and returns how long it took.
+    /// Sleeps until that instant, and returns how long it took.
     async fn sleep_for_credit(&mut self, until: Instant) -> Duration {
         let asleep = Instant::now();
         sleep_until(until).await;
@@ -103,7 +104,7 @@ impl<'a> Throttle<'a> {
     }
 }
 
-/// How many bytes to sleep for: those of one quantum of time, within the burst.
+/// Returns the bytes to sleep for: those of one quantum of time, within the burst.
 fn worth_waiting_for(EffectiveLimit { rate, burst }: EffectiveLimit) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).min(burst).max(1)
 }
@@ -115,7 +116,7 @@ fn worth_moving(rate: Rate) -> u64 {
 
 /// A sleep is for 50 ms worth of bytes: 20 wake-ups a second, whatever the rate.
 ///
-/// A flow that sleeps finds caches and processor cold, which costs more than the bytes do. Any longer, and a second
+/// A flow that sleeps finds the CPU's caches cold, which costs more than the bytes do. With longer sleeps, a second
 /// would no longer be within 10 % of the rate.
 const QUANTA_PER_SECOND: u64 = 20;
 /// A quarter of a quantum is worth moving.

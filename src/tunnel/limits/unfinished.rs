@@ -1,5 +1,5 @@
-//! Bounds the connections whose request is not complete. One beyond the bound evicts another: first those that are to be refused
-//! anyway, then the one that was accepted first.
+//! Bounds the connections whose request is not complete, or that were refused and are still open. One beyond the bound
+//! evicts another: first those that are refused anyway, then the oldest.
 //!
 //! The newest is not refused instead: a few hundred connections that trickle their bytes would keep all others out. An
 //! honest client's request is complete after a round trip, so the oldest is the least likely to be one.
@@ -21,12 +21,12 @@ pub struct UnfinishedSet {
 struct State {
     /// `None` for any number.
     max: Option<NonZeroU32>,
-    /// The connections, oldest first, each with its notice of eviction.
+    /// The connections in the order of eviction, each with its notification.
     waiting: BTreeMap<EvictionKey, Arc<Notify>>,
 }
 
-/// A connection's position in the order of evictions: by its class, then by its age. It keeps its number through every
-/// step until its answer, so that bytes do not make it younger.
+/// A connection's position in the order of evictions: by its class, then by its age. It keeps its number until it is
+/// answered and closed, so that bytes do not make it younger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EvictionKey {
     /// The eviction class of the connection.
@@ -35,13 +35,12 @@ pub struct EvictionKey {
     pub seq: u64,
 }
 
-/// The outcome that a connection waits for. One of a lower class may only use capacity that none of a higher class needs:
-/// it evicts nothing but its like.
+/// The outcome that a connection waits for. A connection never evicts one of a higher class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionClass {
-    /// It has been refused, and may still read that.
+    /// It has been refused, and may still read the answer.
     Refused,
-    /// It will be refused, once its protocol is known: its client has exceeded the connect rate, or may not ask.
+    /// It will be refused once its protocol is known: its client has exceeded the connect rate, or is not allowed.
     ToBeRefused,
     /// It may yet become a tunnel.
     Eligible,
@@ -59,7 +58,7 @@ impl UnfinishedSet {
         }
     }
 
-    /// Changes the bound, and evicts the oldest connections that exceed it.
+    /// Changes the bound, and evicts the connections that exceed it.
     pub fn set(&self, max: Option<NonZeroU32>) {
         let mut state = self.state.lock();
         state.max = max;
@@ -71,7 +70,7 @@ impl UnfinishedSet {
         self.state.lock().waiting.len()
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -99,7 +98,7 @@ pub struct UnfinishedGuard<'a> {
 }
 
 impl<'a> UnfinishedGuard<'a> {
-    /// Joins the sets. Each of them that is full evicts its oldest connection, which may be this one.
+    /// Joins the sets. Each of them that is full evicts the first connection in the order, which may be this one.
     pub fn join(sets: [Option<&'a UnfinishedSet>; 2], key: EvictionKey) -> Self {
         let eviction = Arc::new(Notify::new());
         for set in sets.iter().flatten() {

@@ -30,14 +30,14 @@ pub struct TargetSeries {
 }
 
 impl TargetSeries {
-    /// Notes that a tunnel was active then.
+    /// Notes that a tunnel was active at that time.
     pub fn was_active(&self, at: SystemTime) {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let millis = u64::try_from(since).unwrap_or(u64::MAX);
         self.last_activity.fetch_max(millis, Ordering::Relaxed);
     }
 
-    /// The last activity of its tunnels; `None` before the first one.
+    /// Returns the last activity of its tunnels; `None` before the first one.
     pub fn last_activity(&self) -> Option<SystemTime> {
         let millis = self.last_activity.load(Ordering::Relaxed);
         (millis > 0).then(|| UNIX_EPOCH + Duration::from_millis(millis))
@@ -88,7 +88,7 @@ pub(super) struct TargetMetrics {
 }
 
 impl TargetMetrics {
-    /// No series yet, but the throttled time of both directions, with the value 0.
+    /// Creates the metrics. The throttled time of both directions, at 0, is their only series.
     pub(super) fn new(families: Families) -> Self {
         for direction in Direction::ALL {
             families.throttled_seconds.with_label_values(&[direction.label()]);
@@ -99,7 +99,7 @@ impl TargetMetrics {
         }
     }
 
-    /// Returns the series of one target, made at its first use.
+    /// Returns the series of one target, created at its first use.
     pub(super) fn series(self: &Arc<Self>, namespace: &str, service: &str) -> Arc<TargetSeries> {
         let labels = [namespace.into(), service.into()];
         let mut series = self.series.lock();

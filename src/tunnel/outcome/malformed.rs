@@ -1,8 +1,8 @@
-//! The faults of a request head.
+//! The errors of a request head.
 
 use crate::base::authority::AuthorityError;
 
-/// A fault of a request head. Its phrase is the reason phrase of the 400.
+/// An error of a request head. Its phrase is the reason phrase of the 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The request target is not an authority.
@@ -34,7 +34,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// Returns a short ASCII sentence that names the fault.
+    /// Returns a short ASCII sentence that names the error.
     pub fn phrase(self) -> &'static str {
         match self {
             Self::Target(error) => error.phrase(),

@@ -9,10 +9,10 @@ use crate::protocol::phrase::Phrase;
 /// A refusal with the phrase that one client gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The refusal.
+    /// The reason.
     pub reason: RefusalReason,
     phrase: Box<str>,
-    /// The phrase for where the name that was asked for takes the place of the target.
+    /// The phrase for sentences with the name that the client requested.
     without_target: Box<Phrase>,
     details: Option<Box<str>>,
     starting: Option<Duration>,
@@ -24,13 +24,13 @@ impl Refusal {
         Self::of_target(reason, &phrase.to_string(), phrase)
     }
 
-    /// Creates a refusal with a phrase of its own. Bytes that a reason phrase may not hold become `?`.
+    /// Creates a refusal with a phrase of its own. Characters that a reason phrase may not hold become `?`.
     pub fn with_phrase(reason: RefusalReason, phrase: &str) -> Self {
         Self::new(reason, phrase.to_owned().into())
     }
 
-    /// Creates a refusal whose phrase names the target by its Service. `unnamed` says the same of the target, for where the name
-    /// that was asked for takes its place.
+    /// Creates a refusal whose phrase names the target by its Service. `unnamed` says the same, for sentences with the
+    /// name that the client requested.
     pub fn of_target(reason: RefusalReason, named: &str, unnamed: Phrase) -> Self {
         Self {
             reason,
@@ -41,7 +41,7 @@ impl Refusal {
         }
     }
 
-    /// The same, of a target that is starting and has that long for it.
+    /// Returns the refusal, of a target that is starting and has `left` for it.
     #[must_use]
     pub fn starting(self, left: Duration) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Refusal {
         }
     }
 
-    /// The same, with what a program or an operator should know beyond the phrase, such as the right that is missing.
+    /// Returns the refusal, with details for a program or an operator, such as the missing permission.
     #[must_use]
     pub fn with_details(self, details: &str) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the seconds that the target has left to start, which a client may wait for.
+    /// Returns the seconds that the target has left to start; `None` if it is not starting.
     pub fn seconds_to_start(&self) -> Option<u64> {
         self.starting.map(|left| left.as_secs())
     }
@@ -69,12 +69,12 @@ impl Refusal {
         &self.phrase
     }
 
-    /// Returns the phrase for a sentence that has the name that was asked for in place of the target.
+    /// Returns the phrase for sentences with the name that the client requested.
     pub fn without_target(&self) -> &Phrase {
         &self.without_target
     }
 
-    /// Details beyond the phrase: one ASCII line.
+    /// Returns the details beyond the phrase, one ASCII line; `None` if there are none.
     pub fn details(&self) -> Option<&str> {
         self.details.as_deref()
     }
@@ -87,8 +87,8 @@ impl From<RefusalReason> for Refusal {
     }
 }
 
-/// Characters of a phrase, and of details: a status line must fit the buffers of all clients, of which nc's has 1,024
-/// bytes, and a line or two of a terminal.
+/// The most characters of a phrase, and of details: a status line must fit the buffers of all clients (1,024 bytes in
+/// nc) and a line or two of a terminal.
 const MAX_CHARS: usize = 200;
 
 #[cfg(test)]

@@ -22,12 +22,12 @@ refusals! {
     CredentialsRequired =>
         407, "credentials_required", Proxy, "http_request_denied", None, 1,
         "credentials are required: a token, or a user and a password";
-    /// The credential proves no user: it is wrong, malformed or expired, or none that is accepted here.
+    /// The credential authenticates no user: it is wrong, malformed or expired, or none that is accepted here.
     CredentialsRefused =>
         407, "credentials_refused", Proxy, "http_request_denied", None, 1,
         "the credentials are wrong or have expired";
-    /// Too many wrong tickets or passwords came before. The credential was not looked at, so it may be right: no 407, after
-    /// which a client drops it.
+    /// Too many wrong tickets or passwords came before. The credential was not checked, so it may be right: no 407,
+    /// after which a client drops it.
     GuessRate =>
         429, "guess_rate", Proxy, "connection_limit_reached", Some(10), 1,
         "too many wrong credentials from this network or for this user";
@@ -35,7 +35,7 @@ refusals! {
     CleartextCredentials =>
         403, "cleartext_credentials", Proxy, "http_request_denied", None, 1,
         "credentials need TLS: use an https:// proxy";
-    /// The identity that the client has proved is no user here, such as two users at once, or one of the cluster's own.
+    /// The client's identity is not accepted: it is two users at once, or an identity of the cluster itself.
     IdentityRefused =>
         403, "identity_refused", Proxy, "http_request_denied", None, 1,
         "the client's identity is not accepted here";
@@ -43,11 +43,11 @@ refusals! {
     NotAuthorized =>
         403, "not_authorized", Proxy, "http_request_denied", None, 10,
         Phrase::of_target("the user may not ssh to ", "");
-    /// An operator has ended the session that the request is to go on with.
+    /// An operator has ended the session that the request continues.
     SessionEnded =>
         403, "session_ended", Proxy, "http_request_denied", None, 10,
         "an operator ended the connection";
-    /// The source of users or rights does not answer, and has not answered this question lately.
+    /// The source of users or permissions does not answer, and no recent answer is cached.
     AuthorizationUnavailable =>
         503, "authorization_unavailable", Proxy, "destination_unavailable", Some(5), 10,
         "access cannot be decided now, try again";
@@ -139,7 +139,7 @@ refusals! {
     ProxyFull =>
         503, "proxy_full", Proxy, "connection_limit_reached", Some(5), 10,
         Phrase::from("the proxy has reached its tunnel limit").advising(", try again later");
-    /// The request was the oldest unfinished one, of its client or of all, when their limit was reached.
+    /// The request was the first to evict, of its client or of all, when their limit was reached.
     Evicted =>
         503, "evicted", Proxy, "connection_limit_reached", Some(1), 1,
         "too many requests are incomplete, try again";
@@ -175,14 +175,14 @@ refusals! {
     Flood =>
         400, "flood", Proxy, "http_request_error", None, 1,
         "too many HTTP/2 frames";
-    /// A defect of ours.
+    /// A bug of the proxy.
     Internal =>
         500, "internal", Proxy, "proxy_internal_error", None, 10,
         "internal error";
 }
 
 impl RefusalReason {
-    /// The status code of the answer. 499, as nginx has it, is never sent: the client is gone.
+    /// Returns the status code of the answer. 499 is for logs only, as in nginx: no answer reaches the client.
     pub fn status(self) -> u16 {
         self.row().status
     }
@@ -202,13 +202,13 @@ impl RefusalReason {
         self.row().proxy_status
     }
 
-    /// Whole seconds after which another try makes sense: `Retry-After` (RFC 9110 section 10.2.3).
+    /// Returns the whole seconds after which a retry makes sense: `Retry-After` (RFC 9110 section 10.2.3).
     pub fn retry_after(self) -> Option<u32> {
         self.row().retry_after
     }
 
-    /// Access lines a second for each client. One, if a stranger can cause any number of equal lines; more, if an operator
-    /// looks for one user's attempt.
+    /// Returns the access lines a second for each client. One, if a stranger can cause any number of equal lines; more,
+    /// if an operator looks for one user's attempt.
     pub fn lines_a_second(self) -> u32 {
         self.row().lines_a_second
     }
@@ -218,12 +218,12 @@ impl RefusalReason {
         self.row().phrase
     }
 
-    /// Returns whether an SSH client may be told in band. A 407 stays one: clients ask for a password only then.
+    /// Returns whether an SSH client may get it in band. A 407 never is: clients ask for a password only after a 407.
     pub fn may_be_in_band(self) -> bool {
         self.is_answered() && self.status() != 407
     }
 
-    /// Returns whether a cap or a rate has been reached.
+    /// Returns whether a cap or a rate for clients has been reached.
     pub fn is_of_a_limit(self) -> bool {
         matches!(
             self,
@@ -239,7 +239,7 @@ impl RefusalReason {
         )
     }
 
-    /// Returns whether there is a client left to answer.
+    /// Returns whether the client is sent an answer.
     pub fn is_answered(self) -> bool {
         self.status() != 499
     }
@@ -273,7 +273,7 @@ macro_rules! refusals {
         }
 
         impl RefusalReason {
-            /// Every refusal, with one fault for all malformed requests: for metrics with the value 0.
+            /// Every refusal, with one error for all malformed requests: for metrics with the value 0.
             pub const ALL: &[Self] = &[$(Self::$refusal $(($listed))?),*];
 
             fn row(self) -> Row {

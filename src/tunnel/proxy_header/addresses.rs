@@ -1,4 +1,4 @@
-//! The words that both versions of a header share: its addresses, its length, and its fault.
+//! The types that both versions of a header share: its addresses, its length, and its error.
 
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -35,7 +35,7 @@ pub(super) enum HeaderLen {
     Exactly(usize),
 }
 
-/// Addresses of one family: neither version can mix the families.
+/// Addresses of one family: neither version can mix the families. A mixed pair becomes IPv6.
 pub(super) enum SameFamily {
     V4(SocketAddrV4, SocketAddrV4),
     V6(SocketAddrV6, SocketAddrV6),

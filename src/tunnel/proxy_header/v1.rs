@@ -11,7 +11,7 @@ pub(super) fn may_be(start: &[u8]) -> bool {
     start.starts_with(PREFIX) || PREFIX.starts_with(start)
 }
 
-/// A header ends at the first line end, within [`MAX_BYTES`] bytes.
+/// Returns the length of a header, which ends at the first line end, within [`MAX_BYTES`] bytes.
 pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     match start.windows(END.len()).position(|bytes| bytes == END) {
         Some(length) if length + END.len() <= MAX_BYTES => Ok(HeaderLen::Exactly(length + END.len())),
@@ -20,7 +20,7 @@ pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     }
 }
 
-/// Reads a whole header. `None` for UNKNOWN, whatever stands after that word.
+/// Reads a whole header. `None` for UNKNOWN, regardless of the rest.
 pub(super) fn parse(header: &[u8]) -> Result<Option<AddressPair>, Malformed> {
     let text = header.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(END));
     let text = std::str::from_utf8(text.ok_or(Malformed)?).map_err(|_| Malformed)?;
@@ -62,7 +62,7 @@ fn address<T: FromStr + Into<IpAddr>>(text: &str) -> Result<IpAddr, Malformed> {
     Ok(address.into().to_canonical())
 }
 
-/// Returns a port in digits, without a leading zero.
+/// Parses a port in digits, without a leading zero.
 fn port(text: &str) -> Result<u16, Malformed> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| plain).ok_or(Malformed)

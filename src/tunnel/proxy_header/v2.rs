@@ -9,7 +9,7 @@ pub(super) fn may_be(start: &[u8]) -> bool {
     start.starts_with(SIGNATURE) || SIGNATURE.starts_with(start)
 }
 
-/// A header has its length in it, extensions included.
+/// Returns the length that a header contains, extensions included.
 pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     let Some((fixed, _)) = start.split_first_chunk::<FIXED>() else {
         return Ok(HeaderLen::Longer);
@@ -26,7 +26,7 @@ pub(super) fn parse(header: &[u8]) -> Result<Option<AddressPair>, Malformed> {
     let (fixed, rest) = header.split_first_chunk::<FIXED>().ok_or(Malformed)?;
     let [.., command, protocol, _, _] = *fixed;
     match command {
-        // The rest has no meaning, whatever it is.
+        // The rest has no meaning.
         LOCAL => return Ok(None),
         PROXY => {}
         _ => return Err(Malformed),
@@ -62,7 +62,7 @@ pub(super) fn encode(addresses: &AddressPair) -> Vec<u8> {
     header
 }
 
-/// Returns the addresses of a family whose addresses have so many bytes.
+/// Returns the addresses of a family whose addresses have `BYTES` bytes.
 fn tcp<const BYTES: usize, Ip: From<[u8; BYTES]> + Into<IpAddr>>(bytes: &[u8]) -> Result<AddressPair, Malformed> {
     let (source, bytes) = bytes.split_first_chunk::<BYTES>().ok_or(Malformed)?;
     let (destination, bytes) = bytes.split_first_chunk::<BYTES>().ok_or(Malformed)?;

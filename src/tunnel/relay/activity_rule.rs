@@ -1,5 +1,5 @@
 //! The rule that tells whether a tunnel is used or only kept alive. `proxy/open_tunnels/open_tunnel.rs` keeps its
-//! state, `proxy/admin/targets.rs` and `kubernetes/writes/activity_reports.rs` tell others.
+//! state, `proxy/admin/targets.rs` and `kubernetes/writes/activity_reports.rs` report its results.
 //!
 //! The proxy sees the sizes and the times of encrypted messages. Keepalives of SSH, heartbeats of VS Code and the clock of a
 //! status line repeat: each minute of theirs moves what the minutes before have moved. A person and a copy do not repeat.
@@ -12,7 +12,8 @@
 //!    upload, where keys are, by at most 1, or an eighth.
 //! 4. Otherwise it is active. So is what is ambiguous, such as the output of a program at irregular times.
 //!
-//! `tests/activity/` has recorded minutes of real programs, and the tests below the share that the rule judges rightly.
+//! `tests/activity/` has recorded minutes of real programs, and the tests below the share that the rule classifies
+//! correctly.
 
 /// The traffic of a tunnel since it began: messages and bytes of the upload and of the download. A message is what one
 /// write has passed on, which for a keystroke is one record of SSH.
@@ -28,7 +29,7 @@ impl Traffic {
     /// Returns the traffic between `before` and this.
     fn since(self, before: Self) -> MinuteTraffic {
         let both = |direction: fn([u64; 2]) -> u64, own: fn([u32; 2]) -> u32| Direction {
-            // The counter of messages begins again at 2^32.
+            // The counter of messages wraps at 2^32.
             messages: saturated(own(self.messages).wrapping_sub(own(before.messages)).into()),
             units: saturated((direction(self.bytes) - direction(before.bytes)).div_ceil(UNIT)),
         };
@@ -50,7 +51,7 @@ pub struct History {
 }
 
 impl History {
-    /// Ends a minute, in which a tunnel has come to `moved`. Whether it was active.
+    /// Ends a minute, with `moved` as the traffic so far. Returns whether the minute was active.
     pub fn end_minute(&mut self, moved: Traffic) -> bool {
         let minute = moved.since(self.end);
         let is_active = self.is_active(minute, MinuteTraffic::is_like);
@@ -63,12 +64,12 @@ impl History {
         is_active
     }
 
-    /// Returns whether the minute that is not over is active already: the rest of it can only add to that.
+    /// Returns whether the current minute is active already: further traffic can only confirm that.
     pub fn is_already_active(&self, moved: Traffic) -> bool {
         self.is_active(moved.since(self.end), MinuteTraffic::could_still_match)
     }
 
-    /// Returns whether the minute that is not over has a byte.
+    /// Returns whether the current minute has a byte.
     pub fn has_moved(&self, moved: Traffic) -> bool {
         moved != self.end
     }
@@ -108,7 +109,7 @@ impl MinuteTraffic {
         self.could_still_match(other) && other.could_still_match(self)
     }
 
-    /// Returns whether it has not moved more than a minute that is like the other.
+    /// Returns whether it has moved no more than a minute that is like the other.
     fn could_still_match(self, Self(other): Self) -> bool {
         let Self(own) = self;
         own.into_iter()
@@ -126,7 +127,7 @@ fn saturated(count: u64) -> u16 {
 }
 
 const REMEMBERED: u8 = 10;
-/// At least, and half of those before, for a minute that only repeats them.
+/// The fewest minutes, and at least half of those before, that a minute must be like to be idle.
 const ALIKE: usize = 3;
 /// Bytes.
 const UNIT: u64 = 16;

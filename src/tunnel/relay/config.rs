@@ -1,4 +1,4 @@
-//! The inputs of a relay: the two transports of a tunnel, and the terms under which it runs.
+//! The inputs of a relay: the two transports of a tunnel, and the configuration of the relay.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::tunnel::limits::slots::Slots;
 /// The longest times that a relay goes on without use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Without an active minute, as [`activity_rule`](super::activity_rule) has it; `None` is for ever, as SSH sessions sleep for
-    /// days.
+    /// Without an active minute, as [`activity_rule`](super::activity_rule) has it; `None` is for ever: SSH sessions
+    /// sleep for days.
     pub idle: Option<Duration>,
     /// Without a byte either way, once one side has finished.
     pub half_closed: Duration,
@@ -54,8 +54,8 @@ pub struct EarlyData {
     pub upload: Vec<u8>,
     /// From the target.
     pub download: Vec<u8>,
-    /// The inspector of the prefixes of both directions, if there is one; as with [`RelayConfig::is_inspected`]. Here, where
-    /// it takes no memory of an idle tunnel.
+    /// The inspector of the prefixes of both directions; `None` if there is none. It costs as much as
+    /// [`RelayConfig::is_inspected`]. Here it takes no memory of an idle tunnel.
     pub inspector: Option<Arc<dyn InspectPrefix>>,
 }
 
@@ -64,9 +64,9 @@ pub struct EarlyData {
 pub struct DirectionLimits<'a> {
     /// Of this tunnel alone.
     pub tunnel: &'a RateLimit,
-    /// The rate that goes before that of the limit, while there is one.
+    /// The rate that replaces the limit's, while it is set.
     pub rate_override: Option<&'a RateOverride>,
-    /// Of this tunnel together with those of its target, of its client and of the process.
+    /// Of this tunnel together with those of its target, its limit owner and the process.
     pub shared: [Option<&'a Budget>; 3],
 }
 
@@ -83,11 +83,11 @@ impl<'a> From<&'a RateLimit> for DirectionLimits<'a> {
 
 /// A hook that is called before the sockets of a tunnel close.
 pub trait OnClose: fmt::Debug + Sync {
-    /// Looks. It may be told more than once, and must not wait.
+    /// Is called before the close, possibly more than once. It must not wait.
     fn before_close(&self);
 }
 
-/// The terms under which a relay runs. All of them may be shared with other relays but the meter.
+/// The configuration of a relay.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayConfig<'a> {
     /// The limits of each direction.
@@ -96,26 +96,26 @@ pub struct RelayConfig<'a> {
     pub meter: &'a Meter,
     /// Pipes and memory that all relays share.
     pub resources: &'a Resources,
-    /// The longest silences.
+    /// The longest times without use.
     pub options: &'a Options,
-    /// Told when a side has ended, while both sockets are still there.
+    /// Called when a side has ended, while both sockets still exist; `None` for no call.
     pub last_look: Option<&'a dyn OnClose>,
-    /// The tunnel, if it may be resumable. One that is ends once one of its sides has ended and no byte has moved for 2 s since:
-    /// the session in it has a half-close of its own, and an end of which the tunnel's says nothing.
+    /// The tunnel, if it may be resumable. A resumable one ends once one side has ended and no byte has moved for 2 s
+    /// since: the half-close and the end of its session are not those of the tunnel.
     pub tunnel: Option<&'a TunnelGuard>,
-    /// True if the beginning of the upload is to say whether it is resumable. The bytes after that cost no more: a
-    /// direction begins with copies through memory in any case. What is [spliced from the first byte
-    /// on](Resources::splicing_all) is not looked at.
+    /// True if the prefix of the upload decides whether the tunnel is resumable. The bytes after it cost no more: a
+    /// direction begins with copies through memory in any case. Not inspected are bytes that are [spliced from the
+    /// first on](Resources::splicing_all), or read into lent memory.
     pub is_inspected: bool,
 }
 
 impl<'a> RelayConfig<'a> {
-    /// Returns the tunnel, if its upload's beginning is to be looked at.
+    /// Returns the tunnel, if the prefix of its upload is to be inspected.
     pub(super) fn inspected(&self) -> Option<&'a TunnelGuard> {
         self.tunnel.filter(|_| self.is_inspected)
     }
 
-    /// Returns the tunnel, if its download is to be looked at: it may bring a session, or does so for certain.
+    /// Returns the tunnel, if the prefix of its download is to be inspected: it carries a session, or may.
     pub(super) fn inspected_download(&self) -> Option<&'a TunnelGuard> {
         self.tunnel.filter(|tunnel| self.is_inspected || tunnel.is_resumable())
     }
@@ -125,7 +125,7 @@ impl<'a> RelayConfig<'a> {
         self.tunnel.is_some_and(TunnelGuard::is_resumable)
     }
 
-    /// Tells that a side has ended.
+    /// Calls the hook, if there is one.
     pub(super) fn before_close(&self) {
         if let Some(last_look) = self.last_look {
             last_look.before_close();
@@ -133,19 +133,19 @@ impl<'a> RelayConfig<'a> {
     }
 }
 
-/// The resources that all relays of a runtime share.
+/// The resources that all relays of a process share.
 #[derive(Debug)]
 pub struct Resources {
     pub(super) pipes: PipePool,
     /// One slot for each large piece that is in flight: what its receiver has not taken of it stays in memory.
     pub(super) large_pieces: Arc<Slots>,
     pub(super) yielder: Yielder,
-    /// The heat from which on a direction moves bulk.
+    /// The heat at which a direction counts as bulk.
     pub(super) hot: u8,
 }
 
 impl Resources {
-    /// Resources with at most `pipes` pipes in use at once, two descriptors each.
+    /// Creates resources with at most `pipes` pipes in use at once, two descriptors each.
     pub fn new(pipes: usize) -> Self {
         Self {
             pipes: PipePool::new(pipes),
@@ -155,7 +155,7 @@ impl Resources {
         }
     }
 
-    /// The same for relays that splice from the first byte on, as tests and benches want it.
+    /// Creates resources for relays that splice from the first byte on, as tests and benchmarks need.
     pub fn splicing_all(pipes: usize) -> Self {
         Self {
             hot: 0,

@@ -8,7 +8,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::net::unix::pipe::Receiver;
 use tokio::task;
 
-/// The yield of all tunnels of a runtime.
+/// The yield of all tunnels of a process.
 ///
 /// After `tokio::task::yield_now` the worker thread counts as searching for work, and wakes an idle one before it goes
 /// on. The idle thread finds nothing and waits at the I/O driver, where every event for the busy thread wakes it again.

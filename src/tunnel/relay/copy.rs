@@ -60,18 +60,18 @@ impl Unwritten {
     }
 }
 
-/// The read half of one transport and the write half of the other: what one direction passes through.
+/// The read half of one transport and the write half of the other, between which one direction flows.
 #[derive(Debug)]
 pub(super) struct Flow<'a, R, W> {
     pub(super) direction: Direction,
     pub(super) reader: R,
     pub(super) writer: W,
-    /// Looked at. Boxed: most directions have none, and no other has it for long.
+    /// The first bytes, while they are inspected. Boxed: most directions have none, and no other has it for long.
     pub(super) beginning: Option<Box<Prefix<'a>>>,
 }
 
 impl<R: Reader, W: Writer> Flow<'_, R, W> {
-    /// Looks at bytes that were read in another way, if they belong to the beginning.
+    /// Inspects bytes that were read elsewhere, if they belong to the prefix.
     pub(super) fn inspect(&mut self, bytes: &[u8]) {
         inspect(&mut self.beginning, bytes);
     }
@@ -114,7 +114,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
         })
     }
 
-    /// Reads at most `max` bytes into memory that the writer lends, and has them sent from there.
+    /// Reads at most `max` bytes into memory that the writer lends, and sends them from there. They are not inspected.
     ///
     /// If the writer has no memory to lend after all, it is an ordinary copy.
     pub(super) fn poll_lent(

@@ -5,18 +5,18 @@ use std::io;
 use crate::net::transport::StreamCancelled;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 
-/// Which side of a tunnel failed, and how.
+/// The failure of one side of a tunnel.
 #[derive(Debug)]
 pub struct Failure {
     /// The side whose transport failed.
     pub(super) by: Side,
     pub(super) reason: CloseReason,
-    /// True if its peer needs no more of the stream.
+    /// True if the peer has cancelled the stream, as it needs no more of it.
     pub(super) is_cancelled: bool,
 }
 
 impl Failure {
-    /// The failure of a read from that side, or a write to it.
+    /// Creates the failure of a read from that side, or a write to it.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "the enum is the standard library's, and grows"
@@ -28,7 +28,8 @@ impl Failure {
             }
             io::ErrorKind::UnexpectedEof => CloseReason::Truncated,
             io::ErrorKind::InvalidData => CloseReason::Corrupted,
-            // The kernel has given it up. The latter two are errors that routers and neighbours have reported before (tcp_write_err).
+            // The peer has timed out. The latter two errors were reported by routers and neighbours before
+            // (tcp_write_err).
             io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
                 CloseReason::Vanished
             }

@@ -1,5 +1,5 @@
-//! The end of a resumable tunnel of which one side has ended. The frames in it have a half-close of their own, so that of a
-//! connection means nothing: it carries the session no more, and holds slots that the session's next tunnel may need.
+//! The timeouts of idle tunnels, and of resumable ones of which one side has ended: their session no longer uses the
+//! connection, and its next tunnel may need the slots.
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::base::boxed::boxed;
 use crate::net::transport::Reader;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 
-/// Completes when the sender is to be given up although bytes of it wait for their receiver: its connection has failed or, in a
-/// resumable tunnel, it has ended and no byte has moved for [`SILENCE_TIMEOUT`]. Nothing else would notice.
+/// Completes when the sender is to be abandoned although its bytes wait for the receiver: its connection has failed or,
+/// in a resumable tunnel, it has ended and no byte has moved for [`SILENCE_TIMEOUT`]. Nothing else would notice.
 pub(super) async fn abandoned(reader: &mut impl Reader, terms: &RelayConfig<'_>, by: Side) -> Failure {
     if !terms.is_resumable() {
         return Failure::new(by, &reader.failed().await);
@@ -25,7 +25,7 @@ pub(super) async fn abandoned(reader: &mut impl Reader, terms: &RelayConfig<'_>,
     tokio::select! {
         biased;
         error = reader.failed() => Failure::new(by, &error),
-        // It has ended in order, but the other side did not take its last bytes in time.
+        // It has ended gracefully, but the other side did not take its last bytes in time.
         _ = silence(terms.meter, SILENCE_TIMEOUT) => Failure {
             by,
             reason: CloseReason::Eof,
@@ -40,7 +40,7 @@ pub(super) fn silence(meter: &Meter, timeout: Duration) -> impl Future<Output = 
     elapsed(move || meter.last_moved().max(now), timeout)
 }
 
-/// Completes when the last active minute is as long ago as the idle timeout; never without one.
+/// Completes when the tunnel has been idle for the idle timeout; never without one.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -72,9 +72,9 @@ fn elapsed(last: impl Fn() -> Instant, timeout: Duration) -> impl Future<Output 
     }
 }
 
-/// The longest silence of a tunnel of which one side has ended. A receiver on a slow link moves something more often: while it passes
-/// bytes on, an ACK follows within 100 ms (docs/resume.md). So what a side has said after many bytes, such as the end of its
-/// session, still arrives.
+/// The longest silence of a resumable tunnel of which one side has ended. A slow receiver moves bytes more often: while
+/// it passes them on, an ACK follows within 100 ms (docs/resume.md). So a last message after many bytes, such as the
+/// end of the session, still arrives.
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Counts the bytes of a relay while it moves them, and tells when they were last of use.
+//! Counts the bytes of a relay while it moves them, and tells when the tunnel was last active.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -39,7 +39,8 @@ struct ActivityHistory {
 pub struct Activity {
     /// True if its last minute was active, or the current one is.
     pub is_active: bool,
-    /// The last byte of its last active minute; its beginning if there was none.
+    /// The last byte of its last active minute, which lasts until the next is over; the tunnel's start if there was
+    /// none.
     pub last_active: Instant,
 }
 
@@ -77,8 +78,9 @@ impl Meter {
         self.target.throttle(direction, waited);
     }
 
-    /// Notes whether the client and the target keep their receive windows closed, as a suspended ssh does: the relay has the kernel
-    /// wait for such a side when its task is woken. To be called every [`WINDOW_INTERVAL`]. Returns whether anything has changed.
+    /// Notes whether the client and the target keep their receive windows closed, as a suspended ssh does: the relay
+    /// makes the kernel wait for such a side when its task is woken. To be called every [`WINDOW_INTERVAL`]. Returns
+    /// whether anything has changed.
     pub fn note_windows(&self, client: &TcpInfo, target: &TcpInfo) -> bool {
         let note = |(direction, receiver): (_, &TcpInfo)| {
             let is_closed = receiver.is_window_closed();
@@ -94,12 +96,12 @@ impl Meter {
         self.closed_windows[direction].load(Ordering::Relaxed)
     }
 
-    /// Bytes written so far in a direction.
+    /// Returns the bytes written so far in a direction.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.tunnel.bytes(direction)
     }
 
-    /// Messages and bytes written so far.
+    /// Returns the messages and bytes written so far.
     pub fn totals(&self) -> Traffic {
         Traffic {
             messages: Direction::ALL.map(|direction| self.messages[direction].load(Ordering::Relaxed)),
@@ -107,17 +109,17 @@ impl Meter {
         }
     }
 
-    /// The sum of the waits of a direction for its limits.
+    /// Returns the sum of the waits of a direction for its limits.
     pub fn throttled_time(&self, direction: Direction) -> Duration {
         self.tunnel.throttled(direction)
     }
 
-    /// When a byte was last written in either direction, to the millisecond; the start if none was.
+    /// Returns when a byte was last written in either direction, to the millisecond; the start if none was.
     pub fn last_moved(&self) -> Instant {
         self.born + Duration::from_millis(self.moved_at.load(Ordering::Relaxed))
     }
 
-    /// Returns the use of the tunnel at this moment. The time since `last_active` is its idle time.
+    /// Returns the use of the tunnel now. The time since `last_active` is its idle time.
     pub fn activity(&self) -> Activity {
         let mut used = self.activity.lock();
         let moved = self.totals();
@@ -142,7 +144,7 @@ impl Meter {
     }
 }
 
-/// Sums over tunnels, read by a scrape at any time.
+/// The sums over all tunnels of a target, or those of one tunnel.
 #[derive(Debug, Default)]
 pub struct Totals {
     bytes: Both<AtomicU64>,
@@ -150,12 +152,12 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Bytes written so far.
+    /// Returns the bytes written so far.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.bytes[direction].load(Ordering::Relaxed)
     }
 
-    /// The sum of the waits of a direction for its limits.
+    /// Returns the sum of the waits of a direction for its limits.
     pub fn throttled(&self, direction: Direction) -> Duration {
         Duration::from_nanos(self.throttled_nanos[direction].load(Ordering::Relaxed))
     }
@@ -174,7 +176,7 @@ fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Between two looks at the windows: half the time after which the kernel gives a side up.
+/// Between two samples of the windows: half the time after which the kernel drops a side.
 pub(crate) const WINDOW_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

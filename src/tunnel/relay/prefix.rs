@@ -1,5 +1,5 @@
-//! Looks at the first bytes of a direction while they are relayed: for the line of a client whose session outlives the
-//! tunnel, and for what the caller wants to know.
+//! Inspects the first bytes of a direction while they are relayed: for the hello of a client whose session outlives the
+//! tunnel, and for the caller's inspector.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use crate::tunnel::drain::TunnelGuard;
 
 /// An inspector of the prefixes of both directions. It holds nothing back.
 pub trait InspectPrefix: Debug + Send + Sync {
-    /// Looks at all bytes of a direction so far. With `Break` it has seen enough: it must say so within 8 KiB.
+    /// Inspects all bytes of a direction so far. Returns `Break` once it has seen enough, which must be within 8 KiB.
     fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()>;
 }
 
@@ -19,15 +19,15 @@ pub trait InspectPrefix: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
     direction: Direction,
-    /// The tunnel, until it is known whether it is resumable, and of which session.
+    /// The tunnel; `None` once its upload has shown whether it is resumable, or its download which session it carries.
     tunnel: Option<&'a TunnelGuard>,
     inspector: Option<Arc<dyn InspectPrefix>>,
-    /// Empty when one read brings enough, as it most often does.
+    /// Empty if the first read brings enough, as most often.
     held: Vec<u8>,
 }
 
 impl<'a> Prefix<'a> {
-    /// Returns the beginning of a direction; `None` if nothing looks at it.
+    /// Returns the prefix of a direction; `None` if nothing inspects it.
     pub(super) fn new(
         direction: Direction,
         tunnel: Option<&'a TunnelGuard>,
@@ -43,7 +43,7 @@ impl<'a> Prefix<'a> {
         })
     }
 
-    /// Looks at what has been read next. With `Break` nothing more of it is to be looked at.
+    /// Inspects the bytes that were read next. Returns `Break` if nothing more is to be inspected.
     pub(super) fn inspect(&mut self, bytes: &[u8]) -> ControlFlow<()> {
         let is_first = self.held.is_empty();
         if !is_first {
@@ -71,8 +71,8 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// With `Break` it is known whether the tunnel is resumable, after 255 bytes of the upload at the latest, the length of a line; or
-/// the download has said which session is in it, if any.
+/// Returns `Break` once the upload has shown whether the tunnel is resumable, after 255 bytes (a line) at the latest,
+/// or the download which session it carries, if any.
 fn detect_resumable(tunnel: &TunnelGuard, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
     if direction == Direction::Download {
         let session = attached(beginning);

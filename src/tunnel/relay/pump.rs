@@ -20,7 +20,7 @@ use crate::tunnel::limits::budget::{Budget, Share};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::limits::throttle::Throttle;
 
-/// One direction of a relay. Every future of it may be dropped at any await and made again: no byte is lost.
+/// One direction of a relay. Dropping any of its futures at any await loses no byte.
 #[derive(Debug)]
 pub(super) struct Pump<'a, R, W> {
     halves: Flow<'a, R, W>,
@@ -50,7 +50,7 @@ enum InFlight<'a> {
 }
 
 impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
-    /// One direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
+    /// Creates one direction of a relay between transports that move bulk by `bulk`.
     pub(super) fn new(halves: Flow<'a, R, W>, bulk: BulkMode, terms: &'a RelayConfig<'a>) -> Self {
         let DirectionLimits {
             tunnel,
@@ -71,7 +71,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         }
     }
 
-    /// The same, with early data in flight.
+    /// Returns the pump with early data in flight.
     pub(super) fn beginning_with(mut self, early: Vec<u8>) -> Self {
         self.throttle.spend(early.len());
         self.halves.inspect(&early);
@@ -82,7 +82,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         self
     }
 
-    /// Completes when the sending side, which has finished, fails, without reading from it. Notes meanwhile when its end of
+    /// Completes when the sending side, which has finished, fails, without reading from it. Also notes when its end of
     /// stream has been sent.
     pub(super) async fn reader_failed(&mut self) -> Failure {
         let by = self.halves.direction.sender();
@@ -104,7 +104,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         self.has_sent_end
     }
 
-    /// Returns whether the sending side ends here: nothing is in flight, and no further byte comes in front of its end.
+    /// Returns whether the sending side ends here: nothing is in flight, and no further byte comes before its end.
     pub(super) async fn ends_here(&mut self) -> bool {
         if !matches!(self.in_flight, InFlight::Nothing) {
             return false;
@@ -117,7 +117,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         poll_fn(read).await
     }
 
-    /// Returns whether the end of stream has been passed on.
+    /// Returns whether the end of stream has been passed on, or is being so.
     pub(super) fn has_finished(&self) -> bool {
         self.has_finished
     }
@@ -148,13 +148,13 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         self.terms.before_close();
         self.has_finished = true;
         let end = poll_fn(|context| self.halves.writer.poll_shutdown(context)).await;
-        // Where the receiver has reset meanwhile, the other direction will find that when it reads.
+        // If the receiver has reset in the meantime, the other direction finds that when it reads.
         let error = end.err().filter(is_refusal_of_an_end);
         let receiver = self.halves.direction.receiver();
         error.map_or(Ok(()), |error| Err(Failure::new(receiver, &error)))
     }
 
-    /// Waits for something to read. Before a limit is asked, so that an idle tunnel takes no part of a budget.
+    /// Waits for something to read, before the limits are asked: an idle tunnel takes no part of a budget.
     async fn readable(&mut self) -> Result<(), Failure> {
         let by = self.halves.direction.sender();
         let ready = poll_fn(|context| {
@@ -196,7 +196,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         admitted
     }
 
-    /// Pays for what was read of what was admitted.
+    /// Charges the bytes that were read, and returns the rest of those admitted to the budgets.
     fn settle(&mut self, admitted: usize, read: usize) {
         self.throttle.spend(read);
         for share in self.shares.iter_mut().flatten() {
@@ -204,7 +204,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         }
     }
 
-    /// Waits until the writer can lend memory. Ends if the sending side is [given up](abandoned).
+    /// Waits until the writer can lend memory. Fails if the sending side is [abandoned].
     async fn lender_ready(&mut self) -> Result<(), Failure> {
         let Flow {
             direction,
@@ -223,9 +223,9 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         }
     }
 
-    /// Writes all that is in flight. Ends if the sending side is [given up](abandoned).
+    /// Writes all that is in flight. Fails if the sending side is [abandoned].
     pub(super) async fn flush(&mut self) -> Result<(), Failure> {
-        // Most often the receiver takes all of it at once: no clock is needed then.
+        // Most often the receiver takes all of it at once, which needs no clock.
         let at_once = poll_fn(|context| Poll::Ready(self.poll_write(context))).await;
         let slowly = match at_once {
             Poll::Ready(Ok(())) => false,
@@ -280,8 +280,8 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 
     /// Fills a pipe, if there is one. It is taken only now that there is something to put into it.
     ///
-    /// In front of TCP urgent data splice(2) stops for ever, while the socket stays readable: with EAGAIN, or once the
-    /// peer has finished with 0, as if nothing stood after it. read(2) steps over it, and so has the last word.
+    /// At TCP urgent data splice(2) stops permanently, while the socket stays readable: with EAGAIN or, once the peer
+    /// has finished, with 0, as if nothing followed. read(2) skips the mark, so it decides.
     fn splice(&mut self, context: &mut Context<'_>, max: usize) -> Result<Option<usize>, Failure> {
         let by = self.halves.direction.sender();
         let (Some(socket), Some(mut pipe)) = (self.halves.reader.socket(), self.terms.resources.pipes.take()) else {
@@ -326,7 +326,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         Ok(Some(copied.read))
     }
 
-    /// Counts the bytes that are written.
+    /// Returns the function that counts written bytes.
     fn moved(&self) -> impl Fn(usize) + 'a {
         let (meter, direction) = (self.terms.meter, self.halves.direction);
         move |bytes| meter.record(direction, bytes)
@@ -367,7 +367,7 @@ impl InFlight<'_> {
     }
 }
 
-/// Has the kernel wait for a receiver for as long as that keeps its window closed.
+/// Makes the kernel wait for a receiver for as long as that keeps its window closed.
 fn follow_window(is_tolerated: &mut bool, is_closed: bool, writer: &impl Writer) {
     if mem::replace(is_tolerated, is_closed) != is_closed {
         writer.tolerate_closed_window(is_closed);
@@ -388,7 +388,7 @@ async fn yield_within_task() {
     once.await;
 }
 
-/// A receiver that takes a pipe's worth in less time, 100 MiB/s, delays no keystroke by it.
+/// A receiver that takes a full pipe in less time, at 100 MiB/s, delays no keystroke by it.
 const SLOW: Duration = Duration::from_millis(10);
 /// The most bytes that a direction moves before it yields.
 const YIELD_AFTER: usize = 512 * 1024;

@@ -27,10 +27,10 @@ pub(super) const MAX_BYTES_IF_SLOW: usize = SMALL;
 /// The pipes of a process, bounded in number. Empty ones are kept for reuse.
 ///
 /// Pipe memory of an unprivileged user is capped (`fs.pipe-user-pages-soft`, pipe(7)): beyond it pipes are tiny, and
-/// beyond the hard cap there are none. So only the first [`MAX_LARGE`] are large. A direction that gets no pipe copies.
+/// beyond the hard cap there are none. So only [`MAX_LARGE`] are large. A direction without a pipe copies.
 #[derive(Debug)]
 pub(super) struct PipePool {
-    /// Small pipes in front, large ones behind: the last one is taken first.
+    /// Small pipes first, large ones last. Taken from the end.
     spare: Mutex<VecDeque<PipeEnds>>,
     /// One slot for each pipe in use.
     in_use: Arc<Slots>,
@@ -86,7 +86,7 @@ impl PipePool {
         })
     }
 
-    /// Returns whether `call` is refused to this process, by its error. It then uses no pipe any more.
+    /// Returns whether the error means that `call` is refused to this process. If so, the pool closes.
     fn closes_for(&self, error: &io::Error, call: &'static str) -> bool {
         if !is_refusal(error) {
             return false;
@@ -126,14 +126,15 @@ impl Pipe<'_> {
     /// Moves at most `max` bytes from the socket into the pipe, which must be empty: EAGAIN then means that the
     /// socket has none, and not that the pipe is full.
     ///
-    /// It leaves the socket's readiness alone, even at EAGAIN: that is for a read to judge.
+    /// It leaves the socket's readiness as it is, even at EAGAIN: only a read may clear it.
     pub(super) fn try_fill(&mut self, from: &TcpStream, max: usize) -> io::Result<usize> {
         let Some(ends) = &self.ends else { return Ok(0) };
         self.held = retried(|| splice(from, None, &ends.write, None, max, FLAGS))?;
         Ok(self.held)
     }
 
-    /// Returns whether a fill that failed so was refused by the system. It has moved nothing, and no later one will.
+    /// Returns whether the error of a fill means that the system refuses splice(2). No byte has moved, and no later
+    /// fill succeeds.
     pub(super) fn is_refused(&self, error: &io::Error) -> bool {
         self.pool.closes_for(error, "splice")
     }
@@ -218,8 +219,8 @@ impl PipeEnds {
 
 /// Returns whether the system refuses a call as such: a seccomp profile or a sandbox's kernel does it with these errors.
 ///
-/// None of them says something about a connection. A socket's own error comes from TCP or from an ICMP message, and is
-/// none of these (icmp_err_convert in net/ipv4/icmp.c, icmpv6_err_convert in net/ipv6/icmp.c).
+/// None of them is about a connection: a socket's own error comes from TCP or ICMP, and is none of these
+/// (icmp_err_convert in net/ipv4/icmp.c, icmpv6_err_convert in net/ipv6/icmp.c).
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

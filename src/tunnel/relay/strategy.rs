@@ -4,7 +4,7 @@ use super::{copy, splice};
 use crate::net::transport::BulkMode;
 use crate::tunnel::direction::Direction;
 
-/// How the next bytes are moved, and how many at most.
+/// The way in which the next bytes are moved, and the most of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// By a copy through memory of the worker thread.
@@ -26,12 +26,12 @@ impl Step {
     }
 }
 
-/// The state of one direction: its bytes and its receiver.
+/// The state of one direction: the heat of its bytes, and the speed of its receiver.
 #[derive(Debug)]
 pub(super) struct Strategy {
     direction: Direction,
     bulk: BulkMode,
-    /// The heat of bulk.
+    /// The heat at which the direction counts as bulk.
     hot: u8,
     /// Goes up with every large read and down with every small one.
     heat: u8,
@@ -39,7 +39,7 @@ pub(super) struct Strategy {
 }
 
 impl Strategy {
-    /// Creates the strategy of a direction between a transport that moves bulk by `bulk`, downstream, and a socket, upstream.
+    /// Creates the strategy of a direction between transports that move bulk by `bulk`.
     pub(super) fn new(direction: Direction, bulk: BulkMode, hot: u8) -> Self {
         Self {
             direction,
@@ -50,7 +50,7 @@ impl Strategy {
         }
     }
 
-    /// How the next bytes are to be moved.
+    /// Returns how the next bytes are to be moved.
     pub(super) fn next(&self) -> Step {
         let is_hot = self.heat >= self.hot;
         match (self.bulk, self.direction) {
@@ -64,12 +64,12 @@ impl Strategy {
         }
     }
 
-    /// Returns whether the relay is one of many in its task, which have to be let run as well as other tasks.
+    /// Returns whether the relay is one of many in its task, which must get to run as other tasks do.
     pub(super) fn shares_task(&self) -> bool {
         matches!(self.bulk, BulkMode::Lend)
     }
 
-    /// A read has brought so many bytes.
+    /// Notes that a read has brought `bytes`.
     pub(super) fn has_read(&mut self, bytes: usize) {
         self.heat = if bytes >= LARGE_READ {
             HOTTEST.min(self.heat + 1)
@@ -78,17 +78,17 @@ impl Strategy {
         };
     }
 
-    /// All that was read is written, which has taken the receiver long or not.
+    /// Notes that all that was read is written, and whether the receiver was slow.
     pub(super) fn has_written(&mut self, slowly: bool) {
         self.receiver_is_slow = slowly;
     }
 }
 
-/// A read of so many bytes is bulk.
+/// A read of at least this many bytes is bulk.
 const LARGE_READ: usize = 16 * 1024;
-/// So many more large reads than small ones make a direction hot.
+/// This many more large reads than small ones make a direction hot.
 pub(super) const HOT: u8 = 2;
-/// The most heat that is kept: so many small reads less one cool a direction that was hot for long.
+/// The most heat that is kept: 3 small reads cool a direction, however long it was hot.
 const HOTTEST: u8 = 4;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Lets a tunnel begin only if both sides speak SSH: each must begin with an identification (RFC 4253 section 4.2).
 //!
-//! No byte of a side is passed on before its identification is complete, and nothing but the identification before that
-//! of the other side is complete, too. So a server that does not speak SSH gets at most one harmless line.
+//! No byte of a side is passed on before its identification is complete, and none after it before the other side's is
+//! complete. So a server that does not speak SSH gets at most one harmless line.
 //!
-//! There is one exception: a target that begins with the announcement of an anchor (`resume/`) has this one line passed on at
-//! once. Its client waits for it and says nothing before, and the anchor's identification comes after the client's.
+//! Exception: the announcement of an anchor (`protocol/resume/`), with which a target may begin, is passed on at once.
+//! Its client waits for it and says nothing before, and the anchor's identification comes after the client's.
 
 use std::future::poll_fn;
 use std::io;
@@ -150,13 +150,14 @@ impl<R: Reader, W: Writer> HeldDirection<R, W> {
         self.send(length, meter).await
     }
 
-    /// Returns whether a target answers the client's identification with a status line: lines in front of an identification are
-    /// allowed, and it would be a web server's end that ends the tunnel otherwise, or nothing at all.
+    /// Returns whether a target answers the client's identification with a status line. Lines before an identification
+    /// are allowed, so otherwise only the close of the web server would end the tunnel, or nothing.
     fn is_http(&self) -> bool {
         self.direction == Direction::Download && self.held.starts_with(b"HTTP/")
     }
 
-    /// Returns the length of the announcement with which a target begins. One is enough: an anchor has one of each version.
+    /// Returns the length of the announcement with which a target begins; `None` if there is none, or one was passed
+    /// on.
     fn announcement(&self) -> Option<usize> {
         let may_be_one = self.direction == Direction::Download && self.announced == 0;
         if may_be_one {
@@ -212,12 +213,12 @@ pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
     read_within(bytes, from, MAX_BYTES)
 }
 
-/// The same, where all lines have at most so many bytes.
+/// Like [`read`], but all lines together have at most `max` bytes.
 fn read_within(bytes: &[u8], from: Side, max: usize) -> Result<Option<Line<'_>>, NotSsh> {
     let mut length = 0;
     for text in bytes.split_inclusive(|&byte| byte == b'\n') {
         length += text.len();
-        // The same, however many bytes a read has brought.
+        // The result must not depend on the sizes of the reads.
         if length > max {
             return Err(NotSsh);
         }

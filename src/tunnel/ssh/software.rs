@@ -30,7 +30,7 @@ impl fmt::Display for Software {
     }
 }
 
-/// The beginning of what the client of a session calls itself (`docs/resume.md`).
+/// The beginning of the software that a session's client names (`docs/resume.md`).
 const RESUMING: &[u8] = b"switchboard_resume_";
 
 #[cfg(test)]

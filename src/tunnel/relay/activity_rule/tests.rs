@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Whether the minutes of a trace are work, or only kept alive.
+/// The kind of a trace's minutes: work, or only kept alive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Label {
     Busy,
@@ -36,7 +36,7 @@ const FIRST: [Trace; 23] = every_trace!("");
 /// Those that it had not seen.
 const SECOND: [Trace; 23] = every_trace!("second/");
 
-/// What the rule says of each minute of a trace, which has that many.
+/// Returns the verdict of the rule on each minute of a trace, which has that many.
 fn judged(trace: &str, minutes: usize) -> Vec<bool> {
     let (mut history, mut moved, mut judged) = (History::default(), Traffic::default(), Vec::new());
     for line in trace.lines().skip(1) {

@@ -218,7 +218,8 @@ fn announcement() -> String {
     format!("switchboard-resume-1 {} {}\r\n", digits(32), digits(16))
 }
 
-/// What a client that says nothing receives of a target that says this, within the deadline of the exchange, and how that ends.
+/// Returns what a silent client receives of a target that says this, within the deadline of the exchange, and how that
+/// ends.
 async fn heard_by_a_silent_client(target_says: &[u8]) -> (Vec<u8>, Close) {
     let (mut client, mut target, mut ends) = ends().await;
     target.write_all(target_says).await.unwrap();
