@@ -7,6 +7,7 @@ use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::Target;
 use crate::harness::{on_free_ports, refused, request};
+use crate::http2::peer::Peer as Http2Peer;
 use crate::identities::LINE;
 use serde_json::Value;
 use switchboard::tunnel::outcome::RefusalReason;
@@ -77,6 +78,29 @@ fn what_ssh_only_would_refuse_is_served_and_reported_once() {
     // A name that is not on the allowlist is refused as ever.
     let mut stranger = server.client(request("other:22"));
     stranger.expect(refused(RefusalReason::NotAllowed));
+}
+
+#[test]
+fn over_http_2_a_target_of_ssh_is_not_reported_and_its_software_is_known() {
+    let target = Target::listen();
+    let mut server = Server::with(&Settings::new(&settings(&target, true, "")));
+    let mut client = Http2Peer::connect(server.public());
+    client.open(1, "devbox:22");
+    let mut peer = target.accept();
+    client.send(1, CLIENT);
+    peer.expect(CLIENT);
+    peer.send(SERVER);
+    client.expect(1, SERVER);
+    peer.finish();
+    client.expect_end(1);
+    client.tell("end 1");
+    let line: Value = serde_json::from_str(&server.process.stdout.find("\"event\":\"close\"")).unwrap();
+    assert_eq!(
+        [&line["authorization.reason"], &line["upstream.software"]],
+        ["", "dropbear_2022.83"],
+        "{line}"
+    );
+    assert_eq!(reported(&server.scrape(), "ssh_only"), 0.0);
 }
 
 #[test]

@@ -104,8 +104,8 @@ pub struct RelayConfig<'a> {
     /// since: the half-close and the end of its session are not those of the tunnel.
     pub tunnel: Option<&'a TunnelGuard>,
     /// True if the prefix of the upload decides whether the tunnel is resumable. The bytes after it cost no more: a
-    /// direction begins with copies through memory in any case. Not inspected are bytes that are [spliced from the
-    /// first on](Resources::splicing_all), or read into lent memory.
+    /// direction begins with copies through memory in any case. Bytes that are [spliced from the first
+    /// on](Resources::splicing_all) are not inspected.
     pub is_inspected: bool,
 }
 

@@ -114,7 +114,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
         })
     }
 
-    /// Reads at most `max` bytes into memory that the writer lends, and sends them from there. They are not inspected.
+    /// Reads at most `max` bytes into memory that the writer lends, and sends them from there.
     ///
     /// If the writer has no memory to lend after all, it is an ordinary copy.
     pub(super) fn poll_lent(
@@ -127,7 +127,9 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
             return self.poll_copy(context, max.min(MAX_BYTES), moved);
         };
         let start = memory.as_ptr();
+        let beginning = &mut self.beginning;
         let read = self.reader.poll_read(context, memory).map_ok(|bytes| {
+            inspect(beginning, bytes);
             let elsewhere = (!std::ptr::eq(bytes.as_ptr(), start)).then(|| bytes.to_vec());
             (bytes.len(), elsewhere)
         });
