@@ -1,7 +1,7 @@
 //! The program `anchor`: runs beside an SSH server, and keeps the sessions of clients that resume them (`docs/resume.md`).
 //!
-//! A connection begins with the handshake. It is a plain client's, whose bytes are passed on as they are, or it begins a
-//! session, or it resumes one. Each session has a task of its own, which owns the connection to the SSH server.
+//! A connection begins with a handshake, which tells a plain client, whose bytes are relayed unchanged, from one that begins or
+//! resumes a session. Each session has a task of its own, which owns the connection to the SSH server.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -92,8 +92,8 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Binds the ports. Needs a runtime. With `dial_in` the anchor serves that name by connections to the proxy, and listens only where
-    /// it is told to.
+    /// Binds the ports. Needs a runtime. With `dial_in` the anchor serves that name over connections to the proxy, and listens only if
+    /// `--listen` is given.
     ///
     /// # Errors
     /// A port cannot be bound, or the system has no random bytes.
@@ -154,7 +154,7 @@ impl Anchor {
         if let Some(coverage) = self.coverage {
             tokio::spawn(dial_in::run(coverage));
         }
-        // A name without an address is said at once. It may have one later.
+        // Logs at once that a name has no address. It may have one later.
         let dialler = Arc::clone(&shared.dialler);
         tokio::spawn(async move { dialler.addresses().await });
         drop(self.listening);
@@ -184,7 +184,7 @@ impl Anchor {
     }
 }
 
-/// Lets a connection begin its handshake, in a task of its own.
+/// Starts the handshake of a connection in a task of its own.
 fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let connection = Connection {
         stream: Link::Socket(stream),
@@ -272,15 +272,15 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     })
 }
 
-/// Where an anchor listens that does not dial in.
+/// The address at which an anchor listens that does not dial in.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2222);
 /// The address of an anchor that does not listen.
 const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// Connections in the handshake. One more drops the oldest: a resume is complete after two round trips.
+/// Connections in the handshake. A further one evicts the oldest: a resumption takes two round trips only.
 const MAX_HANDSHAKES: u32 = 512;
 /// Pipes of plain connections.
 const MAX_PIPES: usize = 32;
-/// How long sessions have to close their connections after that.
+/// How long connections have to close after [`SHUTDOWN_TIMEOUT`].
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

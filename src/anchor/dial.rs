@@ -1,5 +1,5 @@
-//! The connection to the SSH server that is made for a client in the handshake: at once when it is needed, and early for a
-//! client that has not sent a byte, as it may be one that waits for the server.
+//! The connection to the SSH server for a client in the handshake. It is made early for a client that has not sent a byte, as
+//! such a client may wait for the server's first bytes.
 
 use std::future::{Future, pending};
 use std::io;
@@ -15,16 +15,16 @@ use crate::protocol::resume::MAX_LINE_BYTES;
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::outcome::RefusalReason;
 
-/// The connection to the target, or what comes before it.
+/// The dial of the target for one client.
 pub(super) struct TargetDial {
     dialler: Arc<TargetDialer>,
     state: State,
-    /// The client has spoken: what the target sends is not for it, until it is known what the client is.
+    /// True if the client has sent a byte: the target's bytes are kept back until the client's kind is known.
     has_spoken: bool,
 }
 
 enum State {
-    /// The client may yet speak first, until then.
+    /// The client may still speak first, up to this instant.
     Waiting(Instant),
     Dialling(Dialling),
     Connected(TargetConnection),
@@ -34,7 +34,7 @@ enum State {
 type Dialling = Pin<Box<dyn Future<Output = Result<Upstream, RefusalReason>> + Send>>;
 
 impl TargetDial {
-    /// For a client that may be silent until then.
+    /// Creates the dial for a client that may be silent until then.
     pub(super) fn new(dialler: &Arc<TargetDialer>, until: Instant) -> Self {
         Self {
             dialler: Arc::clone(dialler),
@@ -43,13 +43,13 @@ impl TargetDial {
         }
     }
 
-    /// The client has sent a byte: from now on no dial begins for it, and nothing that the target sends is passed on. A
-    /// connection that there is already serves a plain client, or the session that the client begins.
+    /// Notes that the client has sent a byte: no dial begins any more, and [`next`](Self::next) returns no further bytes. A
+    /// connection that is open, or being opened, serves the plain client or the session that begins.
     pub(super) fn halt(&mut self) {
         self.has_spoken = true;
     }
 
-    /// Returns the next bytes of the target for a client that is silent. It may be dropped at any time and called again.
+    /// Returns the target's next bytes for a client that is silent. Cancel safe.
     pub(super) async fn next(&mut self) -> Vec<u8> {
         if self.has_spoken {
             return pending().await;
@@ -112,7 +112,7 @@ impl TargetConnection {
         pending().await
     }
 
-    /// Not async: its buffer must not live as long as the wait.
+    /// Reads without waiting, so that its buffer does not live as long as the wait.
     fn try_read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = [0; MAX_LINE_BYTES];
         let free = MAX_LINE_BYTES - self.early.len();
@@ -126,12 +126,11 @@ fn reach(dialler: &Arc<TargetDialer>) -> Dialling {
     Box::pin(async move { dialler.dial().await })
 }
 
-/// How long a client may be silent before the target is asked to speak first, at an anchor of so many sessions.
+/// Returns how long a client may be silent before the target is dialled for it, at an anchor with this many sessions.
 ///
-/// The anchor cannot see how far away a client is: behind a proxy, the round trip of its own connection is that to the proxy.
-/// Only a client with a session has a dial to lose, as its target is connected already. It speaks first, as soon as the proxy
-/// has answered, so that it is heard within this time if its round trip is no longer. More would not do: after what
-/// holds the announcement back, a client gives a new session up after 3 s without it.
+/// The anchor cannot measure a client's round trip: its own connection ends at the proxy. A client that resumes a session needs
+/// no dial, and speaks first once the proxy has answered: it is heard in time if its round trip is no longer than this. The time
+/// is no longer because a client gives up a new session 3 s after its start without an announcement.
 pub(super) fn silence(sessions: usize) -> Duration {
     if sessions == 0 { SILENCE } else { 2 * SILENCE }
 }

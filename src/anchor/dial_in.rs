@@ -1,4 +1,4 @@
-//! An anchor that dials in: it is reached by no connection, and connects to each replica of the proxy itself.
+//! An anchor that dials in: it connects to each replica of the proxy, which opens streams on that connection.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The handshake with which a connection begins: it finds out what the client is, and leads it there.
+//! The handshake at the start of a connection: is the client a plain one, or does it begin or resume a session?
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::protocol::resume::handshake::anchor_handshake::{
 use crate::protocol::resume::reason::EndReason;
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard};
 
-/// Welcomes a client, and serves it as long as it is not the carrier of a session, which has a task of its own.
+/// Runs the handshake of a connection, and relays it if its client is a plain one. Sessions have tasks of their own.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let key = EvictionKey {
         class: EvictionClass::Eligible,
@@ -44,7 +44,7 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
                 boxed(plain.relay(&shared)).await;
             }
         }
-        // Not a line: a stranger chooses how many there are.
+        // Without a log line: anybody can cause any number of failures.
         Err(fault) => shared.metrics.handshakes.count([fault.label()]),
     }
 }
@@ -53,23 +53,23 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
 #[derive(Debug)]
 pub(super) enum ClientKind {
     Plain(Box<PlainConnection>),
-    /// Its session has a task.
+    /// Its session has begun.
     New,
     Resumed,
 }
 
-/// Why a handshake has led to nothing.
+/// The reason why a handshake has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeFailure {
-    /// The client has left.
+    /// The client has closed the connection.
     Closed,
     /// It took too long.
     TimedOut,
-    /// There were too many others.
+    /// It was dropped for a newer one, as there were too many.
     Evicted,
     /// The process ends.
     Stopping,
-    /// The anchor has said why.
+    /// The anchor has refused the session, and said why.
     Ended(EndReason),
 }
 
@@ -152,12 +152,13 @@ async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKi
 }
 
 impl Handshake<'_> {
-    /// Reads until it is known what the client is.
+    /// Reads until the client's kind is known.
     async fn negotiate(&mut self) -> Result<AnchorHandshakeStep, HandshakeFailure> {
         let stream = &mut self.connection.stream;
         let mut bytes = Vec::new();
         loop {
-            // The announcement, and later the identification: what lets only SSH pass may hold the one back until the other.
+            // The announcement first, later the target's identification: a proxy with `ssh_only` may hold back the first until
+            // it has seen the second.
             stream.write_all(&self.welcome.take_output()).await?;
             tokio::select! {
                 biased;
@@ -197,7 +198,7 @@ impl Handshake<'_> {
             stream.reset_on_drop();
             return Err(HandshakeFailure::Closed);
         }
-        // The target's bytes so far are sent: its next bytes follow.
+        // The target's early bytes have been sent to the client.
         Ok(ClientKind::Plain(Box::new(PlainConnection {
             client: stream,
             target: dialled.stream,
@@ -209,7 +210,7 @@ impl Handshake<'_> {
         })))
     }
 
-    /// Begins a session. It has its place among the others before the target is reached: one that cannot be is not dialled.
+    /// Begins a session. It is registered before the target is dialled, so that a session too many causes no dial.
     async fn begin(mut self, new: NewSession) -> Result<ClientKind, HandshakeFailure> {
         let before = self.welcome.take_output();
         let opened = match self.shared.sessions.open(new.keys) {
@@ -249,9 +250,9 @@ impl Handshake<'_> {
         dispatch(&session, resumption).await
     }
 
-    /// Says why there is no session, and closes the connection.
+    /// Sends the reason why there is no session, and closes the connection.
     async fn send(mut self, before: &[u8], end: EndReason) -> HandshakeFailure {
-        // The target does not wait for the client's close.
+        // The connection to the target ends now, not after the client's close.
         drop(self.probe);
         let mut bytes = before.to_vec();
         let rest = self.welcome.take_output();
@@ -264,7 +265,7 @@ impl Handshake<'_> {
     }
 }
 
-/// Gives a connection to the task of the session that it has proved.
+/// Sends a connection to the task of the session that it resumes.
 pub(super) async fn dispatch(
     session: &Sender<Resumption>,
     resumption: Resumption,

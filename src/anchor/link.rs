@@ -39,7 +39,7 @@ impl Link {
         }
     }
 
-    /// Writes the last bytes within that time, and closes the connection so that they arrive.
+    /// Writes the last bytes within `max`, and closes the connection gracefully.
     pub(super) async fn send_and_close(mut self, bytes: &[u8], max: Duration) {
         let written = timeout(max, self.write_all(bytes)).await;
         if matches!(written, Ok(Ok(()))) {
@@ -47,7 +47,7 @@ impl Link {
         }
     }
 
-    /// Delegates to the one that it is.
+    /// Returns the variant's transport.
     fn io(self: Pin<&mut Self>) -> Pin<&mut (dyn Io + Unpin)> {
         match self.get_mut() {
             Self::Socket(socket) => Pin::new(socket),

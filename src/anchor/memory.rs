@@ -1,4 +1,4 @@
-//! The memory of all sessions together: the more of it is used, the smaller is the window that a session gets.
+//! The memory of all sessions together. The more of it is used, the smaller are the sessions' windows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +13,13 @@ use crate::protocol::resume::MIN_WINDOW;
 pub(super) struct MemoryPool {
     used: AtomicUsize,
     max: usize,
-    /// A stream may take this part of what is left. With a quarter of the most sessions, all of them filling one stream leave
-    /// e^-4 of the memory, so that each still gets more than the smallest window.
+    /// The divisor of the free memory: a stream may take one part of it. It is a quarter of the maximum number of sessions: if all
+    /// of them fill one stream, e^-4 of the memory is left, and each still gets more than the smallest window.
     part: usize,
 }
 
 impl MemoryPool {
-    /// At most so many bytes, for at most so many sessions.
+    /// Creates a pool of `max` bytes for at most `sessions` sessions.
     pub(super) fn new(max: usize, sessions: u32) -> Self {
         Self {
             used: AtomicUsize::new(0),
@@ -33,7 +33,7 @@ impl MemoryPool {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns whether more is in use than may be.
+    /// Returns whether more bytes are in use than the maximum.
     pub(super) fn is_short(&self) -> bool {
         self.used() > self.max
     }
@@ -67,7 +67,7 @@ pub(super) struct MemoryShare {
 }
 
 impl MemoryShare {
-    /// Nothing yet.
+    /// Creates the share of a session that keeps nothing yet.
     pub(super) fn new(memory: &Arc<MemoryPool>) -> Self {
         Self {
             of: Arc::clone(memory),
@@ -75,7 +75,7 @@ impl MemoryShare {
         }
     }
 
-    /// The session keeps so many bytes now. Returns whether that has changed.
+    /// Sets the number of bytes that the session keeps. Returns whether it has changed.
     pub(super) fn set(&mut self, held: usize) -> bool {
         if held > self.held {
             self.of.used.fetch_add(held - self.held, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A plain client: its bytes are passed on to the SSH server, and the server's to it, as they are.
+//! A client without a session: its bytes and the SSH server's are relayed unchanged.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -22,12 +22,12 @@ use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::{Meter, WINDOW_INTERVAL};
 use crate::tunnel::relay::{self, EarlyData, RelayConfig, Transports, relay};
 
-/// A plain client whose target is reached.
+/// A plain client whose target is connected.
 #[derive(Debug)]
 pub(super) struct PlainConnection {
     /// The client's connection.
     pub(super) client: Link,
-    /// The target's.
+    /// The connection to the target.
     pub(super) target: TcpStream,
     /// The bytes that were read from the client before the relay.
     pub(super) early: Vec<u8>,
@@ -35,14 +35,14 @@ pub(super) struct PlainConnection {
     pub(super) peer: SocketAddr,
     /// The address of the target.
     pub(super) address: SocketAddr,
-    /// When it came.
+    /// When the connection was accepted.
     pub(super) started: Instant,
-    /// One of the plain connections that there may be.
+    /// Its slot among the plain connections.
     pub(super) slot: Slot,
 }
 
 impl PlainConnection {
-    /// Passes bytes on to the end.
+    /// Relays both directions to their ends.
     pub(super) async fn relay(self, shared: &Shared) {
         let addresses = [self.peer, self.address];
         let record = SessionRecord::begin("plain", shared.next_number(), addresses, self.started);
@@ -79,7 +79,7 @@ impl PlainConnection {
     }
 }
 
-/// Passes bytes on to the end, and looks at the windows of those sockets.
+/// Relays both directions to their ends, and polls the windows of the sockets at `ends`.
 async fn pass_on<D: Transport>(
     mut transports: Transports<D>,
     ends: [Option<SocketAddrs>; 2],
@@ -89,8 +89,7 @@ async fn pass_on<D: Transport>(
     let limits = TunnelLimits::default();
     let unlimited = RateLimit::new(limits.upload, limits.burst);
     let meter = Meter::new(Arc::clone(&shared.plain_bytes));
-    // A side that has finished may wait for minutes of silence, and no longer: a peer could keep connections for ever
-    // of which sshd knows nothing any more.
+    // A side that has finished ends after minutes of silence: else a peer could keep connections forever that sshd has closed.
     let options = relay::Options::default();
     let terms = RelayConfig {
         limits: Both::from_fn(|_| (&unlimited).into()),
@@ -126,7 +125,7 @@ fn ends(stream: &TcpStream) -> Option<SocketAddrs> {
     Some(SocketAddrs { local, peer })
 }
 
-/// Looks at the windows of the client and of the target; never returns.
+/// Polls the windows of the client and of the target; never returns.
 async fn watch_windows(meter: &Meter, ends: [Option<SocketAddrs>; 2]) {
     loop {
         sleep(WINDOW_INTERVAL).await;

@@ -1,4 +1,4 @@
-//! The sessions of the anchor: finds the task of one for a connection that resumes it, and the one that has to go.
+//! The registry of sessions: finds the task of a session for a connection that resumes it, and the session to evict.
 
 use std::cmp::Reverse;
 use std::net::SocketAddr;
@@ -17,25 +17,25 @@ use crate::protocol::resume::keys::{CryptoError, Keys, Mac, Nonces, ResumeClaim,
 use crate::protocol::resume::reason::EndReason;
 use crate::protocol::resume::registry::Registry;
 
-/// A connection of a client, accepted here or made to a place where clients are found.
+/// A connection of a client: a socket that was accepted, or a stream that the proxy opened.
 #[derive(Debug)]
 pub(super) struct Connection {
     /// The connection.
     pub(super) stream: Link,
     /// The address of the client, or of the proxy that was dialled.
     pub(super) peer: SocketAddr,
-    /// When it was there, in front of the announcement: the handshake has to be over soon after.
+    /// When it was accepted, before the announcement. The deadline of the handshake counts from here.
     pub(super) accepted: Instant,
 }
 
-/// A connection that is to carry a session, which it has begun or proved.
+/// A connection to attach to a session, which it begins or has proved to own.
 #[derive(Debug)]
 pub(super) struct Resumption {
     /// The connection.
     pub(super) connection: Connection,
-    /// Those of the connection.
+    /// The nonces of its handshake.
     pub(super) nonces: Nonces,
-    /// The offset that the client expects.
+    /// The offset up to which the client has received the target's stream.
     pub(super) received: u64,
     /// Bytes to be sent before the answer.
     pub(super) before: Vec<u8>,
@@ -44,7 +44,7 @@ pub(super) struct Resumption {
 }
 
 impl Resumption {
-    /// Says that the session has ended while the connection was on its way to it, and closes the connection.
+    /// Sends that the session has ended in the meantime, and closes the connection.
     pub(super) async fn refuse(mut self) {
         Frame::End(EndReason::NoSuchSession).encode(&mut self.before);
         self.connection
@@ -82,11 +82,11 @@ pub(super) struct SessionStatus {
 pub(super) struct State {
     /// True if SSH's key exchange has ended: nobody has logged in before that.
     pub(super) has_keys: bool,
-    /// Since when it has no connection.
+    /// When it was detached; `None` while it is attached.
     pub(super) detached: Option<Instant>,
-    /// True if it is over, and is kept to say so.
+    /// True if it has ended, and is kept to tell a client that resumes it.
     pub(super) is_ended: bool,
-    /// Since when the target has ended its stream: what is left are bytes to fetch.
+    /// When the target ended its stream; the client only has to fetch the rest.
     pub(super) target_gone: Option<Instant>,
     is_evicted: bool,
     /// The bytes that it keeps.
@@ -94,15 +94,15 @@ pub(super) struct State {
 }
 
 impl SessionStatus {
-    /// Returns how long the session, which has been detached since then, waits for its client; `None` if its user may have
-    /// logged in.
+    /// Returns how long a session that was detached at `detached` waits for its client; `None` if its user may have logged in:
+    /// then [`grace`](crate::anchor::Options::grace) alone decides.
     pub(super) fn login_timeout(&self, detached: Instant) -> Option<Duration> {
         // A client that attaches again and again has no more time for its login than others.
         let left = (self.opened + LOGIN_TIMEOUT).saturating_duration_since(detached);
         (!self.state.lock().has_keys).then_some(left.min(KEY_EXCHANGE_TIMEOUT))
     }
 
-    /// Returns the class, and since when the session waits; `None` if it is not given up for others.
+    /// Returns its eviction class, and since when it waits; `None` if it is never evicted for others.
     fn class(&self, now: Instant) -> Option<(Class, Option<Instant>)> {
         let state = *self.state.lock();
         let class = match (state.detached, state.target_gone) {
@@ -119,12 +119,12 @@ impl SessionStatus {
     }
 }
 
-/// A new session, as its task has it. Its drop removes the session: it cannot be resumed any more.
+/// The session's registration, which its task owns. The drop removes it: the session can no longer be resumed.
 #[derive(Debug)]
 pub(super) struct SessionGuard {
-    /// Its name.
+    /// Its id.
     pub(super) id: SessionId,
-    /// The connections that resume it. It ends when the session is forgotten.
+    /// The connections that resume it. The channel closes when the session is evicted.
     pub(super) resumptions: mpsc::Receiver<Resumption>,
     /// The keys that prove it.
     pub(super) keys: Keys,
@@ -134,10 +134,10 @@ pub(super) struct SessionGuard {
 }
 
 impl SessionGuard {
-    /// Removes the session, and tells the connections that are still on their way to it.
+    /// Removes the session, and refuses the resumptions that are still queued.
     pub(super) fn close(mut self, tasks: &TaskTracker) {
         self.sessions.registry.lock().remove(self.id);
-        // A resumption that is sent from now on returns to its sender. A sender that has a slot already is waited for.
+        // A later send fails. A sender that has a permit already is waited for.
         self.resumptions.close();
         tasks.spawn(async move {
             while let Some(resumption) = self.resumptions.recv().await {
@@ -154,7 +154,7 @@ impl Drop for SessionGuard {
 }
 
 impl SessionRegistry {
-    /// For at most so many sessions, which keep at most so many bytes together.
+    /// Creates a registry of at most `max` sessions, which keep at most `memory` bytes together.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -165,7 +165,7 @@ impl SessionRegistry {
         })
     }
 
-    /// Opens a session, and forgets the [least useful](eviction_candidate) one for it if there are too many.
+    /// Opens a session, and evicts the [first candidate](eviction_candidate) for it if there are too many.
     ///
     /// # Errors
     /// [`EndReason::TooManySessions`].
@@ -196,7 +196,7 @@ impl SessionRegistry {
         })
     }
 
-    /// Returns the way to the task of a session, for a client that has proved that it is its own.
+    /// Returns the channel to a session's task, for a client that has proved to own the session.
     ///
     /// # Errors
     /// [`EndReason::NoSuchSession`].
@@ -231,8 +231,8 @@ impl SessionRegistry {
         [("attached", attached), ("detached", detached), ("ended", ended)]
     }
 
-    /// Ends one session for the memory of the others: the one that has been without a connection for the longest time, or else
-    /// the one that keeps most. One at a time, as it takes a moment until its memory is free.
+    /// Evicts one session to free memory: the one that has been detached for the longest time, or else the one that keeps most.
+    /// Does nothing while an evicted one still has to free its memory.
     pub(super) fn evict_for_memory(&self) {
         let registry = self.registry.lock();
         let alive = || {
@@ -252,11 +252,11 @@ impl SessionRegistry {
     }
 }
 
-/// The sessions that may be given up for a new one, in this order.
+/// The eviction classes of sessions, in the order of their eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
-    /// It has ended, or waits for a client that does not fetch what its target has sent before its end. A peer could keep
-    /// such sessions for ever, without a login.
+    /// It has ended, or its target has and the client does not fetch the rest. A peer could keep such sessions forever, without a
+    /// login.
     Spent,
     /// It is detached, and nobody has logged in.
     WithoutKeys,
@@ -264,8 +264,8 @@ enum Class {
     Young,
 }
 
-/// Returns the session to give up for a new one, if there are too many. One without a login takes a place for logins at the SSH
-/// server, and while it is detached no cap on tunnels counts it: so few of them wait for their clients.
+/// Returns the session to evict for a new one, if there are too many. A session without a login takes one of sshd's places for
+/// logins, and no cap on tunnels counts it while it is detached: so only [`MAX_UNPROVEN`] of them wait for their clients.
 fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
     let now = Instant::now();
     let class = |(id, handle): (SessionId, &SessionEntry)| Some((handle.status.class(now)?, id));
@@ -285,7 +285,7 @@ fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
 /// Detached sessions in which nobody may have logged in. With the 64 tunnels that one user has by default they are fewer than
 /// the logins that an SSH server with `MaxStartups 100:30:500` accepts from everybody.
 const MAX_UNPROVEN: usize = 32;
-/// How long a session waits for its client in the middle of the key exchange: a lost path is found within 15 s.
+/// How long a session waits for its client before the end of the key exchange: a client finds a lost path within 15 s.
 const KEY_EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an SSH server waits for a login: OpenSSH's LoginGraceTime, 120 s and up to 4 s more, and the time of its start.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(150);

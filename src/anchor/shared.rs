@@ -54,7 +54,7 @@ pub struct Options {
     pub memory: usize,
 }
 
-/// Reads the bytes of all sessions. With less, the first one would be without a window that carries anything.
+/// Parses the memory of all sessions. With less than the minimum, the first session would have no usable window.
 fn memory(text: &str) -> Result<usize, String> {
     let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
     match size.get() {
@@ -78,7 +78,7 @@ pub(super) struct Shared {
     pub(super) resources: Resources,
     pub(super) metrics: Metrics,
     pub(super) lines: AccessLineLimit,
-    /// Of connections and sessions, in the order in which they came.
+    /// The last number of a connection or a session.
     pub(super) numbers: AtomicU64,
     pub(super) stopping: CancellationToken,
     pub(super) tasks: TaskTracker,
@@ -91,5 +91,5 @@ impl Shared {
 }
 
 const MIN_MEMORY: u64 = 64 << 10;
-/// How long clients have to answer that the process ends.
+/// How long clients have to acknowledge that the process ends.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);

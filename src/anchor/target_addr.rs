@@ -1,4 +1,4 @@
-//! The target of an anchor: its address, or its name, which is looked up when a connection to it is made.
+//! The target of an anchor: an address, or a name that is resolved for each connection.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ use crate::base::authority::Authority;
 use crate::tunnel::dial::{self, DialError, Upstream, dial};
 use crate::tunnel::outcome::RefusalReason;
 
-/// The SSH server, as `--to` has it.
+/// The SSH server of `--to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetAddr {
     /// An address, with its port.
@@ -54,10 +54,10 @@ impl fmt::Display for TargetAddr {
 #[derive(Debug)]
 pub(super) struct TargetDialer {
     to: TargetAddr,
-    /// The anchor's own address: a name that leads there would make a loop.
+    /// The anchor's own address: a name that resolves to it would make a loop.
     own_addr: SocketAddr,
     look_up: Resolver,
-    /// Those without an answer and when they began, the oldest first.
+    /// Unanswered lookups and when they began, the oldest first.
     lookups: Mutex<Vec<(Instant, Answer)>>,
     fault: Mutex<LoggedFailure>,
 }
@@ -68,8 +68,8 @@ type Answer = watch::Receiver<Option<Result<Vec<SocketAddr>, String>>>;
 /// Looks up `HOST:PORT`.
 type Resolver = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
-/// A fault that the log is told of when it begins and when it is over, at most once in [`MIN_LOG_INTERVAL`]: strangers may bring it about
-/// by many connections.
+/// A failure that is logged when it starts and when it clears, at most once per [`MIN_LOG_INTERVAL`]: anybody can trigger it by
+/// connecting.
 #[derive(Debug, Default)]
 struct LoggedFailure {
     is_told: bool,
@@ -77,7 +77,7 @@ struct LoggedFailure {
 }
 
 impl LoggedFailure {
-    /// It is there. Whether the log is to be told.
+    /// Notes the failure. Returns whether it has to be logged.
     fn failed(&mut self) -> bool {
         let is_too_soon = self.last.is_some_and(|last| last.elapsed() < MIN_LOG_INTERVAL);
         if self.is_told || is_too_soon {
@@ -87,14 +87,14 @@ impl LoggedFailure {
         true
     }
 
-    /// It is not there. Whether the log is to be told, as it was told of the begin.
+    /// Notes a success. Returns whether it has to be logged, as the failure was.
     fn recovered(&mut self) -> bool {
         mem::take(&mut self.is_told)
     }
 }
 
 impl TargetDialer {
-    /// Of the anchor that listens at `own_addr`.
+    /// Creates the dialer of the anchor that listens at `own_addr`.
     pub(super) fn new(to: TargetAddr, own_addr: SocketAddr) -> Self {
         Self {
             to,
@@ -105,8 +105,8 @@ impl TargetDialer {
         }
     }
 
-    /// Returns a connection to the target, within [`DIAL_TIMEOUT`]. Several addresses have even parts of what the lookup has left of it. Where
-    /// there is none, the log says why, and says when there is one again.
+    /// Returns a connection to the target within [`DIAL_TIMEOUT`]. Several addresses share the time that the lookup leaves evenly. A
+    /// failure is logged, and so is the next success.
     ///
     /// # Errors
     /// The target cannot be reached, or its name has no address.
@@ -203,13 +203,13 @@ pub(super) fn is_self(target: SocketAddr, own_addr: SocketAddr) -> bool {
     target.port() == own_addr.port() && (to == at || (is_local && (at.is_unspecified() || to.is_unspecified())))
 }
 
-/// The longest that a client waits for the target: for its addresses, and for one that accepts.
+/// The time for a connection to the target, with the lookup of its name.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest that a client waits for the addresses of a name.
+/// The time for the addresses of a name.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Lookups that hang at a time, each with a thread. As each one makes the pause longer, they take three hours to be so many.
+/// The maximum number of lookups that hang, each with a thread. As each makes the pause longer, it takes three hours to get there.
 const MAX_LOOKUPS: usize = 64;
-/// Between two lines about the begin of a fault.
+/// The minimum time between two log lines about the start of a failure.
 const MIN_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

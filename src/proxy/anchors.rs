@@ -1,4 +1,4 @@
-//! The anchors that have dialled in: which of them serves a target, and the streams that it is asked for.
+//! The anchors that have dialled in: chooses the one that serves a target, and opens streams on its connection.
 //!
 //! Each replica knows the anchors that are connected to it, and no others: an anchor connects to every replica.
 
@@ -45,7 +45,7 @@ pub struct Anchors {
 /// An anchor that is connected.
 #[derive(Debug)]
 pub struct Anchor {
-    /// Its order among all anchors of the process.
+    /// Its position in the order of registrations in this process.
     number: u64,
     /// The name that it serves.
     pub serves: Authority,
@@ -66,7 +66,7 @@ pub struct Anchor {
     pub ended: SetOnce<CloseReason>,
 }
 
-/// A stream of an anchor, counted as long as its tunnel holds this.
+/// A stream of an anchor, which counts until this is dropped.
 #[derive(Debug)]
 pub struct AnchorTunnel {
     /// The anchor.
@@ -94,7 +94,8 @@ pub struct DialTimeouts {
 }
 
 impl Anchors {
-    /// Creates an empty registry of the replica with this id, or a random one. Until ids are known there are `replicas` of them.
+    /// Creates an empty registry of the replica with this id, or a random one. Anchors are told of `replicas` replicas until their
+    /// ids are known.
     pub fn new(id: Option<Box<str>>, replicas: NonZeroU32) -> Self {
         // The standard library's only source of random numbers.
         let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0)).into();

@@ -1,6 +1,6 @@
 //! Keeps a connection to each replica of the proxy, by dials to its one address.
 //!
-//! A balancer chooses the replica, so a dial may lead to one that is connected already: that connection is given up, and another dial
+//! A load balancer chooses the replica, so a dial may reach one that is connected already: that connection is closed, and another dial
 //! follows after a pause.
 
 use std::collections::{BTreeSet, HashMap};
@@ -59,7 +59,7 @@ struct Replica {
     is_draining: bool,
 }
 
-/// A connection in the coverage, which its drop leaves.
+/// A connection that counts in the coverage until its drop.
 #[derive(Debug)]
 pub(super) struct CoveredReplica {
     coverage: Arc<Coverage>,
@@ -144,7 +144,7 @@ impl Coverage {
         }
     }
 
-    /// Takes a connection in, unless its replica has one.
+    /// Adds a connection, unless its replica has one.
     fn enter(self: &Arc<Self>, mut opened: OpenConnection) -> DialResult {
         let Some((id, list)) = opened.agreement.replicas.take() else {
             return DialResult::Failed(ClientError::NoAnchors);
@@ -278,10 +278,10 @@ impl DialResult {
     }
 }
 
-/// The results of a dial that the metrics know from the beginning.
+/// The results of a dial, which the metrics have from the start.
 pub(in crate::anchor) const RESULTS: [&str; 5] = ["registered", "surplus", "refused", "no_anchors", "failed"];
 
-/// The pauses between dials, and what the log has told of them.
+/// The pauses between dials, and the error that was logged last.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -297,15 +297,15 @@ impl Backoff {
         jittered(MAX_HASTE)
     }
 
-    /// Returns the pause after a dial, and logs a failure that is another than before.
+    /// Returns the pause after a dial, and logs a failure unless it is the same as the last one.
     pub(super) fn after(&mut self, result: &DialResult) -> Duration {
         let error = match result {
             DialResult::New(_) => {
                 *self = Self::default();
-                // A connection that ends at once must not make a loop of dials.
+                // A connection that ends at once must not cause a loop of dials.
                 return jittered(MAX_HASTE);
             }
-            // A balancer chooses one of the replicas by chance, or each in turn: the missing one is soon found if it is there.
+            // A load balancer chooses at random or in turn: a missing replica is soon found if it is there.
             DialResult::Surplus => {
                 self.failures = 0;
                 self.surplus += 1;
@@ -346,28 +346,28 @@ fn growing(times: u32, max: Duration) -> Duration {
     (FIRST_PAUSE * 2_u32.saturating_pow(times.min(MAX_DOUBLINGS) - 1)).min(max)
 }
 
-/// Between a half and the whole of a pause, so that anchors that lost a replica together do not dial together.
+/// Returns between a half and the whole of a pause, so that anchors that lost a replica together do not dial together.
 fn jittered(pause: Duration) -> Duration {
     // The standard library's only source of random numbers.
     let random = RandomState::new().hash_one(0) % 1024;
     pause / 2 + pause / 2 * u32::try_from(random).unwrap_or_default() / 1024
 }
 
-/// The address of a proxy that is reached through another one.
+/// The address of a proxy that is reached through a forward proxy.
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// The connections at most.
+/// The maximum number of connections.
 const MAX_CONNECTIONS: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_DOUBLINGS: u32 = 16;
-/// Between dials that fail.
+/// The maximum pause between dials that fail.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// Between dials that lead to replicas that are connected: a balancer may send this host to no other.
+/// The maximum pause between surplus dials: a load balancer may send this host to no other replica.
 const MAX_SURPLUS_PAUSE: Duration = Duration::from_secs(5);
-/// After so many of them the pauses grow. Of five replicas one is missed by 20 dials in one case of a hundred.
+/// Surplus dials before the pauses grow. Of five replicas, 20 dials miss one in one case of a hundred.
 const HASTY_DIALS: u32 = 20;
-/// Between those, and before the first one.
+/// The pause between those, and before the first dial after a wait.
 const MAX_HASTE: Duration = Duration::from_millis(500);
-/// Where the proxy takes no anchors.
+/// The pause if the proxy takes no anchors, and the maximum of a Retry-After.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(60);
 /// Characters of a failure in the log.
 const MAX_CHARS: usize = 400;

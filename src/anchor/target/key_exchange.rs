@@ -3,13 +3,13 @@
 /// Watches the first bytes of an SSH server for SSH_MSG_NEWKEYS.
 #[derive(Debug, Default)]
 pub(super) struct KeyExchange {
-    /// Empty once it is over.
+    /// The bytes so far; empty once the key exchange is over.
     bytes: Vec<u8>,
     is_over: bool,
 }
 
 impl KeyExchange {
-    /// Takes the next bytes. Returns true once: when they complete SSH_MSG_NEWKEYS, or exceed [`MAX_BYTES`].
+    /// Adds the next bytes. Returns `true` once: when they complete SSH_MSG_NEWKEYS, or exceed [`MAX_BYTES`].
     pub(super) fn completes_with(&mut self, bytes: &[u8]) -> bool {
         if self.is_over {
             return false;
@@ -47,8 +47,8 @@ fn has_new_keys(mut bytes: &[u8]) -> bool {
 }
 
 const SSH_MSG_NEWKEYS: u8 = 21;
-/// The most bytes that are kept. The key exchange of OpenSSH 9.2 takes 2.4 KiB. What takes more is another protocol, and counts
-/// as if its key exchange were over.
+/// The maximum number of bytes that are kept. The key exchange of OpenSSH 9.2 takes 2.4 KiB. A target that sends more counts as one
+/// whose key exchange is over.
 const MAX_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]

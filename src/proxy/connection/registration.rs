@@ -33,14 +33,14 @@ struct Admission {
     serves: Authority,
     target: Arc<Target>,
     grant: TunnelGrant,
-    /// Keeps the user's limits: they are forgotten when nothing holds them.
+    /// Keeps the user's limits alive.
     _owner: Arc<LimitOwner>,
     _slot: Slot,
-    /// The replicas, of which a change after the admission is unseen.
+    /// The replicas; a change after the admission is still to be sent.
     replicas: watch::Receiver<ReplicaList>,
 }
 
-/// Answers an anchor. Returns the future that carries its connection; `None` if it is refused.
+/// Answers a registration. Returns the future that runs the anchor's connection; `None` if it is refused.
 pub(super) async fn register<'a, E: Exchange>(
     mut exchange: E,
     asked: ConnectRequest,
@@ -163,8 +163,8 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     info!(target = %target.id(), user, %peer, reason = end, seconds, "the connection of an anchor has ended");
 }
 
-/// Sends changes of the replicas to the anchor, and the drain, at which it leaves its target. Completes when the process ends: the connection
-/// is needed for its tunnels until then.
+/// Sends changes of the replicas to the anchor until the drain, then unregisters it and announces the drain. Completes when the process
+/// ends: the connection is needed for its tunnels until then.
 async fn keep_told(
     registration: Registration<'_>,
     mut replicas: watch::Receiver<ReplicaList>,
@@ -203,7 +203,7 @@ async fn end_of_right(admission: &Admission) -> CloseReason {
     }
 }
 
-/// The time for an anchor to answer a POST, before which no other one is sent.
+/// The time for an anchor to answer a POST. Until then no other one is sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for an anchor's tunnels to close after its grant is revoked.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
