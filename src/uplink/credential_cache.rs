@@ -47,7 +47,7 @@ impl CachedLogin {
         Ok(self.last.insert(obtained?).clone())
     }
 
-    /// Notes that the proxy has opened a tunnel, which shortens the pause to [`MIN_PLUGIN_INTERVAL`].
+    /// Notes that the proxy has accepted the credentials, which shortens the pause to [`MIN_PLUGIN_INTERVAL`].
     pub(crate) fn succeeded(&mut self) {
         self.pause = self.pause.min(MIN_PLUGIN_INTERVAL);
         self.next = self.next.map(|next| next.min(Instant::now() + MIN_PLUGIN_INTERVAL));

@@ -1,4 +1,4 @@
-//! The failure of a tunnel: a sentence for the user, the retry, and the exit code.
+//! The failure of a tunnel or of a registration: a sentence for the user, the retry, and the exit code.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use anyhow::anyhow;
 
 use crate::base::authority::AuthorityError;
 
-/// The failure of a tunnel: it did not open, or did not close gracefully.
+/// The failure of a tunnel, which did not open or did not close gracefully, or of an anchor's registration.
 ///
 /// Each variant is treated in its own way; the sentence of those that are only printed is inside. Each message prints its
 /// own level: the cause is the `source`.
@@ -126,15 +126,15 @@ impl ClientError {
     /// certificate, or to a rollout, are retried.
     pub(crate) fn retry(&self) -> Retry {
         match self {
-            // 408, 425 and 429 ask for another request; a captive portal redirects. The request was good before, so a 400 is
-            // that of one which the network has cut off.
+            // 408, 425 and 429 invite another request; a captive portal redirects. The client's requests are valid, so a 400
+            // means that the network has truncated one.
             Self::Refused(Refusal { status, .. })
                 if (400..500).contains(status) && !matches!(status, 400 | 408 | 425 | 429) =>
             {
                 Retry::Never
             }
             Self::Target(_) | Self::Never(_) => Retry::Never,
-            // A resolver may lead `localhost` elsewhere for a while.
+            // A resolver may return another host for `localhost`, and the right one later.
             Self::Cleartext | Self::Refused(_) | Self::NoAnchors | Self::WithPauses(_) => Retry::WithBackoff,
             Self::Lost(_) | Self::Unidentified | Self::Moved(_) | Self::Soon(_) => Retry::Immediately,
         }

@@ -90,13 +90,13 @@ impl ForwardProxy {
 
     /// Returns the error for a failed connection to `proxy` through this one.
     pub(crate) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
-        // As far away as the proxy after it, which this one may not lead to at the moment.
+        // Never final: the forward proxy may reach `proxy` later.
         let class = match error.retry() {
             Retry::Immediately => ClientError::Soon,
             Retry::Never | Retry::WithBackoff => ClientError::WithPauses,
         };
         class(anyhow!(error).context(format!(
-            "{self} in the environment does not lead to the proxy at {} (--no-env-proxy goes without it)",
+            "{self} in the environment does not reach the proxy at {} (--no-env-proxy ignores it)",
             proxy.authority()
         )))
     }

@@ -1,4 +1,4 @@
-//! The CONNECT request, and the head of its answer.
+//! The request to the proxy, a CONNECT or a registration, and the head of its answer.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ impl Request<'_> {
 
     /// Returns the error for an answer that opens nothing. The text of its body is read from `stream`.
     async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
-        // Proxies answer so, too, to a name that they do not know, but for those that say that they are one.
+        // A web server answers CONNECT with these, and so do some proxies for an unknown name: only Proxy-Status tells.
         let is_a_proxy = answer.is_of_a_proxy || !matches!(answer.refusal.status, 404 | 405 | 501);
         let mut refusal = answer.into_refusal(stream).await;
         // The proxy may have quoted a part of the credential.
@@ -201,7 +201,7 @@ impl Answer {
         (200..300).contains(&self.refusal.status)
     }
 
-    /// Returns whether it is that of a proxy that knows no registration, or of a server that is no proxy.
+    /// Returns whether it comes from a proxy that knows no registrations, or from a server that is not a proxy.
     fn takes_no_anchors(&self) -> bool {
         matches!(self.refusal.status, 200..300 | 404 | 405 | 426 | 501)
     }

@@ -21,7 +21,7 @@ use crate::uplink::error::ClientError;
 
 mod verifier;
 
-/// The certificates that the client trusts, and its own.
+/// The certificates that the program trusts, and its own.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
     /// A PEM file with the certificates to trust; `None` trusts the system's.
