@@ -74,5 +74,5 @@ pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Two for the logs, seven for the runtime and its signals, one for the file, and one each for the ports.
+/// Two for the logs, seven for the runtime and its signals, one for the configuration, one for each port.
 const FIRST_DESCRIPTORS: usize = 12;

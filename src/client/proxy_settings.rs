@@ -101,7 +101,7 @@ impl ProxySettings {
     /// Returns the source of credentials among the settings for which `is_meant` is true; `None` if there is none.
     ///
     /// # Errors
-    /// There are several.
+    /// Several are set.
     pub fn source(&self, is_meant: impl Fn(&str) -> bool) -> Result<Option<Source>, AmbiguousCredentials> {
         let file = self.token_file.as_ref().filter(|_| is_meant("token_file"));
         let command = self.token_command.as_ref().filter(|_| is_meant("token_command"));
@@ -150,8 +150,8 @@ fn secret_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Proxy
     url.map(Some).map_err(D::Error::custom)
 }
 
-/// The parser of a URL of the command line; it holds the end of the flag's name in errors. clap's own would print an invalid
-/// URL, with the password in it.
+/// The parser of a URL of the command line, with its flag's name and closing quote. clap's own would print an
+/// invalid URL, with the password in it.
 #[derive(Clone, Debug)]
 pub struct SecretUrl(pub &'static str);
 

@@ -1,6 +1,6 @@
-//! Makes a ticket: 26 letters that identify a user to the proxy, for clients that cannot send a token.
+//! Makes a ticket: 26 characters that name a user to the proxy, for clients that cannot send a token.
 //!
-//! It prints the Secret of the proxy with the ticket as its one key, for `kubectl apply`, and asks no API server.
+//! It prints the proxy's Secret with the entry of this ticket alone, for `kubectl apply`, and asks no API server.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ pub struct Options {
 /// Makes a ticket: the Secret goes to stdout, the ticket and the commands for it to stderr.
 ///
 /// # Errors
-/// The system has no random numbers, the ticket is too long, or stdout cannot be written.
+/// The system has no random numbers, the ticket is invalid, or stdout cannot be written.
 pub fn make(options: &Options) -> anyhow::Result<ExitCode> {
     let minted = NewTicket::new().context("no ticket was made: the system has no random numbers")?;
     let ticket = Ticket {

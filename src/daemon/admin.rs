@@ -66,8 +66,8 @@ impl Routes {
 /// Binds the port and serves it from a new thread until the process ends, at most `connections` at once. Returns the bound
 /// address. Needs a runtime.
 ///
-/// One connection more evicts the oldest: no peer can fail the probes of the kubelet, which then would restart the pod with all
-/// its tunnels.
+/// One connection more evicts the oldest, so that no peer keeps out the kubelet, which would restart the pod with all its
+/// tunnels.
 ///
 /// # Errors
 /// The errors of socket(2), bind(2), listen(2) or of the start of a thread.
@@ -109,7 +109,7 @@ where
     }
 }
 
-/// Returns the answer to a request. Wraps the router, which adds the field Allow to a 405 last of all.
+/// Returns the answer to a request. Not a layer: the router adds Allow to a 405 after all layers.
 async fn answer<B>(router: Router, caller: Caller, request: Request<B>) -> Result<Response, Infallible>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -123,7 +123,7 @@ where
     Ok(response)
 }
 
-/// Completes when the connection has lasted too long; of a stream of events, when its reader has stalled.
+/// Completes when the connection has lasted too long, or the reader of its event stream has stalled.
 async fn too_long(caller: Caller) {
     sleep(CONNECTION_TIMEOUT).await;
     while caller.take_renewal() {

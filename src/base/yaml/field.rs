@@ -45,7 +45,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Returns the items of a list but for those at fault, as `de` reads it; of a single value or a map, that itself.
+    /// Returns the valid items of a list, as `de` reads it; for a single value or a map, the value itself.
     pub(crate) fn items(&self) -> impl Iterator<Item = Self> {
         let items = match self.value {
             Value::List(items) => items.as_slice(),
@@ -97,13 +97,13 @@ impl<'a> Field<'a> {
         self.report(Severity::Warning, reason);
     }
 
-    /// Reports a fault that `check` refuses the configuration for, and that a process may live with, such as a file that is
-    /// not there yet.
+    /// Reports a fault for which `check` refuses the configuration, and of which a process only warns, such as a missing
+    /// file.
     pub(crate) fn dispensable_fault(&self, reason: impl Into<String>) {
         self.report(self.findings.dispensable(), reason);
     }
 
-    /// Reports a fault that only `check` refuses the configuration for: a process reports it at each reading of the file.
+    /// Reports a fault in `check` alone: a process reports it whenever it reads the file in question.
     pub(crate) fn fault_of_a_check(&self, reason: impl Into<String>) {
         if self.findings.dispensable() == Severity::Error {
             self.fault(reason);

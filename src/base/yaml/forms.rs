@@ -1,4 +1,4 @@
-//! The forms of single values: how a string is read, and the JSON Schema that accepts the same strings.
+//! The forms of single values: how a string is read, and the JSON Schema of the strings.
 //!
 //! A field takes one by `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`; [`forms!`](crate::base::yaml::forms::forms)
 //! declares further ones.
@@ -47,7 +47,7 @@ pub(crate) enum Schema {
     Text,
     /// A text with a match of this regular expression (ECMA 262, of which JSON Schema uses a common part).
     Pattern(&'static str),
-    /// A text that matches likewise: an amount with a unit, or a word.
+    /// The same for an amount with a unit, or a word.
     Amount(&'static str),
     /// One of these words.
     Words(&'static [&'static str]),
@@ -101,7 +101,7 @@ where
     Ok(items.into_iter().collect())
 }
 
-/// Reads a list of maps, so that all of them are read although some are at fault.
+/// Reads a list of maps to its end, even if some have faults.
 pub(crate) fn items<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_seq(List {
         seed: || PhantomData::<T>,

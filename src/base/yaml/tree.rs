@@ -77,7 +77,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Returns the position of a single value, or that of the key of any other.
+    /// Returns the position of a single value; of any other, that of its key.
     pub(crate) fn place_of_value(&self) -> Position {
         match self.value.value {
             Value::Text(_) => self.value.position,

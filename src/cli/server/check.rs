@@ -75,7 +75,7 @@ pub(crate) fn check(options: Check) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Reads a configuration and the files that it names, for as long as `serve` would. What is piped in has no deadline.
+/// Reads a configuration and the files that it names, with the deadline of `serve`. Piped input has none.
 fn load_to_check(file: &Path, overrides: Overrides) -> anyhow::Result<Result<LoadedConfig, Report>> {
     let (mut piped, is_stdin) = (Vec::new(), file == Path::new("-"));
     if is_stdin {

@@ -41,7 +41,7 @@ pub(crate) struct ReplicaFlags {
     cluster: PodSelector,
 }
 
-/// Where the replicas are, and the form of what is said of their answers.
+/// The location of the replicas, and the format of the output.
 #[derive(Args)]
 pub(crate) struct Replies {
     /// Print JSON, with the replica of each row
@@ -109,7 +109,7 @@ fn usual_addresses() -> anyhow::Result<Vec<SocketAddr>> {
     addresses.collect()
 }
 
-/// Runs a program that waits for replicas. A program of a kubeconfig that hangs does not delay its end.
+/// Runs a command that waits for replicas. A credential plugin that hangs does not delay its end.
 pub(crate) fn run<T, E>(work: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
 where
     anyhow::Error: From<E>,

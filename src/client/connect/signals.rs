@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::base::platform::Signals;
 use crate::uplink::error::ClientError;
 
-/// The exit that a signal requests. Later variants take precedence.
+/// The exit that a signal requests, in order of urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::client) enum ExitRequest {
     /// No exit.
@@ -35,7 +35,7 @@ impl ExitSignals {
     }
 }
 
-/// Runs a tunnel to its end. `None` if a signal ended it before: nothing is left to report to then.
+/// Runs a tunnel to its end. `None` if a signal ended it first: nobody is left to report to.
 ///
 /// ssh sends SIGHUP at every logout, about when it closes stdin and stdout. A process that died of the signal would leave
 /// the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has 1 s to close

@@ -25,7 +25,7 @@ impl System {
 /// Returns a word as it is written in a ProxyCommand, so that the program gets exactly this text.
 ///
 /// # Errors
-/// No command line can have it: ssh_config(5) has no way to write a line end, and programs of Windows read quotation marks
+/// No command line can have it: ssh_config(5) cannot quote control characters, and Windows programs read quotation marks
 /// within arguments differently.
 pub(super) fn word(text: &str, system: System) -> anyhow::Result<String> {
     ensure!(

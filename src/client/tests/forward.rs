@@ -80,8 +80,7 @@ async fn what_the_other_proxy_says_is_told_with_its_variable_and_without_its_pas
         let session = Session::start(through(&forward, "user:s3cret@", proxy.http()));
         let _stream = forward.answer(answer).await;
         let line = session.failure().await;
-        let start =
-            format!("http://{at} of all_proxy in the environment does not reach the proxy at 127.0.0.1:{port}");
+        let start = format!("http://{at} of all_proxy in the environment does not reach the proxy at 127.0.0.1:{port}");
         assert!(line.starts_with(&start) && line.contains(expected), "{line}");
         assert!(!line.contains("s3cret"), "{line}");
     }

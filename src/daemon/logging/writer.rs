@@ -82,7 +82,7 @@ impl<W: Write> Write for BatchWriter<W> {
 
 const REPORT: &str = "they are lost, and counted in switchboard_log_lines_dropped_total";
 const BATCH_BYTES: usize = 64 * 1024;
-/// The queue holds the lines of 10 ms at 1.6 million tunnels a second.
+/// The queue fills within it only at 1.6 million tunnels a second.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Between two messages about lost lines.
 const BETWEEN_REPORTS: Duration = Duration::from_mins(1);

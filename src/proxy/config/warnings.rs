@@ -8,7 +8,7 @@ use crate::net::tls::{ClientAuth, Mode};
 use crate::proxy::connection::Port;
 use crate::tunnel::proxy_header::Policy;
 
-/// Adds the findings. `top`: the file, for their positions.
+/// Adds the findings, with positions in the file, `top`.
 pub(super) fn add(config: &Config, top: &Field<'_>) {
     locked_out(config, top);
     if config.limits.reports {

@@ -50,11 +50,11 @@ pub(super) async fn negotiate<'a>(
     None
 }
 
-/// Refuses a client in clear where TLS is required. Its request is read only to find out whether it is told in band.
+/// Refuses a client in clear where TLS is required. Its request is read only to learn whether to tell it in band.
 async fn refuse_cleartext(stream: TcpStream, read: Vec<u8>, pending: PendingRequest<'_>) {
     let mut exchange = http::http1(stream, read);
     if pending.refusals != RefusalMode::Http {
-        // With any result the client needs TLS.
+        // Whatever it asks for, it needs TLS.
         pending.step(exchange.read_head(CredentialPolicy::Ignored)).await.ok();
     }
     pending.refuse(exchange, &RefusalReason::TlsRequired.into()).await;

@@ -83,7 +83,7 @@ impl OpenTunnel {
         }
     }
 
-    /// Returns its current use, and notes it for its target.
+    /// Returns its activity, and notes it for the target.
     pub fn activity(&self) -> Activity {
         let meter::Activity { is_active, last_active } = self.meter.activity();
         let activity = Activity {
@@ -101,7 +101,7 @@ impl OpenTunnel {
         let _noted = self.activity();
     }
 
-    /// Returns the bytes a second between the last two samples at least a second apart; the first sample is its start.
+    /// Returns the bytes a second between the last two samples, taken at least 1 s apart; the first is at the start.
     pub fn rates(&self) -> Both<u64> {
         let mut look = self.look.lock();
         let millis = look.at.elapsed().as_millis();
@@ -130,7 +130,7 @@ impl OpenTunnel {
         seen
     }
 
-    /// Checks whether a side keeps its receive window closed. Called every minute. A tunnel with nothing to be sent costs
+    /// Checks whether a side keeps its receive window closed. Called every minute. A quiet one with nothing unsent costs
     /// nothing.
     pub(crate) fn look_at_windows(&self, diag: &SockDiag) {
         let is_quiet = self.meter.last_moved().elapsed() > WINDOW_INTERVAL * 2;
@@ -158,8 +158,8 @@ impl OpenTunnel {
         *self.last_rtt.lock()
     }
 
-    /// Ends the tunnel, with a reason for the access log, and if it `is_final` the session in it. Returns whether it is the first
-    /// to do so.
+    /// Ends the tunnel, with a reason for the access log, and if `is_final` the session in it. Returns whether this call was the
+    /// first.
     pub fn close(&self, reason: &str, is_final: bool) -> bool {
         let reason = excerpt(reason, MAX_REASON).into();
         let is_first = self.close_reason.set((reason, is_final)).is_ok();
@@ -207,7 +207,7 @@ const MIN_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Activity {
     /// True if its last minute was active, or the current one is.
     pub is_active: bool,
-    /// The last byte of its last active minute; its beginning if there was none.
+    /// The last byte of its last active minute, or else the tunnel's start.
     pub last_active: SystemTime,
     /// The time since its last activity.
     pub idle: Duration,
@@ -218,7 +218,7 @@ pub struct Activity {
 pub struct Start {
     /// By the host's clock.
     pub started: SystemTime,
-    /// By a clock that is never set.
+    /// By the monotonic clock.
     pub established: Instant,
 }
 
@@ -231,7 +231,7 @@ impl Start {
         }
     }
 
-    /// Returns a later moment by the clock of the host, as if that had not been set since.
+    /// Returns a later moment by the host's clock, as if it had not been set since.
     fn to_system_time(self, moment: Instant) -> SystemTime {
         self.started + moment.saturating_duration_since(self.established)
     }

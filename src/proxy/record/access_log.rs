@@ -16,9 +16,8 @@ use crate::tunnel::outcome::{Outcome, RefusalReason};
 
 /// The access log of a process.
 ///
-/// Each client network and reason have a maximum of lines a second, and so have all together. The refusals beyond it are
-/// counted, and once a second a line has their count. Established tunnels are bounded only by the connect rate of their
-/// client.
+/// Each pair of client network and reason has a maximum of lines a second, as have all together. Refusals beyond it are
+/// counted, in one line a second. Established tunnels are bounded only by the connect rate of their client.
 #[derive(Debug, Default)]
 pub struct AccessLog {
     /// Where the lines are written.
@@ -103,7 +102,7 @@ impl AccessLog {
             return true;
         }
         let is_in_bound = *written < MAX_LINES;
-        // A share that has written nothing yet is not begun for a count alone: the counts are lines as well.
+        // Beyond the bound no share is begun: its count would be a line as well.
         let has_space = shares.contains_key(&key) || (is_in_bound && shares.len() < MAX_SHARES);
         let key = if has_space { key } else { (None, refusal.label()) };
         let share = shares.entry(key).or_insert_with(|| LineTally {
@@ -157,7 +156,7 @@ impl Drop for AccessLog {
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The lines of refusals a second, of all clients: about 120 KB/s. The kubelet keeps 50 MiB of a container's log by
-/// default, the last seven minutes of it then. Without this bound 1,000 addresses wrote 5 MB/s.
+/// default: seven minutes of these. Without this bound 1,000 addresses wrote 5 MB/s.
 const MAX_LINES: u32 = 200;
 /// The table takes about 100 KiB.
 const MAX_SHARES: usize = 1_024;

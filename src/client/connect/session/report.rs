@@ -1,4 +1,4 @@
-//! Reports a session without a connection to the user: one line when it lasts, and one when it is over.
+//! Reports the outage of a session to the user: one line when it lasts, and one when it is over.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl OutageReporter {
         }
     }
 
-    /// Notes that there is a connection.
+    /// Ends an outage, and reports that.
     pub(super) fn connected(&mut self) {
         if let Some(outage) = self.outage.take().filter(|outage| outage.is_reported) {
             let line = format!("reconnected after {} s", outage.started.elapsed().as_secs());
