@@ -1,5 +1,5 @@
-//! The connection to the SSH server that is made for a client in the handshake: at once when it is needed, and early for a
-//! client that has not sent a byte, as it may be one that waits for the server.
+//! Dials the SSH server during a client's handshake: when it is needed, or early if the client is silent, as some
+//! clients wait for the server's first bytes.
 
 use std::future::{Future, pending};
 use std::io;
@@ -15,16 +15,16 @@ use crate::protocol::resume::MAX_LINE_BYTES;
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::outcome::RefusalReason;
 
-/// The connection to the target, or what comes before it.
+/// The connection to the target, before, during and after its dial.
 pub(super) struct TargetDial {
     dialler: Arc<TargetDialer>,
     state: State,
-    /// The client has spoken: what the target sends is not for it, until it is known what the client is.
+    /// True once the client has sent a byte: from then on [`next`](Self::next) neither dials nor reads.
     has_spoken: bool,
 }
 
 enum State {
-    /// The client may yet speak first, until then.
+    /// Not dialled before this instant, as the client may yet speak first.
     Waiting(Instant),
     Dialling(Dialling),
     Connected(TargetConnection),
@@ -34,7 +34,7 @@ enum State {
 type Dialling = Pin<Box<dyn Future<Output = Result<Upstream, RefusalReason>> + Send>>;
 
 impl TargetDial {
-    /// For a client that may be silent until then.
+    /// Creates a dial that begins at `until` if the client is still silent.
     pub(super) fn new(dialler: &Arc<TargetDialer>, until: Instant) -> Self {
         Self {
             dialler: Arc::clone(dialler),
@@ -43,13 +43,12 @@ impl TargetDial {
         }
     }
 
-    /// The client has sent a byte: from now on no dial begins for it, and nothing that the target sends is passed on. A
-    /// connection that there is already serves a plain client, or the session that the client begins.
+    /// Notes that the client has sent a byte. An open connection is kept for a plain client or a new session.
     pub(super) fn halt(&mut self) {
         self.has_spoken = true;
     }
 
-    /// Returns the next bytes of the target for a client that is silent. It may be dropped at any time and called again.
+    /// Returns the target's next bytes for a silent client, and dials first if necessary. Is cancel safe.
     pub(super) async fn next(&mut self) -> Vec<u8> {
         if self.has_spoken {
             return pending().await;
@@ -70,7 +69,7 @@ impl TargetDial {
         }
     }
 
-    /// Returns the connection to the target, within the bounds of a dial.
+    /// Returns the connection to the target. Dials it if that has not begun, and again if it has failed.
     ///
     /// # Errors
     /// The target cannot be reached.
@@ -112,7 +111,7 @@ impl TargetConnection {
         pending().await
     }
 
-    /// Not async: its buffer must not live as long as the wait.
+    /// Is not async, so that its buffer does not live as long as the wait.
     fn try_read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = [0; MAX_LINE_BYTES];
         let free = MAX_LINE_BYTES - self.early.len();
@@ -126,12 +125,12 @@ fn reach(dialler: &Arc<TargetDialer>) -> Dialling {
     Box::pin(async move { dialler.dial().await })
 }
 
-/// How long a client may be silent before the target is asked to speak first, at an anchor of so many sessions.
+/// Returns how long a client may be silent before the target is dialled, at an anchor with `sessions` sessions.
 ///
-/// The anchor cannot see how far away a client is: behind a proxy, the round trip of its own connection is that to the proxy.
-/// Only a client with a session has a dial to lose, as its target is connected already. It speaks first, as soon as the proxy
-/// has answered, so that it is heard within this time if its round trip is no longer. More would not do: after what
-/// holds the announcement back, a client gives a new session up after 3 s without it.
+/// The anchor cannot measure a client's round trip: its connection ends at the proxy. The dial is wasted only for a
+/// client that resumes a session, whose target is connected already. That client speaks first, as soon as the proxy has
+/// answered: in time, if its round trip is no longer than this. Nor can the wait be longer: a middlebox may hold the
+/// announcement back until the target speaks, and a client abandons a new session after 3 s without it.
 pub(super) fn silence(sessions: usize) -> Duration {
     if sessions == 0 { SILENCE } else { 2 * SILENCE }
 }

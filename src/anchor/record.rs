@@ -1,4 +1,4 @@
-//! The access line of a session, and of a plain connection: one at its end.
+//! The access line of a session or a plain connection, written at its end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,12 +30,12 @@ impl AccessLineLimit {
         }
     }
 
-    /// Returns the lines that were left out.
+    /// Returns the number of dropped lines.
     pub(super) fn left_out(&self) -> usize {
         self.left_out.load(Ordering::Relaxed)
     }
 
-    /// Says how many lines were left out, at the end of the process.
+    /// Logs how many lines were dropped, at the end of the process.
     pub(super) fn report(&self) {
         let left_out = self.left_out();
         if left_out > 0 {
@@ -58,7 +58,7 @@ impl AccessLineLimit {
     }
 }
 
-/// The account of one session or plain connection.
+/// The record of one session or plain connection, for its access line.
 #[derive(Debug)]
 pub(super) struct SessionRecord {
     kind: &'static str,
@@ -68,7 +68,7 @@ pub(super) struct SessionRecord {
     target: SocketAddr,
     began: Instant,
     attachments: u64,
-    /// Since when no connection carries the session.
+    /// When the session was detached; `None` while it is attached.
     gap: Option<Instant>,
     gaps: u64,
     longest_gap: Duration,
@@ -76,7 +76,7 @@ pub(super) struct SessionRecord {
 }
 
 impl SessionRecord {
-    /// A session or a plain connection begins, for a client that came at that moment.
+    /// Creates the record of a session or a plain connection, whose client was accepted at `began`.
     pub(super) fn begin(kind: &'static str, id: u64, [client, target]: [SocketAddr; 2], began: Instant) -> Self {
         Self {
             kind,
@@ -93,14 +93,14 @@ impl SessionRecord {
         }
     }
 
-    /// Another connection carries the session.
+    /// Notes that another connection was attached.
     pub(super) fn attached(&mut self, client: SocketAddr, now: Instant) {
         self.last = client;
         self.attachments += 1;
         self.end_gap(now);
     }
 
-    /// No connection carries the session.
+    /// Notes that the session was detached.
     pub(super) fn detached(&mut self, now: Instant) {
         if self.gap.is_none() {
             self.gap = Some(now);
@@ -108,7 +108,8 @@ impl SessionRecord {
         }
     }
 
-    /// Writes the line, with the reason of the end and the bytes that were passed on.
+    /// Writes the line, with the reason of the close and the bytes that were passed on, unless [`MAX_LINES`] is
+    /// exceeded.
     pub(super) fn close(mut self, reason: &str, bytes: Both<u64>, lines: &AccessLineLimit) {
         let now = Instant::now();
         self.end_gap(now);
@@ -147,7 +148,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A stranger chooses how often connections come: about 40 KB/s.
+/// The maximum number of lines in a second, about 40 KB/s: strangers decide how many connections there are.
 const MAX_LINES: u32 = 100;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The task of one session: it moves the session's bytes over one connection after the other, and ends it.
+//! The task of one session: relays its bytes over one connection after another, and ends it.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -24,18 +24,18 @@ use crate::protocol::resume::reason::{DetachReason, EndReason};
 use crate::protocol::resume::session::Session;
 use crate::protocol::resume::{CONFIRMATION_TIMEOUT, Options};
 
-/// A session, with what carries it.
+/// A session, its connection and its target.
 #[derive(Debug)]
 pub(super) struct SessionTask {
     opened: SessionGuard,
     moving: SessionPoll,
     /// When the newest of its connections was accepted.
     newest: Instant,
-    /// Since when there is no connection.
+    /// When the session was detached; `None` while it is attached.
     detached: Option<Instant>,
-    /// Since when the process ends.
+    /// When the shutdown ended the session; `None` before.
     stopping: Option<Instant>,
-    /// The last frame on a connection that was displaced: no more than one at a time.
+    /// The task that closes the last displaced connection. Replacing it aborts it, so there is at most one.
     displaced: Option<AbortOnDropHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -43,18 +43,18 @@ pub(super) struct SessionTask {
 /// An event of the session's task.
 enum TaskEvent {
     Resumption(Box<Resumption>),
-    /// Nothing can resume the session any more.
+    /// The session was evicted for a new one: nothing can resume it.
     Unreachable,
     Shutdown,
     Evicted,
     TimedOut,
-    /// One of both sides has ended the session.
+    /// Either side has ended the session.
     Ending,
     Event(Event),
 }
 
 impl SessionTask {
-    /// Starts the task of a session, whose first connection carries it from here on.
+    /// Spawns the task of a session, and attaches its first connection.
     pub(super) fn begin(opened: SessionGuard, dialled: TargetConnection, first: Resumption, shared: &Arc<Shared>) {
         let since = first.connection.accepted;
         let addresses = [first.connection.peer, dialled.address];
@@ -85,12 +85,12 @@ impl SessionTask {
         shared.tasks.spawn(carried.run(record));
     }
 
-    /// Carries the session to its end.
+    /// Runs the session to its end.
     async fn run(mut self, mut record: SessionRecord) {
         let end = loop {
             match self.next_event().await {
-                // The client had the announcement of this one before it began the newer one: it has given it up since, and
-                // its proof was still under way. It must not displace what the client uses now.
+                // The client has abandoned this connection for a newer one, and only its proof was still in flight: it
+                // must not displace the newer one.
                 TaskEvent::Resumption(resumption) if resumption.connection.accepted < self.newest => {}
                 TaskEvent::Resumption(resumption) => {
                     self.newest = resumption.connection.accepted;
@@ -104,8 +104,8 @@ impl SessionTask {
                 }
                 TaskEvent::Event(Event::Detached(unlinked)) => {
                     if let (DetachCause::Silent, Some(link)) = (unlinked, &mut self.moving.link) {
-                        // A FIN would stand after what the proxy has no room for, which would keep the tunnel's slot. All
-                        // that was not acknowledged is sent again.
+                        // A FIN would queue after bytes that the proxy has no room for, and the tunnel would keep its
+                        // slot. Unacknowledged bytes are sent again.
                         link.stream.reset_on_drop();
                     }
                     let now = Instant::now();
@@ -117,11 +117,11 @@ impl SessionTask {
                         break EndReason::Stopping;
                     }
                 }
-                // Of a client only.
+                // Only a client's driver returns it.
                 TaskEvent::Event(Event::Confirmed(_)) => {}
                 TaskEvent::Ending => self.begin_ending(),
                 TaskEvent::Evicted => self.abort(EndReason::Memory),
-                // A key exchange that has ended in the same turn has moved the deadline.
+                // The key exchange has ended in the same poll, which moved the deadline.
                 TaskEvent::TimedOut if self.deadline().is_none_or(|deadline| deadline > Instant::now()) => {}
                 TaskEvent::TimedOut if self.moving.ending.is_none() => self.abort(EndReason::Expired),
                 TaskEvent::Shutdown if self.moving.link.is_some() => {
@@ -129,7 +129,7 @@ impl SessionTask {
                     self.abort(EndReason::Stopping);
                 }
                 TaskEvent::Shutdown => break EndReason::Stopping,
-                // The session has an end of its own by now, which `finish` puts in place of this one.
+                // The session has an end reason by now, which `finish` uses instead of this one.
                 TaskEvent::TimedOut => break EndReason::Expired,
                 TaskEvent::Unreachable => break EndReason::TooManySessions,
             }
@@ -137,7 +137,7 @@ impl SessionTask {
         boxed(self.finish(end, record)).await;
     }
 
-    /// Moves bytes until there is something to decide.
+    /// Relays bytes until the next event.
     async fn next_event(&mut self) -> TaskEvent {
         let deadline = self.deadline();
         let is_stopping = self.stopping.is_some();
@@ -157,7 +157,7 @@ impl SessionTask {
         }
     }
 
-    /// When the session is given up, if nothing happens before.
+    /// Returns when the session ends unless an event comes first; `None` for an attached one that has not ended.
     fn deadline(&self) -> Option<Instant> {
         if let Some(since) = self.stopping {
             return Some(since + SHUTDOWN_TIMEOUT);
@@ -175,8 +175,8 @@ impl SessionTask {
         detached.checked_add(max.min(self.shared.options.grace))
     }
 
-    /// Lets a connection carry the session. What it claims is read and said in one step, so that an older one brings nothing
-    /// in between.
+    /// Attaches a connection. Reads this side's claim and sends it without yielding, so that the older connection
+    /// delivers nothing in between.
     fn attach(&mut self, resumption: Resumption) {
         let Resumption {
             connection,
@@ -204,7 +204,7 @@ impl SessionTask {
         self.shared.metrics.attachments.inc();
     }
 
-    /// Tells the client on the connection that has carried the session so far that another one does now.
+    /// Detaches the current connection, if any, and sends its client the reason in a task of its own.
     fn displace(&mut self) {
         let rest = self.moving.driver.detach();
         let Some((link, mut rest)) = self.moving.link.take().zip(rest) else {
@@ -222,8 +222,8 @@ impl SessionTask {
         self.begin_ending();
     }
 
-    /// One of both sides has ended the session. If the client ended it, its bytes are still passed on; else the target is
-    /// cut off.
+    /// Begins the end of the session. If the client has ended it, its bytes are still passed on; else the target is
+    /// closed at once.
     fn begin_ending(&mut self) {
         if self.moving.ending.is_some() {
             return;
@@ -235,7 +235,7 @@ impl SessionTask {
         }
     }
 
-    /// Closes the connection to the target, in a task of its own, as that may take a second.
+    /// Closes the connection to the target in a task of its own, as that may take a second.
     fn close_target(&mut self, is_orderly: bool) {
         if let Some(close) = self.moving.target.close(is_orderly) {
             self.shared.tasks.spawn(close);
@@ -243,7 +243,7 @@ impl SessionTask {
     }
 
     async fn finish(mut self, end: EndReason, record: SessionRecord) {
-        // The reason is this side's own, whatever the answer says.
+        // This side's own reason takes precedence.
         let end = self.moving.driver.session().ending().unwrap_or(end);
         self.close_target(end == EndReason::Completed);
         let Self {
@@ -259,7 +259,7 @@ impl SessionTask {
     }
 }
 
-/// The byte mover of a session.
+/// The relay of a session.
 #[derive(Debug)]
 struct SessionPoll {
     driver: Driver,
@@ -267,12 +267,13 @@ struct SessionPoll {
     target: Target,
     window: u32,
     share: MemoryShare,
-    /// Since when the session is over for one of both sides.
+    /// When either side ended the session; `None` before.
     ending: Option<Instant>,
 }
 
 impl SessionPoll {
-    /// Moves bytes with the window that the memory of all sessions allows, and accounts for what is kept after that.
+    /// Relays bytes with the window that the memory of all sessions allows, and accounts for the bytes that are still
+    /// buffered.
     fn poll(&mut self, context: &mut Context<'_>, account: &SessionStatus, shared: &Shared) -> Poll<TaskEvent> {
         let sessions = &shared.sessions;
         let window = sessions.memory().window(self.window, shared.options.window);
@@ -281,7 +282,7 @@ impl SessionPoll {
             let now = Instant::now().into_std();
             self.driver.session_mut().set_window(window, now);
         }
-        // Nothing is lost when it is dropped, and made again at the next poll.
+        // It is cancel safe: dropped here, and created again at the next poll.
         let polled = pin!(self.driver.run(self.link.as_mut(), &mut self.target)).poll(context);
         if std::mem::take(&mut self.target.has_just_ended) {
             account.state.lock().target_gone = Some(Instant::now());
@@ -313,7 +314,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// How long a session is kept after its end, to say it to a client that resumes it.
+/// How long an ended session is kept to tell a client that resumes it.
 const END_RETENTION: Duration = Duration::from_secs(300);
-/// How long an older connection has to take its last frames.
+/// How long a displaced connection has to take its last frames.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(1);
