@@ -1,4 +1,4 @@
-//! The connection of a session to the SSH server: its two streams, counted, and the ways to end it.
+//! The connection of a session to the SSH server: counts the bytes of both streams, and closes it.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -15,44 +15,44 @@ use crate::tunnel::direction::Both;
 
 mod key_exchange;
 
-/// The connection to the target, as the handshake has made it.
+/// The connection to the target that the handshake has opened.
 #[derive(Debug)]
 pub(super) struct TargetConnection {
-    /// Where it leads.
+    /// The address of the target.
     pub(super) address: SocketAddr,
     pub(super) stream: TcpStream,
-    /// Bytes that were read from it.
+    /// The bytes that were read from it.
     pub(super) early: Vec<u8>,
-    /// The stream has ended after that.
+    /// True if the stream has ended after `early`.
     pub(super) has_ended: bool,
-    /// The read that came after that has failed.
+    /// True if a read after `early` has failed.
     pub(super) has_reset: bool,
 }
 
-/// The target as the program of a session. An error of a read is a reset. It takes all bytes, also when it is gone: the reads
-/// say that it is.
+/// The target as the local I/O of a session. A read error means a reset. Writes never fail, even if the target is gone:
+/// only a read reports that.
 #[derive(Debug)]
 pub(super) struct Target {
     /// `None` once it is closed.
     stream: Option<TcpStream>,
-    /// Bytes that it sent before the session began.
+    /// Bytes that it sent before the session began, to be read first.
     early: Vec<u8>,
     key_exchange: KeyExchange,
     bytes: SessionBytes,
-    /// The bytes that were passed on.
+    /// The bytes passed on so far.
     pub(super) passed: Both<u64>,
     has_reset: bool,
-    /// The client's end of stream has been passed on.
+    /// True if the client's end of stream was passed on, or the connection is lost.
     has_finished: bool,
-    /// The target's end of stream has been read, and was not noted yet.
+    /// True if the target's end of stream has been read, until the session's task clears it.
     pub(super) has_just_ended: bool,
-    /// SSH's key exchange has ended, and that was not noted yet.
+    /// True if SSH's key exchange has ended, until the session's task clears it.
     pub(super) has_just_exchanged_keys: bool,
 }
 
 impl Target {
-    /// From now on a drop resets the connection, unless its end is orderly: it must not look complete to the target when
-    /// this process panics.
+    /// Takes over the connection, and makes its drop reset it: after a panic here the stream must not look complete to
+    /// the target.
     pub(super) fn new(dialled: TargetConnection, bytes: SessionBytes) -> Self {
         socket::reset_on_drop(&dialled.stream);
         Self {
@@ -68,12 +68,13 @@ impl Target {
         }
     }
 
-    /// Returns the close of the connection, within bounds of time; `None` if it was returned before. `is_orderly`: both
-    /// streams have ended. Otherwise the client's may not be complete, and must not look like it.
+    /// Returns a future that closes the connection within a timeout; `None` if one was returned before. `is_orderly`
+    /// means that both streams have ended. Otherwise the client's may be truncated, and must not look complete: it is
+    /// reset.
     pub(super) fn close(&mut self, is_orderly: bool) -> Option<impl Future<Output = ()> + Send + use<>> {
         let stream = self.stream.take()?;
         self.early = Vec::new();
-        // Where all that the client has sent was passed on, there is nothing to hide.
+        // The client's stream is complete if its end was passed on.
         let is_gentle = is_orderly || self.has_finished;
         Some(async move {
             if is_gentle {
@@ -91,7 +92,7 @@ impl Target {
         self.has_just_exchanged_keys |= self.key_exchange.completes_with(bytes);
     }
 
-    /// Counts what was written. Returns how much of `all` is done with.
+    /// Counts the bytes written. Returns how many of `all` are done with: all after an error.
     fn wrote(&mut self, written: io::Result<usize>, all: usize) -> usize {
         match written {
             Ok(count) => {
@@ -99,8 +100,8 @@ impl Target {
                 self.bytes.upload.inc_by(count as u64);
                 count
             }
-            // EPIPE is not the error of a reset, but of a target that had ended its stream before, in order: what comes then
-            // is of no use to it, and the client learns of the end by that of the other stream.
+            // EPIPE does not mean a reset: the target had ended its own stream gracefully before it closed. It needs no
+            // more bytes, and that end of stream tells the client.
             Err(error) => {
                 self.has_reset |= error.kind() != io::ErrorKind::BrokenPipe;
                 all
@@ -130,7 +131,7 @@ impl AsyncRead for Target {
         let before = buffer.filled().len();
         ready!(Pin::new(stream).poll_read(context, buffer))?;
         match buffer.filled().get(before..).unwrap_or_default() {
-            // A write has taken the error of the socket, and the read says that this was the end.
+            // A write has consumed the socket's error, so that this read looks like the end of stream.
             [] if this.has_reset => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             [] => this.has_just_ended = true,
             sent => this.note_sent(sent),
@@ -161,12 +162,12 @@ impl AsyncWrite for Target {
         Poll::Ready(Ok(self.wrote(written, all)))
     }
 
-    /// A socket takes what it is given at once, from where it is.
+    /// A socket writes all pieces in one system call, without a copy.
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    /// There is nothing to flush in a socket.
+    /// A socket has nothing to flush.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -174,7 +175,7 @@ impl AsyncWrite for Target {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(stream) = &mut self.stream {
             match ready!(Pin::new(stream).poll_shutdown(context)) {
-                // Without an end of stream a target may wait for ever: its session must not.
+                // A target that gets no end of stream may wait forever: its session must not.
                 Err(error) if socket::is_refusal_of_an_end(&error) => return Poll::Ready(Err(error)),
                 Ok(()) | Err(_) => self.has_finished = true,
             }

@@ -1,4 +1,4 @@
-//! One connection to a replica of the proxy, which asks for streams on it: the tunnels of clients.
+//! One connection to a replica of the proxy, which opens a stream on it for each tunnel of a client.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::tunnel::http2::{self, GoAway, Request, WaitFor};
 use crate::tunnel::outcome::RefusalReason;
 use crate::uplink::attempt::OpenConnection;
 
-/// Serves the streams of a connection to its end.
+/// Serves the streams of a connection until it ends.
 pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, coverage: &Coverage) {
     let shared = coverage.shared();
     let (transport, heard) = ProxyTransport::new(opened.stream);
-    // A session and a connection without one count by themselves.
+    // Sessions and plain connections may each reach `max_sessions`.
     let streams = shared.options.max_sessions.get().saturating_mul(2);
     let connection = http2::Connection::new(transport, opened.agreement.early).trusting(streams);
-    // The anchor's end comes by a GOAWAY, as that of a client certificate does at the proxy.
+    // A shutdown is announced with a GOAWAY, as a lapsed client certificate is at the proxy.
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
     let go_away = GoAway {
         drain: &drain,
@@ -45,11 +45,11 @@ pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, cover
         () = shared.stopping.cancelled() => {}
     }
     leaving.notify_one();
-    // No longer than h2 waits for the peer after its GOAWAY.
+    // Bounded: `stopping` ends the streams of plain clients, and the server waits 2 s for those of sessions.
     served.await.ok();
 }
 
-/// Answers one request of the proxy: a tunnel, or what it tells.
+/// Answers one request of the proxy: a tunnel, a list of replicas, or the start of its drain.
 async fn answer(request: Request, replica: &CoveredReplica, coverage: &Coverage, shared: &Arc<Shared>) {
     let uri = &request.head.uri;
     let is_own = uri.authority().is_some_and(|authority| {
