@@ -1,4 +1,4 @@
-//! The way to the proxy: addresses, TLS, the request and its answer.
+//! The connection to the proxy: addresses, TLS, the request and its answer.
 
 pub(crate) mod deadline;
 pub(crate) mod dialer;

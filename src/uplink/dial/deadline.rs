@@ -77,5 +77,5 @@ impl Deadline {
     }
 }
 
-/// A year.
+/// Replaces a timeout beyond the range of the clock: a year.
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);
