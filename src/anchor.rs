@@ -276,9 +276,9 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2222);
 /// The address of an anchor without a listener.
 const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// The maximum number of connections in the handshake. One more evicts the oldest: a resume takes two round trips.
+/// Maximum number of connections in the handshake. One more evicts the oldest: a resume takes two round trips.
 const MAX_HANDSHAKES: u32 = 512;
-/// The maximum number of pipes for plain connections.
+/// Maximum number of pipes for plain connections.
 const MAX_PIPES: usize = 32;
 /// How long connections have to close after [`SHUTDOWN_TIMEOUT`].
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

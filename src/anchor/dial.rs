@@ -1,5 +1,5 @@
-//! Dials the SSH server during a client's handshake: when it is needed, or early if the client is silent, as some
-//! clients wait for the server's first bytes.
+//! Dials the SSH server during a client's handshake: when it is needed, or early for a silent client, which may wait
+//! for the server's first bytes.
 
 use std::future::{Future, pending};
 use std::io;
@@ -15,7 +15,7 @@ use crate::protocol::resume::MAX_LINE_BYTES;
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::outcome::RefusalReason;
 
-/// The connection to the target, before, during and after its dial.
+/// The connection to the target, or its dial.
 pub(super) struct TargetDial {
     dialler: Arc<TargetDialer>,
     state: State,
@@ -69,7 +69,7 @@ impl TargetDial {
         }
     }
 
-    /// Returns the connection to the target. Dials it if that has not begun, and again if it has failed.
+    /// Returns the connection to the target. Dials it if no dial has begun, or it has failed.
     ///
     /// # Errors
     /// The target cannot be reached.
@@ -127,10 +127,10 @@ fn reach(dialler: &Arc<TargetDialer>) -> Dialling {
 
 /// Returns how long a client may be silent before the target is dialled, at an anchor with `sessions` sessions.
 ///
-/// The anchor cannot measure a client's round trip: its connection ends at the proxy. The dial is wasted only for a
-/// client that resumes a session, whose target is connected already. That client speaks first, as soon as the proxy has
-/// answered: in time, if its round trip is no longer than this. Nor can the wait be longer: a middlebox may hold the
-/// announcement back until the target speaks, and a client abandons a new session after 3 s without it.
+/// The anchor cannot measure a client's round trip, as its connection ends at the proxy. A dial is wasted only on a
+/// client that resumes a session, whose target is connected already. Such a client speaks as soon as the proxy has
+/// answered: in time if its round trip is no longer than this. Nor can this be longer: a middlebox may hold back the
+/// announcement, without which a client abandons a new session after 3 s.
 pub(super) fn silence(sessions: usize) -> Duration {
     if sessions == 0 { SILENCE } else { 2 * SILENCE }
 }

@@ -101,7 +101,7 @@ impl From<io::Error> for HandshakeFailure {
     }
 }
 
-/// Returns the results of a handshake that the metrics export from the start.
+/// Returns the handshake results that the metrics export from the start.
 pub(super) fn results() -> impl Iterator<Item = &'static str> {
     let ends = [
         EndReason::Unreachable,
@@ -157,7 +157,7 @@ impl Handshake<'_> {
         let stream = &mut self.connection.stream;
         let mut bytes = Vec::new();
         loop {
-            // The announcement, and later the identification. A middlebox that passes only SSH may hold back the former
+            // The announcement, later the identification. A middlebox that passes only SSH may hold back the former
             // until the latter.
             stream.write_all(&self.welcome.take_output()).await?;
             tokio::select! {

@@ -13,9 +13,8 @@ use crate::protocol::resume::MIN_WINDOW;
 pub(super) struct MemoryPool {
     used: AtomicUsize,
     max: usize,
-    /// A window is at most the free memory divided by this: a quarter of the maximum number of sessions. If each of
-    /// them fills one window, e^-4 of the memory is still free, which by default is a window above the minimum for
-    /// each.
+    /// A window is at most the free memory divided by this: a quarter of the maximum number of sessions. If each
+    /// session fills one, e^-4 of the memory is left: by default still more than the minimum window for each.
     part: usize,
 }
 

@@ -25,7 +25,7 @@ pub struct Metrics {
     pub plain: IntGauge,
     /// Bytes that sessions buffer.
     pub memory: IntGauge,
-    /// The maximum number of bytes that sessions may buffer.
+    /// Maximum of the bytes that sessions buffer.
     pub memory_limit: IntGauge,
     /// The metrics of an anchor that dials in.
     pub dial_in: DialInMetrics,
@@ -47,7 +47,7 @@ pub struct DialInMetrics {
     pub replicas_wanted: IntGauge,
     /// Dials to the proxy, by result.
     pub dials: Counters<1>,
-    /// Requests of the proxy, of any method, for another name than the anchor serves.
+    /// Requests of the proxy for a name that the anchor does not serve.
     pub misdirected: IntCounter,
 }
 

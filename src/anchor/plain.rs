@@ -89,8 +89,7 @@ async fn pass_on<D: Transport>(
     let limits = TunnelLimits::default();
     let unlimited = RateLimit::new(limits.upload, limits.burst);
     let meter = Meter::new(Arc::clone(&shared.plain_bytes));
-    // By default a half-closed connection ends after 5 min of silence: otherwise a peer could keep connections forever
-    // that sshd has forgotten.
+    // A half-closed connection ends after 5 min of silence: a peer must not keep it forever once sshd has forgotten it.
     let options = relay::Options::default();
     let terms = RelayConfig {
         limits: Both::from_fn(|_| (&unlimited).into()),

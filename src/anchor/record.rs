@@ -76,7 +76,7 @@ pub(super) struct SessionRecord {
 }
 
 impl SessionRecord {
-    /// Creates the record of a session or a plain connection, whose client was accepted at `began`.
+    /// Creates a record for a client that was accepted at `began`.
     pub(super) fn begin(kind: &'static str, id: u64, [client, target]: [SocketAddr; 2], began: Instant) -> Self {
         Self {
             kind,
@@ -108,8 +108,7 @@ impl SessionRecord {
         }
     }
 
-    /// Writes the line, with the reason of the close and the bytes that were passed on, unless [`MAX_LINES`] is
-    /// exceeded.
+    /// Writes the line, with the reason and the bytes passed on, unless [`MAX_LINES`] is exceeded.
     pub(super) fn close(mut self, reason: &str, bytes: Both<u64>, lines: &AccessLineLimit) {
         let now = Instant::now();
         self.end_gap(now);
@@ -148,7 +147,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The maximum number of lines in a second, about 40 KB/s: strangers decide how many connections there are.
+/// Maximum number of lines per second, about 40 KB: strangers decide how many connections there are.
 const MAX_LINES: u32 = 100;
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub(super) struct Resumption {
 }
 
 impl Resumption {
-    /// Answers that the session does not exist, as it ended before the connection was attached, and closes the
+    /// Answers that the session, which ended before the connection was attached, does not exist, and closes the
     /// connection.
     pub(super) async fn refuse(mut self) {
         Frame::End(EndReason::NoSuchSession).encode(&mut self.before);
@@ -87,7 +87,7 @@ pub(super) struct State {
     pub(super) detached: Option<Instant>,
     /// True if it has ended, and is kept to tell its client.
     pub(super) is_ended: bool,
-    /// When the target ended its stream, so that the client only has bytes to fetch; `None` before.
+    /// When the target ended its stream, so that only bytes to fetch are left; `None` before.
     pub(super) target_gone: Option<Instant>,
     is_evicted: bool,
     /// The bytes that it buffers.
@@ -102,8 +102,7 @@ impl SessionStatus {
         (!self.state.lock().has_keys).then_some(left.min(KEY_EXCHANGE_TIMEOUT))
     }
 
-    /// Returns the eviction class, and since when the session waits, to order its class; `None` if it must not be
-    /// evicted for another.
+    /// Returns the eviction class, and since when the session waits; `None` if it must not be evicted for another.
     fn class(&self, now: Instant) -> Option<(Class, Option<Instant>)> {
         let state = *self.state.lock();
         let class = match (state.detached, state.target_gone) {
@@ -233,7 +232,7 @@ impl SessionRegistry {
     }
 
     /// Evicts a session to free memory: the one detached longest, else the one that buffers most. Does nothing until
-    /// the task of the previous one has ended it, so that too many are not evicted.
+    /// the last one evicted has ended.
     pub(super) fn evict_for_memory(&self) {
         let registry = self.registry.lock();
         let alive = || {
@@ -261,14 +260,12 @@ enum Class {
     Spent,
     /// It is detached, and nobody has logged in.
     WithoutKeys,
-    /// It is detached after the key exchange, and too young: even without a login the SSH server would not have closed
-    /// it yet.
+    /// It is detached, and too young for the SSH server to have closed it if nobody has logged in.
     Young,
 }
 
 /// Returns the session to evict for a new one; `None` if there is room, or none may be evicted. A session without a
-/// login holds one of the SSH server's `MaxStartups`, and while it is detached no tunnel cap counts it: hence
-/// [`MAX_UNPROVEN`].
+/// login holds one of the SSH server's `MaxStartups`. While detached, no tunnel cap counts it: hence [`MAX_UNPROVEN`].
 fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
     let now = Instant::now();
     let class = |(id, handle): (SessionId, &SessionEntry)| Some((handle.status.class(now)?, id));
@@ -285,8 +282,8 @@ fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
     fitting.min_by_key(|(rank, _)| *rank).map(|(_, id)| id)
 }
 
-/// The maximum number of detached sessions that may lack a login. With one user's 64 tunnels, the default, they stay
-/// below 100: where `MaxStartups 100:30:500` begins to refuse logins.
+/// Maximum number of detached sessions that may lack a login. With one user's 64 tunnels (the default) they stay below
+/// 100, where `MaxStartups 100:30:500` begins to refuse logins.
 const MAX_UNPROVEN: usize = 32;
 /// How long a session waits for its client before the end of the key exchange: a lost path is detected within 15 s.
 const KEY_EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -296,7 +293,7 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(150);
 const FETCH_TIMEOUT: Duration = Duration::from_secs(300);
 /// The timeout of the answer that the session has ended.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// The maximum number of connections queued for a session's task, which takes them at once.
+/// Maximum number of connections queued for a session's task, which takes them at once.
 const QUEUED_RESUMPTIONS: usize = 2;
 
 #[cfg(test)]

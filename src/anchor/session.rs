@@ -35,7 +35,7 @@ pub(super) struct SessionTask {
     detached: Option<Instant>,
     /// When the shutdown ended the session; `None` before.
     stopping: Option<Instant>,
-    /// The task that closes the last displaced connection. Replacing it aborts it, so there is at most one.
+    /// The task that closes the last displaced connection. Replacing it aborts it.
     displaced: Option<AbortOnDropHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -157,7 +157,7 @@ impl SessionTask {
         }
     }
 
-    /// Returns when the session ends unless an event comes first; `None` for an attached one that has not ended.
+    /// Returns when the session ends if nothing happens before; `None` for an attached one that has not ended.
     fn deadline(&self) -> Option<Instant> {
         if let Some(since) = self.stopping {
             return Some(since + SHUTDOWN_TIMEOUT);
@@ -175,8 +175,8 @@ impl SessionTask {
         detached.checked_add(max.min(self.shared.options.grace))
     }
 
-    /// Attaches a connection. Reads this side's claim and sends it without yielding, so that the older connection
-    /// delivers nothing in between.
+    /// Attaches a connection. Reads and sends this side's claim without yielding, so that the older connection delivers
+    /// nothing in between.
     fn attach(&mut self, resumption: Resumption) {
         let Resumption {
             connection,
@@ -223,7 +223,7 @@ impl SessionTask {
     }
 
     /// Begins the end of the session. If the client has ended it, its bytes are still passed on; else the target is
-    /// closed at once.
+    /// closed.
     fn begin_ending(&mut self) {
         if self.moving.ending.is_some() {
             return;
@@ -272,8 +272,7 @@ struct SessionPoll {
 }
 
 impl SessionPoll {
-    /// Relays bytes with the window that the memory of all sessions allows, and accounts for the bytes that are still
-    /// buffered.
+    /// Relays bytes with the window that the memory of all sessions allows, then accounts for the buffered ones.
     fn poll(&mut self, context: &mut Context<'_>, account: &SessionStatus, shared: &Shared) -> Poll<TaskEvent> {
         let sessions = &shared.sessions;
         let window = sessions.memory().window(self.window, shared.options.window);

@@ -78,7 +78,7 @@ pub(super) struct Shared {
     pub(super) resources: Resources,
     pub(super) metrics: Metrics,
     pub(super) lines: AccessLineLimit,
-    /// The last number given to a connection, a session or a plain relay, in the order of their beginnings.
+    /// The last number given to a connection or an access line.
     pub(super) numbers: AtomicU64,
     pub(super) stopping: CancellationToken,
     pub(super) tasks: TaskTracker,
@@ -91,5 +91,5 @@ impl Shared {
 }
 
 const MIN_MEMORY: u64 = 64 << 10;
-/// How long clients have to acknowledge that the process is shutting down.
+/// How long clients have to acknowledge a shutdown.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);

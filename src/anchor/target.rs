@@ -35,7 +35,7 @@ pub(super) struct TargetConnection {
 pub(super) struct Target {
     /// `None` once it is closed.
     stream: Option<TcpStream>,
-    /// Bytes that it sent before the session began, to be read first.
+    /// Bytes that it sent before the session began.
     early: Vec<u8>,
     key_exchange: KeyExchange,
     bytes: SessionBytes,
@@ -68,13 +68,12 @@ impl Target {
         }
     }
 
-    /// Returns a future that closes the connection within a timeout; `None` if one was returned before. `is_orderly`
-    /// means that both streams have ended. Otherwise the client's may be truncated, and must not look complete: it is
-    /// reset.
+    /// Returns a future that closes the connection within a timeout; `None` if one was returned before. Unless
+    /// `is_orderly` (both streams have ended), the client's may be truncated, and a reset shows that.
     pub(super) fn close(&mut self, is_orderly: bool) -> Option<impl Future<Output = ()> + Send + use<>> {
         let stream = self.stream.take()?;
         self.early = Vec::new();
-        // The client's stream is complete if its end was passed on.
+        // Once its end was passed on, the client's stream is complete.
         let is_gentle = is_orderly || self.has_finished;
         Some(async move {
             if is_gentle {
@@ -100,8 +99,8 @@ impl Target {
                 self.bytes.upload.inc_by(count as u64);
                 count
             }
-            // EPIPE does not mean a reset: the target had ended its own stream gracefully before it closed. It needs no
-            // more bytes, and that end of stream tells the client.
+            // EPIPE does not mean a reset: the target had ended its stream gracefully before. It needs no more bytes,
+            // and the client learns of the end by that stream.
             Err(error) => {
                 self.has_reset |= error.kind() != io::ErrorKind::BrokenPipe;
                 all
@@ -175,7 +174,7 @@ impl AsyncWrite for Target {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(stream) = &mut self.stream {
             match ready!(Pin::new(stream).poll_shutdown(context)) {
-                // A target that gets no end of stream may wait forever: its session must not.
+                // Without an end of stream the target may wait forever: its session must not.
                 Err(error) if socket::is_refusal_of_an_end(&error) => return Poll::Ready(Err(error)),
                 Ok(()) | Err(_) => self.has_finished = true,
             }

@@ -162,8 +162,8 @@ impl TargetDialer {
         }
     }
 
-    /// Joins the lookup that is under way, or begins one. A lookup may hang forever, as glibc has no timeout for
-    /// answers over TCP: another one begins once the last is older than [`LOOKUP_TIMEOUT`] times the number that hang.
+    /// Joins the current lookup, or begins one. A lookup may hang forever, as glibc has no timeout for answers over
+    /// TCP: another begins once the last is older than [`LOOKUP_TIMEOUT`] times the number that hang.
     fn join_lookup(&self, name: &str) -> Answer {
         let mut lookups = self.lookups.lock();
         // If the system has no thread for a lookup, Tokio panics, which drops its sender.
@@ -188,7 +188,7 @@ impl TargetDialer {
     }
 }
 
-/// Returns why a dial has failed: the system's error, as a refusal's phrase does not name it, or else the phrase.
+/// Returns why a dial has failed. A refusal's phrase would not name the system's error.
 fn reason(error: &DialError) -> String {
     match error.errno.filter(|_| error.reason != RefusalReason::TargetRefused) {
         Some(errno) => format!("the target cannot be reached: {errno}"),
@@ -196,21 +196,21 @@ fn reason(error: &DialError) -> String {
     }
 }
 
-/// Returns whether a connection to `target` reaches a port bound at `own_addr`, judging by the addresses alone.
+/// Returns whether a connection to `target` reaches a port bound at `own_addr`, by the addresses alone.
 pub(super) fn is_self(target: SocketAddr, own_addr: SocketAddr) -> bool {
     let (to, at) = (target.ip().to_canonical(), own_addr.ip().to_canonical());
     let is_local = to.is_loopback() || to.is_unspecified();
     target.port() == own_addr.port() && (to == at || (is_local && (at.is_unspecified() || to.is_unspecified())))
 }
 
-/// How long a client waits for the target: for the lookup, and for an address that accepts.
+/// How long a client waits for the lookup and the dial.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client waits for the lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of hanging lookups, each of which blocks a thread. As each one lengthens the pause, it takes
-/// three hours to reach.
+/// Maximum number of hanging lookups, each of which blocks a thread. As each lengthens the pause, reaching it takes
+/// three hours.
 const MAX_LOOKUPS: usize = 64;
-/// The minimum time between two log lines about the start of a failure.
+/// Minimum time between two log lines about the start of a failure.
 const MIN_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

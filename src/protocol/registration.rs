@@ -109,7 +109,7 @@ pub fn is_id(text: &str) -> bool {
         && text.bytes().any(|byte| !byte.is_ascii_digit())
 }
 
-/// The maximum number of ids in a list: twice the connections of an anchor. They fit into a message head.
+/// Maximum number of ids in a list: twice the connections of an anchor. They fit into a head.
 const MAX_IDS: usize = 32;
 /// The maximum number of bytes of an id (RFC 1123: 253 of a name).
 const MAX_ID_BYTES: usize = 253;

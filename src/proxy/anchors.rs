@@ -1,4 +1,4 @@
-//! The anchors that have dialled in: chooses the one that serves a target, and opens streams on its connection.
+//! The anchors that have dialled in: chooses one for a target, and opens streams on its connection.
 //!
 //! Each replica knows the anchors that are connected to it, and no others: an anchor connects to every replica.
 
@@ -94,8 +94,8 @@ pub struct DialTimeouts {
 }
 
 impl Anchors {
-    /// Creates the empty registry of the replica `id`; `None` draws a random id. The list of replicas is the count
-    /// `replicas` at first.
+    /// Creates an empty registry. Without an `id`, it draws a random one. Until ids are known, there are `replicas`
+    /// replicas.
     pub fn new(id: Option<Box<str>>, replicas: NonZeroU32) -> Self {
         // The standard library's only source of random numbers.
         let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0)).into();
@@ -170,8 +170,7 @@ impl Anchors {
         registered.values().flatten().map(|anchor| anchor.tunnels.taken()).sum()
     }
 
-    /// Opens a stream at the active anchor of a target, or else at the next one. Waits for an anchor if there is none,
-    /// or all connections have just ended.
+    /// Opens a stream at the active anchor of a target, or else at the next one. Waits for an anchor if there is none.
     ///
     /// # Errors
     /// [`RefusalReason::NoAnchor`], or the last anchor's: [`RefusalReason::DialTimeout`] without an answer,
@@ -233,8 +232,7 @@ impl Anchor {
         }
     }
 
-    /// Returns its rank among the anchors of its target: those that answer come first, the newest of them before the
-    /// others.
+    /// Returns its rank among the anchors of its target: those that answer come first, the newest before older ones.
     fn rank(&self) -> (u32, Reverse<u64>) {
         (self.unanswered.load(Ordering::Relaxed), Reverse(self.number))
     }
@@ -292,7 +290,7 @@ impl Drop for Registration<'_> {
     }
 }
 
-/// The maximum number of anchors of one target.
+/// Maximum number of anchors of one target.
 const MAX_PER_TARGET: usize = 32;
-/// The maximum number of unanswered dials of one anchor.
+/// Maximum number of unanswered dials of one anchor.
 const MAX_DIALS: u32 = 128;

@@ -53,9 +53,9 @@ pub enum WaitFor {
 /// The events that cause a GOAWAY: the client then opens new tunnels on another connection.
 #[derive(Clone, Copy, Debug)]
 pub struct GoAway<'a> {
-    /// The drain of the process.
+    /// The drain of connections, by number.
     pub drain: &'a Drain,
-    /// The number of this connection, which decides when the drain reaches it.
+    /// The number of this connection.
     pub connection_id: u64,
     /// Notified when the connection must take no more tunnels, as with a lapsed client certificate.
     pub lapsed: &'a Notify,
@@ -354,7 +354,7 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// The bytes that a stream may queue in h2: all send buffers of the connection, if it is alone.
 const MAX_UNSENT: usize = 512 * 1024;
-/// The maximum number of streams that h2 resets for the client's errors. More of them are an attack, not a mistake.
+/// Maximum number of streams that h2 resets for the client's errors. More of them are an attack, not a mistake.
 const MAX_STREAM_ERRORS: usize = 100;
 /// The bytes by which queued DATA frames may together fall short of 256 each: 8,000 keystrokes.
 const SMALL_FRAMES: usize = 2 * 1024 * 1024;

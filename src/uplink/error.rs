@@ -10,8 +10,7 @@ use crate::base::authority::AuthorityError;
 
 /// The failure of a tunnel: it did not open, or did not close gracefully.
 ///
-/// Variants that are only printed contain their sentence. A message prints its own level only: the cause is the
-/// `source`.
+/// Variants that are only printed hold their sentence. A message prints its own level; the cause is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// The target is not `host:port`: an error of usage.

@@ -1,7 +1,7 @@
 //! Keeps a connection to each replica of the proxy by dialling their common address.
 //!
-//! A load balancer chooses the replica, so a dial may reach one that is connected already. That connection is dropped,
-//! and another dial follows after a pause.
+//! A load balancer chooses the replica. If it is connected already, the new connection is dropped, and another dial
+//! follows after a pause.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -46,8 +46,7 @@ struct State {
     /// The list of the connection that ended last; `None` before the first one.
     last: Option<ReplicaList>,
     dials: u64,
-    /// Keeps the anchor unready from its start, or the end of its last usable connection, to the next one; `None`
-    /// otherwise.
+    /// Keeps the anchor unready. Set at the start, and when a connection ends and leaves no usable one; else `None`.
     unconnected: Option<Condition>,
 }
 
@@ -110,8 +109,8 @@ impl Coverage {
         &self.serves
     }
 
-    /// Completes when a replica has no connection. If it had to wait, it then pauses, so that not all anchors dial a
-    /// new replica at once.
+    /// Completes when a replica has no connection. Pauses after a wait, so that not all anchors dial a new replica at
+    /// once.
     pub(super) async fn missing(&self) {
         let mut has_waited = false;
         while !self.state.lock().is_missing() {
@@ -146,7 +145,7 @@ impl Coverage {
         }
     }
 
-    /// Adds a connection, unless its replica has one that does not drain, whose list is then updated.
+    /// Adds a connection, unless its replica already has a usable one, whose list it updates.
     fn enter(self: &Arc<Self>, mut opened: OpenConnection) -> DialResult {
         let Some((id, list)) = opened.agreement.replicas.take() else {
             return DialResult::Failed(ClientError::NoAnchors);
@@ -292,8 +291,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause after a change of the lists or the connections: short, to find a missing replica soon, but not
-    /// zero, as a list that keeps changing must not cause a loop of dials.
+    /// Returns the pause after a change of the lists or the connections: short, to find a missing replica soon, but a
+    /// list that keeps changing must not cause a loop of dials.
     pub(super) fn restart(&mut self) -> Duration {
         self.surplus = 0;
         jittered(MAX_HASTE)
@@ -357,22 +356,21 @@ fn jittered(pause: Duration) -> Duration {
 
 /// The address of a proxy behind another proxy.
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// The maximum number of connections to replicas that do not drain.
+/// Maximum number of usable connections.
 const MAX_CONNECTIONS: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_DOUBLINGS: u32 = 16;
-/// The maximum pause between failed dials, unless the proxy asks for more.
+/// Maximum pause between failed dials, unless the proxy asks for more.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// The maximum pause between surplus dials: a balancer may never send this host to another replica.
+/// Maximum pause between surplus dials: a balancer may never send this host to another replica.
 const MAX_SURPLUS_PAUSE: Duration = Duration::from_secs(5);
-/// The surplus dials before their pauses grow. 20 random dials miss a given one of five replicas with a probability of
-/// 1%.
+/// Surplus dials before their pauses grow. 20 random dials miss one of five replicas with a probability of 1%.
 const HASTY_DIALS: u32 = 20;
 /// The pause between those, after a connection, and after a change.
 const MAX_HASTE: Duration = Duration::from_millis(500);
 /// The pause if the proxy takes no anchors, and the maximum `Retry-After`.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(60);
-/// The maximum number of characters of a failure in the log.
+/// Maximum number of characters of a failure in the log.
 const MAX_CHARS: usize = 400;
 /// The condition of `/readyz`.
 const CONDITION: &str = "proxy";

@@ -45,7 +45,7 @@ pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, cover
         () = shared.stopping.cancelled() => {}
     }
     leaving.notify_one();
-    // Bounded: `stopping` ends the streams of plain clients, and the server waits 2 s for those of sessions.
+    // At most 2 s after the plain clients, which end now.
     served.await.ok();
 }
 

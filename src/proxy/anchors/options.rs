@@ -52,5 +52,5 @@ forms::forms! {
     Service: Box<str> = service, Schema::Pattern("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$");
 }
 
-/// The maximum number of connections that an anchor keeps.
+/// Maximum number of connections of an anchor.
 const MAX_REPLICAS: u32 = 16;

@@ -163,7 +163,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     info!(target = %target.id(), user, %peer, reason = end, seconds, "the connection of an anchor has ended");
 }
 
-/// Sends the anchor each change of the replicas until the drain begins, then unregisters it and announces the drain.
+/// Sends the anchor changes of the replicas until the drain begins, then unregisters it and announces the drain.
 /// Completes when the drain has ended: until then tunnels need the connection.
 async fn keep_told(
     registration: Registration<'_>,

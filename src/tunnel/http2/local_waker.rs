@@ -35,7 +35,7 @@ impl LocalWaker {
         }
     }
 
-    /// Polls `once` until it is ready, is not woken by its own poll, or has used up [`MAX_ROUNDS`] or the task's
+    /// Polls `once` until it is ready, is not woken during the poll, or has used up [`MAX_ROUNDS`] or the task's
     /// budget.
     pub(super) fn poll<T>(
         &self,
@@ -75,7 +75,7 @@ impl Wake for State {
     }
 }
 
-/// The maximum number of polls in a row. Each sends at most 512 KiB of bulk, a connection's send buffers.
+/// Maximum number of polls in a row. Each sends at most 512 KiB of bulk, a connection's send buffers.
 const MAX_ROUNDS: usize = 16;
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(super) struct WriteQueue {
 
 #[derive(Debug)]
 enum Piece {
-    /// A number of copied bytes, the next ones.
+    /// A number of the next copied bytes.
     Copied(usize),
     Buffered(Slice),
 }

@@ -52,7 +52,7 @@ struct Extension {
 }
 
 impl Cluster {
-    /// Returns the cluster's configuration for plugins, from the extension for them.
+    /// Returns the cluster's configuration for plugins, from their extension.
     pub(super) fn exec_config(&self) -> Option<&serde_json::Value> {
         let extensions = self.extensions.as_deref().unwrap_or_default();
         let reserved = extensions
@@ -133,8 +133,8 @@ struct MergedKubeconfig {
 }
 
 impl Files {
-    /// Returns the cluster and the user of a context; `None` is the current one. Errors quote names only, no other
-    /// value of a file.
+    /// Returns the cluster and the user of a context; `None` is the current one. Errors quote names, and no other
+    /// value.
     pub(super) fn resolve(&self, context: Option<&str>) -> anyhow::Result<ContextCredentials> {
         let mut merged = self.merge()?;
         let context = match context {
@@ -248,9 +248,9 @@ fn names<'a>(known: impl Iterator<Item = &'a String>) -> String {
 }
 
 const NO_CONTEXT: &str = "it has no current context: give --context NAME";
-/// The maximum size of a file: some hundred clusters with their certificates.
+/// Maximum size of a file: some hundred clusters with their certificates.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// The maximum number of characters of a name in a message.
+/// Maximum number of characters of a name in a message.
 const MAX_NAME: usize = 80;
-/// The maximum number of names in a message.
+/// Maximum number of names in a message.
 const MAX_NAMES: usize = 8;

@@ -77,5 +77,5 @@ impl Deadline {
     }
 }
 
-/// Replaces a timeout beyond the range of the clock: a year.
+/// A year, for a timeout beyond the clock's range.
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);

@@ -45,7 +45,7 @@ pub(crate) struct Agreement {
     pub(crate) early: Vec<u8>,
     /// The marker of its end notice; `None` if it sends none.
     pub(crate) end_marker: Option<Marker>,
-    /// For a registration, the replica that has answered and the list of all; else `None`.
+    /// The replica that has answered, and the list of all; `None` unless for a registration.
     pub(crate) replicas: Option<(Box<str>, ReplicaList)>,
 }
 
@@ -100,7 +100,7 @@ impl Request<'_> {
 
     /// Returns the error for an answer that opens nothing. The text of its body is read from `stream`.
     async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
-        // Some proxies send these for an unknown name as well. A `Proxy-Status` shows that a proxy has answered.
+        // Proxies send these for an unknown name, too. A `Proxy-Status` shows that it was one.
         let is_a_proxy = answer.is_of_a_proxy || !matches!(answer.refusal.status, 404 | 405 | 501);
         let mut refusal = answer.into_refusal(stream).await;
         // The proxy may have quoted a part of the credential.
@@ -187,7 +187,7 @@ struct Answer {
     is_of_a_proxy: bool,
     /// The marker of its end notice; `None` if it has none.
     end_marker: Option<Marker>,
-    /// The replica that has answered and the list of all; `None` if either field is missing or invalid.
+    /// The replica that has answered, and the list of all; `None` if a field is missing or invalid.
     replicas: Option<(Box<str>, ReplicaList)>,
     /// The length of the text after the head, at most [`MAX_BODY`] bytes: 0 if the body is not plain text.
     text_length: usize,

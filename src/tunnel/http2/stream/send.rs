@@ -233,7 +233,7 @@ pub(in crate::tunnel::http2) fn stream_error(error: h2::Error) -> io::Error {
 }
 
 /// Returns the error of a stream that the client has reset. "The endpoint uses CANCEL to indicate that the stream is no
-/// longer needed" (RFC 9113 section 7); NO_ERROR that there is no error.
+/// longer needed" (RFC 9113 section 7); NO_ERROR means that there is no error.
 pub(super) fn reset_error(reason: Reason) -> io::Error {
     match reason {
         Reason::CANCEL | Reason::NO_ERROR => StreamCancelled.into(),
