@@ -1,7 +1,7 @@
-//! The program `anchor`: runs beside an SSH server, and keeps the sessions of clients that resume them (`docs/resume.md`).
+//! The program `anchor`: runs next to an SSH server, and keeps the sessions that clients resume (`docs/resume.md`).
 //!
-//! A connection begins with a handshake, which tells a plain client, whose bytes are relayed unchanged, from one that begins or
-//! resumes a session. Each session has a task of its own, which owns the connection to the SSH server.
+//! After its handshake a connection is relayed for a plain client, begins a session, or resumes one. Each session has a
+//! task, which owns the connection to the SSH server.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -79,7 +79,7 @@ pub enum StartError {
     Key(#[from] CryptoError),
 }
 
-/// An anchor that has its ports.
+/// An anchor with bound ports.
 #[derive(Debug)]
 pub struct Anchor {
     shared: Arc<Shared>,
@@ -92,11 +92,11 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Binds the ports. Needs a runtime. With `dial_in` the anchor serves that name over connections to the proxy, and listens only if
-    /// `--listen` is given.
+    /// Binds the ports. Needs a runtime. With `dial_in` the anchor dials the proxy to serve that name, and listens only
+    /// if `options.listen` is set.
     ///
     /// # Errors
-    /// A port cannot be bound, or the system has no random bytes.
+    /// See [`StartError`].
     pub fn start(
         options: Options,
         dial_in: Option<(uplink::Options, Authority)>,
@@ -154,7 +154,7 @@ impl Anchor {
         if let Some(coverage) = self.coverage {
             tokio::spawn(dial_in::run(coverage));
         }
-        // Logs at once that a name has no address. It may have one later.
+        // Logs at once if the target's name has no address. It may have one later.
         let dialler = Arc::clone(&shared.dialler);
         tokio::spawn(async move { dialler.addresses().await });
         drop(self.listening);
@@ -184,7 +184,7 @@ impl Anchor {
     }
 }
 
-/// Starts the handshake of a connection in a task of its own.
+/// Spawns the handshake of an accepted connection.
 fn accepted(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let connection = Connection {
         stream: Link::Socket(stream),
@@ -200,8 +200,8 @@ fn bind<T>(address: SocketAddr, bind: impl FnOnce(SocketAddr) -> io::Result<T>) 
 
 fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Logs) -> Result<Shared, StartError> {
     let pipes = descriptors.pipes(MAX_PIPES);
-    // A session and a plain connection take two descriptors each, as a tunnel does. A connection in the handshake takes
-    // two as well, once the target's first bytes are awaited.
+    // A session and a plain connection take two descriptors each, as a tunnel does. So does a connection in the
+    // handshake, once its target is dialled.
     let wanted = options.max_sessions.get();
     let fitting = descriptors.caps_for(
         TotalCaps {
@@ -243,7 +243,7 @@ fn share(options: Options, own_addr: SocketAddr, descriptors: FdLimit, logs: Log
     })
 }
 
-/// Returns the page `/metrics`. Gauges of state that others keep are set at the scrape.
+/// Returns the source of `/metrics`. A scrape sets the gauges of state that is kept elsewhere.
 fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;
@@ -261,7 +261,7 @@ fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     })
 }
 
-/// The page `/drain`.
+/// Returns the source of `/drain`.
 fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     let phase = |is_stopping| if is_stopping { "closing" } else { "serving" };
     Box::new(move || DrainStatus {
@@ -272,13 +272,13 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     })
 }
 
-/// The address at which an anchor listens that does not dial in.
+/// The default listen address without `dial_in`.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2222);
-/// The address of an anchor that does not listen.
+/// The address of an anchor without a listener.
 const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// Connections in the handshake. A further one evicts the oldest: a resumption takes two round trips only.
+/// Maximum number of connections in the handshake. One more evicts the oldest: a resume takes two round trips.
 const MAX_HANDSHAKES: u32 = 512;
-/// Pipes of plain connections.
+/// Maximum number of pipes for plain connections.
 const MAX_PIPES: usize = 32;
 /// How long connections have to close after [`SHUTDOWN_TIMEOUT`].
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

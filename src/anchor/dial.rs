@@ -1,5 +1,5 @@
-//! The connection to the SSH server for a client in the handshake. It is made early for a client that has not sent a byte, as
-//! such a client may wait for the server's first bytes.
+//! Dials the SSH server during a client's handshake: when it is needed, or early for a silent client, which may wait
+//! for the server's first bytes.
 
 use std::future::{Future, pending};
 use std::io;
@@ -15,16 +15,16 @@ use crate::protocol::resume::MAX_LINE_BYTES;
 use crate::tunnel::dial::Upstream;
 use crate::tunnel::outcome::RefusalReason;
 
-/// The dial of the target for one client.
+/// The connection to the target, or its dial.
 pub(super) struct TargetDial {
     dialler: Arc<TargetDialer>,
     state: State,
-    /// True if the client has sent a byte: the target's bytes are kept back until the client's kind is known.
+    /// True once the client has sent a byte: from then on [`next`](Self::next) neither dials nor reads.
     has_spoken: bool,
 }
 
 enum State {
-    /// The client may still speak first, up to this instant.
+    /// Not dialled before this instant, as the client may yet speak first.
     Waiting(Instant),
     Dialling(Dialling),
     Connected(TargetConnection),
@@ -34,7 +34,7 @@ enum State {
 type Dialling = Pin<Box<dyn Future<Output = Result<Upstream, RefusalReason>> + Send>>;
 
 impl TargetDial {
-    /// Creates the dial for a client that may be silent until then.
+    /// Creates a dial that begins at `until` if the client is still silent.
     pub(super) fn new(dialler: &Arc<TargetDialer>, until: Instant) -> Self {
         Self {
             dialler: Arc::clone(dialler),
@@ -43,13 +43,12 @@ impl TargetDial {
         }
     }
 
-    /// Notes that the client has sent a byte: no dial begins any more, and [`next`](Self::next) returns no further bytes. A
-    /// connection that is open, or being opened, serves the plain client or the session that begins.
+    /// Notes that the client has sent a byte. An open connection is kept for a plain client or a new session.
     pub(super) fn halt(&mut self) {
         self.has_spoken = true;
     }
 
-    /// Returns the target's next bytes for a client that is silent. Cancel safe.
+    /// Returns the target's next bytes for a silent client, and dials first if necessary. Is cancel safe.
     pub(super) async fn next(&mut self) -> Vec<u8> {
         if self.has_spoken {
             return pending().await;
@@ -70,7 +69,7 @@ impl TargetDial {
         }
     }
 
-    /// Returns the connection to the target, within the bounds of a dial.
+    /// Returns the connection to the target. Dials it if no dial has begun, or it has failed.
     ///
     /// # Errors
     /// The target cannot be reached.
@@ -112,7 +111,7 @@ impl TargetConnection {
         pending().await
     }
 
-    /// Reads without waiting, so that its buffer does not live as long as the wait.
+    /// Is not async, so that its buffer does not live as long as the wait.
     fn try_read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = [0; MAX_LINE_BYTES];
         let free = MAX_LINE_BYTES - self.early.len();
@@ -126,11 +125,12 @@ fn reach(dialler: &Arc<TargetDialer>) -> Dialling {
     Box::pin(async move { dialler.dial().await })
 }
 
-/// Returns how long a client may be silent before the target is dialled for it, at an anchor with this many sessions.
+/// Returns how long a client may be silent before the target is dialled, at an anchor with `sessions` sessions.
 ///
-/// The anchor cannot measure a client's round trip: its own connection ends at the proxy. A client that resumes a session needs
-/// no dial, and speaks first once the proxy has answered: it is heard in time if its round trip is no longer than this. The time
-/// is no longer because a client gives up a new session 3 s after its start without an announcement.
+/// The anchor cannot measure a client's round trip, as its connection ends at the proxy. A dial is wasted only on a
+/// client that resumes a session, whose target is connected already. Such a client speaks as soon as the proxy has
+/// answered: in time if its round trip is no longer than this. Nor can this be longer: a middlebox may hold back the
+/// announcement, without which a client abandons a new session after 3 s.
 pub(super) fn silence(sessions: usize) -> Duration {
     if sessions == 0 { SILENCE } else { 2 * SILENCE }
 }

@@ -1,4 +1,4 @@
-//! An anchor that dials in: it connects to each replica of the proxy, which opens streams on that connection.
+//! An anchor that dials in: connects to each replica of the proxy, which then opens streams to it.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) async fn run(coverage: Arc<Coverage>) {
                     shared.tasks.spawn(serve);
                     sleep(pause).await;
                 }
-                // A change of the list may need a connection sooner. A proxy that is away does not come back by it.
+                // A changed list may need a connection sooner. After a failed dial it would not help.
                 DialResult::Surplus => {
                     if timeout(pause, coverage.changed()).await.is_ok() {
                         sleep(backoff.restart()).await;

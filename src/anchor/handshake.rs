@@ -1,4 +1,4 @@
-//! The handshake at the start of a connection: is the client a plain one, or does it begin or resume a session?
+//! The handshake of a connection: recognises a plain client, a new session or a resume, and starts serving it.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::protocol::resume::handshake::anchor_handshake::{
 use crate::protocol::resume::reason::EndReason;
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard};
 
-/// Runs the handshake of a connection, and relays it if its client is a plain one. Sessions have tasks of their own.
+/// Runs the handshake of a connection, then relays a plain client to its end. A session has a task of its own.
 pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let key = EvictionKey {
         class: EvictionClass::Eligible,
@@ -44,7 +44,7 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
                 boxed(plain.relay(&shared)).await;
             }
         }
-        // Without a log line: anybody can cause any number of failures.
+        // Not logged: strangers decide how many there are.
         Err(fault) => shared.metrics.handshakes.count([fault.label()]),
     }
 }
@@ -53,23 +53,23 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
 #[derive(Debug)]
 pub(super) enum ClientKind {
     Plain(Box<PlainConnection>),
-    /// Its session has begun.
+    /// A task for its new session has been spawned.
     New,
     Resumed,
 }
 
-/// The reason why a handshake has failed.
+/// Why a handshake has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeFailure {
-    /// The client has closed the connection.
+    /// The client has left, or the target has reset its connection.
     Closed,
     /// It took too long.
     TimedOut,
-    /// It was dropped for a newer one, as there were too many.
+    /// Too many connections were in the handshake.
     Evicted,
-    /// The process ends.
+    /// The process is shutting down.
     Stopping,
-    /// The anchor has refused the session, and said why.
+    /// For this reason, which was sent to any client but a plain one.
     Ended(EndReason),
 }
 
@@ -101,7 +101,7 @@ impl From<io::Error> for HandshakeFailure {
     }
 }
 
-/// Returns the results of a handshake that the metrics know from the beginning.
+/// Returns the handshake results that the metrics export from the start.
 pub(super) fn results() -> impl Iterator<Item = &'static str> {
     let ends = [
         EndReason::Unreachable,
@@ -132,7 +132,7 @@ struct Handshake<'a> {
 
 async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKind, HandshakeFailure> {
     let deadline = connection.accepted + HANDSHAKE_TIMEOUT;
-    // Without random bytes there is no anchor.
+    // Without random bytes the anchor does not start.
     let welcome = AnchorHandshake::new(&shared.key).map_err(|_| HandshakeFailure::Closed)?;
     let mut handshake = Handshake {
         probe: TargetDial::new(&shared.dialler, connection.accepted + silence(shared.sessions.len())),
@@ -152,13 +152,13 @@ async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKi
 }
 
 impl Handshake<'_> {
-    /// Reads until the client's kind is known.
+    /// Reads until the kind of the client is known.
     async fn negotiate(&mut self) -> Result<AnchorHandshakeStep, HandshakeFailure> {
         let stream = &mut self.connection.stream;
         let mut bytes = Vec::new();
         loop {
-            // The announcement first, later the target's identification: a proxy with `ssh_only` may hold back the first until
-            // it has seen the second.
+            // The announcement, later the identification. A middlebox that passes only SSH may hold back the former
+            // until the latter.
             stream.write_all(&self.welcome.take_output()).await?;
             tokio::select! {
                 biased;
@@ -198,7 +198,7 @@ impl Handshake<'_> {
             stream.reset_on_drop();
             return Err(HandshakeFailure::Closed);
         }
-        // The target's early bytes have been sent to the client.
+        // The bytes read from the target so far have been sent to the client.
         Ok(ClientKind::Plain(Box::new(PlainConnection {
             client: stream,
             target: dialled.stream,
@@ -210,7 +210,8 @@ impl Handshake<'_> {
         })))
     }
 
-    /// Begins a session. It is registered before the target is dialled, so that a session too many causes no dial.
+    /// Begins a session. It is registered before the target is dialled, so that a session beyond the limit causes no
+    /// dial.
     async fn begin(mut self, new: NewSession) -> Result<ClientKind, HandshakeFailure> {
         let before = self.welcome.take_output();
         let opened = match self.shared.sessions.open(new.keys) {
@@ -252,7 +253,7 @@ impl Handshake<'_> {
 
     /// Sends the reason why there is no session, and closes the connection.
     async fn send(mut self, before: &[u8], end: EndReason) -> HandshakeFailure {
-        // The connection to the target ends now, not after the client's close.
+        // The target's connection need not wait for the client's close.
         drop(self.probe);
         let mut bytes = before.to_vec();
         let rest = self.welcome.take_output();
@@ -265,7 +266,7 @@ impl Handshake<'_> {
     }
 }
 
-/// Sends a connection to the task of the session that it resumes.
+/// Passes a connection to the task of the session that it has proved.
 pub(super) async fn dispatch(
     session: &Sender<Resumption>,
     resumption: Resumption,
@@ -273,7 +274,7 @@ pub(super) async fn dispatch(
     let deadline = resumption.connection.accepted + HANDSHAKE_TIMEOUT;
     match timeout_at(deadline, session.send(resumption)).await {
         Ok(Ok(())) => Ok(ClientKind::Resumed),
-        // The session has ended just now.
+        // The session has just ended.
         Ok(Err(SendError(resumption))) => {
             resumption.refuse().await;
             Err(HandshakeFailure::Ended(EndReason::NoSuchSession))

@@ -1,4 +1,4 @@
-//! The transport of a client at the anchor: a socket that was accepted, or a stream on a connection to the proxy.
+//! The transport of a client at the anchor: an accepted socket, or a stream on a connection to the proxy.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -31,7 +31,8 @@ impl Link {
         }
     }
 
-    /// Sends the end of stream, and waits for the client's within bounds. The caller drops it next.
+    /// Sends the end of stream, then waits up to 1 s: on a socket for the client's, on a stream for the flush. The
+    /// caller drops it next.
     pub(super) async fn shutdown_gracefully(&mut self) {
         match self {
             Self::Socket(socket) => socket::close_gently(socket).await,
@@ -39,7 +40,7 @@ impl Link {
         }
     }
 
-    /// Writes the last bytes within `max`, and closes the connection gracefully.
+    /// Writes the last bytes within `max`, then closes gracefully, so that they arrive. Drops it if the write fails.
     pub(super) async fn send_and_close(mut self, bytes: &[u8], max: Duration) {
         let written = timeout(max, self.write_all(bytes)).await;
         if matches!(written, Ok(Ok(()))) {
@@ -47,7 +48,7 @@ impl Link {
         }
     }
 
-    /// Returns the variant's transport.
+    /// Returns the socket or the stream.
     fn io(self: Pin<&mut Self>) -> Pin<&mut (dyn Io + Unpin)> {
         match self.get_mut() {
             Self::Socket(socket) => Pin::new(socket),

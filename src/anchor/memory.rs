@@ -1,11 +1,11 @@
-//! The memory of all sessions together. The more of it is used, the smaller are the sessions' windows.
+//! The memory of all sessions: the more of it is used, the smaller the window of a session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::protocol::resume::MIN_WINDOW;
 
-/// The bytes that all sessions keep, and may keep.
+/// The bytes that all sessions buffer, and their limit.
 ///
 /// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, those of
 /// its key exchange, queued resumptions, the unwritten frames of a displaced connection (about 64 KiB), the registry, tasks and plain relays.
@@ -13,8 +13,8 @@ use crate::protocol::resume::MIN_WINDOW;
 pub(super) struct MemoryPool {
     used: AtomicUsize,
     max: usize,
-    /// The divisor of the free memory: a stream may take one part of it. It is a quarter of the maximum number of sessions: if all
-    /// of them fill one stream, e^-4 of the memory is left, and each still gets more than the smallest window.
+    /// A window is at most the free memory divided by this: a quarter of the maximum number of sessions. If each
+    /// session fills one, e^-4 of the memory is left: by default still more than the minimum window for each.
     part: usize,
 }
 
@@ -33,15 +33,15 @@ impl MemoryPool {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns whether more bytes are in use than the maximum.
+    /// Returns whether the limit is exceeded.
     pub(super) fn is_short(&self) -> bool {
         self.used() > self.max
     }
 
-    /// Returns the window of a session that has `current` now, and would like `widest`.
+    /// Returns the window of a session whose window is `current`, and at most `widest`.
     ///
-    /// It is a power of two below `widest`, and is kept until it is a third too wide, so that it changes rarely: each change
-    /// is an ACK.
+    /// It is `widest` if that fits, else a power of two, at least [`MIN_WINDOW`]. It shrinks only if it is a third too
+    /// wide, so that it changes rarely: each change costs an ACK.
     pub(super) fn window(&self, current: u32, widest: u32) -> u32 {
         let left = self.max.saturating_sub(self.used());
         let part = u32::try_from(left / self.part).unwrap_or(u32::MAX);
@@ -59,7 +59,7 @@ impl MemoryPool {
     }
 }
 
-/// The memory that one session keeps. Its drop returns it.
+/// The memory that one session uses. Dropping it returns the memory to the pool.
 #[derive(Debug)]
 pub(super) struct MemoryShare {
     of: Arc<MemoryPool>,
@@ -67,7 +67,7 @@ pub(super) struct MemoryShare {
 }
 
 impl MemoryShare {
-    /// Creates the share of a session that keeps nothing yet.
+    /// Creates an empty share.
     pub(super) fn new(memory: &Arc<MemoryPool>) -> Self {
         Self {
             of: Arc::clone(memory),
@@ -75,7 +75,7 @@ impl MemoryShare {
         }
     }
 
-    /// Sets the number of bytes that the session keeps. Returns whether it has changed.
+    /// Sets the share to `held` bytes. Returns whether it has changed.
     pub(super) fn set(&mut self, held: usize) -> bool {
         if held > self.held {
             self.of.used.fetch_add(held - self.held, Ordering::Relaxed);

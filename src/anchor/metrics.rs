@@ -14,24 +14,24 @@ pub struct Metrics {
     pub sessions: Gauges<1>,
     /// Sessions that ended, by reason.
     pub session_ends: Counters<1>,
-    /// Connections, by what their handshake has led to.
+    /// Connections, by the result of their handshake.
     pub handshakes: Counters<1>,
     bytes: Counters<2>,
-    /// Connections that have begun to carry a session, its first one included.
+    /// Connections that were attached to a session, its first one included.
     pub attachments: IntCounter,
     /// Connections in the handshake.
     pub handshakes_in_progress: IntGauge,
     /// Open plain connections.
     pub plain: IntGauge,
-    /// Bytes that sessions keep.
+    /// Bytes that sessions buffer.
     pub memory: IntGauge,
-    /// The most bytes that sessions are to keep.
+    /// Maximum of the bytes that sessions buffer.
     pub memory_limit: IntGauge,
-    /// Those of an anchor that dials in.
+    /// The metrics of an anchor that dials in.
     pub dial_in: DialInMetrics,
     /// Pauses of the listener.
     pub accept_paused: IntCounter,
-    /// Access lines that were left out.
+    /// Access lines dropped.
     pub access_log_lines_dropped: IntCounter,
     /// Log lines dropped.
     pub log_lines_dropped: IntCounter,
@@ -43,11 +43,11 @@ pub struct Metrics {
 pub struct DialInMetrics {
     /// Replicas of the proxy that are connected.
     pub replicas: IntGauge,
-    /// Replicas that have to be.
+    /// Replicas that the anchor has to be connected to.
     pub replicas_wanted: IntGauge,
     /// Dials to the proxy, by result.
     pub dials: Counters<1>,
-    /// Streams that the proxy has asked for by another name.
+    /// Requests of the proxy for a name that the anchor does not serve.
     pub misdirected: IntCounter,
 }
 
@@ -83,7 +83,7 @@ impl DialInMetrics {
 pub type SessionBytes = Both<IntCounter>;
 
 impl Metrics {
-    /// Creates all metrics, with the value 0.
+    /// Creates all metrics.
     ///
     /// # Errors
     /// A name that is declared twice, or is not a metric name.

@@ -1,4 +1,4 @@
-//! A client without a session: its bytes and the SSH server's are relayed unchanged.
+//! Relays bytes between a plain client and the SSH server, unchanged.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -27,7 +27,7 @@ use crate::tunnel::relay::{self, EarlyData, RelayConfig, Transports, relay};
 pub(super) struct PlainConnection {
     /// The client's connection.
     pub(super) client: Link,
-    /// The connection to the target.
+    /// The target's connection.
     pub(super) target: TcpStream,
     /// The bytes that were read from the client before the relay.
     pub(super) early: Vec<u8>,
@@ -35,14 +35,14 @@ pub(super) struct PlainConnection {
     pub(super) peer: SocketAddr,
     /// The address of the target.
     pub(super) address: SocketAddr,
-    /// When the connection was accepted.
+    /// When the client's connection was accepted.
     pub(super) started: Instant,
     /// Its slot among the plain connections.
     pub(super) slot: Slot,
 }
 
 impl PlainConnection {
-    /// Relays both directions to their ends.
+    /// Relays bytes until the connection closes, then writes its access line.
     pub(super) async fn relay(self, shared: &Shared) {
         let addresses = [self.peer, self.address];
         let record = SessionRecord::begin("plain", shared.next_number(), addresses, self.started);
@@ -66,7 +66,7 @@ impl PlainConnection {
         drop(self.slot);
     }
 
-    /// Returns the connections of a client and its target; `upload` has been read from the client.
+    /// Returns the transports of a relay; `upload` was already read from the client.
     pub(super) fn between<D>(downstream: D, upstream: TcpStream, upload: Vec<u8>) -> Transports<D> {
         Transports {
             downstream,
@@ -79,7 +79,7 @@ impl PlainConnection {
     }
 }
 
-/// Relays both directions to their ends, and polls the windows of the sockets at `ends`.
+/// Relays bytes until the end, and samples the windows of the sockets `ends`.
 async fn pass_on<D: Transport>(
     mut transports: Transports<D>,
     ends: [Option<SocketAddrs>; 2],
@@ -89,7 +89,7 @@ async fn pass_on<D: Transport>(
     let limits = TunnelLimits::default();
     let unlimited = RateLimit::new(limits.upload, limits.burst);
     let meter = Meter::new(Arc::clone(&shared.plain_bytes));
-    // A side that has finished ends after minutes of silence: else a peer could keep connections forever that sshd has closed.
+    // A half-closed connection ends after 5 min of silence: a peer must not keep it forever once sshd has forgotten it.
     let options = relay::Options::default();
     let terms = RelayConfig {
         limits: Both::from_fn(|_| (&unlimited).into()),
@@ -119,19 +119,19 @@ async fn pass_on<D: Transport>(
     );
 }
 
-/// Returns the addresses of a connection; `None` once it is lost.
+/// Returns the addresses of a connection; `None` if it is disconnected.
 fn ends(stream: &TcpStream) -> Option<SocketAddrs> {
     let (local, peer) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
     Some(SocketAddrs { local, peer })
 }
 
-/// Polls the windows of the client and of the target; never returns.
+/// Samples the windows of the client and of the target; never returns.
 async fn watch_windows(meter: &Meter, ends: [Option<SocketAddrs>; 2]) {
     loop {
         sleep(WINDOW_INTERVAL).await;
         let [client, target] = SockDiag::default().look_up_all(ends).map(Result::unwrap_or_default);
         meter.note_windows(&client, &target);
-        // The relay follows at the next poll of this task.
+        // The relay reads the sample when this task is polled again.
         yield_now().await;
     }
 }

@@ -1,4 +1,4 @@
-//! The access log line of a session or a plain connection, written at its end.
+//! The access line of a session or a plain connection, written at its end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ impl AccessLineLimit {
         }
     }
 
-    /// Returns the number of lines that were dropped.
+    /// Returns the number of dropped lines.
     pub(super) fn left_out(&self) -> usize {
         self.left_out.load(Ordering::Relaxed)
     }
@@ -58,7 +58,7 @@ impl AccessLineLimit {
     }
 }
 
-/// The data of one line: a session, or a plain connection.
+/// The record of one session or plain connection, for its access line.
 #[derive(Debug)]
 pub(super) struct SessionRecord {
     kind: &'static str,
@@ -76,7 +76,7 @@ pub(super) struct SessionRecord {
 }
 
 impl SessionRecord {
-    /// Creates the record of a session or a plain connection that began at `began`.
+    /// Creates a record for a client that was accepted at `began`.
     pub(super) fn begin(kind: &'static str, id: u64, [client, target]: [SocketAddr; 2], began: Instant) -> Self {
         Self {
             kind,
@@ -93,14 +93,14 @@ impl SessionRecord {
         }
     }
 
-    /// Notes that the session is attached to another connection.
+    /// Notes that another connection was attached.
     pub(super) fn attached(&mut self, client: SocketAddr, now: Instant) {
         self.last = client;
         self.attachments += 1;
         self.end_gap(now);
     }
 
-    /// Notes that the session is detached.
+    /// Notes that the session was detached.
     pub(super) fn detached(&mut self, now: Instant) {
         if self.gap.is_none() {
             self.gap = Some(now);
@@ -108,7 +108,7 @@ impl SessionRecord {
         }
     }
 
-    /// Writes the line, with the reason of the end and the bytes that were relayed.
+    /// Writes the line, with the reason and the bytes passed on, unless [`MAX_LINES`] is exceeded.
     pub(super) fn close(mut self, reason: &str, bytes: Both<u64>, lines: &AccessLineLimit) {
         let now = Instant::now();
         self.end_gap(now);
@@ -147,7 +147,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The lines in a second, about 40 KB: anybody can cause any number of connections.
+/// Maximum number of lines per second, about 40 KB: strangers decide how many connections there are.
 const MAX_LINES: u32 = 100;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The registry of sessions: finds the task of a session for a connection that resumes it, and the session to evict.
+//! The anchor's sessions: finds the task of a session that a connection resumes, and the session to evict.
 
 use std::cmp::Reverse;
 use std::net::SocketAddr;
@@ -17,25 +17,25 @@ use crate::protocol::resume::keys::{CryptoError, Keys, Mac, Nonces, ResumeClaim,
 use crate::protocol::resume::reason::EndReason;
 use crate::protocol::resume::registry::Registry;
 
-/// A connection of a client: a socket that was accepted, or a stream that the proxy opened.
+/// A client's connection: an accepted socket, or a stream on a connection to the proxy.
 #[derive(Debug)]
 pub(super) struct Connection {
     /// The connection.
     pub(super) stream: Link,
     /// The address of the client, or of the proxy that was dialled.
     pub(super) peer: SocketAddr,
-    /// When it was accepted, before the announcement. The deadline of the handshake counts from here.
+    /// When it was accepted or opened: the handshake's timeout starts here.
     pub(super) accepted: Instant,
 }
 
-/// A connection to attach to a session, which it begins or has proved to own.
+/// A connection to attach to the session that its client has begun or proved.
 #[derive(Debug)]
 pub(super) struct Resumption {
     /// The connection.
     pub(super) connection: Connection,
     /// The nonces of its handshake.
     pub(super) nonces: Nonces,
-    /// The offset up to which the client has received the target's stream.
+    /// The offset of the next byte that the client expects.
     pub(super) received: u64,
     /// Bytes to be sent before the answer.
     pub(super) before: Vec<u8>,
@@ -44,7 +44,8 @@ pub(super) struct Resumption {
 }
 
 impl Resumption {
-    /// Sends that the session has ended in the meantime, and closes the connection.
+    /// Answers that the session, which ended before the connection was attached, does not exist, and closes the
+    /// connection.
     pub(super) async fn refuse(mut self) {
         Frame::End(EndReason::NoSuchSession).encode(&mut self.before);
         self.connection
@@ -61,7 +62,7 @@ pub(super) struct SessionRegistry {
     memory: Arc<MemoryPool>,
 }
 
-/// The entry of a session for other tasks.
+/// A session as other tasks see it.
 #[derive(Debug)]
 struct SessionEntry {
     resumptions: mpsc::Sender<Resumption>,
@@ -73,36 +74,35 @@ struct SessionEntry {
 pub(super) struct SessionStatus {
     opened: Instant,
     pub(super) state: Mutex<State>,
-    /// Notified when the memory of the session is needed.
+    /// Notified when the session is evicted for its memory.
     pub(super) eviction: Notify,
 }
 
-/// The part of a session that changes.
+/// The mutable state of a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     /// True if SSH's key exchange has ended: nobody has logged in before that.
     pub(super) has_keys: bool,
     /// When it was detached; `None` while it is attached.
     pub(super) detached: Option<Instant>,
-    /// True if it has ended, and is kept to tell a client that resumes it.
+    /// True if it has ended, and is kept to tell its client.
     pub(super) is_ended: bool,
-    /// When the target ended its stream; the client only has to fetch the rest.
+    /// When the target ended its stream, so that only bytes to fetch are left; `None` before.
     pub(super) target_gone: Option<Instant>,
     is_evicted: bool,
-    /// The bytes that it keeps.
+    /// The bytes that it buffers.
     pub(super) memory: usize,
 }
 
 impl SessionStatus {
-    /// Returns how long a session that was detached at `detached` waits for its client; `None` if its user may have logged in:
-    /// then [`grace`](crate::anchor::Options::grace) alone decides.
+    /// Returns how long the session waits for its client after `detached`; `None` if its user may have logged in.
     pub(super) fn login_timeout(&self, detached: Instant) -> Option<Duration> {
-        // A client that attaches again and again has no more time for its login than others.
+        // Attaching repeatedly gives a client no more time to log in.
         let left = (self.opened + LOGIN_TIMEOUT).saturating_duration_since(detached);
         (!self.state.lock().has_keys).then_some(left.min(KEY_EXCHANGE_TIMEOUT))
     }
 
-    /// Returns its eviction class, and since when it waits; `None` if it is never evicted for others.
+    /// Returns the eviction class, and since when the session waits; `None` if it must not be evicted for another.
     fn class(&self, now: Instant) -> Option<(Class, Option<Instant>)> {
         let state = *self.state.lock();
         let class = match (state.detached, state.target_gone) {
@@ -119,12 +119,12 @@ impl SessionStatus {
     }
 }
 
-/// The session's registration, which its task owns. The drop removes it: the session can no longer be resumed.
+/// A session as its task holds it. Dropping it removes the session: it can no longer be resumed.
 #[derive(Debug)]
 pub(super) struct SessionGuard {
     /// Its id.
     pub(super) id: SessionId,
-    /// The connections that resume it. The channel closes when the session is evicted.
+    /// The connections that resume it. Closed when the session is removed.
     pub(super) resumptions: mpsc::Receiver<Resumption>,
     /// The keys that prove it.
     pub(super) keys: Keys,
@@ -134,10 +134,10 @@ pub(super) struct SessionGuard {
 }
 
 impl SessionGuard {
-    /// Removes the session, and refuses the resumptions that are still queued.
+    /// Removes the session, and refuses the connections that are queued for it.
     pub(super) fn close(mut self, tasks: &TaskTracker) {
         self.sessions.registry.lock().remove(self.id);
-        // A later send fails. A sender that has a permit already is waited for.
+        // From now on `send` returns a resumption to its sender. A sender that holds a permit is waited for.
         self.resumptions.close();
         tasks.spawn(async move {
             while let Some(resumption) = self.resumptions.recv().await {
@@ -154,7 +154,7 @@ impl Drop for SessionGuard {
 }
 
 impl SessionRegistry {
-    /// Creates a registry of at most `max` sessions, which keep at most `memory` bytes together.
+    /// Creates a registry of at most `max` sessions, which buffer at most `memory` bytes together.
     ///
     /// # Errors
     /// The system has no random bytes.
@@ -165,7 +165,7 @@ impl SessionRegistry {
         })
     }
 
-    /// Opens a session, and evicts the [first candidate](eviction_candidate) for it if there are too many.
+    /// Opens a session. Evicts [another](eviction_candidate) for it if there are too many.
     ///
     /// # Errors
     /// [`EndReason::TooManySessions`].
@@ -182,7 +182,7 @@ impl SessionRegistry {
         };
         let mut registry = self.registry.lock();
         if let Some(id) = eviction_candidate(&registry) {
-            // Its task ends when nothing can resume it any more.
+            // Its task ends, as nothing can resume the session.
             registry.remove(id);
         }
         let id = registry.open(keys.clone(), handle)?;
@@ -196,7 +196,7 @@ impl SessionRegistry {
         })
     }
 
-    /// Returns the channel to a session's task, for a client that has proved to own the session.
+    /// Returns the channel to a session's task if the client's proof is valid.
     ///
     /// # Errors
     /// [`EndReason::NoSuchSession`].
@@ -231,8 +231,8 @@ impl SessionRegistry {
         [("attached", attached), ("detached", detached), ("ended", ended)]
     }
 
-    /// Evicts one session to free memory: the one that has been detached for the longest time, or else the one that keeps most.
-    /// Does nothing while an evicted one still has to free its memory.
+    /// Evicts a session to free memory: the one detached longest, else the one that buffers most. Does nothing until
+    /// the last one evicted has ended.
     pub(super) fn evict_for_memory(&self) {
         let registry = self.registry.lock();
         let alive = || {
@@ -252,20 +252,20 @@ impl SessionRegistry {
     }
 }
 
-/// The eviction classes of sessions, in the order of their eviction.
+/// The order in which sessions are evicted for a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
-    /// It has ended, or its target has and the client does not fetch the rest. A peer could keep such sessions forever, without a
-    /// login.
+    /// It has ended, or its client does not fetch the last bytes of a target that has ended. A peer could keep such
+    /// sessions forever, without a login.
     Spent,
     /// It is detached, and nobody has logged in.
     WithoutKeys,
-    /// It is detached, and the SSH server would not have closed it yet if nobody has logged in.
+    /// It is detached, and too young for the SSH server to have closed it if nobody has logged in.
     Young,
 }
 
-/// Returns the session to evict for a new one, if there are too many. A session without a login takes one of sshd's places for
-/// logins, and no cap on tunnels counts it while it is detached: so only [`MAX_UNPROVEN`] of them wait for their clients.
+/// Returns the session to evict for a new one; `None` if there is room, or none may be evicted. A session without a
+/// login holds one of the SSH server's `MaxStartups`. While detached, no tunnel cap counts it: hence [`MAX_UNPROVEN`].
 fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
     let now = Instant::now();
     let class = |(id, handle): (SessionId, &SessionEntry)| Some((handle.status.class(now)?, id));
@@ -282,18 +282,18 @@ fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
     fitting.min_by_key(|(rank, _)| *rank).map(|(_, id)| id)
 }
 
-/// Detached sessions in which nobody may have logged in. With the 64 tunnels that one user has by default they are fewer than
-/// the logins that an SSH server with `MaxStartups 100:30:500` accepts from everybody.
+/// Maximum number of detached sessions that may lack a login. With one user's 64 tunnels (the default) they stay below
+/// 100, where `MaxStartups 100:30:500` begins to refuse logins.
 const MAX_UNPROVEN: usize = 32;
-/// How long a session waits for its client before the end of the key exchange: a client finds a lost path within 15 s.
+/// How long a session waits for its client before the end of the key exchange: a lost path is detected within 15 s.
 const KEY_EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an SSH server waits for a login: OpenSSH's LoginGraceTime, 120 s and up to 4 s more, and the time of its start.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(150);
-/// How long a client with a connection has to fetch the last bytes before its session may be given up for a new one.
+/// How long an attached client has to fetch the last bytes before its session may be evicted for a new one.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a connection has to take the answer that its session has ended.
+/// The timeout of the answer that the session has ended.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Connections that wait for the task of their session, which takes them at once.
+/// Maximum number of connections queued for a session's task, which takes them at once.
 const QUEUED_RESUMPTIONS: usize = 2;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The task of one session: it relays the session's bytes over one connection after another, and ends the session.
+//! The task of one session: relays its bytes over one connection after another, and ends it.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::protocol::resume::reason::{DetachReason, EndReason};
 use crate::protocol::resume::session::Session;
 use crate::protocol::resume::{CONFIRMATION_TIMEOUT, Options};
 
-/// The state of a session's task.
+/// A session, its connection and its target.
 #[derive(Debug)]
 pub(super) struct SessionTask {
     opened: SessionGuard,
@@ -33,9 +33,9 @@ pub(super) struct SessionTask {
     newest: Instant,
     /// When the session was detached; `None` while it is attached.
     detached: Option<Instant>,
-    /// When the process began to stop; `None` before that.
+    /// When the shutdown ended the session; `None` before.
     stopping: Option<Instant>,
-    /// The task that closes the connection that was displaced last.
+    /// The task that closes the last displaced connection. Replacing it aborts it.
     displaced: Option<AbortOnDropHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -43,18 +43,18 @@ pub(super) struct SessionTask {
 /// An event of the session's task.
 enum TaskEvent {
     Resumption(Box<Resumption>),
-    /// The session was evicted from the registry, and can no longer be resumed.
+    /// The session was evicted for a new one: nothing can resume it.
     Unreachable,
     Shutdown,
     Evicted,
     TimedOut,
-    /// One side has ended the session.
+    /// Either side has ended the session.
     Ending,
     Event(Event),
 }
 
 impl SessionTask {
-    /// Starts the task of a session with its first connection.
+    /// Spawns the task of a session, and attaches its first connection.
     pub(super) fn begin(opened: SessionGuard, dialled: TargetConnection, first: Resumption, shared: &Arc<Shared>) {
         let since = first.connection.accepted;
         let addresses = [first.connection.peer, dialled.address];
@@ -89,8 +89,8 @@ impl SessionTask {
     async fn run(mut self, mut record: SessionRecord) {
         let end = loop {
             match self.next_event().await {
-                // An older connection whose proof was late: the client has given it up for the newer one, which it must not
-                // displace.
+                // The client has abandoned this connection for a newer one, and only its proof was still in flight: it
+                // must not displace the newer one.
                 TaskEvent::Resumption(resumption) if resumption.connection.accepted < self.newest => {}
                 TaskEvent::Resumption(resumption) => {
                     self.newest = resumption.connection.accepted;
@@ -104,8 +104,8 @@ impl SessionTask {
                 }
                 TaskEvent::Event(Event::Detached(unlinked)) => {
                     if let (DetachCause::Silent, Some(link)) = (unlinked, &mut self.moving.link) {
-                        // A FIN would wait behind bytes that the proxy has no room for, and keep the tunnel's slot. A reset
-                        // loses nothing: all bytes that were not acknowledged are sent again.
+                        // A FIN would queue after bytes that the proxy has no room for, and the tunnel would keep its
+                        // slot. Unacknowledged bytes are sent again.
                         link.stream.reset_on_drop();
                     }
                     let now = Instant::now();
@@ -117,11 +117,11 @@ impl SessionTask {
                         break EndReason::Stopping;
                     }
                 }
-                // Happens at a client only.
+                // Only a client's driver returns it.
                 TaskEvent::Event(Event::Confirmed(_)) => {}
                 TaskEvent::Ending => self.begin_ending(),
                 TaskEvent::Evicted => self.abort(EndReason::Memory),
-                // A key exchange that ended in the same poll has moved the deadline.
+                // The key exchange has ended in the same poll, which moved the deadline.
                 TaskEvent::TimedOut if self.deadline().is_none_or(|deadline| deadline > Instant::now()) => {}
                 TaskEvent::TimedOut if self.moving.ending.is_none() => self.abort(EndReason::Expired),
                 TaskEvent::Shutdown if self.moving.link.is_some() => {
@@ -129,7 +129,7 @@ impl SessionTask {
                     self.abort(EndReason::Stopping);
                 }
                 TaskEvent::Shutdown => break EndReason::Stopping,
-                // The session has ended with a reason of its own, which `finish` uses instead of this one.
+                // The session has an end reason by now, which `finish` uses instead of this one.
                 TaskEvent::TimedOut => break EndReason::Expired,
                 TaskEvent::Unreachable => break EndReason::TooManySessions,
             }
@@ -157,7 +157,7 @@ impl SessionTask {
         }
     }
 
-    /// Returns when the session times out; `None` while it is attached or has no limit.
+    /// Returns when the session ends if nothing happens before; `None` for an attached one that has not ended.
     fn deadline(&self) -> Option<Instant> {
         if let Some(since) = self.stopping {
             return Some(since + SHUTDOWN_TIMEOUT);
@@ -175,7 +175,8 @@ impl SessionTask {
         detached.checked_add(max.min(self.shared.options.grace))
     }
 
-    /// Attaches a connection. This side's claim is read and sent in one step, so that the old connection delivers nothing in between.
+    /// Attaches a connection. Reads and sends this side's claim without yielding, so that the older connection delivers
+    /// nothing in between.
     fn attach(&mut self, resumption: Resumption) {
         let Resumption {
             connection,
@@ -203,7 +204,7 @@ impl SessionTask {
         self.shared.metrics.attachments.inc();
     }
 
-    /// Detaches the current connection, and tells its client that another one is attached.
+    /// Detaches the current connection, if any, and sends its client the reason in a task of its own.
     fn displace(&mut self) {
         let rest = self.moving.driver.detach();
         let Some((link, mut rest)) = self.moving.link.take().zip(rest) else {
@@ -221,8 +222,8 @@ impl SessionTask {
         self.begin_ending();
     }
 
-    /// Begins the end of the session. If the client ended it, its bytes are still written to the target; else the connection to
-    /// the target is reset.
+    /// Begins the end of the session. If the client has ended it, its bytes are still passed on; else the target is
+    /// closed.
     fn begin_ending(&mut self) {
         if self.moving.ending.is_some() {
             return;
@@ -234,7 +235,7 @@ impl SessionTask {
         }
     }
 
-    /// Closes the connection to the target, in a task of its own, as that may take a second.
+    /// Closes the connection to the target in a task of its own, as that may take a second.
     fn close_target(&mut self, is_orderly: bool) {
         if let Some(close) = self.moving.target.close(is_orderly) {
             self.shared.tasks.spawn(close);
@@ -242,7 +243,7 @@ impl SessionTask {
     }
 
     async fn finish(mut self, end: EndReason, record: SessionRecord) {
-        // This side's reason, not that of the peer's answer.
+        // This side's own reason takes precedence.
         let end = self.moving.driver.session().ending().unwrap_or(end);
         self.close_target(end == EndReason::Completed);
         let Self {
@@ -258,7 +259,7 @@ impl SessionTask {
     }
 }
 
-/// The byte mover of a session.
+/// The relay of a session.
 #[derive(Debug)]
 struct SessionPoll {
     driver: Driver,
@@ -266,12 +267,12 @@ struct SessionPoll {
     target: Target,
     window: u32,
     share: MemoryShare,
-    /// When one side ended the session; `None` before that.
+    /// When either side ended the session; `None` before.
     ending: Option<Instant>,
 }
 
 impl SessionPoll {
-    /// Relays bytes with the window that the memory pool allows, and updates the session's share of the pool.
+    /// Relays bytes with the window that the memory of all sessions allows, then accounts for the buffered ones.
     fn poll(&mut self, context: &mut Context<'_>, account: &SessionStatus, shared: &Shared) -> Poll<TaskEvent> {
         let sessions = &shared.sessions;
         let window = sessions.memory().window(self.window, shared.options.window);
@@ -280,7 +281,7 @@ impl SessionPoll {
             let now = Instant::now().into_std();
             self.driver.session_mut().set_window(window, now);
         }
-        // Cancel safe: the future is dropped now, and created again at the next poll.
+        // It is cancel safe: dropped here, and created again at the next poll.
         let polled = pin!(self.driver.run(self.link.as_mut(), &mut self.target)).poll(context);
         if std::mem::take(&mut self.target.has_just_ended) {
             account.state.lock().target_gone = Some(Instant::now());
@@ -312,7 +313,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// How long a session is kept after its end, to tell a client that resumes it.
+/// How long an ended session is kept to tell a client that resumes it.
 const END_RETENTION: Duration = Duration::from_secs(300);
-/// How long an older connection has to take its last frames.
+/// How long a displaced connection has to take its last frames.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(1);

@@ -54,7 +54,7 @@ pub struct Options {
     pub memory: usize,
 }
 
-/// Parses the memory of all sessions. With less than the minimum, the first session would have no usable window.
+/// Parses `--memory`. With less than [`MIN_MEMORY`] even the first session would have no usable window.
 fn memory(text: &str) -> Result<usize, String> {
     let size: Size = text.parse().map_err(|error: UnitError| error.to_string())?;
     match size.get() {
@@ -72,13 +72,13 @@ pub(super) struct Shared {
     pub(super) sessions: Arc<SessionRegistry>,
     /// The connections in the handshake.
     pub(super) handshakes: UnfinishedSet,
-    /// The plain connections.
+    /// The slots of plain connections.
     pub(super) plain: Arc<Slots>,
     pub(super) plain_bytes: Arc<Totals>,
     pub(super) resources: Resources,
     pub(super) metrics: Metrics,
     pub(super) lines: AccessLineLimit,
-    /// The last number of a connection or a session.
+    /// The last number given to a connection or an access line.
     pub(super) numbers: AtomicU64,
     pub(super) stopping: CancellationToken,
     pub(super) tasks: TaskTracker,
@@ -91,5 +91,5 @@ impl Shared {
 }
 
 const MIN_MEMORY: u64 = 64 << 10;
-/// How long clients have to acknowledge that the process ends.
+/// How long clients have to acknowledge a shutdown.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);

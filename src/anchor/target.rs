@@ -1,4 +1,4 @@
-//! The connection of a session to the SSH server: its two streams, their byte counts, and its close.
+//! The connection of a session to the SSH server: counts the bytes of both streams, and closes it.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -15,22 +15,22 @@ use crate::tunnel::direction::Both;
 
 mod key_exchange;
 
-/// The connection to the target that the handshake has made.
+/// The connection to the target that the handshake has opened.
 #[derive(Debug)]
 pub(super) struct TargetConnection {
     /// The address of the target.
     pub(super) address: SocketAddr,
     pub(super) stream: TcpStream,
-    /// Bytes that were read from it.
+    /// The bytes that were read from it.
     pub(super) early: Vec<u8>,
-    /// True if the target's stream ended after `early`.
+    /// True if the stream has ended after `early`.
     pub(super) has_ended: bool,
-    /// True if the read after `early` failed.
+    /// True if a read after `early` has failed.
     pub(super) has_reset: bool,
 }
 
-/// The target as the local I/O of a session. An error of a read means a reset. Writes never fail, even if the target is gone: the
-/// reads report that.
+/// The target as the local I/O of a session. A read error means a reset. Writes never fail, even if the target is gone:
+/// only a read reports that.
 #[derive(Debug)]
 pub(super) struct Target {
     /// `None` once it is closed.
@@ -39,19 +39,19 @@ pub(super) struct Target {
     early: Vec<u8>,
     key_exchange: KeyExchange,
     bytes: SessionBytes,
-    /// The bytes that were relayed.
+    /// The bytes passed on so far.
     pub(super) passed: Both<u64>,
     has_reset: bool,
-    /// True if the client's end of stream has been sent to the target.
+    /// True if the client's end of stream was passed on, or the connection is lost.
     has_finished: bool,
-    /// True if the target's end of stream was read since the last look at this flag.
+    /// True if the target's end of stream has been read, until the session's task clears it.
     pub(super) has_just_ended: bool,
-    /// True if SSH's key exchange ended since the last look at this flag.
+    /// True if SSH's key exchange has ended, until the session's task clears it.
     pub(super) has_just_exchanged_keys: bool,
 }
 
 impl Target {
-    /// Creates the target of a session. From now on a drop resets the connection: after a panic a stream must not look complete to
+    /// Takes over the connection, and makes its drop reset it: after a panic here the stream must not look complete to
     /// the target.
     pub(super) fn new(dialled: TargetConnection, bytes: SessionBytes) -> Self {
         socket::reset_on_drop(&dialled.stream);
@@ -68,12 +68,12 @@ impl Target {
         }
     }
 
-    /// Returns the future that closes the connection in bounded time; `None` if it was returned before. `is_orderly` says that both
-    /// streams have ended. Otherwise the connection is reset, unless the client's end of stream was sent.
+    /// Returns a future that closes the connection within a timeout; `None` if one was returned before. Unless
+    /// `is_orderly` (both streams have ended), the client's may be truncated, and a reset shows that.
     pub(super) fn close(&mut self, is_orderly: bool) -> Option<impl Future<Output = ()> + Send + use<>> {
         let stream = self.stream.take()?;
         self.early = Vec::new();
-        // All that the client sent was written: the stream is complete.
+        // Once its end was passed on, the client's stream is complete.
         let is_gentle = is_orderly || self.has_finished;
         Some(async move {
             if is_gentle {
@@ -91,7 +91,7 @@ impl Target {
         self.has_just_exchanged_keys |= self.key_exchange.completes_with(bytes);
     }
 
-    /// Counts a write. Returns how many of `all` bytes are done: all of them after an error.
+    /// Counts the bytes written. Returns how many of `all` are done with: all after an error.
     fn wrote(&mut self, written: io::Result<usize>, all: usize) -> usize {
         match written {
             Ok(count) => {
@@ -99,8 +99,8 @@ impl Target {
                 self.bytes.upload.inc_by(count as u64);
                 count
             }
-            // EPIPE does not mean a reset, but that the target has closed the connection after its end of stream: it needs no
-            // further bytes, and the client gets that end of stream.
+            // EPIPE does not mean a reset: the target had ended its stream gracefully before. It needs no more bytes,
+            // and the client learns of the end by that stream.
             Err(error) => {
                 self.has_reset |= error.kind() != io::ErrorKind::BrokenPipe;
                 all
@@ -130,7 +130,7 @@ impl AsyncRead for Target {
         let before = buffer.filled().len();
         ready!(Pin::new(stream).poll_read(context, buffer))?;
         match buffer.filled().get(before..).unwrap_or_default() {
-            // A write has consumed the socket's error, so this read returns 0.
+            // A write has consumed the socket's error, so that this read looks like the end of stream.
             [] if this.has_reset => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             [] => this.has_just_ended = true,
             sent => this.note_sent(sent),
@@ -161,12 +161,12 @@ impl AsyncWrite for Target {
         Poll::Ready(Ok(self.wrote(written, all)))
     }
 
-    /// Returns true: a socket writes several buffers in one call.
+    /// A socket writes all pieces in one system call, without a copy.
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    /// Does nothing: a socket has no buffer here.
+    /// A socket has nothing to flush.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -174,7 +174,7 @@ impl AsyncWrite for Target {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(stream) = &mut self.stream {
             match ready!(Pin::new(stream).poll_shutdown(context)) {
-                // A target that gets no end of stream may wait forever: so the session ends.
+                // Without an end of stream the target may wait forever: its session must not.
                 Err(error) if socket::is_refusal_of_an_end(&error) => return Poll::Ready(Err(error)),
                 Ok(()) | Err(_) => self.has_finished = true,
             }

@@ -1,4 +1,4 @@
-//! The target of an anchor: an address, or a name that is resolved for each connection.
+//! The target of an anchor: an address, or a name that is looked up for each connection.
 
 use std::fmt;
 use std::io;
@@ -18,12 +18,12 @@ use crate::base::authority::Authority;
 use crate::tunnel::dial::{self, DialError, Upstream, dial};
 use crate::tunnel::outcome::RefusalReason;
 
-/// The SSH server of `--to`.
+/// The SSH server that `--to` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetAddr {
     /// An address, with its port.
     Address(SocketAddr),
-    /// A name and a port, as they were written: a dot at the end keeps the resolver's search domains away.
+    /// A name and a port as written: a trailing dot disables the resolver's search domains.
     Name(Box<str>),
 }
 
@@ -50,14 +50,14 @@ impl fmt::Display for TargetAddr {
     }
 }
 
-/// Makes connections to the target.
+/// Dials the target.
 #[derive(Debug)]
 pub(super) struct TargetDialer {
     to: TargetAddr,
-    /// The anchor's own address: a name that resolves to it would make a loop.
+    /// The anchor's own address: a name that resolves to it would cause a loop.
     own_addr: SocketAddr,
     look_up: Resolver,
-    /// Unanswered lookups and when they began, the oldest first.
+    /// The unanswered lookups and when they began, oldest first.
     lookups: Mutex<Vec<(Instant, Answer)>>,
     fault: Mutex<LoggedFailure>,
 }
@@ -68,8 +68,8 @@ type Answer = watch::Receiver<Option<Result<Vec<SocketAddr>, String>>>;
 /// Looks up `HOST:PORT`.
 type Resolver = fn(Box<str>) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
-/// A failure that is logged when it starts and when it clears, at most once per [`MIN_LOG_INTERVAL`]: anybody can trigger it by
-/// connecting.
+/// A failure that is logged when it starts and when it clears, at most once per [`MIN_LOG_INTERVAL`]: any stranger can
+/// trigger it by connecting.
 #[derive(Debug, Default)]
 struct LoggedFailure {
     is_told: bool,
@@ -77,7 +77,7 @@ struct LoggedFailure {
 }
 
 impl LoggedFailure {
-    /// Notes the failure. Returns whether it has to be logged.
+    /// Notes the failure. Returns whether to log it.
     fn failed(&mut self) -> bool {
         let is_too_soon = self.last.is_some_and(|last| last.elapsed() < MIN_LOG_INTERVAL);
         if self.is_told || is_too_soon {
@@ -87,7 +87,7 @@ impl LoggedFailure {
         true
     }
 
-    /// Notes a success. Returns whether it has to be logged, as the failure was.
+    /// Notes that it has cleared. Returns whether to log that: `true` if its start was logged.
     fn recovered(&mut self) -> bool {
         mem::take(&mut self.is_told)
     }
@@ -105,8 +105,8 @@ impl TargetDialer {
         }
     }
 
-    /// Returns a connection to the target within [`DIAL_TIMEOUT`]. Several addresses share the time that the lookup leaves evenly. A
-    /// failure is logged, and so is the next success.
+    /// Connects to the target within [`DIAL_TIMEOUT`]. Its addresses share the time that the lookup leaves equally.
+    /// Logs a failure, and the first success after it.
     ///
     /// # Errors
     /// The target cannot be reached, or its name has no address.
@@ -129,10 +129,10 @@ impl TargetDialer {
         dialled.map_err(|error| error.reason)
     }
 
-    /// Returns the target's addresses now. Where a name has none, the log says why.
+    /// Returns the target's current addresses. Logs why a name has none.
     ///
     /// # Errors
-    /// The name has no address but the anchor's own.
+    /// The name cannot be looked up, or has no address but the anchor's own.
     pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, RefusalReason> {
         let name = match &self.to {
             TargetAddr::Address(address) => return Ok(vec![*address]),
@@ -162,11 +162,11 @@ impl TargetDialer {
         }
     }
 
-    /// Returns the lookup that is under way, or begins one. The system's resolver may leave one without an answer permanently, as glibc
-    /// sets no time for an answer by TCP: another one begins when the last has had [`LOOKUP_TIMEOUT`] for each that hangs.
+    /// Joins the current lookup, or begins one. A lookup may hang forever, as glibc has no timeout for answers over
+    /// TCP: another begins once the last is older than [`LOOKUP_TIMEOUT`] times the number that hang.
     fn join_lookup(&self, name: &str) -> Answer {
         let mut lookups = self.lookups.lock();
-        // Without a thread of the system for it, Tokio panics: such a lookup has no sender any more.
+        // If the system has no thread for a lookup, Tokio panics, which drops its sender.
         lookups.retain(|(_, answer)| matches!(answer.has_changed(), Ok(false)));
         let hanging = u32::try_from(lookups.len()).unwrap_or(u32::MAX);
         if let Some((begun, answer)) = lookups.last()
@@ -188,7 +188,7 @@ impl TargetDialer {
     }
 }
 
-/// Why a dial has failed. The phrases of a refusal are those of a proxy, and name no error of the system.
+/// Returns why a dial has failed. A refusal's phrase would not name the system's error.
 fn reason(error: &DialError) -> String {
     match error.errno.filter(|_| error.reason != RefusalReason::TargetRefused) {
         Some(errno) => format!("the target cannot be reached: {errno}"),
@@ -196,20 +196,21 @@ fn reason(error: &DialError) -> String {
     }
 }
 
-/// Returns whether a connection to `target` arrives at a port that is bound at `own_addr`, as far as the addresses tell.
+/// Returns whether a connection to `target` reaches a port bound at `own_addr`, by the addresses alone.
 pub(super) fn is_self(target: SocketAddr, own_addr: SocketAddr) -> bool {
     let (to, at) = (target.ip().to_canonical(), own_addr.ip().to_canonical());
     let is_local = to.is_loopback() || to.is_unspecified();
     target.port() == own_addr.port() && (to == at || (is_local && (at.is_unspecified() || to.is_unspecified())))
 }
 
-/// The time for a connection to the target, with the lookup of its name.
+/// How long a client waits for the lookup and the dial.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time for the addresses of a name.
+/// How long a client waits for the lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of lookups that hang, each with a thread. As each makes the pause longer, it takes three hours to get there.
+/// Maximum number of hanging lookups, each of which blocks a thread. As each lengthens the pause, reaching it takes
+/// three hours.
 const MAX_LOOKUPS: usize = 64;
-/// The minimum time between two log lines about the start of a failure.
+/// Minimum time between two log lines about the start of a failure.
 const MIN_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub const DRAINING_PATH: &str = "/draining";
 pub enum ReplicaList {
     /// A number of replicas whose ids are not known.
     Count(NonZeroU32),
-    /// Those with these ids.
+    /// The replicas with these ids.
     Ids(BTreeSet<Box<str>>),
 }
 
@@ -37,7 +37,7 @@ pub enum ReplicaList {
 pub struct BadReplicaList;
 
 impl ReplicaList {
-    /// Replaces the list by the first 32 valid ids, if there are any. Returns whether the list has changed.
+    /// Replaces the list with the first 32 valid ids, if there are any. Returns whether the list has changed.
     pub fn replace(&mut self, ids: BTreeSet<Box<str>>) -> bool {
         let ids: BTreeSet<_> = ids.into_iter().filter(|id| is_id(id)).take(MAX_IDS).collect();
         let list = Self::Ids(ids);
@@ -48,7 +48,7 @@ impl ReplicaList {
         is_new
     }
 
-    /// Returns the ids, as far as they are known.
+    /// Returns the ids; none for a count.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         let ids = match self {
             Self::Count(_) => None,
@@ -83,7 +83,7 @@ impl fmt::Display for ReplicaList {
     }
 }
 
-/// Parses a number as a count: no pod's name is a number.
+/// Parses a number as a count, as it is not an [id](is_id).
 impl FromStr for ReplicaList {
     type Err = BadReplicaList;
 
@@ -101,7 +101,7 @@ impl FromStr for ReplicaList {
     }
 }
 
-/// Returns whether the text can be the id of a replica: the name of a pod or a host, and not a number.
+/// Returns whether the text can be the id of a replica: the name of a pod or a host, but not a number.
 pub fn is_id(text: &str) -> bool {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     (1..=MAX_ID_BYTES).contains(&text.len())
@@ -109,7 +109,7 @@ pub fn is_id(text: &str) -> bool {
         && text.bytes().any(|byte| !byte.is_ascii_digit())
 }
 
-/// The maximum number of ids in a list: twice the connections of an anchor, and no longer than a head may be.
+/// Maximum number of ids in a list: twice the connections of an anchor. They fit into a head.
 const MAX_IDS: usize = 32;
 /// The maximum number of bytes of an id (RFC 1123: 253 of a name).
 const MAX_ID_BYTES: usize = 253;

@@ -1,4 +1,4 @@
-//! The anchors that have dialled in: chooses the one that serves a target, and opens streams on its connection.
+//! The anchors that have dialled in: chooses one for a target, and opens streams on its connection.
 //!
 //! Each replica knows the anchors that are connected to it, and no others: an anchor connects to every replica.
 
@@ -45,7 +45,7 @@ pub struct Anchors {
 /// An anchor that is connected.
 #[derive(Debug)]
 pub struct Anchor {
-    /// Its position in the order of registrations in this process.
+    /// Its position in the order of registrations.
     number: u64,
     /// The name that it serves.
     pub serves: Authority,
@@ -55,18 +55,18 @@ pub struct Anchor {
     pub addresses: [SocketAddr; 2],
     /// When it registered.
     pub since: SystemTime,
-    /// Its connection.
+    /// The streams of its connection.
     pub streams: Streams,
     dials: Arc<Slots>,
-    /// The streams that are open.
+    /// The streams that are open or being opened.
     pub tunnels: Arc<Slots>,
     /// The number of dials in a row that it has not answered in time.
     unanswered: AtomicU32,
-    /// Set when its grant is revoked, which ends its tunnels, too.
+    /// Set when its grant has ended or its target is removed, which also ends its tunnels.
     pub ended: SetOnce<CloseReason>,
 }
 
-/// A stream of an anchor, which counts until this is dropped.
+/// Counts a stream of an anchor while its tunnel holds this.
 #[derive(Debug)]
 pub struct AnchorTunnel {
     /// The anchor.
@@ -82,20 +82,20 @@ pub struct Registration<'a> {
     anchor: Arc<Anchor>,
 }
 
-/// The longest waits of a dial.
+/// The timeouts of a dial.
 #[derive(Clone, Copy, Debug)]
 pub struct DialTimeouts {
-    /// For an anchor, where none is connected.
+    /// For an anchor to register, if there is none.
     pub wait: Duration,
-    /// For the answer of one, while there are others to ask.
+    /// For the answer of one anchor, while others are left.
     pub attempt: Duration,
-    /// For the answers of all.
+    /// For the answers of all anchors together.
     pub dial: Duration,
 }
 
 impl Anchors {
-    /// Creates an empty registry of the replica with this id, or a random one. Anchors are told of `replicas` replicas until their
-    /// ids are known.
+    /// Creates an empty registry. Without an `id`, it draws a random one. Until ids are known, there are `replicas`
+    /// replicas.
     pub fn new(id: Option<Box<str>>, replicas: NonZeroU32) -> Self {
         // The standard library's only source of random numbers.
         let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0)).into();
@@ -109,7 +109,7 @@ impl Anchors {
         }
     }
 
-    /// Returns whether anchors may dial in at all.
+    /// Returns whether anchors may dial in.
     pub fn are_taken(&self) -> bool {
         self.are_taken.load(Ordering::Relaxed)
     }
@@ -127,7 +127,7 @@ impl Anchors {
             .is_some_and(|of_target| of_target.len() >= MAX_PER_TARGET)
     }
 
-    /// Registers an anchor, which is the active one of its target from now on.
+    /// Registers an anchor, which becomes the active one of its target.
     ///
     /// # Errors
     /// [`RefusalReason::TargetAnchorsFull`].
@@ -164,18 +164,18 @@ impl Anchors {
         self.registered.lock().values().map(Vec::len).sum()
     }
 
-    /// Returns the number of the tunnels that anchors carry.
+    /// Returns the number of streams, open or being opened, of all anchors.
     pub fn tunnels(&self) -> u32 {
         let registered = self.registered.lock();
         registered.values().flatten().map(|anchor| anchor.tunnels.taken()).sum()
     }
 
-    /// Opens a stream at the active anchor of a target, or at the next one if it does not answer or its connection has ended. Waits for an
-    /// anchor where there is none.
+    /// Opens a stream at the active anchor of a target, or else at the next one. Waits for an anchor if there is none.
     ///
     /// # Errors
-    /// [`RefusalReason::NoAnchor`]; [`RefusalReason::DialTimeout`] without an answer, [`RefusalReason::TargetRefused`] with another than
-    /// 200, [`RefusalReason::TargetBusy`] while 128 dials of the anchor have none.
+    /// [`RefusalReason::NoAnchor`], or the last anchor's: [`RefusalReason::DialTimeout`] without an answer,
+    /// [`RefusalReason::TargetRefused`] with one other than 200, [`RefusalReason::TargetBusy`] while 128 dials wait for
+    /// its answers.
     pub async fn dial(
         &self,
         target: &Target,
@@ -185,7 +185,7 @@ impl Anchors {
         let (mut last, mut tried, mut end) = (RefusalReason::NoAnchor, Vec::new(), None);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
-            // Enabled before the look, so that no registration is missed.
+            // Enabled before the lookup, so that no registration is missed.
             changed.as_mut().enable();
             let mut untried = self.of(target.id());
             untried.retain(|anchor| !tried.contains(&anchor.number));
@@ -207,7 +207,7 @@ impl Anchors {
             };
             match anchor.open(until).await {
                 Ok(stream) => return Ok(stream),
-                // Its connection has just ended: another anchor may come.
+                // Its connection has just ended: another anchor may register.
                 Err(RefusalReason::NoAnchor) => {}
                 Err(reason) => last = reason,
             }
@@ -216,7 +216,7 @@ impl Anchors {
 }
 
 impl Anchor {
-    /// Creates an anchor that serves this name over these streams.
+    /// Creates an anchor that serves a name over `streams`.
     pub fn new(serves: Authority, user: &str, addresses: [SocketAddr; 2], streams: Streams) -> Self {
         Self {
             number: 0,
@@ -232,7 +232,7 @@ impl Anchor {
         }
     }
 
-    /// Returns its place among the anchors of its target: those that answer come first, and of them the newest.
+    /// Returns its rank among the anchors of its target: those that answer come first, the newest before older ones.
     fn rank(&self) -> (u32, Reverse<u64>) {
         (self.unanswered.load(Ordering::Relaxed), Reverse(self.number))
     }
@@ -258,7 +258,7 @@ impl Anchor {
         Ok((upstream, tunnel))
     }
 
-    /// Completes when its grant is revoked.
+    /// Completes when its grant has ended or its target is removed.
     pub async fn ended(&self) -> CloseReason {
         *self.ended.wait().await
     }
@@ -290,7 +290,7 @@ impl Drop for Registration<'_> {
     }
 }
 
-/// The connections of anchors for one target.
+/// Maximum number of anchors of one target.
 const MAX_PER_TARGET: usize = 32;
-/// The dials of one anchor without an answer.
+/// Maximum number of unanswered dials of one anchor.
 const MAX_DIALS: u32 = 128;

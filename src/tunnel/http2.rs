@@ -1,8 +1,8 @@
 //! The proxy's side of an HTTP/2 connection: many tunnels, each of them a stream (RFC 9113 section 8.5).
 //!
-//! It is built on h2 and not on hyper, whose upgraded connections hide what a tunnel needs of its stream: resets,
-//! half-closes and the window. All of a connection runs in one task: a stream passes its bytes on without waking another
-//! thread, and an idle tunnel is a future on the heap and not a task.
+//! Uses h2 and not hyper, whose upgraded connections hide a stream's resets, half-closes and window. A connection runs
+//! in one task: its streams relay without waking another thread, and an idle tunnel is a future on the heap, not a
+//! task.
 
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
@@ -39,36 +39,36 @@ mod stream;
 mod write_queue;
 mod zero_copy;
 
-/// The wait of a connection without a tunnel.
+/// The event that a connection without a tunnel waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitFor {
-    /// The first one. The wait began with the connection.
+    /// The first request. The wait begins with the connection.
     FirstRequest,
-    /// One after the last tunnel, with whose end the wait begins.
+    /// Another request. The wait begins with the end of the last tunnel.
     FurtherRequest,
-    /// The client's close, after a GOAWAY. The time of this wait is bounded here; `overdue` waits for an eviction.
+    /// The client's close. This wait has its timeout here, so `overdue` only waits for an eviction.
     Close,
 }
 
-/// The events at which the client is told to open its next tunnels on another connection (GOAWAY).
+/// The events that cause a GOAWAY: the client then opens new tunnels on another connection.
 #[derive(Clone, Copy, Debug)]
 pub struct GoAway<'a> {
-    /// The drain no longer takes new tunnels.
+    /// The drain of connections, by number.
     pub drain: &'a Drain,
     /// The number of this connection.
     pub connection_id: u64,
-    /// This connection no longer takes new tunnels: its client certificate is no longer valid.
+    /// Notified when the connection must take no more tunnels, as with a lapsed client certificate.
     pub lapsed: &'a Notify,
 }
 
-/// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
+/// Serves a connection to its end. `tunnel` returns a future for each request, which runs in this task.
 ///
-/// `overdue` completes when a connection that begins to wait now has waited for too long, or when its descriptor is
-/// needed for others. After a GOAWAY the connection ends with its last tunnel.
+/// `overdue` completes when the wait that begins with its call takes too long, or when the connection is evicted. After
+/// a GOAWAY the connection ends with its last tunnel.
 ///
 /// # Errors
-/// The refusal of the connection as a whole: it made no request, sent too many frames, or broke RFC 9113. Its requests
-/// account for themselves.
+/// The refusal of the connection as a whole: it made no request, sent too many frames, or violated RFC 9113. Its
+/// requests report their own ends.
 pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>>(
     connection: Connection<D>,
     overdue: impl Fn(WaitFor) -> E,
@@ -105,7 +105,7 @@ async fn handshake<D: Transport>(
         .initial_window_size(WINDOW)
         .initial_connection_window_size(connection.streams().saturating_mul(WINDOW).min(MAX_WINDOW))
         .max_concurrent_streams(connection.streams())
-        // A peer with many tunnels may have to cancel all of them together, and more of them are a flood.
+        // A peer may have to cancel all of its tunnels at once. More resets are a flood.
         .max_pending_accept_reset_streams(connection.streams() as usize)
         .max_header_list_size(MAX_HEADER_BYTES)
         .max_send_buffer_size(MAX_UNSENT)
@@ -114,7 +114,7 @@ async fn handshake<D: Transport>(
         .handshake(connection.clone());
     let handshake = poll_fn(|context| {
         let done = Pin::new(&mut handshake).poll(context);
-        // The SETTINGS, which h2 takes for sent.
+        // Sends the SETTINGS, which h2 counts as sent.
         match connection.poll_flush(context) {
             Poll::Ready(Err(_)) => Poll::Ready(Err(RefusalReason::PortProbe)),
             Poll::Ready(Ok(())) | Poll::Pending => done.map_err(|error| refusal_of(&error)),
@@ -147,15 +147,15 @@ struct Http2Server<D: Transport, F, E> {
     phase: Phase<E>,
 }
 
-/// The phase of a connection, with the time that bounds it.
+/// The phase of a connection, and what ends it.
 enum Phase<E> {
-    /// There are tunnels. No bound.
+    /// There are tunnels. No timeout.
     Busy,
     /// There is no tunnel.
     Idle(Pin<Box<E>>),
-    /// GOAWAY has been sent. The bound begins with the end of the last tunnel.
+    /// GOAWAY has been sent. The timeout begins with the end of the last tunnel.
     GoingAway(CloseWait<E>),
-    /// The client has to close the connection. `None` for one that ends as soon as its GOAWAY has been flushed once.
+    /// The client has to close the connection. `None` ends it after one attempt to flush the GOAWAY.
     Closing(Option<CloseWait<E>>),
 }
 
@@ -190,7 +190,7 @@ enum Event {
     Request(Box<Request>),
     TunnelEnded,
     GoAway,
-    /// The time without a tunnel is over.
+    /// The wait without a tunnel is over.
     Expired(RefusalReason),
     /// The client has not closed the connection in time.
     Unclosed,
@@ -250,7 +250,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
                 }
             }
         }
-        // The tunnels that are left learn of the end, and account for themselves.
+        // The remaining tunnels fail, and write their own records.
         drop(self.h2);
         self.connection.outgoing().closed();
         while self.tunnels.next().await.is_some() {}
@@ -264,7 +264,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         if matches!(self.phase, Phase::Busy | Phase::Idle(_)) && leaving.poll(context).is_ready() {
             return Poll::Ready(Event::GoAway);
         }
-        // Before h2, so that what they have to send is flushed below.
+        // Before h2, so that the bytes that they send are flushed below.
         if let Poll::Ready(Some(_)) = self.tunnels.poll_next_unpin(context) {
             return Poll::Ready(Event::TunnelEnded);
         }
@@ -316,8 +316,8 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         self.phase = Phase::Closing(linger);
     }
 
-    /// Returns the refusal of a connection that has closed. After a request only a flood is one, and what breaks RFC 9113: a field
-    /// name in upper case, which ends its connection, was a request, too.
+    /// Returns the refusal of a closed connection as an error. After a request only a flood or a violation of RFC 9113
+    /// is one: a request with a field name in upper case ends its connection, too.
     fn verdict(&self, error: Option<&h2::Error>) -> Result<(), RefusalReason> {
         let refusal = error.map_or(RefusalReason::PortProbe, refusal_of);
         if self.requests == 0 || matches!(refusal, RefusalReason::Flood | RefusalReason::Malformed(_)) {
@@ -341,24 +341,24 @@ async fn end<D: Transport>(
     }
 }
 
-/// The bytes that a client may send on a stream ahead of its target: 5 MiB/s of upload at a round trip of 50 ms.
+/// The window of a stream: 5 MiB/s of upload at a round trip of 50 ms.
 ///
-/// The connection has as many for every stream, as stalled tunnels would stop the others otherwise: a client's connection holds
-/// 25 MiB at most. The size stays the same for the life of a connection. Reduced when streams are many, it would stall
-/// those that exist: h2 sends a WINDOW_UPDATE when half of a window can be given back, and does not check again after a
-/// SETTINGS frame that took the other half.
+/// The connection's window has as much for every stream, so that stalled tunnels do not stop the others: a client's
+/// connection holds at most 25 MiB. The window never changes. Shrinking it with many streams would stall existing ones:
+/// h2 sends a WINDOW_UPDATE when half of a window can be released, and does not check again after a SETTINGS frame that
+/// took the other half.
 const WINDOW: u32 = 256 * 1024;
 /// The largest window (RFC 9113 section 6.9.1).
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 /// The same as over HTTP/1.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
-/// The bytes of a download that wait for its client: all send buffers of the connection, if the stream is alone.
+/// The bytes that a stream may queue in h2: all send buffers of the connection, if it is alone.
 const MAX_UNSENT: usize = 512 * 1024;
-/// Streams that h2 reset for an error of the client. A client with more of them is not mistaken but hostile.
+/// Maximum number of streams that h2 resets for the client's errors. More of them are an attack, not a mistake.
 const MAX_STREAM_ERRORS: usize = 100;
-/// The bytes by which waiting DATA frames may together fall short of 256 each: 8,000 keystrokes.
+/// The bytes by which queued DATA frames may together fall short of 256 each: 8,000 keystrokes.
 const SMALL_FRAMES: usize = 2 * 1024 * 1024;
-/// The time in which a client has to close a connection that has no use any more.
+/// How long a client has to close a connection that is no longer needed.
 const LINGER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

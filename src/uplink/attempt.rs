@@ -55,7 +55,7 @@ pub(crate) async fn open(
         )));
     }
     let fresh = Box::pin(login.fresh(source)).await.map_err(no_login)?;
-    // Sent again, the credentials would be refused again, and counted as one more failed login.
+    // The same credentials would be rejected again, and count as one more failed login.
     if fresh == credentials {
         return Err(ClientError::Refused(refusal));
     }
@@ -113,13 +113,13 @@ async fn request(
     })
 }
 
-/// Returns whether a credential would leave this host in clear, and the settings do not allow it.
+/// Returns whether a credential, other than the URL's, would leave this host in clear against the settings.
 pub fn is_in_clear(options: &Options) -> bool {
     may_not_be_clear(options) && (options.forward.is_some() || !is_local(options.proxy.host()))
 }
 
-/// Returns whether a credential would be sent in clear without `--allow-cleartext`, which only a proxy on this host may
-/// receive.
+/// Returns whether the source's credential would be sent in clear without `--allow-cleartext`, so that only a proxy on
+/// this host may receive it.
 fn may_not_be_clear(options: &Options) -> bool {
     let source = &options.credentials;
     source.source.is_some() && options.proxy.scheme() == Scheme::Http && !source.cleartext

@@ -11,9 +11,9 @@ use crate::uplink::credentials::{self, Credentials, Source};
 #[derive(Debug, Default)]
 pub(crate) struct CachedLogin {
     last: Option<Credentials>,
-    /// When a program may run again for fresh credentials; `None` before its first run.
+    /// When a program may run again for fresh credentials; `None` before the first such run.
     next: Option<Instant>,
-    /// The time between the last two runs; zero before the first one.
+    /// The pause after the last such run; zero before the first one.
     pause: Duration,
 }
 
@@ -47,7 +47,7 @@ impl CachedLogin {
         Ok(self.last.insert(obtained?).clone())
     }
 
-    /// Notes that the proxy has accepted the credentials, which shortens the pause to [`MIN_PLUGIN_INTERVAL`].
+    /// Notes that the proxy has accepted a request, which shortens the pause to at most [`MIN_PLUGIN_INTERVAL`].
     pub(crate) fn succeeded(&mut self) {
         self.pause = self.pause.min(MIN_PLUGIN_INTERVAL);
         self.next = self.next.map(|next| next.min(Instant::now() + MIN_PLUGIN_INTERVAL));

@@ -10,8 +10,7 @@ use crate::base::authority::AuthorityError;
 
 /// The failure of a tunnel, which did not open or did not close gracefully, or of an anchor's registration.
 ///
-/// Each variant is treated in its own way; the sentence of those that are only printed is inside. Each message prints its
-/// own level: the cause is the `source`.
+/// Variants that are only printed hold their sentence. A message prints its own level; the cause is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// The target is not `host:port`: an error of usage.
@@ -32,7 +31,7 @@ pub(crate) enum ClientError {
     /// The target, or something in between, has closed the tunnel without a byte.
     #[error("the target{}", UNIDENTIFIED)]
     Unidentified,
-    /// A session has left its connection, and needs another one at once.
+    /// A session was detached, and needs another connection at once.
     #[error("{0}")]
     Moved(&'static str),
     /// The proxy, or what answers instead, does not support registrations of anchors.
@@ -57,7 +56,7 @@ pub(crate) const UNIDENTIFIED: &str = " closed the connection before its SSH ide
 pub(crate) struct Refusal {
     /// The status code.
     pub(crate) status: u16,
-    /// When to retry, if the proxy says so.
+    /// The pause before a retry; `None` if the proxy sends none.
     pub(crate) retry_after: Option<Duration>,
     /// How long the target has left to start, if the proxy has started it.
     pub(crate) starting: Option<Duration>,
@@ -106,11 +105,11 @@ impl From<io::Error> for ClientError {
 /// The prospects of another attempt to connect, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// As of [`ClientError::Never`].
+    /// As for [`ClientError::Never`].
     Never,
-    /// As of [`ClientError::WithPauses`].
+    /// As for [`ClientError::WithPauses`].
     WithBackoff,
-    /// As of [`ClientError::Soon`].
+    /// As for [`ClientError::Soon`].
     Immediately,
 }
 
@@ -122,19 +121,18 @@ impl ClientError {
         ))
     }
 
-    /// Returns whether to retry. Failures that may be due to the current network, such as a captive portal with its
-    /// certificate, or to a rollout, are retried.
+    /// Returns whether to retry. Failures that the current network, such as a captive portal, or a rollout may cause
+    /// are retried.
     pub(crate) fn retry(&self) -> Retry {
         match self {
-            // 408, 425 and 429 invite another request; a captive portal redirects. The client's requests are valid, so a 400
-            // means that the network has truncated one.
+            // 408, 425 and 429 ask for a retry. The request is valid, so a 400 means that the network has truncated it.
             Self::Refused(Refusal { status, .. })
                 if (400..500).contains(status) && !matches!(status, 400 | 408 | 425 | 429) =>
             {
                 Retry::Never
             }
             Self::Target(_) | Self::Never(_) => Retry::Never,
-            // A resolver may return another host for `localhost`, and the right one later.
+            // A resolver may temporarily point `localhost` elsewhere.
             Self::Cleartext | Self::Refused(_) | Self::NoAnchors | Self::WithPauses(_) => Retry::WithBackoff,
             Self::Lost(_) | Self::Unidentified | Self::Moved(_) | Self::Soon(_) => Retry::Immediately,
         }

@@ -1,6 +1,6 @@
-//! Keeps a connection to each replica of the proxy, by dials to its one address.
+//! Keeps a connection to each replica of the proxy by dialling their common address.
 //!
-//! A load balancer chooses the replica, so a dial may reach one that is connected already: that connection is closed, and another dial
+//! A load balancer chooses the replica. If it is connected already, the new connection is dropped, and another dial
 //! follows after a pause.
 
 use std::collections::{BTreeSet, HashMap};
@@ -35,18 +35,18 @@ pub(in crate::anchor) struct Coverage {
     serves: Authority,
     readiness: Readiness,
     state: Mutex<State>,
-    /// Notified when a connection may be missing.
+    /// Notified when a replica sends a list, drains or disconnects.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The connections by their numbers.
+    /// The connections, by number.
     connections: HashMap<u64, Replica>,
     /// The list of the connection that ended last; `None` before the first one.
     last: Option<ReplicaList>,
     dials: u64,
-    /// Not met while there is no connection.
+    /// Keeps the anchor unready. Set at the start, and when a connection ends and leaves no usable one; else `None`.
     unconnected: Option<Condition>,
 }
 
@@ -54,12 +54,12 @@ struct State {
 #[derive(Clone, Debug)]
 struct Replica {
     id: Box<str>,
-    /// The replicas that it knows.
+    /// The replicas that it has announced.
     list: ReplicaList,
     is_draining: bool,
 }
 
-/// A connection that counts in the coverage until its drop.
+/// The membership of a connection in the coverage; dropping it leaves.
 #[derive(Debug)]
 pub(super) struct CoveredReplica {
     coverage: Arc<Coverage>,
@@ -73,7 +73,7 @@ pub(super) enum DialResult {
     New(Box<(OpenConnection, CoveredReplica)>),
     /// The replica is connected already.
     Surplus,
-    /// There is no connection.
+    /// No connection was registered.
     Failed(ClientError),
 }
 
@@ -104,12 +104,13 @@ impl Coverage {
         &self.shared
     }
 
-    /// The name that the anchor serves.
+    /// Returns the name that the anchor serves.
     pub(super) fn serves(&self) -> &Authority {
         &self.serves
     }
 
-    /// Completes when a replica has no connection. After a wait it pauses, so that all anchors do not dial a new replica at once.
+    /// Completes when a replica has no connection. Pauses after a wait, so that not all anchors dial a new replica at
+    /// once.
     pub(super) async fn missing(&self) {
         let mut has_waited = false;
         while !self.state.lock().is_missing() {
@@ -144,7 +145,7 @@ impl Coverage {
         }
     }
 
-    /// Adds a connection, unless its replica has one.
+    /// Adds a connection, unless its replica already has a usable one, whose list it updates.
     fn enter(self: &Arc<Self>, mut opened: OpenConnection) -> DialResult {
         let Some((id, list)) = opened.agreement.replicas.take() else {
             return DialResult::Failed(ClientError::NoAnchors);
@@ -187,8 +188,8 @@ impl Coverage {
         self.changed.notify_one();
     }
 
-    /// Publishes the numbers of replicas that are connected, and of all, and returns them. The caller keeps the lock, so that an older
-    /// state is not published last.
+    /// Publishes and returns the numbers of connected and of wanted replicas. The caller holds the lock, so that no
+    /// older state is published last.
     fn publish(&self, state: &State) -> (usize, usize) {
         let (connected, wanted) = state.count();
         let note = format!("connected to {connected} of {wanted} replicas\n");
@@ -206,9 +207,9 @@ impl State {
         self.connections.values().filter(|replica| !replica.is_draining)
     }
 
-    /// Returns the number of replicas that are connected, and of all.
+    /// Returns the numbers of connected and of wanted replicas.
     ///
-    /// Each replica follows the cluster by itself, and its list may be late: one that a single list has is wanted.
+    /// Each replica watches the cluster by itself, and its list may be stale: a replica in any list is wanted.
     fn count(&self) -> (usize, usize) {
         let lists: Vec<_> = match self.usable().next() {
             Some(_) => self.usable().map(|replica| &replica.list).collect(),
@@ -223,7 +224,7 @@ impl State {
         (ids.intersection(&connected).count(), ids.len())
     }
 
-    /// Returns whether a replica has no connection, and there may be another one.
+    /// Returns whether a replica has no connection, and [`MAX_CONNECTIONS`] is not reached.
     fn is_missing(&self) -> bool {
         let (connected, wanted) = self.count();
         connected < wanted && self.usable().count() < MAX_CONNECTIONS
@@ -241,7 +242,7 @@ impl CoveredReplica {
         self.coverage.change(self.number, |replica| replica.list = list);
     }
 
-    /// Notes that the replica drains: another connection is needed instead of this one.
+    /// Notes that the replica drains: its connection no longer counts.
     pub(super) fn set_draining(&self) {
         self.coverage.change(self.number, |replica| replica.is_draining = true);
     }
@@ -278,10 +279,10 @@ impl DialResult {
     }
 }
 
-/// The results of a dial, which the metrics have from the start.
+/// The results of a dial that the metrics export from the start.
 pub(in crate::anchor) const RESULTS: [&str; 5] = ["registered", "surplus", "refused", "no_anchors", "failed"];
 
-/// The pauses between dials, and the error that was logged last.
+/// The pauses between dials, and the last failure in the log.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -290,14 +291,14 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause after a change of the lists or of the connections: the missing replica is soon found, but a list that changes all
-    /// the time must not make a loop of dials.
+    /// Returns the pause after a change of the lists or the connections: short, to find a missing replica soon, but a
+    /// list that keeps changing must not cause a loop of dials.
     pub(super) fn restart(&mut self) -> Duration {
         self.surplus = 0;
         jittered(MAX_HASTE)
     }
 
-    /// Returns the pause after a dial, and logs a failure unless it is the same as the last one.
+    /// Returns the pause after a dial. Logs a failure that differs from the last one.
     pub(super) fn after(&mut self, result: &DialResult) -> Duration {
         let error = match result {
             DialResult::New(_) => {
@@ -305,7 +306,7 @@ impl Backoff {
                 // A connection that ends at once must not cause a loop of dials.
                 return jittered(MAX_HASTE);
             }
-            // A load balancer chooses at random or in turn: a missing replica is soon found if it is there.
+            // A balancer chooses a replica at random or in turn: it soon reaches a missing one that is up.
             DialResult::Surplus => {
                 self.failures = 0;
                 self.surplus += 1;
@@ -346,30 +347,30 @@ fn growing(times: u32, max: Duration) -> Duration {
     (FIRST_PAUSE * 2_u32.saturating_pow(times.min(MAX_DOUBLINGS) - 1)).min(max)
 }
 
-/// Returns between a half and the whole of a pause, so that anchors that lost a replica together do not dial together.
+/// Returns between half and all of a pause, so that anchors that lost a replica together do not dial together.
 fn jittered(pause: Duration) -> Duration {
     // The standard library's only source of random numbers.
     let random = RandomState::new().hash_one(0) % 1024;
     pause / 2 + pause / 2 * u32::try_from(random).unwrap_or_default() / 1024
 }
 
-/// The address of a proxy that is reached through a forward proxy.
+/// The address of a proxy behind another proxy.
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// The maximum number of connections.
+/// Maximum number of usable connections.
 const MAX_CONNECTIONS: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_DOUBLINGS: u32 = 16;
-/// The maximum pause between dials that fail.
+/// Maximum pause between failed dials, unless the proxy asks for more.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// The maximum pause between surplus dials: a load balancer may send this host to no other replica.
+/// Maximum pause between surplus dials: a balancer may never send this host to another replica.
 const MAX_SURPLUS_PAUSE: Duration = Duration::from_secs(5);
-/// Surplus dials before the pauses grow. Of five replicas, 20 dials miss one in one case of a hundred.
+/// Surplus dials before their pauses grow. 20 random dials miss one of five replicas with a probability of 1%.
 const HASTY_DIALS: u32 = 20;
-/// The pause between those, and before the first dial after a wait.
+/// The pause between those, after a connection, and after a change.
 const MAX_HASTE: Duration = Duration::from_millis(500);
-/// The pause if the proxy takes no anchors, and the maximum of a Retry-After.
+/// The pause if the proxy takes no anchors, and the maximum `Retry-After`.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(60);
-/// Characters of a failure in the log.
+/// Maximum number of characters of a failure in the log.
 const MAX_CHARS: usize = 400;
 /// The condition of `/readyz`.
 const CONDITION: &str = "proxy";

@@ -1,4 +1,4 @@
-//! One connection to a replica of the proxy. Each stream that the replica opens is the tunnel of a client.
+//! One connection to a replica of the proxy, which opens a stream on it for each tunnel of a client.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::uplink::attempt::OpenConnection;
 pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, coverage: &Coverage) {
     let shared = coverage.shared();
     let (transport, heard) = ProxyTransport::new(opened.stream);
-    // `--max-sessions` allows as many connections without a session.
+    // Sessions and plain connections may each reach `max_sessions`.
     let streams = shared.options.max_sessions.get().saturating_mul(2);
     let connection = http2::Connection::new(transport, opened.agreement.early).trusting(streams);
-    // When the anchor stops it sends a GOAWAY, as the proxy does when a client certificate is revoked.
+    // A shutdown is announced with a GOAWAY, as a lapsed client certificate is at the proxy.
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
     let go_away = GoAway {
         drain: &drain,
@@ -45,11 +45,11 @@ pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, cover
         () = shared.stopping.cancelled() => {}
     }
     leaving.notify_one();
-    // No longer than h2 waits for the peer after its GOAWAY.
+    // At most 2 s after the plain clients, which end now.
     served.await.ok();
 }
 
-/// Answers one request of the proxy: a CONNECT, or a POST about its replicas.
+/// Answers one request of the proxy: a tunnel, a list of replicas, or the start of its drain.
 async fn answer(request: Request, replica: &CoveredReplica, coverage: &Coverage, shared: &Arc<Shared>) {
     let uri = &request.head.uri;
     let is_own = uri.authority().is_some_and(|authority| {

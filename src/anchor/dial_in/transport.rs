@@ -1,4 +1,4 @@
-//! The dialled connection to the proxy as the transport of HTTP/2.
+//! The dialled connection to a proxy, as the transport of HTTP/2.
 
 use std::future::{Future, pending};
 use std::io::{self, IoSlice};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::net::transport::{BulkMode, Reader, Transport, Writer};
 use crate::uplink::dial::io::BoxedIo;
 
-/// The connection. It carries only frames, which h2 polls for, so nothing waits for its readiness.
+/// The connection. It carries frames and never a tunnel's raw bytes, so nothing waits for its readiness.
 pub(super) struct ProxyTransport {
     reader: ProxyReader,
     writer: ProxyWriter,
@@ -29,7 +29,7 @@ pub(super) struct ProxyReader {
 /// The writer.
 pub(super) struct ProxyWriter(WriteHalf<BoxedIo>);
 
-/// The time of the last byte from the proxy.
+/// When bytes of the proxy last arrived.
 #[derive(Clone, Debug)]
 pub(super) struct LastHeard(Arc<Mutex<Instant>>);
 
@@ -47,7 +47,7 @@ impl ProxyTransport {
 }
 
 impl LastHeard {
-    /// Completes when nothing has come from the proxy for [`MAX_SILENCE`]: three of its PINGs are missing.
+    /// Completes when the proxy, which sends a PING every 5 s, has sent nothing for [`MAX_SILENCE`].
     pub(super) async fn silence(&self) {
         loop {
             let until = *self.0.lock() + MAX_SILENCE;
@@ -69,7 +69,7 @@ impl Transport for ProxyTransport {
         (&mut self.reader, &mut self.writer)
     }
 
-    /// Does nothing: a connection of HTTP/2 ends by its GOAWAY.
+    /// Does nothing: an HTTP/2 connection ends with its GOAWAY.
     fn reset_on_drop(&mut self) {}
 
     async fn abort(&mut self) {}
@@ -119,6 +119,6 @@ impl Writer for &mut ProxyWriter {
     }
 }
 
-/// The time in which a dead path is noticed. The proxy sends a PING every 5 s.
+/// The silence after which the path counts as dead.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

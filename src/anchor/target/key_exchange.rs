@@ -1,6 +1,6 @@
 //! Finds the end of SSH's key exchange in what the SSH server sends. Before that end nobody has logged in.
 
-/// Watches the first bytes of an SSH server for SSH_MSG_NEWKEYS.
+/// A scanner for SSH_MSG_NEWKEYS in the first bytes of an SSH server.
 #[derive(Debug, Default)]
 pub(super) struct KeyExchange {
     /// The bytes so far; empty once the key exchange is over.
@@ -47,8 +47,8 @@ fn has_new_keys(mut bytes: &[u8]) -> bool {
 }
 
 const SSH_MSG_NEWKEYS: u8 = 21;
-/// The maximum number of bytes that are kept. The key exchange of OpenSSH 9.2 takes 2.4 KiB. A target that sends more counts as one
-/// whose key exchange is over.
+/// The maximum number of bytes kept. The key exchange of OpenSSH 9.2 takes 2.4 KiB. More bytes are another protocol,
+/// whose key exchange counts as over.
 const MAX_BYTES: usize = 16 * 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The settings about anchors that dial in.
+//! The settings for anchors that dial in.
 
 use std::num::NonZeroU32;
 
@@ -19,7 +19,7 @@ pub struct Options {
     pub service: Box<str>,
 }
 
-/// One replica.
+/// The default is one replica.
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -52,5 +52,5 @@ forms::forms! {
     Service: Box<str> = service, Schema::Pattern("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$");
 }
 
-/// The connections that one anchor keeps.
+/// Maximum number of connections of an anchor.
 const MAX_REPLICAS: u32 = 16;

@@ -28,7 +28,7 @@ use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
 
-/// The grant of an anchor, and its slot among those of its user.
+/// An authorized anchor: its grant, and its slot among its user's anchors.
 struct Admission {
     serves: Authority,
     target: Arc<Target>,
@@ -36,11 +36,11 @@ struct Admission {
     /// Keeps the user's limits alive.
     _owner: Arc<LimitOwner>,
     _slot: Slot,
-    /// The replicas; a change after the admission is still to be sent.
+    /// The list of replicas: a change after the admission is still to be sent.
     replicas: watch::Receiver<ReplicaList>,
 }
 
-/// Answers a registration. Returns the future that runs the anchor's connection; `None` if it is refused.
+/// Answers an anchor. Returns the future that runs its connection; `None` if it is refused or gone.
 pub(super) async fn register<'a, E: Exchange>(
     mut exchange: E,
     asked: ConnectRequest,
@@ -114,7 +114,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     let (shared, info) = (pending.shared, &pending.record.info);
     let (number, peer) = (info.id.seq, info.client);
     let addresses = [peer, info.locals[0].unwrap_or(peer)];
-    // It has log lines of its own, and no access line.
+    // It has its own log lines instead of an access line.
     pending.record.disarm();
     let Admission {
         serves,
@@ -127,7 +127,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
         return;
     };
     let mut driven = pin!(driven);
-    // An anchor that is connected to this replica already closes the connection instead.
+    // An anchor that is connected to this replica already closes the connection without a preface.
     let begun = tokio::select! {
         Ok(()) = preface => Ok(()),
         end = &mut driven => Err(end.label()),
@@ -144,7 +144,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     let result = registered.as_ref().map_or_else(|end| *end, |_| "registered");
     shared.metrics.anchor_registrations.count([result]);
     let Ok(registration) = registered else { return };
-    // In a drain the connection lives as long as its tunnels, which then own the anchor.
+    // In a drain only its tunnels own the anchor, and keep the connection alive.
     let anchor = Arc::downgrade(registration.anchor());
     let since = Instant::now();
     let end = tokio::select! {
@@ -163,8 +163,8 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     info!(target = %target.id(), user, %peer, reason = end, seconds, "the connection of an anchor has ended");
 }
 
-/// Sends changes of the replicas to the anchor until the drain, then unregisters it and announces the drain. Completes when the process
-/// ends: the connection is needed for its tunnels until then.
+/// Sends the anchor changes of the replicas until the drain begins, then unregisters it and announces the drain.
+/// Completes when the drain has ended: until then tunnels need the connection.
 async fn keep_told(
     registration: Registration<'_>,
     mut replicas: watch::Receiver<ReplicaList>,
@@ -195,7 +195,7 @@ async fn keep_told(
     shared.drain.clone().ended().await;
 }
 
-/// Completes when the anchor may no longer serve its target, or the target is removed.
+/// Completes when the anchor's grant is revoked or expires, or its target is removed.
 async fn end_of_right(admission: &Admission) -> CloseReason {
     tokio::select! {
         reason = admission.grant.revoked_or_expired() => reason,
@@ -203,7 +203,7 @@ async fn end_of_right(admission: &Admission) -> CloseReason {
     }
 }
 
-/// The time for an anchor to answer a POST. Until then no other one is sent.
+/// The timeout of the answer to a POST. The next one waits for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time for an anchor's tunnels to close after its grant is revoked.
+/// How long the tunnels of an anchor have to close after its grant has ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The client of HTTP/2 on a connection that its peer has dialled: an anchor is asked for streams.
+//! The HTTP/2 client on a connection that its peer, an anchor, has dialled.
 //!
 //! Each stream is a tunnel's upstream (RFC 9113 section 8.5). The connection is driven in a task of its own, and its streams in those of
 //! their tunnels.
@@ -22,7 +22,7 @@ use super::{MAX_HEADER_BYTES, MAX_STREAM_ERRORS, MAX_UNSENT, MAX_WINDOW, SMALL_F
 use crate::base::authority::Authority;
 use crate::net::transport::Transport;
 
-/// Asks the peer for streams. The connection ends with the last clone and the last stream.
+/// A handle that opens streams at the peer. The connection ends with the last clone and the last stream.
 #[derive(Clone, Debug)]
 pub struct Streams {
     requests: SendRequest<Payload>,
@@ -43,11 +43,11 @@ pub enum OpenError {
 /// Why a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionEnd {
-    /// One side has closed it in order.
+    /// Either side has closed it gracefully.
     Closed,
-    /// The peer has reset it, or has broken RFC 9113.
+    /// The peer has reset it, or violated RFC 9113.
     Broken,
-    /// The peer has sent more frames that only cost work than are paid for.
+    /// The peer has exceeded its frame budget.
     Flooded,
     /// The peer has not answered a PING in time.
     Unresponsive,
@@ -66,11 +66,12 @@ impl ConnectionEnd {
 }
 
 impl Streams {
-    /// Begins HTTP/2 on a connection of which `early` was read already. Nothing moves unless the future is polled, which completes at the
-    /// end of the connection. The receiver completes with the peer's preface (RFC 9113 section 3.4): the peer serves the connection.
+    /// Begins HTTP/2 on a connection of which `early` was read already. The future drives the connection, and completes
+    /// at its end. The receiver completes with the peer's preface (RFC 9113 section 3.4): the peer serves the
+    /// connection.
     ///
     /// # Errors
-    /// h2 refuses its settings: never, as they are constant.
+    /// h2 rejects the settings: never, as they are constant.
     pub async fn begin<D: Transport>(
         transport: D,
         early: Vec<u8>,
@@ -79,7 +80,7 @@ impl Streams {
         let (requests, mut h2) = client::Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
-            // A window for each stream, so that stalled tunnels do not stop the others. The caps on tunnels bound the streams.
+            // The maximum, so that stalled tunnels do not stop the others. The caps on tunnels bound the streams.
             .initial_connection_window_size(MAX_WINDOW)
             .max_header_list_size(MAX_HEADER_BYTES)
             .max_send_buffer_size(MAX_UNSENT)
@@ -115,7 +116,7 @@ impl Streams {
         Ok((streams, preface, driven))
     }
 
-    /// Asks for a stream to this authority, and waits for the answer. Without one a drop of the future cancels the stream.
+    /// Opens a stream to `authority`, and waits for the answer. Dropping the future before that cancels the stream.
     ///
     /// # Errors
     /// The connection has ended, or the peer refuses the stream.
@@ -133,7 +134,7 @@ impl Streams {
         Ok(Stream::new(receive, send, self.outgoing.clone()))
     }
 
-    /// Tells the peer something by a POST without a body, which may have a field. Completes with the answer, whatever it is.
+    /// Sends a POST with at most one field and no body. Completes with the answer, regardless of its status.
     ///
     /// # Errors
     /// The connection has ended.
@@ -154,7 +155,8 @@ impl Streams {
     }
 }
 
-/// Returns an authority in the form of a CONNECT, or with scheme and path. It is valid in both: names are of ASCII letters, digits, `-._` and `:`.
+/// Returns the URI of a CONNECT, or with `path` that of a POST. An authority is valid in both: it has only ASCII
+/// letters, digits and `-._:`.
 fn uri(authority: &Authority, path: Option<&'static str>) -> Uri {
     let uri = Uri::builder().authority(authority.to_string());
     let uri = match path {
@@ -164,7 +166,7 @@ fn uri(authority: &Authority, path: Option<&'static str>) -> Uri {
     uri.build().unwrap_or_default()
 }
 
-/// Moves the frames of a connection. What h2 and the streams have written is flushed together.
+/// Drives a connection. Flushes the bytes that h2 and the streams have written together.
 fn poll_driver<D: Transport>(
     h2: &mut client::Connection<Connection<D>, Payload>,
     connection: &Connection<D>,
@@ -186,7 +188,7 @@ fn poll_driver<D: Transport>(
     }
 }
 
-/// Sends a PING in each interval; completes when one is not answered in time.
+/// Sends a PING after each interval; completes when one is not answered in time.
 async fn until_unresponsive(pings: Option<PingPong>) {
     let Some(mut pings) = pings else { return };
     loop {
@@ -199,5 +201,5 @@ async fn until_unresponsive(pings: Option<PingPong>) {
 
 /// The pause between the answer to a PING and the next one.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
-/// The time for an answer: a path that is dead is found in 15 s.
+/// The timeout of the answer: a dead path is detected within 15 s.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);

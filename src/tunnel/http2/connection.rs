@@ -1,4 +1,4 @@
-//! The bytes under an HTTP/2 connection: what h2 writes is queued and sent together, and received frames are charged.
+//! The byte stream under an HTTP/2 connection: queues h2's writes to send them together, and charges received frames.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,10 +17,10 @@ use crate::tunnel::outcome::RefusalReason;
 
 /// A connection as h2 reads and writes it. The clones are one connection: h2 has one, the task that drives h2 another.
 ///
-/// h2 writes and flushes each frame of 16 KiB by itself. On a socket that is four system calls for a read of 64 KiB from
-/// the target; under TLS two records for each frame, as 16 KiB and nine bytes exceed one. So a flush by h2 does nothing,
-/// and the driver [flushes](Self::poll_flush) when h2 and its streams have nothing more to write: a third less processor
-/// time for each GiB.
+/// h2 writes and flushes each frame of 16 KiB separately. On a socket that is four system calls for a read of 64 KiB
+/// from the target; over TLS two records per frame, as 16 KiB and nine bytes exceed one. So a flush by h2 does nothing,
+/// and the driver [flushes](Self::poll_flush) when h2 and its streams have nothing more to write: a third less CPU time
+/// per GiB.
 #[derive(Debug)]
 pub struct Connection<D>(Arc<Mutex<State<D>>>);
 
@@ -31,9 +31,9 @@ struct State<D> {
     budget: FrameBudget,
     outgoing: Outgoing,
     queue: WriteQueue,
-    /// The client's SETTINGS that h2 has acknowledged.
+    /// The number of the peer's SETTINGS that h2 has acknowledged.
     acknowledged: u32,
-    /// The streams that the peer may have open at once.
+    /// The number of streams that the peer may have open at once.
     streams: u32,
     /// The bytes that are still read, and dropped, after the end of stream has been sent.
     discards: usize,
@@ -51,7 +51,7 @@ impl<D: Transport> Connection<D> {
         Self::with_budget(transport, early, FrameBudget::of_client)
     }
 
-    /// Allows the peer so many streams at once, and frames without a bound: many clients cause them.
+    /// Allows the peer `streams` streams at once, and any number of frames: many clients cause them.
     pub fn trusting(self, streams: u32) -> Self {
         let mut state = self.0.lock();
         state.streams = streams;
@@ -60,7 +60,7 @@ impl<D: Transport> Connection<D> {
         self
     }
 
-    /// Returns the streams that the peer may have open at once.
+    /// Returns the number of streams that the peer may have open at once.
     pub(super) fn streams(&self) -> u32 {
         self.0.lock().streams
     }
@@ -95,7 +95,7 @@ impl<D: Transport> Connection<D> {
         self.0.lock().outgoing.clone()
     }
 
-    /// Returns whether the client has sent more frames than its budget pays for: the connection has to end.
+    /// Returns whether the peer has exceeded its frame budget: the connection has to end.
     pub(super) fn is_flooded(&self) -> bool {
         self.0.lock().budget.exhausted
     }
@@ -105,8 +105,8 @@ impl<D: Transport> Connection<D> {
         self.0.lock().budget.settings > 0
     }
 
-    /// Ends a connection that h2 has given up for this reason. After a broken TLS record the close sends the alert; the
-    /// records after it cannot be read any more, as [`poll_shutdown`](AsyncWrite::poll_shutdown) would.
+    /// Ends a connection that h2 has abandoned. After an invalid TLS record the close sends the alert;
+    /// [`poll_shutdown`](AsyncWrite::poll_shutdown) would read records after it, which is no longer possible.
     pub(super) async fn end(self, refusal: RefusalReason) {
         if refusal == RefusalReason::TlsRecord
             && let Some(state) = Arc::into_inner(self.0)
@@ -122,7 +122,7 @@ impl<D: Transport> State<D> {
         ready!(self.received.poll_fill(context, &mut reader))?;
         let next = self.received.peek(buffer.remaining());
         if !self.budget.charge(next) {
-            // The driver looks at the budget next, and ends the connection: no wake is needed.
+            // The driver checks the budget next, and ends the connection: no wake is needed.
             return Poll::Pending;
         }
         buffer.put_slice(next);
@@ -148,8 +148,8 @@ impl<D: Transport> State<D> {
         Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
     }
 
-    /// Renews the permits once h2 has applied SETTINGS, which it does when it acknowledges them. Before, streams could take
-    /// the new permits for windows that are withdrawn a moment later.
+    /// Renews the permits once h2 has acknowledged SETTINGS, and so applied them. Earlier, streams could take the new
+    /// permits for windows that the SETTINGS then shrink.
     fn note_acknowledgements(&mut self, piece: &[u8]) {
         if self.acknowledged >= self.budget.settings {
             return;
@@ -226,7 +226,7 @@ impl<D: Transport> AsyncWrite for Connection<D> {
 
 /// The least that RFC 9113 section 6.5.2 recommends. The caps of a client count streams as tunnels.
 const MAX_STREAMS: u32 = 100;
-/// The bytes that are queued before they are sent: enough for one system call, or TLS records, to be used well.
+/// The bytes to queue before they are sent: enough for efficient system calls and TLS records.
 const MAX_QUEUED: usize = 256 * 1024;
 /// Bytes that a client may send after its last request and still read the end of the connection.
 const LINGER_BYTES: usize = 64 * 1024;

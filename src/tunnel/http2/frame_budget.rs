@@ -1,4 +1,4 @@
-//! Bounds the frames of a client that cost work and move no bytes of a tunnel.
+//! Bounds the frames of a peer that cost work and carry no bytes of a tunnel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 /// The budget of one connection. It reads the head of every frame that the peer sends (RFC 9113 section 4.1).
 ///
-/// Nine bytes can ask for work: to answer a PING, to apply SETTINGS, to dial for HEADERS that a RST_STREAM takes back
-/// (CVE-2023-44487). h2 bounds the memory that such frames hold, but serves most of them at any rate. Here each frame has
-/// a price, and a connection that cannot pay it has to end. Credit comes with time, and with every DATA frame sent to
-/// the peer, as WINDOW_UPDATEs and PINGs answer those: enough to open and reset 100 streams at once, and then 200 credits a
-/// second: 20 streams opened and reset, or 100 PINGs.
+/// Nine bytes can ask for work: to answer a PING, to apply SETTINGS, to dial for HEADERS that a RST_STREAM cancels
+/// (CVE-2023-44487). h2 bounds the memory that such frames hold, but serves most of them at any rate. Here each frame
+/// has a price, and a connection that cannot pay it has to end. Credit is earned over time, and by what is sent to the
+/// peer, which it answers with WINDOW_UPDATEs and PINGs. The initial credit opens and resets 100 streams at once; then
+/// each second's 200 credits pay for 20 more, or for 100 PINGs.
 #[derive(Debug)]
 pub(super) struct FrameBudget {
     head: Vec<u8>,
@@ -30,7 +30,7 @@ pub(super) struct FrameBudget {
     pub(super) settings: u32,
 }
 
-/// The credit that DATA frames have earned since the budget was last short of it.
+/// The credit earned by DATA frames and requests sent since the last refill.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credit(Arc<AtomicU32>);
 
@@ -48,7 +48,7 @@ impl Credit {
 }
 
 impl FrameBudget {
-    /// Creates the budget of a client of which nothing has been received yet.
+    /// Creates the budget of a client, whose preface has not been received.
     pub(super) fn of_client(earned: Credit) -> Self {
         Self {
             skip: PREFACE,
@@ -56,7 +56,7 @@ impl FrameBudget {
         }
     }
 
-    /// Creates the budget of a server, which begins without a preface.
+    /// Creates the budget of a server, which sends no preface before its frames.
     pub(super) fn of_server(earned: Credit) -> Self {
         Self {
             head: Vec::with_capacity(HEAD),
@@ -70,7 +70,7 @@ impl FrameBudget {
         }
     }
 
-    /// Charges nothing from now on: the peer is trusted, but clients that are not may cause its frames.
+    /// Charges nothing from now on: the peer is trusted, and the frames that untrusted clients cause are not its fault.
     pub(super) fn trust(&mut self) {
         self.is_trusted = true;
     }
@@ -125,7 +125,7 @@ impl FrameBudget {
 /// Returns the price of a frame, in proportion to the work that it causes.
 fn price(kind: u8, flags: u8, length: usize) -> u32 {
     match kind {
-        // Nothing of a tunnel may be in it.
+        // It may carry no bytes of a tunnel.
         DATA => u32::from(length == 0 || (flags & PADDED != 0 && length <= MAX_PADDING)),
         HEADERS | RST_STREAM | CONTINUATION => 5,
         SETTINGS => 10,
@@ -148,12 +148,12 @@ const ACK: u8 = 1;
 const PADDED: u8 = 8;
 /// A padded DATA frame of at most this length may hold nothing but padding.
 const MAX_PADDING: usize = 256;
-/// The credit of a new connection, the most that it can have, and what one write earns at most.
+/// The credit of a new connection, and the maximum of its balance and of one write's earnings.
 const MAX_CREDIT: u32 = 1000;
 /// The time for one credit.
 const PER_CREDIT: Duration = Duration::from_millis(5);
-/// The credit for DATA, whatever its length: a WINDOW_UPDATE for the stream and one for the connection, which simple
-/// clients send for every DATA frame, and a PING.
+/// The credit for DATA of any length: a WINDOW_UPDATE for the stream and one for the connection, which simple clients
+/// send for every DATA frame, and a PING.
 const PER_SENT: u32 = 4;
 /// The credit for a request: the peer answers it by HEADERS, opens its window, and resets the stream at its end.
 const PER_REQUEST: u32 = 16;

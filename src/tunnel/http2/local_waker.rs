@@ -10,8 +10,8 @@ use tokio::task::coop::has_budget_remaining;
 /// The local waker of one task.
 ///
 /// A connection wakes its streams when it has sent, and they wake it when they have bytes to send, all within one task.
-/// By the task's own waker each wake would put the task into tokio's queue again, and have tokio wake an idle worker
-/// thread to steal it, whose caches are cold.
+/// With the task's own waker, each wake would queue the task in tokio, which would wake an idle worker thread with cold
+/// caches to steal it.
 #[derive(Debug)]
 pub(super) struct LocalWaker {
     state: Arc<State>,
@@ -35,7 +35,8 @@ impl LocalWaker {
         }
     }
 
-    /// Polls `once` again and again until it is ready, has not been woken meanwhile, or has used up the task's budget.
+    /// Polls `once` until it is ready, is not woken during the poll, or has used up [`MAX_ROUNDS`] or the task's
+    /// budget.
     pub(super) fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -53,7 +54,7 @@ impl LocalWaker {
             }
         }
         state.polling.store(false, Ordering::SeqCst);
-        // Another thread has woken it after its last round, or the rounds or the budget are used up.
+        // Another thread woke it after its last round, or the rounds or the budget are used up.
         if polled.is_pending() && state.woken.load(Ordering::SeqCst) {
             context.waker().wake_by_ref();
         }
@@ -74,7 +75,7 @@ impl Wake for State {
     }
 }
 
-/// The polls in a row. In bulk each moves at most the permits of a connection's send buffers, 512 KiB.
+/// Maximum number of polls in a row. Each sends at most 512 KiB of bulk, a connection's send buffers.
 const MAX_ROUNDS: usize = 16;
 
 #[cfg(test)]

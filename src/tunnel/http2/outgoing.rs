@@ -45,10 +45,10 @@ impl Outgoing {
         self.0.permits.lock().semaphore(class)
     }
 
-    /// Replaces the permits, when the client may have taken windows back (RFC 9113 section 6.9.2): what waits in h2 for a
-    /// window that is not there may hold all of them, and streams that have a window would wait for those that have none.
+    /// Replaces the permits after the client may have shrunk windows (RFC 9113 section 6.9.2): payloads that wait in h2
+    /// for window space may hold all permits, and streams that have space would wait for them.
     ///
-    /// Each time the memory of the connection's downloads is bounded again, so it happens a few times only.
+    /// Each renewal adds to the memory that unsent downloads may hold, so there are only [`MAX_RENEWALS`].
     pub(super) fn renew_permits(&self) {
         let spend = |left: u32| left.checked_sub(1);
         if self
@@ -77,20 +77,20 @@ impl Outgoing {
         }
     }
 
-    /// All that was written has been given to the transport.
+    /// Notes that the transport has taken everything written so far.
     pub(super) fn flushed(&self) {
-        // Bound to a name: the receivers are woken by the drop, which must not happen under the lock.
+        // Bound to a name: the drop wakes the receivers, and must not happen under the lock.
         let flushed = self.0.unflushed.lock().as_mut().map(take);
         drop(flushed);
     }
 
-    /// Nothing will be written any more.
+    /// Notes that nothing more will be written.
     pub(super) fn closed(&self) {
         let flushed = self.0.unflushed.lock().take();
         drop(flushed);
     }
 }
 
-/// How often a client may take windows back without harm to its own streams. A connection's unsent downloads hold at most
-/// 640 KiB more each time: 5 MiB.
+/// How often a client may shrink its windows without harm to its own streams. Each time its connection's unsent
+/// downloads may hold 640 KiB more: 5 MiB.
 const MAX_RENEWALS: u32 = 8;

@@ -8,13 +8,14 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::outgoing::Outgoing;
 use super::send_buffer::Slice;
 
-/// Bytes of one stream that h2 has to write. The drop earns credit for those that it has written.
+/// Bytes of one stream that h2 has to write. The drop earns credit for the written ones, unless `flushed` is set.
 #[derive(Debug)]
 pub(super) struct Payload {
     memory: PayloadBytes,
     /// The bytes that h2 has written so far.
     written: usize,
-    /// For the last payload of a stream: dropped when all that was written has been flushed.
+    /// For the last payload of a stream, and for a mark: dropped when everything up to it has been flushed. Else
+    /// `None`.
     flushed: Option<oneshot::Sender<Infallible>>,
     outgoing: Outgoing,
 }
@@ -30,7 +31,7 @@ enum PayloadBytes {
 }
 
 impl Payload {
-    /// Creates a tunnel's bytes, with the permits that they hold until they are written.
+    /// Creates a payload of copied bytes, which holds `permits` until they are written.
     pub(super) fn copied(bytes: Vec<u8>, permits: Option<OwnedSemaphorePermit>, outgoing: &Outgoing) -> Self {
         Self {
             memory: PayloadBytes::Copied {
@@ -44,7 +45,7 @@ impl Payload {
         }
     }
 
-    /// A tunnel's bytes in their send buffer.
+    /// Creates a payload of bytes in their send buffer.
     pub(super) fn buffered(slice: Slice, outgoing: &Outgoing) -> Self {
         Self {
             memory: PayloadBytes::Buffered(slice),
@@ -54,8 +55,8 @@ impl Payload {
         }
     }
 
-    /// The last payload of a stream: the text of a refusal, or no bytes. The receiver completes when it and all in front
-    /// of it has been flushed, or never will be.
+    /// Creates the last payload of a stream, such as the text of a refusal, or an empty mark. The receiver completes
+    /// when everything up to it has been flushed, or never will be.
     pub(super) fn last(bytes: Vec<u8>, outgoing: &Outgoing) -> (Self, oneshot::Receiver<Infallible>) {
         let (sender, receiver) = oneshot::channel();
         let mut last = Self::copied(bytes, None, outgoing);

@@ -1,4 +1,4 @@
-//! The payload that a stream has received and its reader has not taken yet.
+//! The payloads that a stream has received and its reader has not taken yet.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -9,13 +9,14 @@ use h2::RecvStream;
 
 /// The receiving half of a stream.
 ///
-/// The stream's window bounds what it holds: the peer may send further bytes when as many are [released](Self::release).
+/// The stream's window bounds its bytes: the peer may send more only after as many are [released](Self::release).
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     stream: RecvStream,
     /// Payloads of DATA frames, as h2 returned them.
     payloads: VecDeque<Bytes>,
-    /// Behind those, the payloads of small frames in one piece. Kept one by one, each would hold a read buffer of h2's.
+    /// After those, the payloads of small frames, joined: kept separately, each would keep one of h2's read buffers
+    /// alive.
     small: BytesMut,
     end: Option<End>,
 }
@@ -28,7 +29,7 @@ enum End {
     Failed(StreamFailure),
 }
 
-/// The end of a stream that is no END_STREAM.
+/// The end of a stream other than END_STREAM.
 #[derive(Debug)]
 pub(super) enum StreamFailure {
     /// The stream was reset, or its connection has ended.
@@ -55,7 +56,7 @@ impl RecvQueue {
         Poll::Ready(())
     }
 
-    /// Takes over every frame that h2 holds of the stream. h2 ends a connection that lets many small ones wait.
+    /// Takes all frames of the stream from h2, which ends a connection with many small ones waiting.
     pub(super) fn receive_all(&mut self, context: &mut Context<'_>) {
         while self.end.is_none() && self.poll_receive(context).is_ready() {}
     }
@@ -65,7 +66,7 @@ impl RecvQueue {
         matches!(self.end, Some(End::Finished))
     }
 
-    /// Returns the failure that has ended the stream, once. Bytes may still wait in front of it.
+    /// Returns the failure that has ended the stream, once. Bytes before it may still wait.
     pub(super) fn take_failure(&mut self) -> Option<StreamFailure> {
         match self.end.take() {
             Some(End::Failed(failure)) => Some(failure),
@@ -76,7 +77,7 @@ impl RecvQueue {
         }
     }
 
-    /// Returns the next bytes in the memory that h2 received them in, at most `max`; none if nothing waits.
+    /// Returns the next bytes of one payload, at most `max`, without a copy; empty if nothing waits.
     pub(super) fn next(&mut self, max: usize) -> Bytes {
         if self.payloads.is_empty() {
             self.merge_small();
@@ -88,14 +89,14 @@ impl RecvQueue {
         }
     }
 
-    /// Returns the next bytes, if one payload has as many as a [read](Self::read) of `max` would copy together.
+    /// Returns the next bytes if one payload has all that a [read](Self::read) of `max` would copy, else `None`.
     pub(super) fn next_whole(&mut self, max: usize) -> Option<Bytes> {
         self.merge_small();
         let is_whole = self.payloads.len() == 1 || self.payloads.front().is_some_and(|first| first.len() >= max);
         is_whole.then(|| self.next(max))
     }
 
-    /// Copies the next bytes, as many as there are and fit, and returns their number.
+    /// Copies the next bytes that fit, and returns their number.
     pub(super) fn read(&mut self, memory: &mut [u8]) -> usize {
         let mut length = 0;
         while let Some(rest) = memory.get_mut(length..).filter(|rest| !rest.is_empty()) {
@@ -109,9 +110,9 @@ impl RecvQueue {
         length
     }
 
-    /// Opens the window by as many bytes, which have been written to where they go.
+    /// Opens the window by `bytes`, as they have been passed on.
     pub(super) fn release(&mut self, bytes: usize) {
-        // It fails for a stream that is closed, whose window has no use any more.
+        // It fails for a closed stream, whose window is no longer needed.
         self.stream.flow_control().release_capacity(bytes).ok();
     }
 
@@ -119,7 +120,7 @@ impl RecvQueue {
         self.payloads.is_empty() && self.small.is_empty()
     }
 
-    /// Takes over one frame, or the end of the stream.
+    /// Takes one frame, or the end of the stream, from h2.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match ready!(self.stream.poll_data(context)) {
             Some(Ok(payload)) => self.keep(payload),
@@ -144,7 +145,7 @@ impl RecvQueue {
         }
     }
 
-    /// Makes one payload of the small ones.
+    /// Moves the joined small payloads into the queue.
     fn merge_small(&mut self) {
         if !self.small.is_empty() {
             self.payloads.push_back(take(&mut self.small).freeze());
@@ -152,7 +153,7 @@ impl RecvQueue {
     }
 }
 
-/// Payloads of fewer bytes are copied together when others wait in front of them.
+/// Payloads of fewer bytes are joined if others wait before them.
 const COPIED_BELOW: usize = 4096;
 
 #[cfg(test)]

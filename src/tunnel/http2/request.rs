@@ -32,7 +32,7 @@ impl Request {
         }
     }
 
-    /// Sends the head of the answer, and returns the stream after it.
+    /// Sends the head of the answer, and returns the stream.
     ///
     /// # Errors
     /// The client has reset the stream.
@@ -41,7 +41,7 @@ impl Request {
         Ok(Stream::new(self.receive, send, self.outgoing))
     }
 
-    /// Resets the stream in place of an answer.
+    /// Resets the stream instead of an answer.
     pub fn reset_stream(mut self, reason: Reason) {
         self.respond.send_reset(reason);
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
 
-/// The permits of a connection's send buffers, one for each 4 KiB. They bound what its streams have read and the socket
-/// has not taken.
+/// The permits of a connection's send buffers, one per 4 KiB. They bound the bytes that its streams have read and the
+/// socket has not taken.
 #[derive(Debug)]
 pub(super) struct BufferPermits {
     beginning: Arc<Semaphore>,
@@ -19,7 +19,7 @@ pub(super) struct BufferPermits {
 /// The class of a stream by its last read. Each has permits of its own, so that keystrokes do not queue behind bulk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// There was no read yet. What it returns is unknown: of many downloads that begin, none may delay a keystroke.
+    /// Nothing was read yet, so the next read may be long: many downloads that begin must not delay a keystroke.
     Beginning,
     /// The last read returned less than 4 KiB.
     Interactive,
@@ -59,7 +59,7 @@ impl BufferPermits {
         }))
     }
 
-    /// Has streams that wait for these permits ask for others. Those that are held stay valid.
+    /// Makes streams that wait for these permits acquire others. Permits that are held stay valid.
     pub(super) fn close(&self) {
         for semaphore in [&self.beginning, &self.interactive, &self.bulk] {
             semaphore.close();
@@ -76,7 +76,7 @@ impl Class {
         }
     }
 
-    /// Returns the bytes that one read may return at most.
+    /// Returns the maximum number of bytes of one read.
     pub(super) fn longest_read(self) -> usize {
         match self {
             Self::Beginning | Self::Interactive => PERMIT_BYTES,
@@ -84,7 +84,7 @@ impl Class {
         }
     }
 
-    /// The class after a read that returned so many bytes.
+    /// Returns the class after a read of `bytes` bytes.
     pub(super) fn after_read(bytes: usize) -> Self {
         if bytes < PERMIT_BYTES {
             Self::Interactive
@@ -114,7 +114,7 @@ impl SendBuffer {
         }
     }
 
-    /// Returns a copy of the first bytes, with the permits that it needs. The rest of the permits is free.
+    /// Returns a copy of the first bytes with the permits that it needs, and frees the rest.
     pub(super) fn copy(mut self, length: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
         let permits = self.permits.split(length.div_ceil(PERMIT_BYTES));
         (self.memory.get(..length).unwrap_or_default().to_vec(), permits)
@@ -157,12 +157,12 @@ thread_local! {
 
 /// The size of a send buffer: fewer and larger reads wake target and client less often.
 pub(super) const BUFFER_BYTES: usize = 256 * 1024;
-/// The memory that one permit stands for.
+/// The memory that one permit represents.
 const PERMIT_BYTES: usize = 4096;
 /// The permits of a whole send buffer.
 #[expect(clippy::cast_possible_truncation, reason = "it is 64")]
 const PERMITS_PER_BUFFER: u32 = (BUFFER_BYTES / PERMIT_BYTES) as u32;
-/// Two send buffers: more of them would not stay in the processor's cache.
+/// Two send buffers: more would not stay in the CPU's cache.
 const BULK_PERMITS: usize = 2 * BUFFER_BYTES / PERMIT_BYTES;
 /// 64 KiB, and as many for first reads.
 const INTERACTIVE_PERMITS: usize = 16;

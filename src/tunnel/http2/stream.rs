@@ -63,12 +63,13 @@ impl Transport for Stream {
         self.reset = true;
     }
 
-    /// Bytes that h2 and the write queue hold would be lost with the connection, and with the process.
+    /// Waits at most [`FLUSH_TIMEOUT`]: bytes in h2 and the write queue would be lost with the connection or the
+    /// process.
     async fn sent(&mut self) {
         self.send.get_mut().flushed(FLUSH_TIMEOUT).await;
     }
 
-    /// Waits until what was written has been flushed, at most [`LINGER`].
+    /// Waits until the bytes written so far have been flushed, at most [`LINGER`], then resets the stream.
     async fn abort(&mut self) {
         let send = self.send.get_mut();
         send.mark();
@@ -77,8 +78,8 @@ impl Transport for Stream {
         self.reset = true;
     }
 
-    /// Waits until the client has taken the rest, at most [`LINGER`]. The client need not finish: the drop resets the
-    /// stream.
+    /// Sends END_STREAM, and waits until it has been flushed, at most [`LINGER`]. The client need not finish: the drop
+    /// resets the stream.
     async fn shutdown_gracefully(&mut self) {
         let send = self.send.get_mut();
         send.finish(Vec::new());
@@ -86,7 +87,7 @@ impl Transport for Stream {
     }
 }
 
-/// As the program of a session reads it.
+/// Reads as the attachment of a session.
 impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -100,7 +101,7 @@ impl AsyncRead for Stream {
     }
 }
 
-/// As the program of a session writes it.
+/// Writes as the attachment of a session.
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.split().1.poll_write(context, bytes)
@@ -117,8 +118,8 @@ impl AsyncWrite for Stream {
 }
 
 impl Drop for Stream {
-    /// A stream that both sides have finished still sends what is queued. Any other is reset here and not left to h2,
-    /// which would keep it among the concurrent streams for as long as its client takes nothing.
+    /// Resets the stream after [`reset_on_drop`](Transport::reset_on_drop), or if its client has not finished: h2 would
+    /// count it as concurrent for as long as the client takes nothing. A finished stream still sends the queued bytes.
     fn drop(&mut self) {
         let (reset, has_finished) = (self.reset, self.receive.has_finished());
         let send = self.send.get_mut();
@@ -131,7 +132,7 @@ impl Drop for Stream {
     }
 }
 
-/// The time for the end of a download to be flushed: as long as the kernel would try for a socket (TCP_USER_TIMEOUT).
+/// How long the end of a download may take to be flushed: as long as the kernel tries for a socket (TCP_USER_TIMEOUT).
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(120);
-/// The time for a refusal, and for the last bytes of a tunnel that the proxy ends, to be flushed.
+/// How long a refusal, or the last bytes of a tunnel that the proxy ends, may take to be flushed.
 const LINGER: Duration = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! The bytes that a connection has to send: frame heads and small frames copied together, bulk in its send buffers.
+//! The bytes that a connection has to send: frame heads and small frames are copied together, bulk stays in its send
+//! buffers.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -11,17 +12,17 @@ use crate::net::transport::Writer;
 #[derive(Debug, Default)]
 pub(super) struct WriteQueue {
     pieces: VecDeque<Piece>,
-    /// The bytes of all copied pieces.
+    /// The bytes of the copied pieces since the queue was last empty.
     copied: Vec<u8>,
-    /// The number of those that have been written.
+    /// The number of `copied` bytes that have been written.
     written: usize,
-    /// The bytes of all pieces that have not been written.
+    /// The number of bytes that have not been written.
     length: usize,
 }
 
 #[derive(Debug)]
 enum Piece {
-    /// The next so many copied bytes.
+    /// A number of the next copied bytes.
     Copied(usize),
     Buffered(Slice),
 }
@@ -54,7 +55,7 @@ impl WriteQueue {
             let written = ready!(writer.poll_write_vectored(context, slices.get(..count).unwrap_or_default()))?;
             self.advance(written);
         }
-        // A connection that has become idle keeps no memory for bulk.
+        // A connection that becomes idle after bulk frees its memory.
         if self.copied.capacity() > 4 * self.copied.len() {
             self.copied = Vec::new();
         }

@@ -1,10 +1,10 @@
-//! Recognises, in what h2 writes, a send buffer's bytes: they are then queued where they are instead of copied.
+//! Recognises a send buffer's bytes in h2's writes, so that they are queued in place instead of copied.
 //!
-//! h2 takes a payload as a [`Buf`](bytes::Buf) and later writes plain slices ([`tokio::io::AsyncWrite`]): which buffer
-//! a slice belongs to, and so what must stay alive until it is sent, is lost in between. Its address tells. In bulk this
-//! saves a copy of every byte (docs/decisions/10-http2-bulk.md).
+//! h2 takes a payload as a [`Buf`](bytes::Buf) and later writes plain slices ([`tokio::io::AsyncWrite`]). Only a
+//! slice's address then tells which buffer it belongs to, and so must stay alive until it is sent. In bulk this saves a
+//! copy of every byte (docs/decisions/10-http2-bulk.md).
 //!
-//! This relies on what h2 0.4 does, in `src/codec/framed_write.rs`:
+//! This relies on the behaviour of h2 0.4, in `src/codec/framed_write.rs`:
 //!
 //! - The first bytes of a DATA frame, up to 256 with its head (`CHAIN_THRESHOLD`), are copied into h2's own buffer. A
 //!   smaller payload is copied as a whole.
@@ -15,8 +15,8 @@
 //! So `Buf::chunk` of a payload calls [`offer`](ZeroCopy::offer), and the connection asks for each slice with
 //! [`claim`](ZeroCopy::claim).
 //!
-//! When h2 changes any of it, slices are no longer recognised and are copied, as all others are: the bytes stay right
-//! and downloads cost more. A match cannot be wrong. The last offer keeps its send buffer alive, so no other memory can
+//! If h2 changes any of it, slices are not recognised and are copied like all others: the bytes stay right, and
+//! downloads cost more. A match cannot be wrong. The last offer keeps its send buffer alive, so no other memory can
 //! have that address, and the length of the offer bounds the match. The test below has h2 itself write a payload, and
 //! fails when h2 no longer passes it on in place.
 
@@ -24,18 +24,18 @@ use parking_lot::Mutex;
 
 use super::send_buffer::Slice;
 
-/// The bytes that h2 was shown last.
+/// The bytes that h2 was last shown.
 #[derive(Debug, Default)]
 pub(super) struct ZeroCopy(Mutex<Option<Slice>>);
 
 impl ZeroCopy {
-    /// Remembers the bytes that a payload is about to show h2, in place of those before.
+    /// Remembers the bytes that a payload is about to show h2, instead of the previous ones.
     pub(super) fn offer(&self, slice: &Slice) {
         *self.0.lock() = Some(slice.clone());
     }
 
-    /// Returns the bytes that h2 writes together with their send buffer, if they begin where the last offer does. An offer is
-    /// claimed once.
+    /// Returns `bytes` as a slice of their send buffer if they begin where the last offer does, else `None`. An offer
+    /// is claimed once.
     pub(super) fn claim(&self, bytes: &[u8]) -> Option<Slice> {
         let is_same = |offered: &mut Slice| {
             let offered = offered.bytes();
@@ -46,7 +46,7 @@ impl ZeroCopy {
         Some(claimed)
     }
 
-    /// Forgets the offer: h2 has written, and an offer that it copied must not hold its send buffer.
+    /// Forgets the offer after a write: one that h2 has copied must not hold its send buffer.
     pub(super) fn clear(&self) {
         drop(self.0.lock().take());
     }
@@ -98,7 +98,7 @@ mod tests {
         assert!(zero_copy.claim(slice.bytes()).is_none(), "longer than the offer");
     }
 
-    /// What h2 writes to: counts the bytes that are recognised.
+    /// A transport for h2 that counts the recognised bytes.
     struct Counting {
         stream: DuplexStream,
         outgoing: Outgoing,

@@ -85,7 +85,7 @@ impl Credentials {
 
 /// The maximum size of a file. A token has at most 12 KiB.
 const MAX_FILE: u64 = 1 << 20;
-/// The length that switchboard and the API server accept.
+/// The maximum length that switchboard and the API server accept.
 const MAX_TOKEN: usize = 12 * 1024;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(super) const VERSIONS: [&str; 2] = [
 
 /// Returns the value of KUBERNETES_EXEC_INFO. A plugin is never interactive: stdin is ssh's stream.
 ///
-/// `authority` is the cluster's authority, in base64. `cluster` is for plugins that ask for it.
+/// `cluster` is for plugins that ask for it, with its certificate authority in base64.
 pub(super) fn information(version: &str, cluster: Option<(&Cluster, Option<String>)>) -> String {
     let cluster = cluster.map(|(cluster, authority)| {
         present(json!({
@@ -36,7 +36,7 @@ pub(super) fn information(version: &str, cluster: Option<(&Cluster, Option<Strin
     json!({"kind": "ExecCredential", "apiVersion": version, "spec": spec}).to_string()
 }
 
-/// Returns the object without its empty fields.
+/// Returns the object without its null fields.
 fn present(mut object: Value) -> Value {
     if let Some(fields) = object.as_object_mut() {
         fields.retain(|_, value| !value.is_null());

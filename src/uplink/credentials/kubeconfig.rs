@@ -52,7 +52,7 @@ struct Extension {
 }
 
 impl Cluster {
-    /// Returns the cluster's configuration for plugins, from the extension of that name.
+    /// Returns the cluster's configuration for plugins, from their extension.
     pub(super) fn exec_config(&self) -> Option<&serde_json::Value> {
         let extensions = self.extensions.as_deref().unwrap_or_default();
         let reserved = extensions
@@ -123,7 +123,7 @@ struct NamedEntry<T> {
     value: Option<T>,
 }
 
-/// All files together: of each name the first file's entry counts, and the first current context.
+/// All files merged: the first entry of each name wins, as does the first current context.
 #[derive(Default)]
 struct MergedKubeconfig {
     clusters: BTreeMap<String, Cluster>,
@@ -133,7 +133,8 @@ struct MergedKubeconfig {
 }
 
 impl Files {
-    /// Returns the cluster and the user of that context, or of the current one. Errors quote names, and no other value of a file.
+    /// Returns the cluster and the user of a context; `None` is the current one. Errors quote names, and no other
+    /// value.
     pub(super) fn resolve(&self, context: Option<&str>) -> anyhow::Result<ContextCredentials> {
         let mut merged = self.merge()?;
         let context = match context {
@@ -184,7 +185,7 @@ impl Files {
 }
 
 impl MergedKubeconfig {
-    /// Adds what is new in a file of that folder.
+    /// Adds the entries of a file in `folder` whose names are new.
     fn add(&mut self, file: Kubeconfig, folder: &Path) {
         for named in file.clusters.unwrap_or_default() {
             let mut cluster = named.value.unwrap_or_default();
@@ -199,7 +200,7 @@ impl MergedKubeconfig {
             if let Some(command) = user.exec.as_mut().and_then(|exec| exec.command.as_mut())
                 && command.contains('/')
             {
-                // Anything else is looked for in PATH.
+                // A name without a slash is looked up in PATH.
                 *command = folder.join(&*command).to_string_lossy().into_owned();
             }
             self.users.entry(named.name).or_insert(user);
@@ -226,7 +227,7 @@ fn parse(bytes: &[u8], path: &Path) -> anyhow::Result<Kubeconfig> {
     })
 }
 
-/// Makes a path relative to the folder of its file.
+/// Resolves a path against the folder of its file. An empty path becomes `None`.
 fn anchor(path: &mut Option<PathBuf>, folder: &Path) {
     *path = path
         .take()
@@ -247,9 +248,9 @@ fn names<'a>(known: impl Iterator<Item = &'a String>) -> String {
 }
 
 const NO_CONTEXT: &str = "it has no current context: give --context NAME";
-/// Some hundred clusters with their certificates.
+/// Maximum size of a file: some hundred clusters with their certificates.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// Characters of a name in a message.
+/// Maximum number of characters of a name in a message.
 const MAX_NAME: usize = 80;
-/// Names in a message.
+/// Maximum number of names in a message.
 const MAX_NAMES: usize = 8;

@@ -64,7 +64,7 @@ async fn collect(child: &mut Child, stdout: Option<ChildStdout>, printed: &mut V
             if let Ok(status) = timeout(LOOK, child.wait()).await {
                 return status.context(UNREADABLE);
             }
-            // By the kernel (SIGTTIN).
+            // Suspended by the kernel (SIGTTIN).
             let is_suspended = id.is_some_and(is_suspended);
             ensure!(
                 !is_suspended,

@@ -77,5 +77,5 @@ impl Deadline {
     }
 }
 
-/// A year.
+/// A year, for a timeout beyond the clock's range.
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400 * 365);

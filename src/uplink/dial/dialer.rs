@@ -36,12 +36,12 @@ pub(crate) struct ProxyDialer {
 }
 
 impl ProxyDialer {
-    /// Makes the next connection one that resumes a session, with this timeout.
+    /// Makes further connections ones that resume a session, each with this timeout.
     pub(crate) fn set_again(&mut self, timeout: Duration) {
         self.again = Some(timeout);
     }
 
-    /// Completes when the path to the proxy differs from that of the last connection. Is cancel-safe.
+    /// Completes when the path to the proxy has changed, or exists again. Is cancel-safe.
     pub(crate) async fn path_changed(&mut self) {
         path_changed(&mut self.path).await;
         // The resolver may have changed, too.

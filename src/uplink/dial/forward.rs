@@ -58,7 +58,7 @@ impl ForwardProxy {
         Ok(Some(Self { url, variable: name }))
     }
 
-    /// Returns its address, without a password.
+    /// Returns its URL, whose `Display` hides the password.
     pub(crate) fn url(&self) -> &ProxyUrl {
         &self.url
     }
@@ -90,7 +90,7 @@ impl ForwardProxy {
 
     /// Returns the error for a failed connection to `proxy` through this one.
     pub(crate) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
-        // Never final: the forward proxy may reach `proxy` later.
+        // No error is final: the forward proxy may reach the other one later.
         let class = match error.retry() {
             Retry::Immediately => ClientError::Soon,
             Retry::Never | Retry::WithBackoff => ClientError::WithPauses,

@@ -17,7 +17,7 @@ use crate::protocol::registration::{PATH, REPLICA_FIELD, REPLICAS_FIELD, Replica
 use crate::protocol::resume::keys::SessionId;
 use crate::uplink::error::{ClientError, Refusal};
 
-/// The request to the proxy.
+/// The purpose of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted<'a> {
     /// Opens a tunnel.
@@ -45,7 +45,7 @@ pub(crate) struct Agreement {
     pub(crate) early: Vec<u8>,
     /// The marker of its end notice; `None` if it sends none.
     pub(crate) end_marker: Option<Marker>,
-    /// The replica that has answered, and all of them, for a registration.
+    /// The replica that has answered, and the list of all; `None` unless for a registration.
     pub(crate) replicas: Option<(Box<str>, ReplicaList)>,
 }
 
@@ -100,7 +100,7 @@ impl Request<'_> {
 
     /// Returns the error for an answer that opens nothing. The text of its body is read from `stream`.
     async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
-        // A web server answers CONNECT with these, and so do some proxies for an unknown name: only Proxy-Status tells.
+        // Proxies send these for an unknown name, too. A `Proxy-Status` shows that it was one.
         let is_a_proxy = answer.is_of_a_proxy || !matches!(answer.refusal.status, 404 | 405 | 501);
         let mut refusal = answer.into_refusal(stream).await;
         // The proxy may have quoted a part of the credential.
@@ -143,8 +143,8 @@ impl Request<'_> {
     }
 }
 
-/// Reads up to the end of the final response head, at most 16 KiB; `None` if the proxy closed without a byte. The
-/// caller sets the deadline.
+/// Reads up to the end of the final response head, at most 16 KiB; `None` if the proxy closed before it. The caller
+/// sets the deadline.
 ///
 /// Interim responses are limited, too: a flood of them would use CPU until the deadline.
 async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Answer>, ClientError> {
@@ -181,15 +181,15 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Ans
 /// A final response head, and the bytes that were read after it.
 #[derive(Debug)]
 struct Answer {
-    /// The status and its fields, for an answer other than 2xx. The reason is the phrase.
+    /// The status, the fields of a refusal, and the reason phrase, for any status.
     refusal: Refusal,
     /// True if it has a Proxy-Status (RFC 9209).
     is_of_a_proxy: bool,
-    /// The marker that it repeats.
+    /// The marker of its end notice; `None` if it has none.
     end_marker: Option<Marker>,
-    /// The replica that has answered, and all of them.
+    /// The replica that has answered, and the list of all; `None` if a field is missing or invalid.
     replicas: Option<(Box<str>, ReplicaList)>,
-    /// The length of the text after the head, at most [`MAX_BODY`] bytes: 0 if the body is no plain text.
+    /// The length of the text after the head, at most [`MAX_BODY`] bytes: 0 if the body is not plain text.
     text_length: usize,
     /// The bytes that were read after the head.
     rest: Vec<u8>,
@@ -201,7 +201,7 @@ impl Answer {
         (200..300).contains(&self.refusal.status)
     }
 
-    /// Returns whether it comes from a proxy that knows no registrations, or from a server that is not a proxy.
+    /// Returns whether it is from a proxy that does not support registrations, or a server that is not a proxy.
     fn takes_no_anchors(&self) -> bool {
         matches!(self.refusal.status, 200..300 | 404 | 405 | 426 | 501)
     }
@@ -276,7 +276,7 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
     }
 }
 
-/// Returns the error for a proxy that closed without a byte.
+/// Returns the error for a proxy that closed without an answer.
 fn no_answer() -> ClientError {
     ClientError::Soon(anyhow!("the proxy closed the connection without an answer"))
 }
@@ -297,8 +297,8 @@ fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
     announced.unwrap_or(MAX_BODY).min(MAX_BODY)
 }
 
-/// Returns the seconds of `Retry-After` (RFC 9110 section 10.2.3), and of `Switchboard-Starting`, which a target has left to start. A
-/// date would need a clock that is right.
+/// Parses the seconds of `Retry-After` (RFC 9110 section 10.2.3) or `Switchboard-Starting`. `None` for a date, which
+/// would need a correct clock.
 fn seconds(field: Option<&[u8]>) -> Option<Duration> {
     let seconds = str::from_utf8(field?).ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))

@@ -49,8 +49,8 @@ pub(crate) async fn open(
     opened.await.map_err(|error| forward.error(proxy, error))
 }
 
-/// Connects to a proxy through a forward proxy. The forward proxy's certificate has to be from an authority that the
-/// system trusts, as `--ca` is for the proxy.
+/// Connects to a proxy through a forward proxy. The system must trust the forward proxy's certificate: `--ca` only
+/// applies to the proxy.
 async fn via_forward_proxy(
     forward: &ForwardProxy,
     stream: TcpStream,

@@ -18,7 +18,7 @@ pub(super) struct ReceiveHalf {
     inbox: RecvQueue,
     /// The payload that the last read returned.
     current: Bytes,
-    /// How many bytes the last read returned: the next one releases their window space.
+    /// The number of bytes that the last read returned: the next one releases their window space.
     unreleased: usize,
 }
 
@@ -36,7 +36,7 @@ impl ReceiveHalf {
         self.inbox.has_finished()
     }
 
-    /// Returns the failure of the stream. It overtakes bytes that wait, as a reset does in a socket.
+    /// Returns the failure of the stream, once. It overtakes bytes that wait, as a reset does in a socket.
     fn check(&mut self) -> io::Result<()> {
         match self.inbox.take_failure() {
             None => Ok(()),
@@ -45,7 +45,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// One payload where it is, or several copied into `memory`: a write for each would cost more than the copy.
+    /// Returns one payload in place, or several copied into `memory`: a write for each would cost more than the copy.
     fn take<'a>(&'a mut self, memory: &'a mut [u8]) -> &'a [u8] {
         if let Some(payload) = self.inbox.next_whole(memory.len()) {
             self.current = payload;
@@ -57,7 +57,7 @@ impl ReceiveHalf {
         memory.get(..length).unwrap_or_default()
     }
 
-    /// Copies the next bytes, as many as there are and fit. A read of none is the end of the stream, once it is readable.
+    /// Copies the next bytes that fit, and returns their number: 0 at the end of the stream, if it is readable.
     pub(super) fn read(&mut self, memory: &mut [u8]) -> usize {
         self.unreleased = self.inbox.read(memory);
         self.unreleased
@@ -110,7 +110,7 @@ impl Reader for StreamReader<'_> {
         Poll::Ready(Ok(self.receive.take(room)))
     }
 
-    /// Payloads that are received meanwhile wait in the inbox. The window bounds them, as nothing of it is released.
+    /// Payloads received in the meantime wait in the inbox. The window bounds them, as none of it is released.
     async fn failed(&mut self) -> io::Error {
         poll_fn(|context| self.poll_failed(context)).await
     }

@@ -18,13 +18,13 @@ use crate::tunnel::http2::outgoing::Outgoing;
 use crate::tunnel::http2::payload::Payload;
 use crate::tunnel::http2::send_buffer::{Class, SendBuffer};
 
-/// The download as far as h2 has been given it.
+/// The sending half: hands the download to h2.
 #[derive(Debug)]
 pub(super) struct SendHalf {
     stream: SendStream<Payload>,
     outgoing: Outgoing,
     finished: bool,
-    /// Once it is finished or marked: completes when END_STREAM or the mark, and all in front of it, has been flushed.
+    /// Completes when END_STREAM or the mark has been flushed; `None` before there is one, or after the wait.
     flushed: Option<oneshot::Receiver<Infallible>>,
 }
 
@@ -52,7 +52,7 @@ impl SendHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// Gives back what is reserved and unused: the connection has one window for all its streams.
+    /// Releases the unused reservation: the connection has one window for all its streams.
     fn release_capacity(&mut self) {
         self.stream.reserve_capacity(0);
     }
@@ -67,7 +67,7 @@ impl SendHalf {
         self.stream.send_reset(reason);
     }
 
-    /// Sends an empty frame after all that was sent, to learn when that has been [flushed](Self::flushed).
+    /// Sends an empty frame, to learn when everything before it has been [flushed](Self::flushed).
     pub(super) fn mark(&mut self) {
         if !self.finished {
             let (empty, flushed) = Payload::last(Vec::new(), &self.outgoing);
@@ -84,10 +84,10 @@ impl SendHalf {
         }
     }
 
-    /// Completes when END_STREAM has been flushed.
+    /// Completes when END_STREAM or the mark has been flushed, or at once if there is neither.
     fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(flushed) = &mut self.flushed {
-            // An error is the drop of the sender, at the flush.
+            // The flush drops the sender, which is an error here.
             let (Ok(_) | Err(_)) = ready!(Pin::new(flushed).poll(context));
             self.flushed = None;
         }
@@ -134,9 +134,9 @@ impl<'a> StreamWriter<'a> {
 }
 
 impl BufferLender for StreamWriter<'_> {
-    /// Window space first, then permits: a stream that holds permits can send. It gives each back while it waits for the
-    /// other. A client may shrink windows (RFC 9113 section 6.9.2) under payloads that hold permits: these then need
-    /// space in the connection's window, which no stream that waits for permits may hold.
+    /// Acquires window space, then permits, so that a stream with permits can send. It releases each while it waits for
+    /// the other: a client may shrink windows (RFC 9113 section 6.9.2) under payloads that hold permits, which then
+    /// need space in the connection's window that no stream waiting for permits may hold.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = self.send.lock();
         let Poll::Ready(capacity) = send.poll_capacity(context, self.class.longest_read()) else {
@@ -164,7 +164,7 @@ impl BufferLender for StreamWriter<'_> {
         let max = max
             .min(self.class.longest_read())
             .min(self.send.lock().stream.capacity());
-        // A read into no memory returns 0, which would pass for the end of stream.
+        // A read into an empty buffer returns 0, which would look like the end of stream.
         if max == 0 {
             return None;
         }
@@ -232,8 +232,8 @@ pub(in crate::tunnel::http2) fn stream_error(error: h2::Error) -> io::Error {
     }
 }
 
-/// Returns the error of a stream that the client has reset. "The endpoint uses CANCEL to indicate that the stream is no longer
-/// needed" (RFC 9113 section 7); NO_ERROR says that there is none.
+/// Returns the error of a stream that the client has reset. "The endpoint uses CANCEL to indicate that the stream is no
+/// longer needed" (RFC 9113 section 7); NO_ERROR means that there is no error.
 pub(super) fn reset_error(reason: Reason) -> io::Error {
     match reason {
         Reason::CANCEL | Reason::NO_ERROR => StreamCancelled.into(),
@@ -241,5 +241,5 @@ pub(super) fn reset_error(reason: Reason) -> io::Error {
     }
 }
 
-/// A read of fewer bytes is copied out of its send buffer, which is free again at once.
+/// Reads of fewer bytes are copied out of their send buffer, which is then free.
 const COPIED_BELOW: usize = 32 * 1024;
