@@ -7,8 +7,9 @@ use crate::protocol::resume::MIN_WINDOW;
 
 /// The bytes that all sessions buffer, and their limit.
 ///
-/// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, those of
-/// its key exchange, queued resumptions, the unwritten frames of a displaced connection (about 64 KiB), the registry, tasks and plain relays.
+/// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, those
+/// of its key exchange, queued resumptions, the unwritten frames of a displaced connection (about 64 KiB), the
+/// registry, tasks and plain relays.
 #[derive(Debug)]
 pub(super) struct MemoryPool {
     used: AtomicUsize,
