@@ -1,4 +1,4 @@
-//! The memory of all sessions: the more of it is used, the smaller the window of a session.
+//! The memory of all sessions together: the more of it is used, the smaller is the window that a session gets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -18,7 +18,7 @@ pub(super) struct ReceiveHalf {
     inbox: RecvQueue,
     /// The payload that the last read returned.
     current: Bytes,
-    /// The number of bytes that the last read returned: the next one releases their window space.
+    /// How many bytes the last read returned: the next one releases their window space.
     unreleased: usize,
 }
 
