@@ -25,7 +25,7 @@ pub struct Metrics {
     pub plain: IntGauge,
     /// Bytes that sessions keep.
     pub memory: IntGauge,
-    /// Maximum of the bytes that sessions buffer.
+    /// Maximum of the bytes that sessions keep.
     pub memory_limit: IntGauge,
     /// The metrics of an anchor that dials in.
     pub dial_in: DialInMetrics,

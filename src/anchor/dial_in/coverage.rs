@@ -298,7 +298,7 @@ impl Backoff {
         jittered(MAX_HASTE)
     }
 
-    /// Returns the pause after a dial. Logs a failure that differs from the last one.
+    /// Returns the pause after a dial. Logs a new kind of failure.
     pub(super) fn after(&mut self, result: &DialResult) -> Duration {
         let error = match result {
             DialResult::New(_) => {
