@@ -298,7 +298,7 @@ impl Backoff {
         jittered(MAX_HASTE)
     }
 
-    /// Returns the pause after a dial. Logs a new kind of failure.
+    /// Returns the pause after a dial. Logs a failure unlike the last one.
     pub(super) fn after(&mut self, result: &DialResult) -> Duration {
         let error = match result {
             DialResult::New(_) => {
