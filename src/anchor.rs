@@ -274,7 +274,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
 
 /// The default listen address without `dial_in`.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2222);
-/// The address of an anchor without a listener.
+/// The address of an anchor that does not listen.
 const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Maximum number of connections in the handshake. One more evicts the oldest: a resume takes two round trips.
 const MAX_HANDSHAKES: u32 = 512;

@@ -65,9 +65,9 @@ pub(super) enum HandshakeFailure {
     Closed,
     /// It took too long.
     TimedOut,
-    /// Too many connections were in the handshake.
+    /// There were too many others.
     Evicted,
-    /// The process is shutting down.
+    /// The process ends.
     Stopping,
     /// For this reason, which was sent to any client but a plain one.
     Ended(EndReason),
@@ -253,7 +253,7 @@ impl Handshake<'_> {
 
     /// Sends the reason why there is no session, and closes the connection.
     async fn send(mut self, before: &[u8], end: EndReason) -> HandshakeFailure {
-        // The target's connection need not wait for the client's close.
+        // The target does not wait for the client's close.
         drop(self.probe);
         let mut bytes = before.to_vec();
         let rest = self.welcome.take_output();
@@ -266,7 +266,7 @@ impl Handshake<'_> {
     }
 }
 
-/// Passes a connection to the task of the session that it has proved.
+/// Gives a connection to the task of the session that it has proved.
 pub(super) async fn dispatch(
     session: &Sender<Resumption>,
     resumption: Resumption,
@@ -274,7 +274,7 @@ pub(super) async fn dispatch(
     let deadline = resumption.connection.accepted + HANDSHAKE_TIMEOUT;
     match timeout_at(deadline, session.send(resumption)).await {
         Ok(Ok(())) => Ok(ClientKind::Resumed),
-        // The session has just ended.
+        // The session has ended just now.
         Ok(Err(SendError(resumption))) => {
             resumption.refuse().await;
             Err(HandshakeFailure::Ended(EndReason::NoSuchSession))

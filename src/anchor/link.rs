@@ -1,4 +1,4 @@
-//! The transport of a client at the anchor: an accepted socket, or a stream on a connection to the proxy.
+//! The transport of a client at the anchor: a socket that was accepted, or a stream on a connection to the proxy.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The memory of all sessions: the more of it is used, the smaller the window of a session.
+//! The memory of all sessions together: the more of it is used, the smaller is the window that a session gets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,8 +7,9 @@ use crate::protocol::resume::MIN_WINDOW;
 
 /// The bytes that all sessions buffer, and their limit.
 ///
-/// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, those of
-/// its key exchange, queued resumptions, the unwritten frames of a displaced connection (about 64 KiB), the registry, tasks and plain relays.
+/// Counts the capacity of the buffers of both streams and of the outbox. Not counted: the target's early bytes, those
+/// of its key exchange, queued resumptions, the unwritten frames of a displaced connection (about 64 KiB), the
+/// registry, tasks and plain relays.
 #[derive(Debug)]
 pub(super) struct MemoryPool {
     used: AtomicUsize,

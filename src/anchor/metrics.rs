@@ -23,15 +23,15 @@ pub struct Metrics {
     pub handshakes_in_progress: IntGauge,
     /// Open plain connections.
     pub plain: IntGauge,
-    /// Bytes that sessions buffer.
+    /// Bytes that sessions keep.
     pub memory: IntGauge,
-    /// Maximum of the bytes that sessions buffer.
+    /// Maximum of the bytes that sessions keep.
     pub memory_limit: IntGauge,
     /// The metrics of an anchor that dials in.
     pub dial_in: DialInMetrics,
     /// Pauses of the listener.
     pub accept_paused: IntCounter,
-    /// Access lines dropped.
+    /// Access lines that were left out.
     pub access_log_lines_dropped: IntCounter,
     /// Log lines dropped.
     pub log_lines_dropped: IntCounter,

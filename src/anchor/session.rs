@@ -1,4 +1,4 @@
-//! The task of one session: relays its bytes over one connection after another, and ends it.
+//! The task of one session: it moves the session's bytes over one connection after the other, and ends it.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -235,7 +235,7 @@ impl SessionTask {
         }
     }
 
-    /// Closes the connection to the target in a task of its own, as that may take a second.
+    /// Closes the connection to the target, in a task of its own, as that may take a second.
     fn close_target(&mut self, is_orderly: bool) {
         if let Some(close) = self.moving.target.close(is_orderly) {
             self.shared.tasks.spawn(close);

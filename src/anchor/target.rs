@@ -21,7 +21,7 @@ pub(super) struct TargetConnection {
     /// The address of the target.
     pub(super) address: SocketAddr,
     pub(super) stream: TcpStream,
-    /// The bytes that were read from it.
+    /// Bytes that were read from it.
     pub(super) early: Vec<u8>,
     /// True if the stream has ended after `early`.
     pub(super) has_ended: bool,
@@ -166,7 +166,7 @@ impl AsyncWrite for Target {
         true
     }
 
-    /// A socket has nothing to flush.
+    /// There is nothing to flush in a socket.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

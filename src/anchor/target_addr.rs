@@ -87,7 +87,7 @@ impl LoggedFailure {
         true
     }
 
-    /// Notes that it has cleared. Returns whether to log that: `true` if its start was logged.
+    /// Notes the recovery. Returns whether to log it: only if the failure was logged.
     fn recovered(&mut self) -> bool {
         mem::take(&mut self.is_told)
     }

@@ -89,7 +89,7 @@ pub struct DialTimeouts {
     pub wait: Duration,
     /// For the answer of one anchor, while others are left.
     pub attempt: Duration,
-    /// For the answers of all anchors together.
+    /// For the answers of all.
     pub dial: Duration,
 }
 
@@ -109,7 +109,7 @@ impl Anchors {
         }
     }
 
-    /// Returns whether anchors may dial in.
+    /// Returns whether anchors may dial in at all.
     pub fn are_taken(&self) -> bool {
         self.are_taken.load(Ordering::Relaxed)
     }
@@ -127,7 +127,7 @@ impl Anchors {
             .is_some_and(|of_target| of_target.len() >= MAX_PER_TARGET)
     }
 
-    /// Registers an anchor, which becomes the active one of its target.
+    /// Registers an anchor, which is the active one of its target from now on.
     ///
     /// # Errors
     /// [`RefusalReason::TargetAnchorsFull`].
@@ -207,7 +207,7 @@ impl Anchors {
             };
             match anchor.open(until).await {
                 Ok(stream) => return Ok(stream),
-                // Its connection has just ended: another anchor may register.
+                // Its connection has just ended: another anchor may come.
                 Err(RefusalReason::NoAnchor) => {}
                 Err(reason) => last = reason,
             }
@@ -216,7 +216,7 @@ impl Anchors {
 }
 
 impl Anchor {
-    /// Creates an anchor that serves a name over `streams`.
+    /// Creates an anchor that serves this name over these streams.
     pub fn new(serves: Authority, user: &str, addresses: [SocketAddr; 2], streams: Streams) -> Self {
         Self {
             number: 0,

@@ -61,7 +61,7 @@ pub struct GoAway<'a> {
     pub lapsed: &'a Notify,
 }
 
-/// Serves a connection to its end. `tunnel` returns a future for each request, which runs in this task.
+/// Serves a connection to its end. `tunnel` makes a future of every request, which runs in this task.
 ///
 /// `overdue` completes when the wait that begins with its call takes too long, or when the connection is evicted. After
 /// a GOAWAY the connection ends with its last tunnel.
@@ -147,13 +147,13 @@ struct Http2Server<D: Transport, F, E> {
     phase: Phase<E>,
 }
 
-/// The phase of a connection, and what ends it.
+/// The phase of a connection, with the time that bounds it.
 enum Phase<E> {
-    /// There are tunnels. No timeout.
+    /// There are tunnels. No bound.
     Busy,
     /// There is no tunnel.
     Idle(Pin<Box<E>>),
-    /// GOAWAY has been sent. The timeout begins with the end of the last tunnel.
+    /// GOAWAY has been sent. The bound begins with the end of the last tunnel.
     GoingAway(CloseWait<E>),
     /// The client has to close the connection. `None` ends it after one attempt to flush the GOAWAY.
     Closing(Option<CloseWait<E>>),
@@ -190,7 +190,7 @@ enum Event {
     Request(Box<Request>),
     TunnelEnded,
     GoAway,
-    /// The wait without a tunnel is over.
+    /// The time without a tunnel is over.
     Expired(RefusalReason),
     /// The client has not closed the connection in time.
     Unclosed,
@@ -264,7 +264,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         if matches!(self.phase, Phase::Busy | Phase::Idle(_)) && leaving.poll(context).is_ready() {
             return Poll::Ready(Event::GoAway);
         }
-        // Before h2, so that the bytes that they send are flushed below.
+        // Before h2, so that what they have to send is flushed below.
         if let Poll::Ready(Some(_)) = self.tunnels.poll_next_unpin(context) {
             return Poll::Ready(Event::TunnelEnded);
         }
@@ -356,7 +356,7 @@ const MAX_HEADER_BYTES: u32 = 16 * 1024;
 const MAX_UNSENT: usize = 512 * 1024;
 /// Maximum number of streams that h2 resets for the client's errors. More of them are an attack, not a mistake.
 const MAX_STREAM_ERRORS: usize = 100;
-/// The bytes by which queued DATA frames may together fall short of 256 each: 8,000 keystrokes.
+/// The bytes by which waiting DATA frames may together fall short of 256 each: 8,000 keystrokes.
 const SMALL_FRAMES: usize = 2 * 1024 * 1024;
 /// How long a client has to close a connection that is no longer needed.
 const LINGER: Duration = Duration::from_secs(1);

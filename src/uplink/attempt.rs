@@ -55,7 +55,7 @@ pub(crate) async fn open(
         )));
     }
     let fresh = Box::pin(login.fresh(source)).await.map_err(no_login)?;
-    // The same credentials would be rejected again, and count as one more failed login.
+    // Sent again, the credentials would be refused again, and counted as one more failed login.
     if fresh == credentials {
         return Err(ClientError::Refused(refusal));
     }

@@ -22,9 +22,9 @@ pub use self::kubeconfig::Files;
 /// The source of the credentials, and how they may be used.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The source; `None` uses only the credentials of the proxy's URL.
+    /// The source; `None` uses only those of the proxy's URL.
     pub source: Option<Source>,
-    /// True if credentials may be sent in clear to a proxy that is not on this host.
+    /// True if they may be sent in clear to a proxy that is not on this host.
     pub cleartext: bool,
     /// The time for all that a source may need, such as a login in a browser. See [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,

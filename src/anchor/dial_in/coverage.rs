@@ -41,7 +41,7 @@ pub(in crate::anchor) struct Coverage {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The connections, by number.
+    /// The connections by their numbers.
     connections: HashMap<u64, Replica>,
     /// The list of the connection that ended last; `None` before the first one.
     last: Option<ReplicaList>,
@@ -73,7 +73,7 @@ pub(super) enum DialResult {
     New(Box<(OpenConnection, CoveredReplica)>),
     /// The replica is connected already.
     Surplus,
-    /// No connection was registered.
+    /// There is no connection.
     Failed(ClientError),
 }
 
@@ -298,12 +298,12 @@ impl Backoff {
         jittered(MAX_HASTE)
     }
 
-    /// Returns the pause after a dial. Logs a failure that differs from the last one.
+    /// Returns the pause after a dial. Logs a failure unlike the last one.
     pub(super) fn after(&mut self, result: &DialResult) -> Duration {
         let error = match result {
             DialResult::New(_) => {
                 *self = Self::default();
-                // A connection that ends at once must not cause a loop of dials.
+                // A connection that ends at once must not make a loop of dials.
                 return jittered(MAX_HASTE);
             }
             // A balancer chooses a replica at random or in turn: it soon reaches a missing one that is up.

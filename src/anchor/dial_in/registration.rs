@@ -21,7 +21,7 @@ use crate::tunnel::http2::{self, GoAway, Request, WaitFor};
 use crate::tunnel::outcome::RefusalReason;
 use crate::uplink::attempt::OpenConnection;
 
-/// Serves the streams of a connection until it ends.
+/// Serves the streams of a connection to its end.
 pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, coverage: &Coverage) {
     let shared = coverage.shared();
     let (transport, heard) = ProxyTransport::new(opened.stream);

@@ -1,4 +1,4 @@
-//! The dialled connection to a proxy, as the transport of HTTP/2.
+//! The connection to a proxy that was dialled, as the transport of HTTP/2.
 
 use std::future::{Future, pending};
 use std::io::{self, IoSlice};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::net::transport::{BulkMode, Reader, Transport, Writer};
 use crate::uplink::dial::io::BoxedIo;
 
-/// The connection. It carries frames and never a tunnel's raw bytes, so nothing waits for its readiness.
+/// The connection. It carries frames, never a tunnel's bytes as they are, so nothing waits for its readiness.
 pub(super) struct ProxyTransport {
     reader: ProxyReader,
     writer: ProxyWriter,

@@ -114,7 +114,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     let (shared, info) = (pending.shared, &pending.record.info);
     let (number, peer) = (info.id.seq, info.client);
     let addresses = [peer, info.locals[0].unwrap_or(peer)];
-    // It has its own log lines instead of an access line.
+    // It has log lines of its own, and no access line.
     pending.record.disarm();
     let Admission {
         serves,
@@ -127,7 +127,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
         return;
     };
     let mut driven = pin!(driven);
-    // An anchor that is connected to this replica already closes the connection without a preface.
+    // An anchor that is connected to this replica already closes the connection instead.
     let begun = tokio::select! {
         Ok(()) = preface => Ok(()),
         end = &mut driven => Err(end.label()),
@@ -203,7 +203,7 @@ async fn end_of_right(admission: &Admission) -> CloseReason {
     }
 }
 
-/// The timeout of the answer to a POST. The next one waits for it.
+/// The time for an anchor to answer a POST, before which no other one is sent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the tunnels of an anchor have to close after its grant has ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -71,7 +71,7 @@ impl Streams {
     /// connection.
     ///
     /// # Errors
-    /// h2 rejects the settings: never, as they are constant.
+    /// h2 refuses its settings: never, as they are constant.
     pub async fn begin<D: Transport>(
         transport: D,
         early: Vec<u8>,

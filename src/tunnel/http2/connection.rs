@@ -122,7 +122,7 @@ impl<D: Transport> State<D> {
         ready!(self.received.poll_fill(context, &mut reader))?;
         let next = self.received.peek(buffer.remaining());
         if !self.budget.charge(next) {
-            // The driver checks the budget next, and ends the connection: no wake is needed.
+            // The driver looks at the budget next, and ends the connection: no wake is needed.
             return Poll::Pending;
         }
         buffer.put_slice(next);

@@ -54,7 +54,7 @@ impl LocalWaker {
             }
         }
         state.polling.store(false, Ordering::SeqCst);
-        // Another thread woke it after its last round, or the rounds or the budget are used up.
+        // Another thread has woken it after its last round, or the rounds or the budget are used up.
         if polled.is_pending() && state.woken.load(Ordering::SeqCst) {
             context.waker().wake_by_ref();
         }

@@ -79,7 +79,7 @@ impl Outgoing {
 
     /// Notes that the transport has taken everything written so far.
     pub(super) fn flushed(&self) {
-        // Bound to a name: the drop wakes the receivers, and must not happen under the lock.
+        // Bound to a name: the receivers are woken by the drop, which must not happen under the lock.
         let flushed = self.0.unflushed.lock().as_mut().map(take);
         drop(flushed);
     }

@@ -1,5 +1,4 @@
-//! The bytes that were read from a connection before h2 needs them: h2 reads one frame at a time, the socket holds
-//! many.
+//! The bytes that a connection has received and h2 has not asked for: h2 reads one frame, the socket holds many.
 
 use std::cell::RefCell;
 use std::io;
@@ -26,8 +25,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Completes when there are bytes, or with an empty buffer at the end of the connection. Reads only if the buffer
-    /// is empty.
+    /// Completes when there are bytes, or none at the end of the connection. Reads only if the buffer is empty.
     pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, reader: &mut impl Reader) -> Poll<io::Result<()>> {
         if self.start < self.end {
             return Poll::Ready(Ok(()));

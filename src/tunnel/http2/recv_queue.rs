@@ -1,4 +1,4 @@
-//! The payloads that a stream has received and its reader has not taken yet.
+//! The payload that a stream has received and its reader has not taken yet.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -56,7 +56,7 @@ impl RecvQueue {
         Poll::Ready(())
     }
 
-    /// Takes all frames of the stream from h2, which ends a connection with many small ones waiting.
+    /// Takes over every frame that h2 holds of the stream. h2 ends a connection that lets many small ones wait.
     pub(super) fn receive_all(&mut self, context: &mut Context<'_>) {
         while self.end.is_none() && self.poll_receive(context).is_ready() {}
     }
@@ -112,7 +112,7 @@ impl RecvQueue {
 
     /// Opens the window by `bytes`, as they have been passed on.
     pub(super) fn release(&mut self, bytes: usize) {
-        // It fails for a closed stream, whose window is no longer needed.
+        // It fails for a stream that is closed, whose window has no use any more.
         self.stream.flow_control().release_capacity(bytes).ok();
     }
 
@@ -120,7 +120,7 @@ impl RecvQueue {
         self.payloads.is_empty() && self.small.is_empty()
     }
 
-    /// Takes one frame, or the end of the stream, from h2.
+    /// Takes over one frame, or the end of the stream.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match ready!(self.stream.poll_data(context)) {
             Some(Ok(payload)) => self.keep(payload),

@@ -32,7 +32,7 @@ impl Request {
         }
     }
 
-    /// Sends the head of the answer, and returns the stream.
+    /// Sends the head of the answer, and returns the stream after it.
     ///
     /// # Errors
     /// The client has reset the stream.

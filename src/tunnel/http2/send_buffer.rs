@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
 
-/// The permits of a connection's send buffers, one per 4 KiB. They bound the bytes that its streams have read and the
-/// socket has not taken.
+/// The permits of a connection's send buffers, one for each 4 KiB. They bound what its streams have read and the socket
+/// has not taken.
 #[derive(Debug)]
 pub(super) struct BufferPermits {
     beginning: Arc<Semaphore>,
@@ -76,7 +76,7 @@ impl Class {
         }
     }
 
-    /// Returns the maximum number of bytes of one read.
+    /// Returns the bytes that one read may return at most.
     pub(super) fn longest_read(self) -> usize {
         match self {
             Self::Beginning | Self::Interactive => PERMIT_BYTES,
@@ -114,7 +114,7 @@ impl SendBuffer {
         }
     }
 
-    /// Returns a copy of the first bytes with the permits that it needs, and frees the rest.
+    /// Returns a copy of the first bytes, with the permits that it needs. The rest of the permits is free.
     pub(super) fn copy(mut self, length: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
         let permits = self.permits.split(length.div_ceil(PERMIT_BYTES));
         (self.memory.get(..length).unwrap_or_default().to_vec(), permits)

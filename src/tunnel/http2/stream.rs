@@ -132,7 +132,7 @@ impl Drop for Stream {
     }
 }
 
-/// How long the end of a download may take to be flushed: as long as the kernel tries for a socket (TCP_USER_TIMEOUT).
+/// The time for the end of a download to be flushed: as long as the kernel would try for a socket (TCP_USER_TIMEOUT).
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a refusal, or the last bytes of a tunnel that the proxy ends, may take to be flushed.
+/// The time for a refusal, and for the last bytes of a tunnel that the proxy ends, to be flushed.
 const LINGER: Duration = Duration::from_secs(1);

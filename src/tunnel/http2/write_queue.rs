@@ -1,5 +1,4 @@
-//! The bytes that a connection has to send: frame heads and small frames are copied together, bulk stays in its send
-//! buffers.
+//! The bytes that a connection has to send: frame heads and small frames copied together, bulk in its send buffers.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

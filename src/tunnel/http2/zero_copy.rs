@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use super::send_buffer::Slice;
 
-/// The bytes that h2 was last shown.
+/// The bytes that h2 was shown last.
 #[derive(Debug, Default)]
 pub(super) struct ZeroCopy(Mutex<Option<Slice>>);
 

@@ -200,7 +200,7 @@ impl MergedKubeconfig {
             if let Some(command) = user.exec.as_mut().and_then(|exec| exec.command.as_mut())
                 && command.contains('/')
             {
-                // A name without a slash is looked up in PATH.
+                // Anything else is looked for in PATH.
                 *command = folder.join(&*command).to_string_lossy().into_owned();
             }
             self.users.entry(named.name).or_insert(user);
@@ -248,7 +248,7 @@ fn names<'a>(known: impl Iterator<Item = &'a String>) -> String {
 }
 
 const NO_CONTEXT: &str = "it has no current context: give --context NAME";
-/// Maximum size of a file: some hundred clusters with their certificates.
+/// Some hundred clusters with their certificates.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Maximum number of characters of a name in a message.
 const MAX_NAME: usize = 80;

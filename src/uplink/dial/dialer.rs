@@ -91,7 +91,7 @@ impl ProxyDialer {
         let source = match timeout(max, self.lookup.join_next()).await {
             Ok(Some(Ok(Ok(found)))) if !found.is_empty() => {
                 self.addresses = found;
-                // The address of the last connection.
+                // The last connection's address comes first.
                 let last = self.path.as_ref().map(|path| path.peer);
                 self.addresses.sort_by_key(|address| Some(*address) != last);
                 return Ok(());
@@ -107,7 +107,7 @@ impl ProxyDialer {
 }
 
 /// Connects to the first address that answers. They are tried in order, each with a head start (RFC 8305 section 5).
-/// The error is the last address's.
+/// The error is that of the last one to fail.
 async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
     let mut connecting = JoinSet::new();
     let mut addresses = addresses.iter().copied().take(MAX_ADDRESSES);

@@ -157,7 +157,7 @@ fn no_tls(fault: rustls::Error) -> ClientError {
     ClientError::Never(anyhow!(fault).context("cannot set TLS up"))
 }
 
-/// Returns the provider: other crates could have installed another default.
+/// Names the provider: other crates could have installed another default.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }

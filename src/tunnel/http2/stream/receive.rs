@@ -12,13 +12,13 @@ use super::send::{SendHalf, reset_error, stream_error};
 use crate::net::transport::Reader;
 use crate::tunnel::http2::recv_queue::{RecvQueue, StreamFailure};
 
-/// The upload as far as it has been received.
+/// The received bytes of the upload, and their window.
 #[derive(Debug)]
 pub(super) struct ReceiveHalf {
     inbox: RecvQueue,
     /// The payload that the last read returned.
     current: Bytes,
-    /// The number of bytes that the last read returned: the next one releases their window space.
+    /// How many bytes the last read returned: the next one releases their window space.
     unreleased: usize,
 }
 

@@ -52,7 +52,7 @@ impl SendHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// Releases the unused reservation: the connection has one window for all its streams.
+    /// Gives back what is reserved and unused: the connection has one window for all its streams.
     fn release_capacity(&mut self) {
         self.stream.reserve_capacity(0);
     }
@@ -67,7 +67,7 @@ impl SendHalf {
         self.stream.send_reset(reason);
     }
 
-    /// Sends an empty frame, to learn when everything before it has been [flushed](Self::flushed).
+    /// Sends an empty frame after all that was sent, to learn when that has been [flushed](Self::flushed).
     pub(super) fn mark(&mut self) {
         if !self.finished {
             let (empty, flushed) = Payload::last(Vec::new(), &self.outgoing);
@@ -87,7 +87,7 @@ impl SendHalf {
     /// Completes when END_STREAM or the mark has been flushed, or at once if there is neither.
     fn poll_flushed(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(flushed) = &mut self.flushed {
-            // The flush drops the sender, which is an error here.
+            // An error is the drop of the sender, at the flush.
             let (Ok(_) | Err(_)) = ready!(Pin::new(flushed).poll(context));
             self.flushed = None;
         }
@@ -241,5 +241,5 @@ pub(super) fn reset_error(reason: Reason) -> io::Error {
     }
 }
 
-/// Reads of fewer bytes are copied out of their send buffer, which is then free.
+/// A read of fewer bytes is copied out of its send buffer, which is free again at once.
 const COPIED_BELOW: usize = 32 * 1024;
