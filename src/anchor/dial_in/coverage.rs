@@ -46,7 +46,7 @@ struct State {
     /// The list of the connection that ended last; `None` before the first one.
     last: Option<ReplicaList>,
     dials: u64,
-    /// Keeps the anchor unready. Set at the start, and when a connection ends and leaves no usable one; else `None`.
+    /// Keeps the anchor unready while no connection is usable; else `None`.
     unconnected: Option<Condition>,
 }
 
@@ -84,19 +84,15 @@ impl Coverage {
         serves: Authority,
         readiness: Readiness,
     ) -> Arc<Self> {
-        let state = State {
-            unconnected: Some(readiness.require(CONDITION)),
-            ..State::default()
-        };
         let coverage = Arc::new(Self {
             shared,
             uplink,
             serves,
             readiness,
-            state: Mutex::new(state),
+            state: Mutex::default(),
             changed: Notify::new(),
         });
-        coverage.publish(&coverage.state.lock());
+        coverage.publish(&mut coverage.state.lock());
         coverage
     }
 
@@ -154,7 +150,7 @@ impl Coverage {
         let mut connections = state.connections.values_mut();
         if let Some(covered) = connections.find(|replica| !replica.is_draining && replica.id == id) {
             covered.list = list;
-            self.publish(&state);
+            self.publish(&mut state);
             return DialResult::Surplus;
         }
         state.dials += 1;
@@ -165,8 +161,7 @@ impl Coverage {
             is_draining: false,
         };
         state.connections.insert(number, replica);
-        state.unconnected = None;
-        let (connected, wanted) = self.publish(&state);
+        let (connected, wanted) = self.publish(&mut state);
         drop(state);
         info!(replica = %id, serves = %self.serves, "registered: connected to {connected} of {wanted} replicas");
         let replica = CoveredReplica {
@@ -183,14 +178,19 @@ impl Coverage {
         if let Some(replica) = state.connections.get_mut(&number) {
             change(replica);
         }
-        self.publish(&state);
+        self.publish(&mut state);
         drop(state);
         self.changed.notify_one();
     }
 
-    /// Publishes and returns the numbers of connected and of wanted replicas. The caller holds the lock, so that no
+    /// Publishes the readiness, and the numbers of connected and of wanted replicas, which it returns. The caller holds the lock, so that no
     /// older state is published last.
-    fn publish(&self, state: &State) -> (usize, usize) {
+    fn publish(&self, state: &mut State) -> (usize, usize) {
+        if state.usable().next().is_some() {
+            state.unconnected = None;
+        } else if state.unconnected.is_none() {
+            state.unconnected = Some(self.readiness.require(CONDITION));
+        }
         let (connected, wanted) = state.count();
         let note = format!("connected to {connected} of {wanted} replicas\n");
         self.readiness.set_note(note);
@@ -256,10 +256,7 @@ impl Drop for CoveredReplica {
             return;
         };
         state.last = Some(list);
-        if state.usable().next().is_none() && state.unconnected.is_none() {
-            state.unconnected = Some(coverage.readiness.require(CONDITION));
-        }
-        let (connected, wanted) = coverage.publish(&state);
+        let (connected, wanted) = coverage.publish(&mut state);
         drop(state);
         info!(replica = %id, "the connection has ended: connected to {connected} of {wanted} replicas");
         coverage.changed.notify_one();

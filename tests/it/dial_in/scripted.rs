@@ -182,6 +182,20 @@ fn a_replica_that_one_list_has_is_dialled_although_a_later_list_lacks_it() {
 }
 
 #[test]
+fn an_anchor_whose_only_replica_drains_is_not_ready() {
+    scripted(|| async {
+        let (proxy, target) = (Scripted::listen().await, Target::listen());
+        let anchor = proxy.anchor(&target);
+        let a = proxy.take("a", "1").await;
+        anchor.becomes(200);
+        assert_eq!(status(&a, post("/draining", None)).await, StatusCode::OK);
+        anchor.becomes(503);
+        let _b = proxy.take("b", "1").await;
+        anchor.becomes(200);
+    });
+}
+
+#[test]
 fn no_more_replicas_are_counted_than_there_are() {
     scripted(|| async {
         let (proxy, target) = (Scripted::listen().await, Target::listen());
