@@ -1,4 +1,4 @@
-//! Requests to the API server, watches, and the way through its outages.
+//! Requests to the API server, watches, and its outages.
 
 pub(crate) mod api_client;
 pub(crate) mod failure;

@@ -1,5 +1,5 @@
-//! Judges the files of the settings before they are used: a kubeconfig without which no API server is found, and a snapshot
-//! that could never be written.
+//! Checks the files of the settings before they are used: whether a kubeconfig names an API server, and whether a snapshot
+//! can be written.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::base::text::chain;
 
-/// The reason why this kubeconfig file leads to no API server. The server is not asked.
+/// Returns why this kubeconfig file names no API server; `None` if it does. Nothing is sent.
 pub(crate) fn kubeconfig_fault(path: &Path) -> Option<String> {
     match fs::metadata(path) {
         Err(error) => return Some(format!("cannot be read: {error}")),
@@ -29,18 +29,18 @@ pub(crate) fn kubeconfig_fault(path: &Path) -> Option<String> {
     Some(format!("is not a usable kubeconfig: {}", chain(&error)))
 }
 
-/// Takes the current context, its cluster and the files that it names, as a connection to the API server does.
+/// Reads the current context, its cluster and the files that it names, as a connection to the API server does.
 fn selected(file: Kubeconfig) -> Result<(), KubeconfigError> {
     let options = KubeConfigOptions::default();
     let config = pin!(Config::from_custom_kubeconfig(file, &options));
     match config.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(config) => config.map(drop),
-        // It waits for nothing, up to now. If it did, the API server would tell.
+        // It never waits today. If it did, the first request would report an error.
         Poll::Pending => Ok(()),
     }
 }
 
-/// The reason why no snapshot can be written at this path. Nothing is written to find out.
+/// Returns why no snapshot can be written at this path; `None` if it can. Nothing is written.
 pub(crate) fn snapshot_fault(path: &Path) -> Option<String> {
     if path.is_dir() {
         return Some("is a folder".to_owned());
@@ -49,8 +49,8 @@ pub(crate) fn snapshot_fault(path: &Path) -> Option<String> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         Some(_) | None => Path::new("."),
     };
-    // A snapshot is written beside the last one, and then takes its name: the folder alone decides. The dot is for one
-    // that is no folder. It is asked with the rights of this process, and not of its real user.
+    // A snapshot is written to another file, which is then renamed: the folder alone decides. The dot fails for one that is
+    // not a folder. EACCESS checks the effective user, not the real one.
     let may = Access::WRITE_OK | Access::EXEC_OK;
     let error = accessat(CWD, folder.join("."), may, AtFlags::EACCESS).err()?;
     Some(format!("cannot be written to {}: {error}", folder.display()))

@@ -34,28 +34,28 @@ pub struct Options {
     /// The DNS domain of the cluster.
     #[serde(deserialize_with = "forms::one::<forms::Domain, _>")]
     pub cluster_domain: Box<str>,
-    /// Further suffixes of a Service's names, beside those of the cluster domain.
+    /// Further suffixes of a Service's names, besides those of the cluster domain.
     #[serde(deserialize_with = "forms::list::<forms::Domain, _, _>")]
     pub public_suffixes: Vec<Box<str>>,
-    /// The port that leads to the SSH port of every Service, beside the number of that port.
+    /// The port that clients may ask for instead of a Service's own SSH port.
     #[serde(deserialize_with = "forms::one::<forms::Port, _>")]
     pub alias_port: u16,
-    /// The networks of endpoints; empty for all networks without dangerous addresses.
+    /// The networks of endpoints; empty for all addresses but dangerous ones.
     #[serde(deserialize_with = "forms::list::<forms::Network, _, _>")]
     pub allowed_cidrs: Vec<IpNet>,
     /// The longest wait of a client for an endpoint of a Service that has none.
     #[serde(deserialize_with = "forms::one::<forms::Brief, _>")]
     pub wait_for_ready: Duration,
-    /// True if the tunnels of a Service go on when it leaves the allowlist.
+    /// True if the tunnels of a Service stay open when it is removed from the allowlist.
     #[serde(rename = "on_removal", deserialize_with = "forms::one::<OnRemoval, _>")]
     pub keeps_removed: bool,
-    /// True if the annotation `wake` counts.
+    /// True if the annotation `wake` has an effect.
     #[serde(rename = "wake")]
     pub wakes: bool,
-    /// How long a workload that was started has for an endpoint.
+    /// How long a workload may take from its start to a ready endpoint.
     #[serde(deserialize_with = "forms::one::<forms::Brief, _>")]
     pub wake_timeout: Duration,
-    /// True if the annotation `report-activity` counts.
+    /// True if the annotation `report-activity` has an effect.
     #[serde(rename = "report_activity")]
     pub reports_activity: bool,
     /// True if Events about Services are written.
@@ -66,7 +66,7 @@ pub struct Options {
     /// True if a port asks clients for certificates, which the annotation `allowed-clients` needs.
     #[serde(skip)]
     pub knows_clients: bool,
-    /// True if users are proved, which the annotations `allowed-users` and `allowed-groups` need.
+    /// True if users are authenticated, which the annotations `allowed-users` and `allowed-groups` need.
     #[serde(skip)]
     pub knows_users: bool,
     /// True if anchors may dial in, which the annotation `dials-in` needs.

@@ -1,5 +1,5 @@
-//! The pods of a proxy, for the programs of operators: listed by their labels, and a port of each forwarded by the API server,
-//! with the rights of the operator.
+//! The pods of a proxy, for the programs of operators: lists them by their labels, and forwards a port of each through the
+//! API server, with the operator's permissions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct PodSelector {
     pod_port: Option<u16>,
 }
 
-/// The pods that a search is for, and the way to them.
+/// The pods that match a selector, and the API client to reach them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pods {
     api: Api<core::Pod>,
@@ -51,7 +51,7 @@ pub(crate) struct Pod {
     pub(crate) name: String,
     /// Its admin port.
     pub(crate) port: u16,
-    /// Its phase, unless that is `Running`: such a pod has no port yet.
+    /// Its phase, while it has no port yet; `None` if it is `Running`.
     pub(crate) waits: Option<String>,
 }
 
@@ -74,10 +74,10 @@ impl Pods {
         })
     }
 
-    /// Returns the pods that have not ended, by name. Those that are being deleted are among them: they drain.
+    /// Returns the pods that have not ended, sorted by name. Pods that are being deleted are included: they drain.
     ///
     /// # Errors
-    /// The API server does not answer, refuses, or lists more than [`MAX_PODS`] pods.
+    /// The API server does not answer or refuses, or more than [`MAX_PODS`] pods match that have not ended.
     pub(crate) async fn list(&self) -> Result<Vec<Pod>, ApiError> {
         let all = ListParams::default().labels(&self.selector);
         let listed = answer(Box::pin(self.api.list(&all))).await?;
@@ -90,11 +90,11 @@ impl Pods {
         Ok(pods)
     }
 
-    /// Connects to a port of a pod. Each connection is a WebSocket of its own: the protocol carries one connection for each
-    /// port that the request names (pkg/kubelet/cri/streaming/portforward/websocket.go of Kubernetes).
+    /// Connects to a port of a pod. Each connection needs its own WebSocket: the protocol carries one connection per port
+    /// that the request names (pkg/kubelet/cri/streaming/portforward/websocket.go of Kubernetes).
     ///
     /// # Errors
-    /// The API server does not answer, or refuses. That the pod cannot be reached is told by [`PortForward::broken`].
+    /// The API server does not answer, or refuses. [`PortForward::broken`] reports that the pod cannot be reached.
     pub(crate) async fn forward(&self, pod: &str, port: u16) -> Result<PortForward, ApiError> {
         let mut forwarder = answer(Box::pin(self.api.portforward(pod, &[port]))).await?;
         Ok(PortForward {
@@ -105,7 +105,7 @@ impl Pods {
     }
 }
 
-/// Waits for an answer of the API server.
+/// Waits for a response of the API server, at most [`RESPONSE_TIMEOUT`].
 async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     match timeout(RESPONSE_TIMEOUT, request).await {
         Ok(answer) => answer.map_err(|error| refused(&error)),
@@ -129,12 +129,12 @@ pub(crate) struct PortForward {
 }
 
 impl PortForward {
-    /// Returns its bytes; once.
+    /// Takes its byte stream; `None` after the first call.
     pub(crate) fn stream(&mut self) -> Option<DuplexStream> {
         self.stream.take()
     }
 
-    /// Completes when the node says that the port cannot be forwarded, with its words.
+    /// Waits until the node reports that the port cannot be forwarded, and returns its message.
     pub(crate) async fn broken(&mut self) -> String {
         let forwarder = self.forwarder.as_mut();
         let told = forwarder.and_then(|forwarder| forwarder.take_error(self.port));
@@ -143,7 +143,7 @@ impl PortForward {
         {
             return words;
         }
-        // The connection has ended without a word: its reader sees that.
+        // The connection ended without an error message: its reader sees the end.
         std::future::pending().await
     }
 }
@@ -154,7 +154,7 @@ impl Drop for PortForward {
             return;
         };
         self.stream = None;
-        // The WebSocket ends with a Close of each side. If the other side says none, its task is ended all the same.
+        // Both sides end a WebSocket with a Close. If the peer sends none in time, the task is aborted.
         runtime.spawn(async move {
             sleep(CLOSE_TIMEOUT).await;
             forwarder.abort();
@@ -181,7 +181,7 @@ fn read(pod: core::Pod, port: Option<u16>) -> Option<Pod> {
 
 /// The `User-Agent` of the operators' programs, as audit logs show it.
 const OPERATOR: &str = concat!("switchboard-operator/", env!("CARGO_PKG_VERSION"));
-/// More replicas are a selector that matches other pods, too.
+/// With more, the selector most likely matches other pods, too.
 const MAX_PODS: usize = 256;
 /// The labels of the chart and of the kustomization.
 const USUAL_SELECTOR: &str = "app.kubernetes.io/name=switchboard";

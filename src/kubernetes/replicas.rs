@@ -1,4 +1,4 @@
-//! Follows the replicas of the proxy: the ready endpoints of its own Service.
+//! Watches the replicas of the proxy: the ready endpoints of its own Service.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -11,8 +11,8 @@ use super::api::thread::BackgroundRuntime;
 use super::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::tunnel::metrics::Metrics;
 
-/// Follows the Service of that name in the namespace of the pod, and calls `changed` with the names of its ready pods. An empty list is
-/// none: the process itself runs.
+/// Watches the Service of that name in the pod's (or the kubeconfig's) namespace, and calls `changed` with the names of its ready
+/// pods, but never with an empty set: this process itself is one.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
@@ -47,7 +47,7 @@ pub fn watch_replicas(
 /// The EndpointSlices of one Service.
 struct SliceReader<C> {
     metrics: Metrics,
-    /// The ready pods by the names of the slices.
+    /// The names of the ready pods, by slice.
     slices: HashMap<String, Vec<Box<str>>>,
     changed: C,
 }
@@ -62,7 +62,7 @@ impl<C: Fn(BTreeSet<Box<str>>) + Send> SliceReader<C> {
 }
 
 impl<C: Fn(BTreeSet<Box<str>>) + Send> Objects for SliceReader<C> {
-    /// The name of a slice, and its ready pods.
+    /// The name of a slice, and of its ready pods.
     type Object = (String, Vec<Box<str>>);
 
     fn read(&self, json: &str) -> Result<Option<Self::Object>, serde_json::Error> {

@@ -1,4 +1,4 @@
-//! Users and their rights, as the cluster knows them.
+//! Users and their permissions, as the cluster knows them.
 
 pub(crate) mod rbac;
 pub(crate) mod reviews;

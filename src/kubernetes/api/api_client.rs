@@ -1,4 +1,4 @@
-//! A client of the API server that is made again after a failure: certificates, tokens and addresses may have changed.
+//! A client of the API server that is rebuilt after a failure: certificates, tokens and addresses may have changed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use tokio::time::Instant;
 use super::failure::{ApiError, Failure};
 use super::requests::{self, JSON, Login};
 
-/// A way to the API server.
+/// A client of the API server, rebuilt after failures.
 pub(crate) struct ApiClient {
     login: Login,
     agent: &'static str,
     session: Mutex<Arc<ClientState>>,
 }
 
-/// A client, made from the files as they were at one moment by the first request that needs it, and shared by all.
+/// A client, which the first request that needs it builds from the current files, and all requests share.
 struct ClientState {
     client: OnceCell<Client>,
     started: Instant,
-    /// The last answer, which shows that the server has taken its credentials.
+    /// The time of the last answer that shows that the server accepts its credentials; `None` before the first.
     answered: Mutex<Option<Instant>>,
 }
 
-/// One request, or several in a row, by one client.
+/// One or several requests in a row through one client.
 pub(crate) struct Attempt {
     session: Arc<ClientState>,
     begun: Instant,
 }
 
 impl ApiClient {
-    /// Returns a link that has sent no request yet. `agent` is the `User-Agent` of its requests, as audit logs show it.
+    /// Creates a client. `agent` is the `User-Agent` of its requests, as audit logs show it.
     pub(crate) fn new(kubeconfig: Option<PathBuf>, agent: &'static str) -> Self {
         Self {
             login: Login {
@@ -68,7 +68,7 @@ impl ApiClient {
             return Ok(client.clone());
         }
         let (session, login, agent) = (Arc::clone(&attempt.session), self.login.clone(), self.agent);
-        // A task of its own: a program of the kubeconfig that takes longer than a question has time is not in vain.
+        // In a task, which outlives this call: a slow program of the kubeconfig may finish after the caller's deadline.
         let made = tokio::spawn(async move {
             let made = session.client.get_or_try_init(|| requests::connect(login, agent));
             made.await.cloned()
@@ -77,13 +77,13 @@ impl ApiClient {
             .unwrap_or_else(|error| Err(ApiError::caused(Failure::Credentials, &error)))
     }
 
-    /// Has the next attempt make another client, for callers that bound their attempts themselves.
+    /// Makes the next attempt build a new client, for callers that limit their own retries.
     pub(crate) fn renew(&self) {
         *self.session.lock() = ClientState::new();
     }
 
-    /// Takes note of the end of an attempt, and returns whether it has failed and the next one has another client: made
-    /// from the current files, or by another attempt in the time between.
+    /// Notes the end of an attempt. Returns whether its connection or credentials failed and the next attempt has a newer
+    /// client, by this call or by another attempt's.
     pub(crate) fn ended<T>(&self, attempt: &Attempt, answer: &Result<T, ApiError>) -> bool {
         let failure = match answer {
             Err(error) if error.failure.is_of_connection() || error.failure == Failure::Unauthorized => error.failure,
@@ -121,7 +121,7 @@ impl ApiClient {
 
     async fn object(&self, request: Builder, body: Body) -> Result<Value, ApiError> {
         let attempt = self.attempt();
-        // On the heap, as a request and a reader are large: the writers of the cluster await several in turn.
+        // On the heap, as these futures are large: the callers await several of them.
         let answer = Box::pin(async {
             let client = self.client(&attempt).await?;
             let answer = requests::send(&client, request, body).await?;
@@ -142,12 +142,12 @@ impl ClientState {
         })
     }
 
-    /// Returns whether a new session may replace this one after a request that began at `begun` has failed. One that has
+    /// Returns whether a new client may replace this one after a request that began at `begun` has failed. A client that has
     /// worked may be replaced at once, any other after a second: wrong credentials then cost one handshake a second.
-    /// One whose client is still being made may not: a slow program of the kubeconfig would never be of use.
+    /// A client that is still being built may not be: a slow program of the kubeconfig would never finish.
     ///
-    /// A question that times out may be about a token that the server itself cannot judge in time, and any client can send
-    /// one: it costs no session that has answered other questions since, and one in ten seconds at most.
+    /// A review may time out because of its token, and any client can send such a token. So a timeout replaces the client
+    /// only if no other request was answered since `begun`, and at most every 10 s.
     fn may_be_renewed(&self, failure: Failure, begun: Instant) -> bool {
         let (answered, age) = (*self.answered.lock(), self.started.elapsed());
         if self.client.get().is_none() {
@@ -160,10 +160,10 @@ impl ClientState {
     }
 }
 
-/// Etcd keeps no object of more than 1.5 MiB.
+/// In bytes. Etcd takes at most 1.5 MiB.
 const MAX_OBJECT: usize = 4 << 20;
 const MIN_CLIENT_LIFETIME: Duration = Duration::from_secs(1);
-/// As [`MIN_CLIENT_LIFETIME`], where a question has timed out.
+/// Like [`MIN_CLIENT_LIFETIME`], after a timeout.
 const MIN_CLIENT_LIFETIME_AFTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

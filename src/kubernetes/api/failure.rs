@@ -1,4 +1,4 @@
-//! The failures of a list or a watch, and the wait before the next attempt.
+//! The failures of requests to the API server, and the wait before the next attempt.
 
 use std::collections::hash_map::RandomState;
 use std::error::Error;
@@ -10,7 +10,7 @@ use hyper::header::HeaderValue;
 
 use crate::base::text::{chain, excerpt};
 
-/// A failure of a list or a watch.
+/// A failure of a request to the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// There is no usable kubeconfig or service account.
@@ -19,7 +19,7 @@ pub(crate) enum Failure {
     Connect,
     /// The server did not answer in time.
     Timeout,
-    /// A watch outlasted its end without a word.
+    /// A watch neither sent data nor ended in time.
     Silent,
     /// An answer ended in the middle.
     Cut,
@@ -35,12 +35,12 @@ pub(crate) enum Failure {
     Throttled,
     /// Any other 4xx.
     Refused,
-    /// 5xx.
+    /// 5xx, or any other status outside 2xx and 4xx.
     Server,
 }
 
 impl Failure {
-    /// Every failure, for metrics that show zero before the first.
+    /// Every failure, for metrics that start at 0.
     pub(crate) const ALL: [Self; 12] = [
         Self::Credentials,
         Self::Connect,
@@ -74,7 +74,7 @@ impl Failure {
         }
     }
 
-    /// Returns whether it is one of the way to the server, so that another client may fare better.
+    /// Returns whether the connection or its credentials failed, so that a new client may succeed.
     pub(crate) fn is_of_connection(self) -> bool {
         matches!(
             self,
@@ -103,9 +103,9 @@ pub(crate) struct ApiError {
     pub(crate) failure: Failure,
     /// The reason.
     pub(crate) reason: String,
-    /// The status of an answer that is no success.
+    /// The status of an unsuccessful answer; `None` if unknown.
     pub(crate) status: Option<StatusCode>,
-    /// The wait that the server asks for.
+    /// The wait that the server asks for, at most [`MAX_RETRY_AFTER`]; `None` for none.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -120,19 +120,19 @@ impl ApiError {
         }
     }
 
-    /// This error of a server that asks for a wait by the header `Retry-After`.
+    /// Sets the wait from the header `Retry-After`, if that is a number of seconds.
     pub(crate) fn with_retry_after(self, header: Option<&HeaderValue>) -> Self {
         let seconds = header.and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
         Self { retry_after, ..self }
     }
 
-    /// Creates a failure, and an error with all its causes as the reason.
+    /// Creates a failure whose reason is `error` with all its causes.
     pub(crate) fn caused(failure: Failure, error: &(dyn Error + 'static)) -> Self {
         Self::new(failure, chain(error))
     }
 
-    /// An answer that is no success, with the beginning of its body as the reason.
+    /// Creates the failure of an unsuccessful answer, with its status and the beginning of its body as the reason.
     pub(crate) fn answered(failure: Failure, status: StatusCode, body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body.get(..MAX_READ).unwrap_or(body));
         Self {
@@ -148,8 +148,8 @@ impl From<serde_json::Error> for ApiError {
     }
 }
 
-/// The wait after that many failures in a row: from 0.1 s to `timeout`, of which `spread`, a random number from 0 to 1, takes
-/// up to half.
+/// Returns the wait after `failures` others in a row: 0.1 s, doubled up to `timeout` (at most 25.6 s), of which `spread`, a
+/// random number from 0 to 1, adds the second half.
 pub(crate) fn backoff(failures: u32, spread: f64, timeout: Duration) -> Duration {
     let max = FIRST.saturating_mul(1 << failures.min(8)).min(timeout);
     max.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
@@ -161,10 +161,10 @@ pub(crate) fn random() -> f64 {
     f64::from(bits) / f64::from(u32::MAX)
 }
 
-/// The longest wait that a server may ask for: meanwhile the allowlist ages.
+/// The longest wait that a server may ask for: the allowlist ages during it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_millis(100);
-/// Characters of an answer's body in a log line, and the bytes of it that are looked at.
+/// Characters of an answer's body in a log line, and the bytes of it that are read.
 const MAX_SHOWN: usize = 300;
 const MAX_READ: usize = 2000;
 

@@ -1,4 +1,4 @@
-//! Lists and watches as the API server writes them, whatever their objects.
+//! Parses lists and watches of the API server, regardless of their objects.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -8,13 +8,13 @@ use super::failure::{ApiError, Failure};
 /// A list that is read page by page.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    /// The pages that are still read.
+    /// The number of pages that may still be read.
     pages: usize,
     token: String,
 }
 
 impl Listing {
-    /// Creates a list of which no page is read yet, and so many are at most.
+    /// Creates a list of at most `pages` pages, with none read yet.
     pub(crate) fn new(pages: usize) -> Self {
         let token = String::new();
         Self { pages, token }
@@ -28,7 +28,7 @@ impl Listing {
     /// Reads the next page: its objects, and if it is the last one, the resource version of the list.
     ///
     /// # Errors
-    /// It is no page, there are too many, or the last one has no version.
+    /// It is not a page, there are too many, or the last one has no version.
     pub(crate) fn read<'a>(&mut self, body: &'a [u8]) -> Result<(Vec<&'a RawValue>, Option<String>), ApiError> {
         let page: Page<'_> = serde_json::from_slice(body)?;
         let metadata = page.metadata.unwrap_or_default();
@@ -50,9 +50,9 @@ impl Listing {
 /// An event of a watch.
 #[derive(Debug)]
 pub(crate) struct WatchEvent<'a> {
-    /// The object that was added, changed or deleted, and whether it was deleted. `None` for a bookmark.
+    /// The object that was added, changed or deleted, and `true` if it was deleted. `None` for a bookmark or an unknown type.
     pub(crate) change: Option<(&'a RawValue, bool)>,
-    /// The resource version.
+    /// The resource version; `None` if the object has none.
     pub(crate) version: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> WatchEvent<'a> {
     /// Reads a line of a watch. `None` for an empty one.
     ///
     /// # Errors
-    /// It is no event, or one of an error.
+    /// It is not an event, or an ERROR event.
     pub(crate) fn read(line: &'a [u8]) -> Result<Option<Self>, ApiError> {
         if line.trim_ascii().is_empty() {
             return Ok(None);
@@ -88,7 +88,7 @@ struct Page<'a> {
     items: Option<Vec<&'a RawValue>>,
 }
 
-/// The metadata of a list or an object, as far as lists and watches need it.
+/// The metadata of a list or an object that lists and watches need.
 #[derive(Debug, Default, Deserialize)]
 struct Metadata {
     /// The resource version.
@@ -102,21 +102,21 @@ struct Metadata {
 /// A line of a watch.
 #[derive(Debug, Deserialize)]
 struct Line<'a> {
-    /// The change of the object: `ADDED`, `MODIFIED`, `DELETED`; or `BOOKMARK` or `ERROR`.
+    /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
     r#type: &'a str,
     /// The object.
     #[serde(borrow)]
     object: &'a RawValue,
 }
 
-/// An object, of which the resource version matters.
+/// An object, for its resource version.
 #[derive(Debug, Default, Deserialize)]
 struct VersionedObject {
     /// Its metadata.
     metadata: Option<Metadata>,
 }
 
-/// Returns the Status object of an ERROR event. The answer's own status code was sent before, as a success.
+/// Returns the failure that the Status object of an ERROR event reports. The response's own status code was a success.
 fn error_event(object: &RawValue) -> ApiError {
     #[derive(Default, Deserialize)]
     struct Status {

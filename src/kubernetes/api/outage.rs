@@ -1,4 +1,4 @@
-//! An outage of the API server as one source sees it, when the log is told about it, and when a 403 is no part of one.
+//! An outage of the API server as one source sees it: when to log it, and when a 403 means a missing permission instead.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use super::failure::Failure;
 /// The current outage of a source, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// Its beginning.
+    /// Its beginning; `None` without one.
     started: Option<Instant>,
-    /// The last warning about it, and the failure that it named.
+    /// The time and the failure of the last warning about it; `None` before the first.
     warned: Option<(Instant, Failure)>,
 }
 
 impl Outage {
-    /// Takes note of a failure after that many others in a row, and returns for how long the outage has lasted if a warning is
-    /// due: once it is more than a single interruption, then once a minute, and as soon as it fails for another reason.
+    /// Notes a failure after `failures` others in a row. Returns how long the outage has lasted if a warning is due: at once,
+    /// but after a single interruption only at the next failure; then once a minute, or 5 s after the last one for another failure.
     pub(crate) fn failed(&mut self, failure: Failure, failures: u32, now: Instant) -> Option<Duration> {
         let since = *self.started.get_or_insert(now);
         let is_due = match self.warned {
@@ -33,14 +33,14 @@ impl Outage {
         })
     }
 
-    /// Ends the outage, and returns how long it has lasted if the log knows of it.
+    /// Ends the outage, and returns how long it has lasted; `None` if no warning was due.
     pub(crate) fn end(&mut self, now: Instant) -> Option<Duration> {
         let Self { started: since, warned } = std::mem::take(self);
         warned.and(since).map(|since| now.duration_since(since))
     }
 }
 
-/// The refusals (403) of one source that no other failure came between.
+/// The consecutive 403s of one source, with no other failure between them.
 #[derive(Debug, Default)]
 pub(crate) struct ForbiddenStreak {
     /// The first of them; `None` without any.
@@ -48,22 +48,22 @@ pub(crate) struct ForbiddenStreak {
 }
 
 impl ForbiddenStreak {
-    /// Takes note of a failure. Only 403 after 403 says that a right is missing.
+    /// Notes a failure. Only repeated 403s show that a permission is missing.
     pub(crate) fn failed(&mut self, failure: Failure, now: Instant) {
         self.started = (failure == Failure::Forbidden).then(|| self.started.unwrap_or(now));
     }
 
-    /// Returns whether they have lasted for so long that they hardly pass.
+    /// Returns whether they have lasted for [`LASTING`].
     pub(crate) fn are_lasting(&self, now: Instant) -> bool {
         self.started.is_some_and(|since| now >= since + LASTING)
     }
 }
 
-/// An API server that starts, or a Role that is replaced, refuses for a moment.
+/// An API server that starts, or a Role that is replaced, causes 403s for a shorter time.
 const LASTING: Duration = Duration::from_secs(10);
 /// The interval between warnings of one failure.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// The shortest interval between warnings: a server that fails in two ways by turns fills no log.
+/// The shortest interval between warnings: a server that alternates between two failures must not fill the log.
 const WARN_OF_ANOTHER: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Requests to the API server, with a deadline for every wait, and answers that are read while they arrive.
+//! Requests to the API server, with a deadline for every wait, and responses that are read as they arrive.
 
 use std::env;
 use std::error::Error;
@@ -22,7 +22,7 @@ use tracing::info;
 
 use super::failure::{ApiError, Failure};
 
-/// Makes a client from the current files: certificates, tokens and addresses may have changed since the last one.
+/// Builds a client from the current files: certificates, tokens and addresses may have changed since the last one.
 ///
 /// # Errors
 /// [`Failure::Credentials`].
@@ -35,13 +35,13 @@ pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client,
         )
     };
     let permit = timeout(RESPONSE_TIMEOUT, ATTEMPTS.acquire()).await.map_err(late)?;
-    // Blocking: it reads files, and may run a program of the kubeconfig that gets a token.
+    // Blocking: it reads files, and may run a program of the kubeconfig to get a token.
     let client = spawn_blocking(move || {
         let _permit = permit;
         let config = runtime.block_on(configuration(&login));
         let mut config = config.map_err(|error| ApiError::caused(Failure::Credentials, &*error))?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // The other deadlines are below, and kube's own retries would hide the answer of the server.
+        // The other deadlines are below, and kube's own retries would hide the server's answer.
         config.read_timeout = None;
         config.default_retry = false;
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
@@ -54,16 +54,16 @@ pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client,
     }
 }
 
-/// The attempts to get credentials that are under way. A thread in which a program, or a read, hangs cannot be ended: without
-/// a bound those would take all threads that there are for blocking work.
+/// Permits for attempts to get credentials. A thread in which a program or a read hangs cannot be ended: without a bound such
+/// threads would use up those for blocking work.
 static ATTEMPTS: Semaphore = Semaphore::const_new(8);
 
-/// Where the API server is, and whose requests it gets.
+/// The source of the API server's address and of the credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Login {
-    /// The file; `None` is the pod's service account, or outside a pod KUBECONFIG or the file in the home directory.
+    /// The file; `None` for the pod's service account, or outside a pod or with a context, KUBECONFIG or `~/.kube/config`.
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// The context of a kubeconfig; `None` is its current one.
+    /// The context of a kubeconfig; `None` for its current one.
     pub(crate) context: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn report_cluster(section: &'static str, kubeconfig: Option<Pat
         let server = config.ok().map(|config| without_login(&config.cluster_url));
         match server {
             Some(server) => info!(server, from, "`{section}` reads this API server"),
-            // Those that ask it say why.
+            // The first request to it logs the reason.
             None => info!(from, "`{section}` reads no API server: its kubeconfig cannot be used"),
         }
     });
@@ -100,7 +100,7 @@ pub(crate) async fn report_cluster(section: &'static str, kubeconfig: Option<Pat
     reading.await.ok();
 }
 
-/// The URL without a name and a password, which no log may have.
+/// Returns the URL without user name and password, which must not be logged.
 fn without_login(url: &Uri) -> String {
     let authority = url.authority().map_or("", |authority| authority.as_str());
     match authority.rsplit_once('@') {
@@ -121,20 +121,20 @@ async fn configuration(login: &Login) -> Result<Config, Box<dyn Error + Send + S
     })
 }
 
-/// Gets a path, and returns the body of a successful answer as soon as its head has arrived.
+/// Sends a GET request, and returns the body of a successful response as soon as its head has arrived.
 ///
 /// # Errors
-/// The answer is no success, or did not arrive in time.
+/// The request cannot be sent, or the response is not a success or late.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<BodyReader, ApiError> {
     send(client, Request::get(path), Body::empty()).await
 }
 
-/// Posts a JSON object, and answers as [`get`] does.
+/// Posts a JSON object. Returns and fails like [`get`].
 pub(crate) async fn post(client: &Client, path: &str, object: Bytes) -> Result<BodyReader, ApiError> {
     send(client, Request::post(path).header(CONTENT_TYPE, JSON), object.into()).await
 }
 
-/// Sends a request, and answers as [`get`] does.
+/// Sends a request. Returns and fails like [`get`].
 pub(crate) async fn send(client: &Client, request: Builder, body: Body) -> Result<BodyReader, ApiError> {
     let request = request.header(ACCEPT, JSON).body(body);
     let request = request.map_err(|error| ApiError::caused(Failure::Malformed, &error))?;
@@ -164,7 +164,7 @@ async fn refusal(failure: Failure, response: Response<Body>) -> ApiError {
     ApiError::answered(failure, status, &data).with_retry_after(retry_after.as_ref())
 }
 
-/// Returns the failure of a request that has no answer.
+/// Returns the failure of a request without a response.
 pub(crate) fn failure_of(error: &kube::Error) -> Failure {
     if matches!(error, kube::Error::Auth(_)) {
         Failure::Credentials
@@ -173,14 +173,14 @@ pub(crate) fn failure_of(error: &kube::Error) -> Failure {
     }
 }
 
-/// Reads the body of an answer while it arrives.
+/// A reader of a response's body as it arrives.
 #[derive(Debug)]
 pub(crate) struct BodyReader {
     body: Body,
     buffer: Vec<u8>,
-    /// The length of the buffer's beginning that has been returned as lines.
+    /// Bytes at the start of the buffer that were returned as lines.
     taken: usize,
-    /// The length of that and of what contains no line end after it.
+    /// Bytes at the start of the buffer that were returned, or contain no line end.
     scanned: usize,
 }
 
@@ -202,7 +202,7 @@ impl BodyReader {
     /// Reads the next line; `None` at the end of the body.
     ///
     /// # Errors
-    /// Nothing arrived for that long, the body was cut or ends within a line, or a line is longer than 8 MiB.
+    /// Nothing arrived for `longest_silence`, the body was cut or ends within a line, or a line is longer than 8 MiB.
     pub(crate) async fn read_line(&mut self, longest_silence: Duration) -> Result<Option<Vec<u8>>, ApiError> {
         loop {
             let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
@@ -212,7 +212,7 @@ impl BodyReader {
                 (self.taken, self.scanned) = (end, end);
                 return Ok(line);
             }
-            // Only now: moved for each line, the rest of a chunk of many lines would cost the square of its length.
+            // Not after each line: moving the rest each time would cost the square of a chunk's length.
             self.buffer.drain(..self.taken);
             self.taken = 0;
             self.scanned = self.buffer.len();
@@ -228,7 +228,7 @@ impl BodyReader {
         }
     }
 
-    /// Reads on; `false` at the end of the body.
+    /// Reads a frame into the buffer. Returns `false` at the end of the body.
     async fn read_more(&mut self, max: Duration, silent: Failure) -> Result<bool, ApiError> {
         match timeout(max, self.body.frame()).await {
             Err(_) => Err(ApiError::new(silent, format!("no data for {max:?}"))),
@@ -247,17 +247,17 @@ pub(crate) fn encoded(value: &str) -> String {
     utf8_percent_encode(value, RESERVED).to_string()
 }
 
-/// The `User-Agent` of what follows the cluster, as audit logs show it.
+/// The `User-Agent` of watches and writes, as audit logs show it.
 pub(crate) const FOLLOWER: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
-/// The type of a body with an object.
+/// The media type of an object.
 pub(crate) const JSON: &str = "application/json";
-/// For TCP and TLS. A server that comes back in the meantime is found after this and one backoff.
+/// For TCP and TLS. A server that comes back during an attempt is found after this and one backoff.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// From the request to the head of the answer; lists of large clusters take seconds.
+/// From the request to the head of the response; lists of large clusters take seconds.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Between two parts of one list.
+/// Between two frames of a body.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The objects of one list, by the length of its pages: a server could say without end that there are more.
+/// The most objects of one list, if its pages are full: a server could claim forever that there are more.
 pub(crate) const MAX_LISTED: usize = 1_000_000;
 /// A page of a list, in bytes.
 pub(crate) const MAX_LIST: usize = 64 << 20;

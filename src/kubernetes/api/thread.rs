@@ -1,4 +1,4 @@
-//! A thread with a runtime of its own, for what follows the cluster: a long list delays no tunnel.
+//! A thread with its own runtime, for watching the cluster: a long list must not delay tunnels.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::daemon::vital;
 
-/// Runs until it is dropped.
+/// A thread that runs until this is dropped. The drop waits for its end.
 #[derive(Debug)]
 pub struct BackgroundRuntime {
     stop: CancellationToken,
@@ -15,7 +15,7 @@ pub struct BackgroundRuntime {
 }
 
 impl BackgroundRuntime {
-    /// Runs `work` on a thread of that name.
+    /// Runs `work` on a thread with this name.
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.

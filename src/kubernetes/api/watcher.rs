@@ -1,10 +1,10 @@
-//! Lists and watches the objects of one kind, and tells its consumer what it learns.
+//! Lists and watches the objects of one kind, and sends its consumer the events.
 //!
-//! It drives the API itself and not through kube's watcher, which takes 7 to 10 s to find a server that is back, does not
-//! notice a half-open connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end
-//! it after [`WATCH`]; one that lasts longer has lost its server. A watch that ends in time is resumed at the last resource
-//! version. After a failure the objects are listed again: a server that was restored from a backup would send no event
-//! about a resource version that it has not reached yet.
+//! It does not use kube's watcher, which takes 7 to 10 s to find a server that is back, does not notice a half-open
+//! connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end it after [`WATCH`];
+//! one that is silent for longer has lost its server. A watch that ends in time is resumed at the last resource version.
+//! After most failures the objects are listed again: a server that was restored from a backup would send no event about a
+//! resource version that it has not reached yet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) trait Objects: Send {
     /// Reads an object; `None` for one that is left out.
     ///
     /// # Errors
-    /// It is none of this kind: the list or watch has failed.
+    /// It is not of this kind: the list or watch has failed.
     fn read(&self, json: &str) -> Result<Option<Self::Object>, serde_json::Error>;
 
     /// Takes an event.
@@ -44,7 +44,7 @@ pub(crate) trait Objects: Send {
     }
 }
 
-/// Something learned from the API server.
+/// An event of a list or watch.
 #[derive(Debug)]
 pub(crate) enum Event<T> {
     /// A complete list: there are these objects and no others.
@@ -53,15 +53,15 @@ pub(crate) enum Event<T> {
     Applied(T),
     /// An object was deleted.
     Deleted(T),
-    /// Nothing has changed up to now.
+    /// The consumer has all changes up to now.
     UpToDate,
     /// A list or a watch has failed.
     Failed(Failure),
-    /// The API server has answered nothing but 403 for so long that the right to list and watch is missing.
+    /// The API server has answered only 403 for so long that the permission to list and watch is missing.
     Refused,
 }
 
-/// The objects that are followed, and how the log speaks of them.
+/// The objects that are watched, and what the log says about them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WatchSpec {
     /// The plural name of the API, also the field `kind` of log lines.
@@ -70,13 +70,13 @@ pub(crate) struct WatchSpec {
     pub(crate) group: &'static str,
     /// The namespace of the objects.
     pub(crate) scope: Scope,
-    /// The selector as a part of a query, up to its `&`; empty for all objects.
+    /// The selector as a part of a query, with its final `&`; empty for all objects.
     pub(crate) selector: String,
     /// The effect of a failure, for the log.
     pub(crate) effect: &'static str,
-    /// True if the right to follow them may be missing permanently: access is taken back without them, only later.
+    /// True if the permission to watch them may be missing permanently: without them access is still revoked, only later.
     pub(crate) is_optional: bool,
-    /// The interval between lists, however well the watches go.
+    /// The interval between lists, even if no watch fails.
     pub(crate) relist: Duration,
 }
 
@@ -91,19 +91,19 @@ pub(crate) enum Scope {
     Namespace(Box<str>),
 }
 
-/// Where the API server is, and where failures are noted.
+/// Where the API server is, and where failures are recorded.
 #[derive(Clone, Debug)]
 pub struct WatchContext {
-    /// The kubeconfig; `None` is that of the pod or the user.
+    /// The kubeconfig; `None` for the pod's service account, or the user's kubeconfig.
     pub kubeconfig: Option<PathBuf>,
     /// The metrics.
     pub metrics: Metrics,
-    /// The watches that take access back.
+    /// The watches that revoke access.
     pub watches: Arc<Watches>,
 }
 
-/// Follows objects that decide about access without an end. After a panic it begins again, with a new consumer, and
-/// `restarted` is called.
+/// Watches access rights, tickets or replicas, and never returns. After a panic it calls `restarted`, and starts again with
+/// a new consumer.
 pub(crate) async fn keep_following<O: Objects + 'static>(
     subject: WatchSpec,
     objects: impl Fn() -> O,
@@ -113,7 +113,7 @@ pub(crate) async fn keep_following<O: Objects + 'static>(
     for failure in Failure::ALL {
         origin.metrics.watch_errors.zero([failure.label()]);
     }
-    // One for all of them: a follower that panics at each list is out of step since the first one.
+    // One for all restarts: a watcher that panics at each list is out of step since the first panic.
     let watch = origin.watches.add();
     let start = || {
         let (subject, kubeconfig) = (subject.clone(), origin.kubeconfig.clone());
@@ -126,7 +126,7 @@ pub(crate) async fn keep_following<O: Objects + 'static>(
     supervise("a task that follows access rights, tickets or replicas", start, failed).await;
 }
 
-/// Follows objects without an end, and notes in `watch` whether their consumer is in step with the cluster.
+/// Watches objects, and notes in `watch` whether their consumer is in step with the cluster. Never returns.
 pub(crate) async fn follow<O: Objects>(subject: WatchSpec, objects: O, kubeconfig: Option<PathBuf>, watch: Watch) {
     let mut follower = Watcher {
         subject,
@@ -155,19 +155,19 @@ struct Watcher<O> {
     objects: O,
     link: ApiClient,
     watch: Watch,
-    /// The resource version at which a watch resumes; `None` asks for a list.
+    /// The resource version at which a watch resumes; `None` if a list is needed.
     version: Option<String>,
-    /// The end of the last complete list.
+    /// The end of the last complete list; `None` before the first.
     listed: Option<Instant>,
-    /// The time of the next list, however well the watches go.
+    /// The time of the next list, even if no watch fails.
     relist_at: Instant,
-    /// True if the next list is asked for in one page.
+    /// True if the next list is requested in one page.
     lists_whole: bool,
-    /// Failures since a watch of some length.
+    /// Failures since a watch of at least [`MIN_WATCH_DURATION`], without 410s and lasting 403s.
     failures: u32,
-    /// Versions that were too old, since a watch of some length.
+    /// 410s since such a watch.
     expired: u32,
-    /// True if the log knows that the right to list and watch is missing.
+    /// True if it is logged that the permission to list and watch is missing.
     is_logged: bool,
     outage: Outage,
     refusals: ForbiddenStreak,
@@ -177,9 +177,9 @@ impl<O: Objects> Watcher<O> {
     /// Does one list, or one watch.
     async fn step(&mut self) -> Result<(), ApiError> {
         let client = self.link.client(&self.link.attempt()).await?;
-        // The rest of the time until then is too short for a watch.
+        // The time left until then is too short for a watch.
         let is_due = Instant::now() + MIN_WATCH_DURATION * 2 >= self.relist_at;
-        // A list in doubt is not repeated at once: a server with an error would only send the same again.
+        // A list in doubt is not repeated at once: a faulty server would send the same again.
         let is_wanted = self.objects.wants_list() && !self.is_fresh();
         match self.version.take().filter(|_| !is_due && !is_wanted) {
             Some(version) => self.watch(&client, version).await,
@@ -188,7 +188,7 @@ impl<O: Objects> Watcher<O> {
     }
 
     async fn list(&mut self, client: &Client) -> Result<(), ApiError> {
-        // Changes are seen only with the last page, and nothing bounds their number.
+        // Changes are seen only after the last page, which may be the 2,000th.
         self.watch.note(false);
         let path = self.subject.path(client.default_namespace());
         let mut objects = Vec::new();
@@ -209,7 +209,7 @@ impl<O: Objects> Watcher<O> {
         self.version = Some(version);
         self.objects.take(Event::Listed(objects)).await;
         self.recovered();
-        // The failures stay: a list says nothing of the watch after it.
+        // The failures stay: a list does not show that watches work.
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl<O: Objects> Watcher<O> {
         };
         let page = async { requests::get(client, &path).await?.read_to(MAX_LIST).await };
         page.await.inspect_err(|error| {
-            // A server that forgets a list between two of its pages may still send it in one.
+            // A server that drops a list between two pages may still send it in one page.
             self.lists_whole = error.failure == Failure::Expired;
         })
     }
@@ -275,7 +275,7 @@ impl<O: Objects> Watcher<O> {
         Ok(())
     }
 
-    /// Returns whether the last list is so new that a further one would hardly differ.
+    /// Returns whether the last list is newer than [`RELIST_SOON`].
     fn is_fresh(&self) -> bool {
         self.listed.is_some_and(|listed| listed.elapsed() < RELIST_SOON)
     }
@@ -293,13 +293,13 @@ impl<O: Objects> Watcher<O> {
         let failure = error.failure;
         self.refusals.failed(failure, now);
         let lacks_rights = self.refusals.are_lasting(now);
-        // A right that is known to be missing is so after another failure, too.
+        // Once that is logged, a single 403 after another failure is enough.
         let is_missing = lacks_rights || self.is_logged && failure == Failure::Forbidden;
         self.watch.note(is_missing && self.subject.is_optional);
         self.objects.take(Event::Failed(failure)).await;
         if failure == Failure::Expired {
-            // The next list is the remedy, once without a wait: the connection itself works. A server that has forgotten
-            // each list by the time of its watch would be asked for lists without a pause.
+            // The next list is the remedy, the first time without a wait: the connection itself works. With no wait at all,
+            // a server that expires each list before its watch would be asked for lists without a pause.
             self.version = None;
             if self.expired > 0 {
                 self.warn(error);
@@ -309,7 +309,7 @@ impl<O: Objects> Watcher<O> {
             return;
         }
         // A watch that is cut soon after a list is resumed, and sends the events that it missed: a connection that is
-        // cut again and again costs one list in a while and not one each time.
+        // cut repeatedly costs one list every 10 s, not one each time.
         if self.is_fresh() && self.version.is_some() && failure == Failure::Cut {
             self.relist_at = self.relist_at.min(now + RELIST_SOON);
         } else {
@@ -324,7 +324,7 @@ impl<O: Objects> Watcher<O> {
             return;
         }
         self.warn(error);
-        // Added, so that proxies that were refused together do not come back together.
+        // The random backoff is added, so that proxies that were refused together do not come back together.
         sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random(), MAX_BACKOFF)).await;
         self.failures = self.failures.saturating_add(1);
     }
@@ -348,14 +348,14 @@ impl<O: Objects> Watcher<O> {
         );
     }
 
-    /// Warns of a failure, unless it is a 403 that may pass.
+    /// Warns of a failure if that is due, but of no 403, which may pass.
     fn warn(&mut self, error: &ApiError) {
         let ApiError { failure, reason, .. } = error;
         if *failure != Failure::Forbidden
             && let Some(since) = self.outage.failed(*failure, self.failures, Instant::now())
         {
             let (WatchSpec { kind, effect, .. }, failure) = (&self.subject, failure.label());
-            // The words of a server, or of a parser that quotes them, have no bound of their own.
+            // The text of a server, or of a parser that quotes it, may be of any length.
             let reason = excerpt(reason, MAX_REASON);
             warn!(kind, failure, ?since, "{effect}: {reason}");
         }
@@ -363,7 +363,7 @@ impl<O: Objects> Watcher<O> {
 }
 
 impl WatchSpec {
-    /// Returns the path of the API with the beginning of its query, up to `?` or `&`.
+    /// Returns the path of the API with the beginning of its query, ending in `?` or `&`.
     fn path(&self, own_namespace: &str) -> String {
         let Self {
             kind,
@@ -385,7 +385,7 @@ impl WatchSpec {
     }
 }
 
-/// Returns the path of one page of a list. `token` is empty for the first page, else the `continue` of the page before.
+/// Returns the path of one page of a list. `token` is the `continue` of the page before; empty for the first page.
 fn page_path(path: &str, token: &str) -> String {
     match token {
         "" => format!("{path}limit={PAGE}"),
@@ -393,27 +393,27 @@ fn page_path(path: &str, token: &str) -> String {
     }
 }
 
-/// Returns the path of a watch from that resource version, which the server ends after `lasts`.
+/// Returns the path of a watch from `version` on, which the server ends after `lasts`.
 fn watch_path(path: &str, version: &str, lasts: Duration) -> String {
     let (version, seconds) = (encoded(version), lasts.as_secs());
     format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
 }
 
-/// Objects a page: an answer of a few hundred kilobytes.
+/// Objects per page: an answer of a few hundred kilobytes.
 const PAGE: usize = 500;
-/// The length of a watch. It ends by itself then, so a half-open connection is found soon after.
+/// The mean length of a watch. The server ends it then, so a half-open connection is found soon after.
 const WATCH: Duration = Duration::from_secs(20);
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// The longest delay of a watch's end.
 const GRACE: Duration = Duration::from_secs(3);
-/// The longest wait after a failure: it delays the discovery of a server that is back, and three requests a second are no
+/// The longest wait after a failure: it delays the discovery of a server that is back, and two requests a second are a small
 /// load.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
-/// The longest wait after a version that was too old: shorter than a watch of access may be out of step.
+/// The longest wait after a 410: shorter than a watch that revokes access may be out of step.
 const MAX_EXPIRED_BACKOFF: Duration = Duration::from_secs(4);
 /// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
 const RELIST_SOON: Duration = Duration::from_secs(10);
-/// The interval between lists while the right is missing.
+/// The interval between lists while the permission is missing.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// Characters of a reason in the log.
 const MAX_REASON: usize = 400;

@@ -1,4 +1,4 @@
-//! The annotations of a Service: their values, their faults, and the limits that the operator grants for them.
+//! The annotations of a Service: their values, their errors, and the limits that the operator grants for them.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -14,20 +14,20 @@ use crate::policy::allowlist::{ClientNames, UserLists, Workload, WorkloadKind, W
 use crate::tunnel::limits::{Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::tunnel::proxy_header::Version;
 
-/// The values of a Service's annotations; `None` where there is no annotation, or a faulty one that restricts nothing.
-/// One that restricts (`max-tunnels`, `allowed-clients`, `allowed-users`, `allowed-groups`, `ssh-only`) has its strictest
-/// value when it is faulty, since its author means to keep clients out.
+/// The values of a Service's annotations; `None` for no annotation, one that switches off a limit or header, or an invalid
+/// one. An invalid one that restricts (`max-tunnels`, `allowed-clients`, `allowed-users`, `allowed-groups`, `ssh-only`)
+/// has its strictest value instead, since its author means to keep clients out.
 ///
-/// The names of its fields in serde are those of snapshots.
+/// Snapshots use the names of its fields in serde.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Annotations {
     /// `download`: the rate of each tunnel, pod to client.
     pub(crate) download: Option<Rate>,
     /// `upload`: the rate of each tunnel, client to pod.
     pub(crate) upload: Option<Rate>,
-    /// `burst`: the bytes that a direction may move at once after it was idle.
+    /// `burst`: the bytes that a direction may relay at once after it was idle.
     pub(crate) burst: Option<Size>,
-    /// `max-tunnels`: the most tunnels at once; 0 closes the Service to new ones.
+    /// `max-tunnels`: the maximum number of tunnels; 0 closes the Service to new ones.
     #[serde(rename = "most_tunnels")]
     pub(crate) max_tunnels: Option<u32>,
     /// `idle-timeout`: the longest idle time of a tunnel.
@@ -36,22 +36,22 @@ pub(crate) struct Annotations {
     /// `allowed-clients`: names of client certificates, one of which a client must have.
     #[serde(default)]
     pub(crate) allowed_clients: Option<ClientNames>,
-    /// `allowed-users` and `allowed-groups`: the users that may reach the Service, in place of those whom the API server
-    /// allows it. A snapshot has the field only where a Service has one of the annotations.
+    /// `allowed-users` and `allowed-groups`: the users that may reach the Service, instead of those that the API server
+    /// allows. A snapshot has the field only for a Service with one of the annotations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) user_lists: Option<Box<UserLists>>,
-    /// `send-proxy-protocol`: the version of the header that a tunnel to a pod begins with.
+    /// `send-proxy-protocol`: the version of the PROXY header sent first to a pod.
     pub(crate) send_proxy_header: Option<Version>,
-    /// `ssh-only`: whether both sides must begin as SSH does.
+    /// `ssh-only`: true if both sides must begin with an SSH identification.
     #[serde(default)]
     pub(crate) ssh_only: Option<bool>,
-    /// `dials-in`: whether anchors that dial in serve it, in place of its endpoints.
+    /// `dials-in`: true if anchors that dial in serve it, instead of its endpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) dials_in: Option<bool>,
     /// `wake`: the workload that a request starts when the Service has no endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wake: Option<Box<Workload>>,
-    /// `report-activity`: the Notebook that is told of activity.
+    /// `report-activity`: the Notebook to report activity to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) report_activity: Option<Box<Workload>>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Annotations {
 pub(crate) enum IdleTimeout {
     /// No timeout.
     Off,
-    /// A tunnel ends after a silence of that long.
+    /// A tunnel closes after being idle this long.
     After(Duration),
 }
 
@@ -74,20 +74,20 @@ pub(crate) enum PortSelector {
     Name(Box<str>),
 }
 
-/// A fault of one annotation.
+/// The error of one annotation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AnnotationError {
     /// The annotation's name without the prefix.
     pub(crate) key: Box<str>,
     /// The reason, and what was expected instead.
     pub(crate) reason: Box<str>,
-    /// True if no port of the Service is known to be SSH, and there is no annotation that says which one is.
+    /// True if no port of the Service is known to be SSH, and no valid annotation selects one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_without_port: bool,
 }
 
 impl AnnotationError {
-    /// Creates the fault of an annotation that is there.
+    /// Creates the error of an annotation that the Service has.
     pub(crate) fn new(key: &str, reason: String) -> Self {
         Self {
             key: key.into(),
@@ -96,7 +96,7 @@ impl AnnotationError {
         }
     }
 
-    /// Creates the fault of a Service of which no port is known to be SSH.
+    /// Creates the error of a Service without a port that is known to be SSH.
     pub(crate) fn without_port(ports: usize) -> Self {
         let reason = format!("missing: none of the {ports} TCP ports of the Service is known to be SSH");
         Self {
@@ -113,18 +113,18 @@ pub(crate) struct ParsedAnnotations {
     pub(crate) annotations: Annotations,
     /// The annotation `port`.
     pub(crate) port: Option<PortSelector>,
-    /// The annotations without a valid value.
+    /// The errors of invalid and unknown annotations.
     pub(crate) faults: Vec<AnnotationError>,
 }
 
-/// Parses the annotations whose names begin with the prefix.
+/// Parses the annotations whose names begin with `prefix`.
 pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str) -> ParsedAnnotations {
     let mut parsed = ParsedAnnotations::default();
     for (key, text) in annotations {
         let Some(key) = key.strip_prefix(prefix) else {
             continue;
         };
-        // A null is the empty text: absent it would lift a restriction.
+        // A null counts as empty: treated as absent, it would lift a restriction.
         let text = text.as_deref().unwrap_or_default().trim();
         if let Err(reason) = parsed.set(key, text) {
             parsed.restrict(key);
@@ -165,13 +165,13 @@ impl ParsedAnnotations {
         Ok(())
     }
 
-    /// Sets an annotation that restricts and cannot be read to its strictest value.
+    /// Sets an invalid annotation to its strictest value, if it restricts.
     fn restrict(&mut self, key: &str) {
         let values = &mut self.annotations;
         match key {
             "max-tunnels" => values.max_tunnels = Some(0),
             "allowed-clients" => values.allowed_clients = Some(ClientNames::default()),
-            // It names no user; the other list counts.
+            // The invalid list names no user; the other one has its effect.
             "allowed-users" | "allowed-groups" => drop(values.user_lists.get_or_insert_default()),
             "ssh-only" => values.ssh_only = Some(true),
             _ => {}
@@ -194,7 +194,7 @@ pub(crate) fn effective_limits(asked: &Annotations, limits: &Limits) -> TargetLi
                 .map_or(default.burst, |burst| burst.min(largest_burst(limits))),
             lifetime: default.lifetime,
         },
-        // The operator's number of tunnels is a bound and no default: an annotation can only lower it.
+        // The operator's number of tunnels is a maximum, not a default: an annotation can only lower it.
         caps: limits.target.lowered(asked.max_tunnels.and_then(NonZeroU32::new)),
         is_closed: asked.max_tunnels == Some(0),
         idle: asked.idle_timeout.map(|idle| match idle {
@@ -210,7 +210,7 @@ pub(crate) fn effective_limits(asked: &Annotations, limits: &Limits) -> TargetLi
     }
 }
 
-/// Returns the faults of annotations that this proxy does not apply as they are written.
+/// Returns an error for each valid annotation that this proxy does not apply as written.
 pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationError> {
     let (ceiling, burst) = (limits.ceiling, largest_burst(limits));
     let above = |ceiling: &dyn Display| format!("above the operator's ceiling: {ceiling} applies");
@@ -262,20 +262,20 @@ pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> 
         .collect()
 }
 
-/// Returns the largest burst that an annotation may ask for: the bytes of one second at the ceiling's rate, or the default burst
-/// if that is more. Without this bound a burst of gigabytes would evade the ceiling of the rates.
+/// Returns the largest burst that an annotation may ask for: the bytes of one second at the lower of the ceiling's rates, or the
+/// default burst if that is more. Without this bound a burst of gigabytes would evade the ceiling.
 fn largest_burst(limits: &Limits) -> Size {
     let default = limits.tunnel.burst;
     let second = limits.ceiling.download.min(limits.ceiling.upload).get();
     Size::bytes(second).map_or(default, |second| second.max(default))
 }
 
-/// Returns whether anchors serve a Service, and its endpoints do not count.
+/// Returns whether anchors serve a Service, instead of its endpoints.
 pub(crate) fn dials_in(asked: &Annotations, options: &Options) -> bool {
     asked.dials_in == Some(true) && options.takes_anchors
 }
 
-/// Returns the workloads behind a Service, as far as this proxy starts them or tells them of activity.
+/// Returns the workloads behind a Service that this proxy starts or reports activity to.
 pub(crate) fn workloads(asked: &Annotations, options: &Options) -> Workloads {
     let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
     Workloads {
@@ -298,13 +298,13 @@ fn port_selector(text: &str) -> Result<PortSelector, String> {
     Ok(PortSelector::Name(text.into()))
 }
 
-/// Returns the most tunnels at once, which may be none at all.
+/// Parses the maximum number of tunnels, which may be 0.
 fn max_tunnels(text: &str) -> Result<u32, &'static str> {
     text.parse()
         .map_err(|_| "expected a whole number; 0 closes the Service to new tunnels")
 }
 
-/// The names of a list with commas; at least one.
+/// Parses names between commas; at least one.
 fn client_names(text: &str) -> Result<ClientNames, &'static str> {
     let names: ClientNames = listed(text)?
         .filter_map(|name| values::client_name(name).ok())
@@ -315,8 +315,8 @@ fn client_names(text: &str) -> Result<ClientNames, &'static str> {
     }
 }
 
-/// Returns the texts between commas, without those that are empty. A tenant may write 256 KiB, which as names of one letter would
-/// take 6 MiB of each Service.
+/// Returns the non-empty strings between commas, or an error if there are too many: a tenant may write 256 KiB, which as names of
+/// one letter would take 6 MiB per Service.
 fn listed(text: &str) -> Result<impl Iterator<Item = &str>, &'static str> {
     let names = || text.split(',').map(str::trim).filter(|name| !name.is_empty());
     match names().count() {
@@ -325,7 +325,7 @@ fn listed(text: &str) -> Result<impl Iterator<Item = &str>, &'static str> {
     }
 }
 
-/// The names of users or groups between commas; at least one.
+/// Parses names of users or groups between commas; at least one.
 fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
     let names: Box<[_]> = listed(text)?.map(values::user_name).collect::<Result<_, _>>()?;
     match names.is_empty() {
@@ -334,7 +334,7 @@ fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
     }
 }
 
-/// Of one list: more belong into a group.
+/// In one list: more belong into a group.
 const MAX_NAMES: usize = 1024;
 
 /// The names of all annotations, without the prefix.

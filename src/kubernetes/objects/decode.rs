@@ -1,5 +1,5 @@
 //! Decodes the objects of the cluster into the model. Decoding is lenient: null, absent and empty are the same, an invalid
-//! item of an object is left out, and an invalid object is reported without effect on others.
+//! item of a list is left out, and an invalid object is reported without an effect on others.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, Sli
 pub(crate) enum DecodedObject {
     /// A valid object.
     Object(Key, Object),
-    /// A valid object that does not matter: an EndpointSlice without a Service.
+    /// An object without an effect: an EndpointSlice without a Service.
     Irrelevant(Key),
     /// An object that cannot be decoded, with its key if that is valid.
     Malformed(Option<Key>),
 }
 
-/// Decodes one object of that kind from JSON. `prefix` is that of annotation names.
+/// Decodes one object from JSON. `prefix` is that of annotation names.
 pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> DecodedObject {
     let Ok(ObjectName { metadata }) = serde_json::from_str(json) else {
         return DecodedObject::Malformed(None);
@@ -44,7 +44,7 @@ fn parse<T: DeserializeOwned>(json: &str) -> Option<T> {
     serde_json::from_str(json).ok()
 }
 
-/// An item of a list, or an invalid one, so that the others count all the same.
+/// An item of a list that may be invalid, so that the other items are decoded all the same.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum LenientItem<T> {
@@ -78,8 +78,8 @@ fn key(kind: Kind, name: Name) -> Option<Key> {
         },
         name: name.name?,
     };
-    // Names are part of answers, log lines and metric labels. The API server accepts no others either. With a dot in the
-    // name of a Service or of a namespace, two Services could claim one `svc.ns`.
+    // Names are part of answers, log lines and metric labels, and the API server accepts no others. With a dot in the name
+    // of a Service or namespace, two Services could claim one `svc.ns`.
     let is_name = |text: &str, may_have_dots: bool| {
         let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let is_valid = |byte| is_inner(byte) || (may_have_dots && byte == b'.');
@@ -122,7 +122,7 @@ struct RawPort {
 }
 
 impl RawPort {
-    /// Returns the number of a TCP port; `None` for one of another protocol, or without such a number.
+    /// Returns the number of a TCP port; `None` for another protocol, or an invalid number.
     fn tcp_number(&self) -> Option<u16> {
         let is_tcp = matches!(self.protocol.as_deref(), None | Some("" | "TCP"));
         let number = self.port.filter(|_| is_tcp)?;
@@ -156,8 +156,8 @@ fn service(raw: RawService, prefix: &str) -> Service {
     }
 }
 
-/// Chooses the port for SSH: the one of the annotation; else the only TCP port; else the first with `appProtocol: ssh`, then
-/// with the name `ssh` or `tcp-ssh`, then with the number 22.
+/// Returns the port for SSH: the annotation's; else the only TCP port; else the first with `appProtocol: ssh`, then with the
+/// name `ssh` or `tcp-ssh`, then with the number 22. `None` without such a port.
 fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<AnnotationError>) -> Option<ServicePort> {
     if ports.is_empty() && asked.is_none() {
         // A headless Service, the only kind that may have no ports: its pods are dialled at port 22.
@@ -238,7 +238,7 @@ fn slice(raw: RawSlice) -> Option<Slice> {
             None => unusable_ports.push(name),
         }
     }
-    // Not FQDN: its names would have to be resolved, and could lead anywhere.
+    // Not FQDN: its names would have to be resolved, and could point anywhere.
     let is_of_type = |address: IpAddr| match raw.address_type.as_deref() {
         Some("IPv4") => address.is_ipv4(),
         Some("IPv6") => address.is_ipv6(),
@@ -263,12 +263,12 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
         terminating,
     } = raw.conditions.unwrap_or_default();
     let state = match (ready, serving, terminating) {
-        // Null is unknown, which the API says to interpret as ready.
+        // Null means unknown, which the API says to treat as ready.
         (None | Some(true), _, _) => State::Ready,
         (Some(false), Some(true), Some(true)) => State::Terminating,
         (Some(false), _, _) => State::NotReady,
     };
-    // A node's name is a DNS subdomain: a longer text is none.
+    // A node's name is a DNS subdomain: a longer string is invalid.
     let node = raw.node_name.filter(|name| name.len() <= MAX_NODE);
     Some(Endpoint {
         address,
@@ -279,7 +279,7 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SSH: u16 = 22;
-/// RFC 1123, as Kubernetes checks names of nodes.
+/// The longest DNS subdomain (RFC 1123), which the name of a node must be.
 const MAX_NODE: usize = 253;
 
 #[cfg(test)]

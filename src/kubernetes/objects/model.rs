@@ -1,4 +1,4 @@
-//! The objects of the cluster, with the fields that lookup and dial need. Snapshots hold them as JSON.
+//! The objects of the cluster, with the fields that lookups and dials need. Snapshots store them as JSON.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The plural name of the API, also the field `kind` of log lines.
+    /// Returns the plural name of the API, also the field `kind` of log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Service => "services",
@@ -40,7 +40,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Creates the identity of the object of that name in that namespace.
+    /// Creates the identity of an object.
     pub(crate) fn new(namespace: &str, name: &str) -> Self {
         let (namespace, name) = (namespace.into(), name.into());
         Self { namespace, name }
@@ -64,23 +64,23 @@ pub(crate) enum Object {
     Service(Box<Service>),
     /// An EndpointSlice.
     Slice(Box<Slice>),
-    /// A Namespace, which has nothing to say but that it exists: the API server has applied the selector.
+    /// A Namespace. Only its existence matters: the API server has applied the selector.
     Namespace,
 }
 
 /// A Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Service {
-    /// `type: ExternalName`: a DNS name of a tenant's choice, which leads out of the cluster.
+    /// True for `type: ExternalName`: a DNS name of a tenant's choice, which may point out of the cluster.
     pub(crate) external: bool,
-    /// `publishNotReadyAddresses`: whether endpoints that are not ready count as ready.
+    /// True if endpoints that are not ready count as ready (`publishNotReadyAddresses`).
     pub(crate) publishes_not_ready: bool,
-    /// The port for SSH.
+    /// The port for SSH; `None` if unknown.
     pub(crate) port: Option<ServicePort>,
     /// The values of its annotations.
     #[serde(rename = "asked")]
     pub(crate) annotations: Annotations,
-    /// The faults of its annotations.
+    /// The errors of its annotations.
     pub(crate) faults: Vec<AnnotationError>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Service {
 pub(crate) struct ServicePort {
     /// The number that clients ask for.
     pub(crate) number: u16,
-    /// The name, which its EndpointSlices have too; empty for a port without one.
+    /// The name, which its EndpointSlices use, too; empty for a port without one.
     pub(crate) name: Box<str>,
     /// True if the Service has no ports, as only a headless one may: its EndpointSlices have none either, and its pods
     /// are dialled at this number.
@@ -106,7 +106,7 @@ pub(crate) struct Slice {
     pub(crate) ports: Box<[SlicePort]>,
     /// The endpoints with a valid address.
     pub(crate) endpoints: Box<[Endpoint]>,
-    /// The names of its other ports, empty for one without a name: those of another protocol, or without such a number.
+    /// The names of its other ports (another protocol, or no valid number); empty for a port without a name.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) unusable_ports: Box<[Box<str>]>,
     /// True if an endpoint has no IP address of the address type.
@@ -130,7 +130,7 @@ pub(crate) struct Endpoint {
     pub(crate) address: IpAddr,
     /// The state of the pod.
     pub(crate) state: State,
-    /// The node of the pod; empty where it is not named.
+    /// The node of the pod; empty if unknown.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub(crate) node: Box<str>,
 }
