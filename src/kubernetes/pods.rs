@@ -77,7 +77,7 @@ impl Pods {
     /// Returns the pods that have not ended, sorted by name. Pods that are being deleted are included: they drain.
     ///
     /// # Errors
-    /// The API server does not answer or refuses, or more than [`MAX_PODS`] pods match that have not ended.
+    /// The API server does not answer, refuses, or lists more than [`MAX_PODS`] such pods.
     pub(crate) async fn list(&self) -> Result<Vec<Pod>, ApiError> {
         let all = ListParams::default().labels(&self.selector);
         let listed = answer(Box::pin(self.api.list(&all))).await?;
@@ -105,7 +105,7 @@ impl Pods {
     }
 }
 
-/// Waits for a response of the API server, at most [`RESPONSE_TIMEOUT`].
+/// Waits for a response of the API server, with a timeout.
 async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     match timeout(RESPONSE_TIMEOUT, request).await {
         Ok(answer) => answer.map_err(|error| refused(&error)),

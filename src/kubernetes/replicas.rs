@@ -11,8 +11,8 @@ use super::api::thread::BackgroundRuntime;
 use super::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::tunnel::metrics::Metrics;
 
-/// Watches the Service of that name in the pod's (or the kubeconfig's) namespace, and calls `changed` with the names of its ready
-/// pods, but never with an empty set: this process itself is one.
+/// Watches the Service in the pod's or kubeconfig's namespace, and calls `changed` with the names of its ready pods, but never with
+/// an empty set: this process itself is one.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.

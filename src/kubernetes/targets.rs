@@ -1,4 +1,4 @@
-//! From the objects of the cluster to the targets of the allowlist.
+//! Turns the objects of the cluster into the targets of the allowlist.
 
 mod address_filter;
 pub(crate) mod controller;

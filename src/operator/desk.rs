@@ -1,8 +1,8 @@
-//! `desk`: a page for operators, on loopback of the operator's computer. It shows what the replicas answer and passes on what
-//! the operator changes.
+//! `desk`: a page for operators, on loopback of the operator's computer. It shows the state of the replicas and sends them
+//! the operator's changes.
 //!
-//! The page's own files are for every browser that comes by the right name; all else needs the secret of the address that
-//! is printed. Nothing is remembered after the end.
+//! The page's own files are served to every browser that uses the right name; all else needs the secret in the printed
+//! address. Nothing is stored.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ mod state;
 /// A page that is served until it is dropped.
 #[derive(Debug)]
 pub struct Desk {
-    /// The address that opens the page, with the secret after its `#`: browsers send that part nowhere.
+    /// The address that opens the page, with the secret after its `#`: browsers do not send that part.
     pub url: String,
     _serving: AbortOnDropHandle<()>,
     _asking: AbortOnDropHandle<()>,
@@ -46,10 +46,10 @@ pub struct Desk {
 /// Why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub enum DeskError {
-    /// The address to listen on is for other computers.
+    /// The address to listen on is not a loopback address.
     #[error("{0} is not a loopback address: the page is for browsers of this computer only")]
     NotLoopback(SocketAddr),
-    /// The port cannot be had.
+    /// The address cannot be listened on.
     #[error("cannot listen on {0}")]
     Listen(SocketAddr, #[source] io::Error),
     /// The system gives no random bytes.
@@ -58,7 +58,7 @@ pub enum DeskError {
 }
 
 impl Desk {
-    /// Serves the page of those replicas. Needs a runtime.
+    /// Serves the page for these replicas. Needs a runtime.
     ///
     /// # Errors
     /// See [`DeskError`].
@@ -85,7 +85,7 @@ impl Desk {
 async fn run(listener: TcpListener, router: Router) {
     let serve = move |stream, _| {
         let conversing = timeout(CONNECTION_TIMEOUT, converse(stream, router.clone()));
-        // The errors of a peer that leaves or stalls are its own.
+        // A peer that disconnects or stalls is not an error here.
         async { conversing.await.map_or((), |_| ()) }
     };
     connections::accept(listener, MAX_CONNECTIONS, serve).await;
@@ -104,5 +104,5 @@ async fn converse(stream: TcpStream, router: Router) -> hyper::Result<()> {
 /// One more evicts the oldest.
 const MAX_CONNECTIONS: NonZeroU32 = NonZeroU32::new(128).unwrap();
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// For the request and its answer, for which replicas may be asked.
+/// For the request and its answer, which may need requests to replicas.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! The client of `POST /drain`: asks a process on this host to drain and waits for it, as a preStop hook that needs
-//! neither shell nor signal.
+//! The client of `POST /drain`: makes a process on this host drain and waits for it, as a preStop hook that needs neither
+//! shell nor signal.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -37,10 +37,10 @@ pub struct Options {
 /// The state of the process at the end of the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaAnswer {
-    /// It drains; after a wait, with no more tunnels than allowed. At the timeout there may still be resumable ones, which no
-    /// end of the process cuts.
+    /// It drains; after a wait, with at most as many tunnels as allowed. At the timeout there may be resumable ones besides,
+    /// which survive the end of the process.
     Draining(DrainStatus),
-    /// The process has ended.
+    /// It has ended.
     Ended,
     /// More tunnels than allowed were left at the timeout.
     TimedOut(DrainStatus),
@@ -54,7 +54,7 @@ pub struct RequestError {
     error: ReplicaError,
 }
 
-/// Begins the drain, and waits for its end if the options say so.
+/// Starts the drain, and waits for its end if the options say so.
 ///
 /// # Errors
 /// See [`RequestError`]. A process that drains and then refuses connections has ended, which is not an error.
@@ -72,12 +72,12 @@ pub async fn drain(options: &Options) -> Result<ReplicaAnswer, RequestError> {
     }
     let mut failures = 0;
     loop {
-        // As long as the ports are open, further tunnels may begin.
+        // While the ports are open, new tunnels may begin.
         let is_open = matches!(progress.phase.as_str(), "serving" | "not_ready" | "closing_listeners");
         let resumable = progress.resumable.unwrap_or_default();
         let are_few = !is_open && progress.tunnels.saturating_sub(resumable) <= options.at_most;
-        // Resumable tunnels leave within seconds, and are waited for: when the process ends, all that are left reconnect
-        // in one moment.
+        // Resumable tunnels move away within seconds, and are waited for: all that are left when the process ends
+        // reconnect at once.
         if are_few && resumable == 0 {
             return Ok(ReplicaAnswer::Draining(progress));
         }
@@ -101,7 +101,7 @@ pub async fn drain(options: &Options) -> Result<ReplicaAnswer, RequestError> {
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A process with work to do answers within milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Polls in a row. After 20, at most 100 seconds, the process hangs.
+/// Failed polls in a row. After one more, at most 110 seconds, the process hangs.
 const MAX_FAILURES: u32 = 20;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `import`: reads the configuration of a gateway that switchboard replaces, and prints the same names as labels and
 //! annotations of Services, or as static targets.
 //!
-//! Printed lines are made of values that were parsed, never of a text of the file: names that are no names are refused, so
-//! no printed line can run anything else than `kubectl`. What may restrict and has no counterpart keeps its name off the
-//! list: the result never leads further than the file did.
+//! Printed lines consist of parsed values, never of raw text of the file: invalid names are refused, so no printed line can
+//! run anything but `kubectl`. A name with an option that may restrict and has no counterpart is not printed: the result
+//! never allows more than the file did.
 
 pub use self::diagnostics::{Extent, ImportResult};
 pub use self::envoyfilter::envoyfilter;

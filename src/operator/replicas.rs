@@ -1,8 +1,8 @@
-//! The client of the admin API, whose server is `proxy/admin`: all replicas of a proxy asked at once, and their answers as one.
+//! The client of the admin API, whose server is `proxy/admin`: sends requests to all replicas of a proxy, and merges the answers.
 //!
-//! A replica that does not answer is named with its error, and hides none of the others. Either the admin ports are given,
-//! or the pods are looked up, and a port of each is forwarded by the API server: the operator's own right to
-//! `pods/portforward` is the only key, and the proxies listen on nothing more.
+//! A replica without an answer is listed with its error, next to the others' answers. Either the admin ports are given, or
+//! the pods are listed and a port of each is forwarded by the API server, with the operator's permission for
+//! `pods/portforward`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,35 +47,35 @@ pub enum Source {
 pub struct Replicas {
     source: Source,
     deadline: Duration,
-    /// The way to the API server, once there is one.
+    /// The pods; `None` before the first list and after an error.
     pods: Mutex<Option<Arc<Pods>>>,
 }
 
-/// Why it is not known which replicas there are.
+/// Why the replicas cannot be found.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("cannot find the replicas: {0}")]
 pub struct DiscoveryError(pub(crate) String);
 
-/// Which tunnels are to end.
+/// The tunnels to close.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelSelector {
     /// The one with this id.
     Id(String),
-    /// Those that a query is for. The proxy refuses one for all.
+    /// Those that a query matches. The proxy refuses one that matches all.
     Query(Query),
 }
 
 impl Replicas {
-    /// Replicas that have that long to answer a request.
+    /// Creates it. Each replica has `deadline` to answer a request.
     pub fn new(source: Source, deadline: Duration) -> Self {
         let pods = Mutex::default();
         Self { source, deadline, pods }
     }
 
-    /// Returns the replicas that there are now.
+    /// Returns the current replicas.
     ///
     /// # Errors
-    /// The API server does not list the pods. Addresses are no question.
+    /// The API server does not list the pods; never for addresses.
     pub async fn find(&self) -> Result<Vec<Replica>, DiscoveryError> {
         let search = match &self.source {
             Source::Addresses(addresses) => {
@@ -93,7 +93,7 @@ impl Replicas {
                     .map_err(|error| DiscoveryError(error.reason))?,
             ),
         };
-        // After an error the kubeconfig is read again: another login may be in it.
+        // After an error the kubeconfig is read again: it may have other credentials by then.
         *known = None;
         let listed = Box::pin(pods.list())
             .await
@@ -104,7 +104,7 @@ impl Replicas {
         Ok(replicas.collect())
     }
 
-    /// Returns all of the items that a query is for, merged.
+    /// Returns the items of all replicas that a query matches, merged.
     ///
     /// # Errors
     /// See [`find`](Self::find). A replica without an answer is in [`MergedList::replicas`].
@@ -113,8 +113,8 @@ impl Replicas {
         Ok(merge::merge(self.each(ask).await?, query))
     }
 
-    /// Returns each replica's view of the tunnel with that id, at this path below it, such as `/diagnosis`; nothing where the
-    /// tunnel is not open.
+    /// Returns each replica's answer about a tunnel, at `path` below it, such as `/diagnosis`; none of replicas that do not
+    /// have the tunnel.
     ///
     /// # Errors
     /// As above.
@@ -123,7 +123,7 @@ impl Replicas {
             .await
     }
 
-    /// Ends tunnels. A replica without the one that is named has nothing to end.
+    /// Closes tunnels. A replica without the tunnel of an id has nothing to close.
     ///
     /// # Errors
     /// As above.
@@ -138,7 +138,7 @@ impl Replicas {
         Ok(closed.into())
     }
 
-    /// Sets the rates of a tunnel until it ends. A replica without it answers with nothing.
+    /// Sets the rates of a tunnel until it ends. The result has nothing of replicas without it.
     ///
     /// # Errors
     /// As above.
@@ -147,8 +147,7 @@ impl Replicas {
         self.query_each(AdminRequest::with_body("PATCH", path, rates)).await
     }
 
-    /// Lets no new tunnel to a target begin, or lets them again, on all replicas. A replica that does not have the target
-    /// answers with nothing.
+    /// Stops new tunnels to a target on all replicas, or allows them again. The result has nothing of replicas without it.
     ///
     /// # Errors
     /// As above.
@@ -159,7 +158,7 @@ impl Replicas {
         self.query_each(AdminRequest::post(path)).await
     }
 
-    /// Returns what each replica answers to one request; nothing for a 404.
+    /// Sends one request to each replica, and returns the answers; none for a 404.
     async fn query_each<T: DeserializeOwned>(&self, ask: AdminRequest) -> Result<ChangeResult<T>, DiscoveryError> {
         let ask = &ask;
         let answers = self.each(|replica| async move { replica.find(ask).await }).await?;
@@ -176,7 +175,7 @@ impl Replicas {
         Ok(ChangeResult { changed, replicas })
     }
 
-    /// Asks each replica, some at a time, and returns their names and answers in their order.
+    /// Calls `ask` for each replica, [`MAX_AT_ONCE`] at a time. Returns names and answers in their order.
     async fn each<T, F>(
         &self,
         ask: impl Fn(Replica) -> F,
@@ -198,7 +197,7 @@ impl Replicas {
     }
 }
 
-/// Replicas that are asked at once. Each takes a connection, and a port-forward two of the API server.
+/// Concurrent requests to replicas. Each takes a connection; a port-forward takes two of the API server's.
 const MAX_AT_ONCE: usize = 16;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::failure::{ApiError, Failure};
 use super::requests::{self, JSON, Login};
 
-/// A client of the API server, rebuilt after failures.
+/// A client that is rebuilt after failures.
 pub(crate) struct ApiClient {
     login: Login,
     agent: &'static str,
@@ -28,7 +28,7 @@ pub(crate) struct ApiClient {
 struct ClientState {
     client: OnceCell<Client>,
     started: Instant,
-    /// The time of the last answer that shows that the server accepts its credentials; `None` before the first.
+    /// The last answer that shows that its credentials are accepted; `None` before the first.
     answered: Mutex<Option<Instant>>,
 }
 

@@ -35,7 +35,7 @@ pub(crate) enum Failure {
     Throttled,
     /// Any other 4xx.
     Refused,
-    /// 5xx, or any other status outside 2xx and 4xx.
+    /// 5xx, or any status but 2xx and 4xx.
     Server,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct ApiError {
     pub(crate) reason: String,
     /// The status of an unsuccessful answer; `None` if unknown.
     pub(crate) status: Option<StatusCode>,
-    /// The wait that the server asks for, at most [`MAX_RETRY_AFTER`]; `None` for none.
+    /// The wait that the server asks for, at most 30 s, if any.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -132,7 +132,7 @@ impl ApiError {
         Self::new(failure, chain(error))
     }
 
-    /// Creates the failure of an unsuccessful answer, with its status and the beginning of its body as the reason.
+    /// Creates the failure of an unsuccessful answer, with the beginning of its body as the reason.
     pub(crate) fn answered(failure: Failure, status: StatusCode, body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body.get(..MAX_READ).unwrap_or(body));
         Self {

@@ -228,7 +228,7 @@ impl BodyReader {
         }
     }
 
-    /// Reads a frame into the buffer. Returns `false` at the end of the body.
+    /// Reads a frame. Returns `false` at the end of the body.
     async fn read_more(&mut self, max: Duration, silent: Failure) -> Result<bool, ApiError> {
         match timeout(max, self.body.frame()).await {
             Err(_) => Err(ApiError::new(silent, format!("no data for {max:?}"))),

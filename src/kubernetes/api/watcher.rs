@@ -324,7 +324,7 @@ impl<O: Objects> Watcher<O> {
             return;
         }
         self.warn(error);
-        // The random backoff is added, so that proxies that were refused together do not come back together.
+        // The backoff is random, so that proxies that were refused together do not come back together.
         sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random(), MAX_BACKOFF)).await;
         self.failures = self.failures.saturating_add(1);
     }

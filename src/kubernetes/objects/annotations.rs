@@ -171,7 +171,7 @@ impl ParsedAnnotations {
         match key {
             "max-tunnels" => values.max_tunnels = Some(0),
             "allowed-clients" => values.allowed_clients = Some(ClientNames::default()),
-            // The invalid list names no user; the other one has its effect.
+            // The invalid list names no user; the other one still counts.
             "allowed-users" | "allowed-groups" => drop(values.user_lists.get_or_insert_default()),
             "ssh-only" => values.ssh_only = Some(true),
             _ => {}
@@ -210,7 +210,7 @@ pub(crate) fn effective_limits(asked: &Annotations, limits: &Limits) -> TargetLi
     }
 }
 
-/// Returns an error for each valid annotation that this proxy does not apply as written.
+/// Returns an error for each value that this proxy does not apply as written.
 pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationError> {
     let (ceiling, burst) = (limits.ceiling, largest_burst(limits));
     let above = |ceiling: &dyn Display| format!("above the operator's ceiling: {ceiling} applies");

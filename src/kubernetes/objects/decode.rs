@@ -279,7 +279,7 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SSH: u16 = 22;
-/// The longest DNS subdomain (RFC 1123), which the name of a node must be.
+/// The longest DNS subdomain (RFC 1123).
 const MAX_NODE: usize = 253;
 
 #[cfg(test)]

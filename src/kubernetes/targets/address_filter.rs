@@ -1,5 +1,5 @@
-//! The addresses that may be dialled. Without guards, the author of a Service could reach the proxy's own host, or the cloud's
-//! metadata service, through the proxy.
+//! The addresses that may be dialled. Without this filter, the author of a Service could reach the proxy's own host, or the
+//! cloud's metadata service, through the proxy.
 
 use std::collections::HashSet;
 use std::fs;
@@ -15,7 +15,7 @@ pub(crate) enum AddressClass {
     Unspecified,
     /// `127.0.0.0/8` and `::1`.
     Loopback,
-    /// `169.254.0.0/16` and `fe80::/10`: cloud metadata, mostly.
+    /// `169.254.0.0/16` and `fe80::/10`: mostly metadata services.
     LinkLocal,
     /// A metadata service that is not link-local.
     Metadata,
@@ -23,7 +23,7 @@ pub(crate) enum AddressClass {
     SiteLocal,
     /// `224.0.0.0/4` and `ff00::/8`.
     Multicast,
-    /// `240.0.0.0/4`, the broadcast address in it.
+    /// `240.0.0.0/4`, with the broadcast address.
     Reserved,
     /// An address of this host.
     Own,
@@ -51,14 +51,14 @@ impl AddressClass {
 /// The addresses that may be dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AddressFilter {
-    /// `allowed_cidrs`; empty for all networks without dangerous addresses.
+    /// `allowed_cidrs`; empty for all addresses but dangerous ones.
     allowed: Vec<IpNet>,
     /// The addresses of this host.
     own_addresses: HashSet<IpAddr>,
 }
 
 impl AddressFilter {
-    /// Guards that allow these networks, or without any all networks, and of either only harmless addresses.
+    /// Creates a filter that allows these networks, or all if there are none. See [`check`](Self::check).
     pub(crate) fn new(allowed: &[IpNet]) -> Self {
         Self {
             allowed: allowed.to_vec(),
@@ -66,23 +66,23 @@ impl AddressFilter {
         }
     }
 
-    /// These guards with the addresses that the host has now, or `None` if they are the same.
+    /// Returns this filter with the host's current addresses; `None` if they are the same or cannot be read.
     pub(crate) fn read_again(&self) -> Option<Self> {
         let own_addresses = own_addresses();
-        // Without any, /proc could not be read: the loopback addresses are always there.
+        // If there are none, /proc could not be read: a host always has loopback addresses.
         (!own_addresses.is_empty() && own_addresses != self.own_addresses).then(|| Self {
             allowed: self.allowed.clone(),
             own_addresses,
         })
     }
 
-    /// Checks that an address may be dialled. An IPv6 address that stands for an IPv4 address is judged by that, too.
+    /// Checks that an address may be dialled. The IPv4 addresses in an IPv6 address are checked, too.
     ///
-    /// A dangerous address may be only if a network with nothing but addresses of its class is allowed: `127.0.0.2/32`
-    /// opens that address, and `0.0.0.0/0` no dangerous one.
+    /// A dangerous address needs an allowed network whose addresses are all of its class: `127.0.0.2/32` allows that
+    /// address, `0.0.0.0/0` no dangerous one.
     ///
     /// # Errors
-    /// The reason why it may not.
+    /// Why it may not be dialled.
     pub(crate) fn check(&self, address: IpAddr) -> Result<(), AddressClass> {
         let embedded = embedded(address);
         for judged in iter::once(address).chain(embedded.iter().copied()) {
@@ -114,7 +114,7 @@ impl AddressFilter {
     }
 }
 
-/// Returns the IPv4 addresses that an IPv6 address may lead to, by any of the known translations.
+/// Returns the IPv4 addresses that any known mechanism may translate an IPv6 address to.
 fn embedded(address: IpAddr) -> Vec<IpAddr> {
     let IpAddr::V6(v6) = address else {
         return Vec::new();
@@ -138,9 +138,9 @@ fn embedded(address: IpAddr) -> Vec<IpAddr> {
     }
 }
 
-/// Returns the IPv4 addresses that an address of `64:ff9b:1::/48` may stand for (RFC 8215). The length of the translator's prefix
-/// is not known, so they are those of all lengths (RFC 6052 section 2.2), but for `0.0.0.0/8`, which most lengths give and
-/// no router forwards. The suffix is not looked at, as translators ignore it.
+/// Returns the IPv4 addresses that an address of `64:ff9b:1::/48` may be translated to (RFC 8215), for each length of a prefix
+/// (RFC 6052 section 2.2). Those in `0.0.0.0/8`, which most lengths give and no router forwards, are left out unless there
+/// are no others. The suffix is ignored, as translators do.
 fn local_nat64(address: Ipv6Addr) -> Vec<IpAddr> {
     let [_, _, _, _, _, _, a, b, _, c, d, e, f, g, h, i] = address.octets();
     let of_lengths = [[a, b, c, d], [b, c, d, e], [c, d, e, f], [f, g, h, i]].map(Ipv4Addr::from);
@@ -184,10 +184,10 @@ const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
 ];
 
-/// Returns the addresses of this host's interfaces, from the kernel's routing tables.
+/// Returns the addresses of this host's interfaces, from `/proc/net`; empty if it cannot be read.
 ///
-/// Not by getifaddrs(3), which no dependency offers without `unsafe`, and not by binding each address: with
-/// `ip_nonlocal_bind` that succeeds for any.
+/// No dependency offers getifaddrs(3) without `unsafe`, and binding each address to test it succeeds for any with
+/// `ip_nonlocal_bind`.
 fn own_addresses() -> HashSet<IpAddr> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let v4 = local_v4(&read("/proc/net/fib_trie")).into_iter().map(IpAddr::V4);
@@ -195,7 +195,7 @@ fn own_addresses() -> HashSet<IpAddr> {
     v4.chain(v6).collect()
 }
 
-/// Reads fib_trie: a leaf is a line `|-- ADDRESS`, followed by its routes, such as `/32 host LOCAL`.
+/// Parses fib_trie: a leaf is a line `|-- ADDRESS`, followed by its routes, such as `/32 host LOCAL`.
 fn local_v4(trie: &str) -> Vec<Ipv4Addr> {
     let mut leaf: Option<Ipv4Addr> = None;
     let mut found = Vec::new();
@@ -209,7 +209,7 @@ fn local_v4(trie: &str) -> Vec<Ipv4Addr> {
     found
 }
 
-/// Reads if_inet6: each line begins with an address in 32 hexadecimal digits.
+/// Parses if_inet6: each line begins with an address of 32 hexadecimal digits.
 fn local_v6(table: &str) -> Vec<Ipv6Addr> {
     let address = |line: &str| u128::from_str_radix(line.split(' ').next()?, 16).ok();
     table.lines().filter_map(address).map(Ipv6Addr::from).collect()

@@ -1,4 +1,4 @@
-//! Runs the followers and the reconciler of a cluster on a thread of their own.
+//! Runs the watches and the reconciler of a cluster on their own thread.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::policy::allowlist::Writer;
 use crate::tunnel::limits::Limits;
 use crate::tunnel::metrics::Metrics;
 
-/// Follows a cluster until it is dropped. The allowlist then stays as it is.
+/// Watches a cluster until it is dropped. The allowlist then stays as it is.
 #[derive(Debug)]
 pub struct Controller {
     options: Options,
@@ -34,8 +34,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Starts to follow a cluster, whether its API server answers or not. Until the first complete list, a name that is not
-    /// on the allowlist is unknown rather than forbidden.
+    /// Starts to watch a cluster, even while its API server does not answer. Until the first complete list, a name that is
+    /// not on the allowlist is unknown rather than forbidden.
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
@@ -67,20 +67,20 @@ impl Controller {
         })
     }
 
-    /// Changes the settings. The allowlist stays as it is until they have led to a complete list.
+    /// Changes the settings. If they need another thread, the targets stay until it has a complete list.
     ///
     /// # Errors
-    /// The settings need another thread, which cannot be started. Those before stay in effect.
+    /// The other thread cannot be started. Nothing watches the cluster then.
     pub fn configure(&mut self, options: Options, limits: &Limits) -> io::Result<()> {
         if sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
             self.outputs.writer.configure(options.of_allowlist());
-            // Not `send`, which fails while the reconciler is restarted: it starts with the newest rules.
+            // Not `send`, which could fail while the reconciler restarts: it starts with the newest rules.
             self.rules.send_replace(TargetPolicy::new(&options, limits));
             self.options = options;
             return Ok(());
         }
         let Outputs { writer, metrics, .. } = self.outputs.clone();
-        // Its drop waits for its end: two of them would write one allowlist.
+        // The drop waits for the thread's end: two threads would write one allowlist.
         self.thread = None;
         *self = Self::start(options, limits, writer, metrics)?;
         Ok(())
@@ -108,7 +108,7 @@ impl Worker {
         supervise("a task that follows the cluster", || self.follow(), || {}).await;
     }
 
-    /// Runs one reconciler and a follower for each source, until one of them ends.
+    /// Runs the reconciler, a watch per source and the writers, until one of them ends.
     async fn follow(&self) -> Result<(), JoinError> {
         let (sender, events) = mpsc::channel(QUEUED_EVENTS);
         let mut rules = self.rules.clone();
@@ -123,11 +123,11 @@ impl Worker {
             tasks.spawn(feed.run(sender.clone(), self.outputs.metrics.clone()));
         }
         drop(sender);
-        // None of them returns before the others do.
+        // One that ends has panicked, or the `Controller` is dropped.
         tasks.join_next().await.unwrap_or(Ok(()))
     }
 
-    /// Starts what writes to the cluster, as far as it is switched on.
+    /// Starts the writers to the cluster that are switched on.
     fn start_writers(&self, tasks: &mut JoinSet<()>) -> Outputs {
         let Outputs { writer, metrics, .. } = self.outputs.clone();
         let link = Arc::new(ApiClient::new(self.options.kubeconfig.clone(), FOLLOWER));
@@ -161,5 +161,5 @@ impl Worker {
     }
 }
 
-/// The most events between followers and reconciler. When the queue is full, the followers wait.
+/// The most events between watches and reconciler. When the queue is full, the watches wait.
 const QUEUED_EVENTS: usize = 4096;

@@ -7,18 +7,18 @@ use super::address_filter::{AddressClass, AddressFilter};
 use crate::kubernetes::objects::model::{Service, ServicePort, Slice, State};
 use crate::policy::allowlist::Endpoints;
 
-/// The addresses at which a Service can be dialled, and those that the guards refuse.
+/// The addresses at which a Service can be dialled, and those that the filter refuses.
 #[derive(Debug, Default)]
 pub(in crate::kubernetes) struct Selection {
     /// The ready endpoints; if there are none, the terminating ones that still serve.
     pub(in crate::kubernetes) endpoints: Endpoints,
     /// The endpoints that must not be dialled, and why.
     pub(in crate::kubernetes) refused: Vec<(SocketAddr, AddressClass)>,
-    /// The names of the slices with an address or with this port of the Service that cannot be dialled.
+    /// The names of the slices in which an address, or the Service's port for SSH, cannot be dialled.
     pub(in crate::kubernetes) unusable: Vec<Box<str>>,
 }
 
-/// Selects the endpoints of a Service at that port of it.
+/// Selects the endpoints of a Service at its port for SSH.
 pub(in crate::kubernetes) fn select(
     service: &Service,
     port: &ServicePort,
@@ -30,7 +30,7 @@ pub(in crate::kubernetes) fn select(
     let [mut all, mut ready, mut terminating] = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
     for (name, slice) in slices {
         let number = port_of(&slice, port);
-        // The faults of its other ports do not concern the Service.
+        // Errors of other ports do not matter.
         if slice.has_unusable_address || (number.is_none() && slice.unusable_ports.contains(&port.name)) {
             unusable.push(name);
         }
@@ -67,7 +67,7 @@ pub(in crate::kubernetes) fn select(
     }
 }
 
-/// Returns the nodes of these addresses, in their order; empty if none of them is named.
+/// Returns the nodes of these addresses, in their order; empty if none is known.
 fn nodes_of(chosen: &BTreeSet<SocketAddr>, nodes: &mut BTreeMap<SocketAddr, Box<str>>) -> Box<[Box<str>]> {
     let named = chosen.iter().map(|address| nodes.remove(address).unwrap_or_default());
     let named: Vec<_> = named.collect();
@@ -83,7 +83,7 @@ fn pods(addresses: &BTreeSet<SocketAddr>) -> u32 {
     u32::try_from(v4.max(addresses.len() - v4)).unwrap_or(u32::MAX)
 }
 
-/// Returns the port of a slice's pods for a port of the Service.
+/// Returns the port of a slice's pods for a port of the Service, if any.
 fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
     if port.is_implied {
         return slice.ports.is_empty().then_some(port.number);

@@ -1,7 +1,7 @@
 //! Joins Services with their EndpointSlices and Namespaces into targets. It has no I/O and no clock.
 //!
-//! An event marks the Services that it concerns, and [`ClusterObjects::recompute`] computes the targets of the marked ones: the cost of
-//! an event does not grow with the cluster. The result depends on the objects alone and not on the order of events.
+//! An event marks the Services that it affects, and [`ClusterObjects::recompute`] computes the targets of the marked ones: the cost of
+//! an event does not grow with the cluster. The result depends only on the objects, not on the order of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ mod slices;
 pub(crate) struct TargetUpdates {
     /// The changes of the allowlist.
     pub(crate) changes: Vec<Change>,
-    /// The remarks that were not made before.
+    /// The new notices.
     pub(crate) remarks: Vec<ServiceNotice>,
 }
 
@@ -30,26 +30,26 @@ pub(crate) struct TargetUpdates {
 pub(crate) struct ClusterObjects {
     rules: TargetPolicy,
     services: BTreeMap<Key, Entry>,
-    /// The Services of slices whose names do [not begin](is_derived) with their Service's.
+    /// The Services of slices whose names are [not derived](is_derived) from their Service's.
     strays: BTreeMap<Key, Box<str>>,
     namespaces: BTreeSet<Box<str>>,
     /// The Services that were marked since the last [`recompute`](Self::recompute).
     dirty: BTreeSet<Key>,
 }
 
-/// A Service and its slices. Slices may exist before their Service, and after it.
+/// A Service and its slices. Slices may exist before and after their Service.
 #[derive(Debug, Default)]
 struct Entry {
     service: Option<Box<Service>>,
     slices: Slices,
     /// True if the Service is on the allowlist.
     is_listed: bool,
-    /// The remarks that hold now, so that none is made twice.
+    /// The current notices, so that none is repeated.
     remarks: Box<[ServiceNotice]>,
 }
 
 impl ClusterObjects {
-    /// Creates a join without objects.
+    /// Creates it without objects.
     pub(crate) fn new(rules: TargetPolicy) -> Self {
         Self {
             rules,
@@ -65,7 +65,7 @@ impl ClusterObjects {
         &self.rules
     }
 
-    /// Changes the rules, for all known objects.
+    /// Changes the rules, and marks all Services.
     pub(crate) fn configure(&mut self, rules: TargetPolicy) {
         self.rules = rules;
         self.dirty.extend(self.services.keys().cloned());
@@ -131,7 +131,7 @@ impl ClusterObjects {
         }
     }
 
-    /// Returns the known Services that an object belongs to: itself, that of a slice, or those of a Namespace.
+    /// Returns the known Services of an object: a Service itself, a slice's Service, or those of a Namespace.
     pub(crate) fn services_of(&self, kind: Kind, key: &Key) -> Vec<Key> {
         let mut services = match kind {
             Kind::Service => vec![key.clone()],
@@ -192,7 +192,7 @@ impl ClusterObjects {
         }
     }
 
-    /// Returns the Service of a slice that is known. Not by a map of all slices: their names lead to it.
+    /// Returns the Service of a known slice, mostly by the slice's name: there is no map of all slices.
     fn owner(&self, key: &Key) -> Option<Key> {
         if let Some(service) = self.strays.get(key) {
             return Some(sibling_key(key, service));
@@ -211,13 +211,13 @@ impl ClusterObjects {
         self.dirty.extend(within);
     }
 
-    /// Returns the Services of a Namespace that are known, or have slices.
+    /// Returns the Services of a Namespace that are known or have slices.
     fn within(&self, namespace: &str) -> impl Iterator<Item = &Key> {
         let from = self.services.range(Key::new(namespace, "")..).map(|(key, _)| key);
         from.take_while(move |key| *key.namespace == *namespace)
     }
 
-    /// Returns a Service that may be on the allowlist, and its port for SSH.
+    /// Returns a Service and its port for SSH; `None` if it must not be on the allowlist.
     fn eligible(&self, key: &Key) -> Option<(&Service, &ServicePort)> {
         let service = self.services.get(key)?.service.as_deref()?;
         let selects_namespaces = self.rules.options.namespace_selector.is_some();
@@ -255,7 +255,7 @@ impl ClusterObjects {
         }
     }
 
-    /// Returns the target of a Service, if it is on the allowlist, and the remarks about it.
+    /// Returns the target of a Service; `None` if it must not be listed. Adds its notices to `remarks`.
     fn target(&self, key: &Key, remarks: &mut Vec<ServiceNotice>) -> Option<ServiceTarget> {
         let entry = self.services.get(key)?;
         if let Some(service) = &entry.service {
@@ -293,7 +293,7 @@ impl ClusterObjects {
     }
 }
 
-/// Returns whether a slice has a name that the cluster has made of its Service's.
+/// Returns whether a slice's name is `service-…`, as Kubernetes generates it.
 fn is_derived(slice: &str, service: &str) -> bool {
     slice.strip_prefix(service).is_some_and(|rest| rest.starts_with('-'))
 }
@@ -310,7 +310,7 @@ fn target_id(key: &Key) -> TargetId {
     }
 }
 
-/// The most refused endpoints, and the most unusable slices, of a Service with a remark: a tenant may have thousands.
+/// Notices per Service about refused endpoints, and about unusable slices: a tenant may have thousands.
 const MAX_REFUSED_NOTED: usize = 3;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Holds the removals of a list that has lost most of its objects: an API server that has lost its data would otherwise end
-//! the tunnels of every Service.
+//! Delays the removals of a list that has lost most of its objects: otherwise an API server that has lost its data would
+//! close the tunnels of every Service.
 //!
-//! Removals are held until a later list confirms them, or for 5 minutes. No list confirms one without any object: a server
-//! that has lost its data repeats it, and so does one whose rights are back before its objects. What belongs to a Service
-//! that is held is held with it. Deletions by a watch event and the additions of a list apply at once.
+//! Removals are held until a later list confirms them, or for 5 minutes. An empty list is never confirmed: a server that has
+//! lost its data keeps returning one, and so does one that restored its RBAC before its objects. The slices and Namespace
+//! of a held Service are held with it. Deletions by a watch event and additions apply at once.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::kubernetes::objects::model::Key;
 
-/// The guard of one source.
+/// The held removals of one source, if any.
 #[derive(Debug, Default)]
 pub(crate) struct MassRemovalHold {
     held: Option<HeldRemovals>,
@@ -23,7 +23,7 @@ pub(crate) struct MassRemovalHold {
 struct HeldRemovals {
     /// The time of the first list that missed most objects.
     held_since: Instant,
-    /// The time of the first list without any object.
+    /// The time of the first empty list; `None` without one.
     empty_since: Option<Instant>,
     /// The objects that the last list missed.
     missing: HashSet<Key>,
@@ -32,8 +32,8 @@ struct HeldRemovals {
 }
 
 impl MassRemovalHold {
-    /// Takes a complete list, and returns the objects to remove: all `known` ones that it misses, or none while the
-    /// removals are held.
+    /// Takes a complete list, and returns the objects to remove: the `known` ones that it misses, or none while removals
+    /// are held.
     pub(crate) fn check_list(&mut self, known: Vec<Key>, listed: &HashSet<Key>, now: Instant) -> Vec<Key> {
         let before = known.len();
         let missing: HashSet<Key> = known.into_iter().filter(|key| !listed.contains(key)).collect();
@@ -59,14 +59,14 @@ impl MassRemovalHold {
         Vec::new()
     }
 
-    /// Takes note of a watch event about an object, which is therefore no longer in doubt.
+    /// Notes a watch event about an object, which is therefore not held any longer.
     pub(crate) fn confirm(&mut self, key: &Key) {
         if let Some(held) = &mut self.held {
             held.missing.remove(key);
         }
     }
 
-    /// Holds further removals, until a list has the objects, or for 5 minutes.
+    /// Holds further removals until the next list, at most 5 minutes.
     pub(crate) fn hold(&mut self, missing: Vec<Key>, now: Instant) {
         if missing.is_empty() {
             return;
@@ -90,7 +90,7 @@ impl MassRemovalHold {
         self.held.is_some()
     }
 
-    /// Returns the time at which held removals apply without confirmation.
+    /// Returns when held removals apply without confirmation; `None` if there are none.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.held.as_ref().map(HeldRemovals::deadline)
     }
@@ -105,16 +105,16 @@ impl MassRemovalHold {
 }
 
 impl HeldRemovals {
-    /// Returns the time at which the removals apply without confirmation.
+    /// Returns when the removals apply without confirmation.
     fn deadline(&self) -> Instant {
         self.empty_since.unwrap_or(self.held_since) + MAX_HOLD
     }
 }
 
-/// The most objects that a list may lose without being suspicious.
+/// The most objects that a list may lose without suspicion, unless it is empty.
 const FEW: usize = 10;
-/// The time after which a list confirms an earlier one. Not at once: a server that starts without its data may be asked
-/// twice before the data is back, and drops its watches meanwhile.
+/// The time after which a list confirms an earlier one. Not at once: a server that starts without its data drops its watches,
+/// and so may be asked twice before the data is back.
 const CONFIRMED_AFTER: Duration = Duration::from_secs(15);
 const MAX_HOLD: Duration = Duration::from_secs(300);
 

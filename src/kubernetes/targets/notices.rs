@@ -1,4 +1,4 @@
-//! Remarks about Services: a log line for the operator, and an Event for the tenant.
+//! Notices about Services: a log line for the operator, and an Event for the tenant.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use crate::kubernetes::objects::annotations::AnnotationError;
 use crate::kubernetes::objects::model::Key;
 use crate::kubernetes::writes::event_recorder::ServiceEvent;
 
-/// A remark about a Service for its tenant and the operator.
+/// A notice about a Service for its tenant and the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceNotice {
-    /// The Service was added to the allowlist, with that port.
+    /// The Service was added to the allowlist, with this port.
     Added(Key, u16),
     /// The Service was removed from the allowlist.
     Removed(Key),
-    /// An annotation cannot be read, exceeds the ceiling or cannot be met.
+    /// An annotation is invalid or missing, exceeds the ceiling, or has no effect.
     Annotation(Key, AnnotationError),
     /// An endpoint is not dialled, because of its address.
     EndpointForbidden(Key, SocketAddr, AddressClass),
@@ -61,7 +61,7 @@ impl ServiceNotice {
             }
             Self::Annotation(service, fault) => {
                 let (key, reason) = (&fault.key, &fault.reason);
-                // It has no other port, or the wrong annotation has been told already.
+                // The annotation `port` is missing, or its own error has another notice.
                 let (word, message) = match fault.is_without_port {
                     true => ("NoUsablePort", format!("No port reaches sshd: {reason}")),
                     false => ("IgnoredAnnotation", format!("Ignored annotation {key}: {reason}")),
@@ -84,7 +84,7 @@ impl ServiceNotice {
     }
 }
 
-/// The lines of the current minute. Tenants cause them, so their number is bounded.
+/// The log lines of the current minute. Tenants cause them, so their number is bounded.
 #[derive(Debug)]
 pub(super) struct NoticeLog {
     minute: Instant,
@@ -101,7 +101,7 @@ impl Default for NoticeLog {
 }
 
 impl NoticeLog {
-    /// Writes a remark, unless the minute has had its lines.
+    /// Logs a notice, unless the minute's lines are used up.
     pub(super) fn write(&mut self, remark: &ServiceNotice) {
         if self.minute.elapsed() >= Duration::from_secs(60) {
             if let Some(dropped) = self.lines.checked_sub(MAX_LINES).filter(|dropped| *dropped > 0) {
@@ -116,7 +116,7 @@ impl NoticeLog {
     }
 }
 
-/// Lines a minute.
+/// Lines per minute.
 const MAX_LINES: u32 = 200;
 /// The needs of an EndpointSlice.
 const NEEDED: &str = "it needs the addressType IPv4 or IPv6, addresses of that type, and a TCP port from 1 to 65535";

@@ -23,26 +23,26 @@ use crate::kubernetes::writes::event_recorder::EventRecorder;
 use crate::policy::allowlist::{Change, Writer};
 use crate::tunnel::metrics::Metrics;
 
-/// The outputs of the reconciler, beside the snapshot file.
+/// The outputs of the reconciler, besides the snapshot file.
 #[derive(Clone, Debug)]
 pub(crate) struct Outputs {
     /// The allowlist.
     pub(crate) writer: Writer,
     /// The metrics.
     pub(crate) metrics: Metrics,
-    /// The Events of Services, where they are written.
+    /// The recorder of Events; `None` if Events are off.
     pub(crate) recorder: Option<EventRecorder>,
 }
 
-/// The state of the cluster as far as it is known, and the way from there to the allowlist.
+/// The known state of the cluster, and the allowlist that follows from it.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     join: ClusterObjects,
     outputs: Outputs,
     sources: Vec<SourceState>,
-    /// True if the allowlist has been given a complete list, by the cluster or by a snapshot.
+    /// True if the allowlist has received a complete list, from the cluster or a snapshot.
     has_list: bool,
-    /// True if every source has answered since the start, so that the list is the cluster's own.
+    /// True if every source has answered since the start, or counts as empty, so that the list is the cluster's own.
     is_confirmed: bool,
     snapshot: Option<SnapshotFile>,
     log: NoticeLog,
@@ -52,11 +52,11 @@ pub(crate) struct Reconciler {
 struct SourceState {
     feed: SourceHandle,
     removal_hold: MassRemovalHold,
-    /// The last moment at which its objects were known to be current, in seconds since 1970.
+    /// When its objects were last known to be current, in seconds since 1970; `None` before that.
     current: Option<f64>,
     /// True if its objects are known, from a list or from a snapshot.
     is_listed: bool,
-    /// True if the API server has answered nothing but 403 for long.
+    /// True if the API server has answered only 403 for at least 10 s.
     is_refused: bool,
     /// True if its namespace counts as empty because the API server forbids it.
     is_treated_as_empty: bool,
@@ -92,7 +92,7 @@ impl Reconciler {
         reconciler
     }
 
-    /// Runs until there are no more events or rules.
+    /// Runs until the sender of events or of rules is dropped.
     pub(crate) async fn run(
         mut self,
         mut events: mpsc::Receiver<SourceEvent>,
@@ -115,7 +115,7 @@ impl Reconciler {
                 first = events.recv() => match first {
                     Some(first) => {
                         self.apply(first);
-                        // The events that have queued up meanwhile are settled together.
+                        // Queued events are settled together.
                         for _ in 0..MAX_BATCH {
                             let Ok(next) = events.try_recv() else { break };
                             self.apply(next);
@@ -143,7 +143,7 @@ impl Reconciler {
         }
     }
 
-    /// Takes an event. Its effect on the allowlist comes with the next [`settle`](Self::settle).
+    /// Takes an event. The next [`settle`](Self::settle) applies it to the allowlist.
     fn apply(&mut self, SourceEvent { source: index, event }: SourceEvent) {
         let Some(source) = self.sources.get_mut(index) else {
             return;
@@ -152,7 +152,7 @@ impl Reconciler {
         let kind = source.feed.source.kind;
         match event {
             Event::Failed(failure) => {
-                // A namespace that counts as empty is shown as such, and is asked again in vain for as long as it is
+                // A namespace that counts as empty has its own metric, and is requested in vain for as long as it is
                 // configured: no alert about failures should fire for that.
                 if failure != Failure::Forbidden || !source.is_treated_as_empty {
                     self.outputs.metrics.watch_errors.count([failure.label()]);
@@ -188,7 +188,7 @@ impl Reconciler {
         self.show_age();
     }
 
-    /// Counts the sources as empty whose namespaces seem to be deleted, until the API server answers.
+    /// Treats sources whose namespaces seem to be deleted as empty, until the API server answers.
     fn treat_as_empty(&mut self) {
         for index in 0..self.sources.len() {
             let Some(source) = self.sources.get(index).filter(|source| self.seems_deleted(source)) else {
@@ -201,7 +201,7 @@ impl Reconciler {
                 "the API server forbids to read the namespace, which counts as empty until that changes: was it deleted?"
             );
             if source.current.is_none() {
-                // The objects of a snapshot stay for 5 minutes, as those that an empty list misses.
+                // The objects of a snapshot stay for 5 minutes, like those that an empty list misses.
                 self.replace(index, Vec::new());
             }
             if let Some(source) = self.sources.get_mut(index) {
@@ -212,9 +212,9 @@ impl Reconciler {
         }
     }
 
-    /// Returns whether the API server forbids to read the namespace of a source, as it does once the namespace is deleted, and its
-    /// Role with it. Not so where this process has listed objects that are still there: lost rights remove none. Nor where
-    /// no other namespace can be read either: there all rights are missing.
+    /// Returns whether the API server forbids reading the namespace of a source, as it does once the namespace is deleted with
+    /// its Role. Returns `false` if objects that this process has listed remain, since a lost permission removes none, or if
+    /// no other namespace was ever read: then all permissions are missing.
     fn seems_deleted(&self, source: &SourceState) -> bool {
         let namespace = &source.feed.source.namespace;
         let is_known = |kind| !self.join.keys(kind, namespace.as_deref()).is_empty();
@@ -230,10 +230,10 @@ impl Reconciler {
             && (source.current.is_none() || !(is_known(Kind::Service) || is_known(Kind::Slice)))
     }
 
-    /// Takes a complete list in place of all known objects of a source.
+    /// Replaces the known objects of a source by a complete list.
     ///
-    /// Slices and Namespaces stay for as long as their Services are held. Those without a Service here are not judged: an
-    /// API server that has lost its data makes some of its own.
+    /// Slices and Namespaces are held as long as their Services. Those without a known Service do not count for the hold:
+    /// an API server that has lost its data creates some of its own.
     fn replace(&mut self, index: usize, objects: Vec<Item>) {
         let Some(SourceState { feed, .. }) = self.sources.get(index) else {
             return;
@@ -293,7 +293,7 @@ impl Reconciler {
         services.any(|source| source.removal_hold.holds(service))
     }
 
-    /// Removes the objects whose removal was held for as long as it may be.
+    /// Removes the objects whose hold has expired.
     fn release(&mut self) {
         let now = Instant::now();
         for source in &mut self.sources {
@@ -313,7 +313,7 @@ impl Reconciler {
         self.show_held();
     }
 
-    /// Brings the allowlist up to date with all events so far, once every source has been listed.
+    /// Applies all events so far to the allowlist, once every source has been listed.
     fn settle(&mut self) {
         if !self.sources.iter().all(|source| source.is_listed) {
             return;
@@ -329,7 +329,7 @@ impl Reconciler {
         self.write(changes, is_first, confirms);
         for remark in &remarks {
             self.count(remark);
-            // The Services of the first list have one log line together, and are no news.
+            // Services of the first list are not new: one log line covers them all.
             if !(is_first && matches!(remark, ServiceNotice::Added(..))) {
                 self.log.write(remark);
                 if let Some(recorder) = &self.outputs.recorder {
@@ -369,7 +369,7 @@ impl Reconciler {
         }
     }
 
-    /// Shows the age of the oldest source. Until every source has answered, the metric stays as it is: at the age of the
+    /// Shows when the oldest source was last current. Until every source has answered, the metric stays at the time of the
     /// snapshot, or at 0.
     fn show_age(&self) {
         let counted = self.sources.iter().filter(|source| !source.is_treated_as_empty);
@@ -379,7 +379,7 @@ impl Reconciler {
         }
     }
 
-    /// Shows whether removals are held, and asks the followers of those sources for another list.
+    /// Sets the metric of held removals, and requests another list of those sources.
     fn show_held(&self) {
         for source in &self.sources {
             let wants_list = source.removal_hold.is_active();
@@ -389,7 +389,7 @@ impl Reconciler {
         self.outputs.metrics.allowlist_removals_held.set(i64::from(is_held));
     }
 
-    /// Shows the number of namespaces that count as empty.
+    /// Sets the metric to the number of namespaces that count as empty.
     fn show_forbidden(&self) {
         let given_up = self.sources.iter().filter(|source| source.is_treated_as_empty);
         let namespaces: HashSet<_> = given_up.map(|source| &source.feed.source.namespace).collect();
@@ -398,7 +398,7 @@ impl Reconciler {
     }
 
     fn load_snapshot(&mut self) {
-        // An allowlist that is complete is newer than the snapshot: only the reconciler was restarted.
+        // A complete allowlist is newer than the snapshot: only the reconciler was restarted.
         let file = self.snapshot.as_ref().filter(|_| !self.outputs.writer.is_complete());
         let Some(snapshot) = file.and_then(SnapshotFile::load) else {
             return;
@@ -422,7 +422,7 @@ impl Reconciler {
 }
 
 impl SourceState {
-    /// Returns whether the cluster has said what its objects are, or that there is nothing to read.
+    /// Returns whether it has answered since the start, or counts as empty.
     fn is_synced(&self) -> bool {
         self.current.is_some() || self.is_treated_as_empty
     }
@@ -435,12 +435,12 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// The interval between two readings of the host's own addresses, which takes well under a millisecond in a pod.
+/// The interval between reads of the host's own addresses, which take well under a millisecond in a pod.
 const READ_ADDRESSES_EVERY: Duration = Duration::from_secs(10);
 /// The most events that are settled together.
 const MAX_BATCH: usize = 1024;

@@ -1,6 +1,6 @@
 //! The snapshot file: the last known objects, for a restart while the API server is unreachable.
 //!
-//! One line with the version, the time, a hash of the settings and a hash of the rest; then the objects as JSON.
+//! One line with the version, the time, a hash of the settings and a hash of the objects; then the objects as JSON.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use crate::base::file;
 use crate::base::fnv::fnv1a;
 use crate::kubernetes::objects::model::{Key, Object};
 
-/// The file with the last known objects. It is written a second after a change, and at most every 30 s.
+/// The file with the last known objects. It is written a second after a change, but at most every 30 s.
 #[derive(Debug)]
 pub(crate) struct SnapshotFile {
     path: PathBuf,
-    /// The kinds, namespaces and selectors of the objects: a file of others is not used.
+    /// The kinds, namespaces, selectors and prefix of the objects: a file of others is not used.
     settings: String,
-    /// The time of the next write, if there is something new.
+    /// The time of the next write; `None` if the file is up to date.
     due: Option<Instant>,
     written: Option<Instant>,
 }
 
 impl SnapshotFile {
-    /// Creates the file at that path for the objects of these sources.
+    /// Creates a handle of the file, for the objects of these sources.
     pub(crate) fn new(path: PathBuf, feeds: &[SourceHandle]) -> Self {
         Self {
             path,
@@ -37,19 +37,19 @@ impl SnapshotFile {
         }
     }
 
-    /// The time of the next write; `None` when the file is up to date.
+    /// Returns the time of the next write; `None` if the file is up to date.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Asks for a write, since the objects have changed.
+    /// Schedules a write, since the objects have changed.
     pub(crate) fn schedule(&mut self) {
         let now = Instant::now();
         let earliest = self.written.map_or(now, |written| written + WRITE_EVERY);
         self.due.get_or_insert(earliest.max(now + WRITE_AFTER));
     }
 
-    /// Returns the snapshot in the file, if there is one that can be used.
+    /// Reads the snapshot; `None` if the file cannot be used.
     pub(crate) fn load(&self) -> Option<Snapshot> {
         let path = self.path.display();
         match read(&self.path, &self.settings) {
@@ -74,7 +74,7 @@ impl SnapshotFile {
         // Detached: the next write is at least 30 s later.
         drop(spawn_blocking(move || {
             let text = encode(&objects, &settings, SystemTime::now());
-            // For the user alone: it tells the names of all targets, and the users of their lists.
+            // Readable by its owner only: it contains the names of all targets, and the users of their lists.
             if let Err(error) = text.and_then(|text| file::replace(&path, &text, false)) {
                 error!(path = %path.display(), "cannot write the snapshot: {error}");
             }
@@ -102,7 +102,7 @@ pub(crate) struct Snapshot {
     pub(crate) objects: Vec<(Key, Object)>,
 }
 
-/// Encodes a file. `settings` is a text of the selectors and namespaces of the objects.
+/// Encodes a file. `settings` is [`SnapshotFile::settings`].
 fn encode(objects: &[(Key, Object)], settings: &str, now: SystemTime) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(objects)?;
     let saved = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -130,7 +130,7 @@ fn parse(text: &[u8], settings: &str) -> Result<Snapshot, &'static str> {
     let [saved, of_settings, sum] = fields.as_slice() else {
         return Err(FORMAT);
     };
-    // Its objects may not be selected any more.
+    // Its objects may no longer be selected.
     if *of_settings != format!("{:016x}", fnv1a(settings.as_bytes())) {
         return Err("written with other selectors or namespaces");
     }
@@ -146,7 +146,7 @@ fn parse(text: &[u8], settings: &str) -> Result<Snapshot, &'static str> {
 
 const WRITE_AFTER: Duration = Duration::from_secs(1);
 const WRITE_EVERY: Duration = Duration::from_secs(30);
-/// The version of the format, to be raised with an incompatible change of the model.
+/// The version of the format. An incompatible change of the model must raise it.
 const MAGIC: &str = "switchboard-snapshot 1";
 /// In bytes: far more than the objects of the largest cluster.
 const MAX_FILE_BYTES: u64 = 256 << 20;

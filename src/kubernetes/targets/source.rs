@@ -26,15 +26,15 @@ pub(crate) struct Source {
     pub(crate) kind: Kind,
     /// The namespace of the objects; `None` for all.
     pub(crate) namespace: Option<Box<str>>,
-    /// The label selector of the objects.
+    /// The label selector of the objects; `None` for all.
     pub(crate) selector: Option<Box<str>>,
     /// The prefix of annotation names.
     pub(crate) prefix: Arc<str>,
-    /// The kubeconfig file of the API server.
+    /// As in [`Options`].
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
-/// An object by its key; `None` if it does not matter, as one that is deleted.
+/// An object by its key; `None` if it counts as deleted.
 pub(crate) type Item = (Key, Option<Object>);
 
 /// An event of a source.
@@ -46,7 +46,7 @@ pub(crate) struct SourceEvent {
     pub(crate) event: Event<Item>,
 }
 
-/// A source that is followed.
+/// A source that is watched.
 #[derive(Clone, Debug)]
 pub(crate) struct SourceHandle {
     /// The source.
@@ -55,15 +55,15 @@ pub(crate) struct SourceHandle {
     pub(crate) wants_list: Arc<AtomicBool>,
 }
 
-/// A feed, and the way to the reconciler.
+/// A sender of a source's events to the reconciler.
 struct Sender {
     feed: SourceHandle,
     events: mpsc::Sender<SourceEvent>,
     metrics: Metrics,
 }
 
-/// Returns the sources of a cluster: Services and EndpointSlices of each named namespace, or of all; and the Namespaces, if there
-/// is a selector for them.
+/// Returns the sources of a cluster: Services and EndpointSlices of each configured namespace, or of all; and the Namespaces, if
+/// there is a selector for them.
 pub(crate) fn sources(options: &Options) -> Vec<Source> {
     let prefix: Arc<str> = (&*options.annotation_prefix).into();
     let all = [None];
@@ -92,13 +92,13 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
 }
 
 impl SourceHandle {
-    /// Creates a feed of that source.
+    /// Creates the handle of a source.
     pub(crate) fn new(source: Source) -> Self {
         let wants_list = Arc::default();
         Self { source, wants_list }
     }
 
-    /// Sends the reconciler what the API server tells of the source, without an end.
+    /// Watches the source, and sends its events to the reconciler. Never returns.
     pub(crate) async fn run(self, events: mpsc::Sender<SourceEvent>, metrics: Metrics) {
         let (subject, kubeconfig) = (self.source.subject(), self.source.kubeconfig.clone());
         let sender = Sender {
@@ -106,7 +106,7 @@ impl SourceHandle {
             events,
             metrics,
         };
-        // Of the allowlist alone: it takes no access back.
+        // Only for the allowlist: this watch revokes no access.
         let watch = Watches::default().add();
         Box::pin(follow(subject, sender, kubeconfig, watch)).await;
     }
@@ -151,7 +151,7 @@ impl Objects for Sender {
 
     async fn take(&mut self, event: Event<Item>) {
         let source = self.feed.source.index;
-        // An error means that the reconciler is gone, and this task with it.
+        // An error means that the reconciler has ended, and so will this task.
         self.events.send(SourceEvent { source, event }).await.ok();
     }
 

@@ -1,10 +1,10 @@
-//! The operator's rules for all Services, which turn objects of the cluster into targets.
+//! The operator's rules for turning Services into targets.
 
 use super::address_filter::AddressFilter;
 use crate::kubernetes::options::Options;
 use crate::tunnel::limits::Limits;
 
-/// The rules. They may change while the cluster is followed.
+/// The rules. They may change at runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetPolicy {
     /// The settings of the cluster.

@@ -1,7 +1,7 @@
-//! Tells when roles, bindings or ServiceAccounts of the cluster have changed, so that what users may do is asked again.
+//! Reports changes of roles, bindings and ServiceAccounts of the cluster, so that active grants are rechecked.
 //!
-//! The rights of a role are not computed here: the API server is asked. Only a hash of what can
-//! change rights is kept of each object: controllers annotate roles all day, which is no change.
+//! Permissions are not computed here: the API server reviews them. Of each object only a hash of the fields that affect
+//! permissions is kept: controllers annotate roles all day, which is not a change.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,7 +19,7 @@ use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, Watch
 use crate::policy::access::{Change, SETTLING_TIME};
 use crate::tunnel::metrics::Metrics;
 
-/// Follows roles, bindings and ServiceAccounts on a thread, whether the API server answers or not. `changed` is called on it
+/// Watches roles, bindings and ServiceAccounts on a thread, even while the API server does not answer. Calls `changed` on it
 /// for each change, and for a first list that comes late.
 ///
 /// # Errors
@@ -31,10 +31,10 @@ pub fn watch_rbac(
     BackgroundRuntime::start("rbac", follow(origin, Arc::new(changed)))
 }
 
-/// Called with each change.
+/// The callback for each change.
 type OnChange = Arc<dyn Fn(Change) + Send + Sync>;
 
-/// Follows each kind. A follower that was restarted has forgotten all objects, so everything may have changed.
+/// Watches each kind. A watcher that was restarted has lost all objects, so everything may have changed.
 async fn follow(origin: WatchContext, changed: OnChange) {
     let mut followers = JoinSet::new();
     for (kind, group) in KINDS {
@@ -58,21 +58,21 @@ async fn follow(origin: WatchContext, changed: OnChange) {
     while followers.join_next().await.is_some() {}
 }
 
-/// The objects of one kind, as far as it takes to tell that they have changed.
+/// The hashes of the objects of one kind.
 struct ObjectVersions {
     are_accounts: bool,
-    /// A hash of each object by its id, which no other object ever has, also none of the same name.
+    /// A hash of each object by its UID, which is never reused.
     hashes: HashMap<Box<str>, u64>,
-    /// Keyed: the authors of roles and bindings cannot choose two of one hash.
+    /// Keyed, so that the authors of roles and bindings cannot create two with the same hash.
     hasher: RandomState,
     is_complete: bool,
-    /// The time since when they are followed.
+    /// The time at which the watch started.
     since: Instant,
     changed: OnChange,
     metrics: Metrics,
 }
 
-/// An object that decides what a user may do, or whether there is one.
+/// A role, binding or ServiceAccount.
 struct Object {
     namespace: Option<Box<str>>,
     uid: Box<str>,
@@ -92,27 +92,27 @@ impl ObjectVersions {
         }
     }
 
-    /// Takes a complete list, and says what has changed since the last one.
+    /// Takes a complete list, and returns the changes since the last one.
     ///
-    /// The first one shows no change. All rights are asked about at the end of the settling time after a start: what is taken
-    /// back later, and before the first list, is in neither.
+    /// The first list has no changes unless it is late. All grants are rechecked at the end of the settling time after a
+    /// start: a revocation after that and before the first list would be missed.
     fn list(&mut self, objects: Vec<Object>) -> Vec<Change> {
         let listed = objects.into_iter().map(|object| (object.uid, object.hash)).collect();
         let before = std::mem::replace(&mut self.hashes, listed);
         if !std::mem::replace(&mut self.is_complete, true) {
-            // Half of it is left for the start of this thread.
+            // The other half is a margin for the start of this thread.
             let is_late = !self.are_accounts && self.since.elapsed() >= SETTLING_TIME / 2;
             return Vec::from_iter(is_late.then_some(Change::Everywhere));
         }
         if !self.are_accounts {
-            // The namespaces of objects that are gone are not known.
+            // The namespaces of deleted objects are not kept.
             return Vec::from_iter((before != self.hashes).then_some(Change::Everywhere));
         }
         let gone = before.into_keys().filter(|uid| !self.hashes.contains_key(uid));
         gone.map(Change::UserDeleted).collect()
     }
 
-    /// Takes an event of a watch, and says what has changed. A new or changed ServiceAccount changes no answer.
+    /// Takes an event of a watch, and returns the change. A new or changed ServiceAccount affects no review.
     fn apply(&mut self, object: Object, is_deleted: bool) -> Option<Change> {
         let Object { namespace, uid, hash } = object;
         let is_news = match is_deleted {
@@ -157,7 +157,7 @@ impl Objects for ObjectVersions {
     }
 }
 
-/// The parts of an object that tell it from others, and those that can change rights, as they were written.
+/// The fields of an object that identify it, and the unparsed ones that affect permissions.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Rights<'a> {

@@ -1,8 +1,8 @@
-//! Asks the API server which user a token proves, and what a user may do.
+//! Authenticates tokens and authorizes users by reviews of the API server.
 //!
-//! Its client is one of its own: no question waits for a list of the [follower](crate::kubernetes::api::watcher), and
-//! its requests are told apart in the server's audit log. A question has one deadline for everything. Each failure is an
-//! [`ReviewError`], which no caller may take for a no.
+//! It has its own client: no review waits for a list of the [watcher](crate::kubernetes::api::watcher), and the server's
+//! audit log shows its requests apart. A review has one deadline for everything. Each failure is a [`ReviewError`], which
+//! no caller may treat as a denial.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -36,19 +36,18 @@ pub struct ApiReviewer {
     health: Mutex<Health>,
 }
 
-/// The health of the server, by earlier answers.
+/// The health of the server, as earlier answers show it.
 #[derive(Debug, Default)]
 struct Health {
-    /// The end of the wait that it has asked for.
+    /// The end of the wait that it has asked for; `None` without one.
     resumes: Option<Instant>,
-    /// The last failure of each kind of question that a server which starts shows as well. Apart, since any client may send
-    /// a token that fails, and no such token may keep a lost right alive.
+    /// The last failure of each kind of review that a starting server would cause, too. By kind, since any client may send
+    /// a token that fails, and no such token may keep a lost permission alive.
     troubled: HashMap<Kind, Instant>,
 }
 
 impl ApiReviewer {
-    /// Creates a reviewer that asks with that kubeconfig. Nothing is read or asked before the first question, and that is answered
-    /// on the runtime of its caller.
+    /// Creates a reviewer with that kubeconfig. Nothing is read or sent before the first review.
     pub fn new(options: &words::Kubernetes, kubeconfig: Option<PathBuf>) -> Self {
         Self {
             link: ApiClient::new(kubeconfig, AGENT),
@@ -57,7 +56,7 @@ impl ApiReviewer {
         }
     }
 
-    /// The status of the answer to a question.
+    /// Sends a review, and returns the status of its answer.
     async fn review<T: DeserializeOwned>(
         &self,
         question: ReviewRequest<'_>,
@@ -75,8 +74,8 @@ impl ApiReviewer {
                 .as_ref()
                 .is_err_and(|error| !matches!(error.failure, Failure::Timeout | Failure::Credentials))
         {
-            // The server may have closed an idle connection at this moment, or the token may have been rotated, and the
-            // file of the new one be there. A question changes nothing, so it may come twice.
+            // The server may just have closed an idle connection, or the token may have been rotated, with the new one in
+            // its file. A review changes nothing, so it may be sent twice.
             let second = self.link.attempt();
             answer = self.post(&second, question, body).await;
             self.link.ended(&second, &answer);
@@ -104,7 +103,7 @@ impl ApiReviewer {
         answer.map(Zeroizing::new)
     }
 
-    /// The rest of the wait that the server has asked for.
+    /// Returns the rest of the wait that the server has asked for, if any.
     fn wait(&self) -> Option<Duration> {
         let resumes = self.health.lock().resumes?;
         resumes
@@ -124,7 +123,7 @@ impl ApiReviewer {
         }
     }
 
-    /// Returns true once 1.5 s have passed since the last failure: the server knows each role and binding again.
+    /// Returns whether [`SETTLES`] has passed since the last failure of this kind: the server then knows each role and binding.
     fn has_warmed_up(&self, kind: Kind) -> bool {
         let health = self.health.lock();
         let last = health.troubled.get(&kind);
@@ -172,7 +171,7 @@ impl Reviewer for ApiReviewer {
     fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
         Box::pin(async {
             if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
-                // The server takes what follows a space for no token at all, and its bearer for `system:anonymous`.
+                // The server ignores what follows a space, and takes the bearer of an empty token for `system:anonymous`.
                 return Ok(Verdict::Rejected(token::NOT_VALID.into()));
             }
             self.token_verdict(token).await
@@ -184,7 +183,7 @@ impl Reviewer for ApiReviewer {
     }
 }
 
-/// Without the client, which has no form to print.
+/// Without the client, which does not implement `Debug`.
 impl fmt::Debug for ApiReviewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiReviewer")
@@ -194,7 +193,7 @@ impl fmt::Debug for ApiReviewer {
     }
 }
 
-/// A kind of question.
+/// A kind of review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Token,
@@ -202,7 +201,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The name of its objects, of all of them as a path has it, and their API group.
+    /// Returns its kind, its plural name in paths, and its API group.
     fn names(self) -> [&'static str; 3] {
         match self {
             Self::Token => ["TokenReview", "tokenreviews", "authentication.k8s.io"],
@@ -221,7 +220,7 @@ impl Kind {
     }
 }
 
-/// A question, but for what it asks.
+/// A review without its spec.
 #[derive(Clone, Copy)]
 struct ReviewRequest<'a> {
     kind: Kind,
@@ -255,12 +254,12 @@ impl<'a> ReviewRequest<'a> {
             kind,
             spec,
         };
-        // Text, and lists and maps of text, always have a form in JSON.
+        // Never an error: these are strings, lists and maps of strings.
         serde_json::to_writer(&mut *body, &asked).ok();
         Bytes::from_owner(body)
     }
 
-    /// Returns the failure in words. A server, or what stands in front of it, may quote the question in its answer.
+    /// Returns the error, without the token: a server, or a proxy before it, may quote the request in its answer.
     fn unavailable(self, failure: Failure, reason: &str) -> ReviewError {
         let reason = self
             .token
@@ -284,7 +283,7 @@ impl<'a> ReviewRequest<'a> {
 /// Reads the status of an answer.
 ///
 /// # Errors
-/// It is not the answer to a question of that kind.
+/// It is not an answer to a review of this kind.
 fn status<T: DeserializeOwned>(body: &[u8], kind: Kind) -> Result<T, ApiError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase", bound = "T: DeserializeOwned")]
@@ -305,14 +304,14 @@ fn status<T: DeserializeOwned>(body: &[u8], kind: Kind) -> Result<T, ApiError> {
 
 /// The `User-Agent` of reviews, as audit logs show it.
 const AGENT: &str = concat!("switchboard-access/", env!("CARGO_PKG_VERSION"));
-/// For a question and its answer: ten times what a loaded API server takes, and a client still waits.
+/// For a review: ten times what a loaded API server takes, and a client still waits.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// An answer repeats the question, and lists the groups of the user, of which a directory may have thousands.
+/// An answer repeats the request, and lists the user's groups, of which a directory may have thousands.
 const MAX_RESPONSE_BYTES: usize = 256 << 10;
-/// The longest wait that the server may ask for: meanwhile no new user gets in.
+/// The longest wait that the server may ask for: no new user gets in during it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
-/// An API server answers before it has read each binding and ServiceAccount from its database: a no of that time says
-/// little. It takes a part of a second, and a tunnel whose right has ended meanwhile lives on for no longer than that.
+/// An API server answers before it has read each binding and ServiceAccount from its database: a denial then proves
+/// nothing. Reading takes a fraction of a second. A tunnel without permission stays open this much longer.
 const SETTLES: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Follows the tickets of the cluster: a Secret that operators write.
+//! Watches the tickets of the cluster: a Secret that operators write.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use crate::policy::access::tickets::{Tickets, data_of};
 use crate::policy::access::{SecretName, TicketOptions};
 use crate::tunnel::metrics::Metrics;
 
-/// Follows the Secret of tickets on a thread, whether the API server answers or not, and keeps `tickets` equal to what is in it.
+/// Watches the Secret of tickets on a thread, even while the API server does not answer, and keeps `tickets` equal to it.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
@@ -37,11 +37,11 @@ struct SecretReader {
     name: Box<str>,
     tickets: Arc<Tickets>,
     metrics: Metrics,
-    /// The sentences of the last report.
+    /// The errors of the last data.
     reported: Vec<String>,
 }
 
-/// The entries of a Secret, or why it is none of tickets.
+/// The entries of a Secret, or why it is not a Secret of tickets.
 type Data = Result<BTreeMap<String, Vec<u8>>, &'static str>;
 
 impl SecretReader {
@@ -54,7 +54,7 @@ impl SecretReader {
         }
     }
 
-    /// Applies the data, and reports each fault of them once.
+    /// Applies the data, and logs its errors if they have changed.
     fn replace(&mut self, data: Data) {
         let faults: Vec<_> = match data {
             Ok(data) => {
@@ -99,7 +99,7 @@ impl Objects for SecretReader {
         }
         let named: NamedSecret = serde_json::from_str(json)?;
         let name = named.metadata.name;
-        // As if the server knew no field selectors.
+        // In case the server ignores field selectors.
         Ok((name == self.name).then(|| data_of(json.as_bytes())))
     }
 
@@ -114,7 +114,7 @@ impl Objects for SecretReader {
     }
 }
 
-/// Says which Secret is followed.
+/// Returns the spec of the watch.
 fn subject(SecretName { namespace, name }: &SecretName) -> WatchSpec {
     WatchSpec {
         kind: "secrets",
@@ -129,7 +129,7 @@ fn subject(SecretName { namespace, name }: &SecretName) -> WatchSpec {
 
 /// The interval between lists.
 const RELIST: Duration = Duration::from_secs(900);
-/// Faults in the log; a Secret may have thousands.
+/// Errors that are logged; a Secret may have thousands.
 const MAX_REPORTED: usize = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Tells Notebooks of Kubeflow that they are used, as the annotations of their Services ask for.
+//! Reports activity to Kubeflow Notebooks, for Services with the annotation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::tunnel::metrics::Metrics;
 
 /// Writes the last activity of targets on their Notebooks.
 pub(crate) struct ActivityReports {
-    /// The way to the API server.
+    /// The API client.
     pub(crate) link: Arc<ApiClient>,
     /// The targets.
     pub(crate) writer: Writer,
@@ -26,7 +26,7 @@ pub(crate) struct ActivityReports {
     pub(crate) metrics: Metrics,
 }
 
-/// The last report about a target; of the year 1970 if it has failed.
+/// The last report about a target. Its activity is 1970 if it has failed.
 #[derive(Clone, Copy, Debug)]
 struct Report {
     activity: SystemTime,
@@ -34,7 +34,7 @@ struct Report {
 }
 
 impl ActivityReports {
-    /// Reports without an end.
+    /// Reports activity; never returns.
     pub(crate) async fn run(self) {
         let mut reports: HashMap<TargetId, Report> = HashMap::new();
         let mut ticks = interval(LOOK_EVERY);
@@ -54,7 +54,7 @@ impl ActivityReports {
                     continue;
                 }
                 let told = self.report(&id.namespace, &notebook.name, activity).await;
-                // After a failure, too, the next one is no sooner: the Notebook may not be there.
+                // A failure delays the next report as much as a success: the Notebook may not exist.
                 let report = Report {
                     activity: told.as_ref().map_or(UNIX_EPOCH, |()| activity),
                     at: Instant::now(),
@@ -71,7 +71,7 @@ impl ActivityReports {
                         let reason = excerpt(&error.reason, MAX_REASON);
                         warn!(target = %id, %notebook, "activity cannot be reported: {reason}");
                         if error.failure.is_of_connection() {
-                            // Each of the others would wait for its deadline, too.
+                            // Each other report would wait for its deadline, too.
                             break;
                         }
                     }
@@ -87,7 +87,7 @@ impl ActivityReports {
         let known = notebook
             .pointer("/metadata/annotations")
             .and_then(|annotations| annotations.get(LAST_ACTIVITY)?.as_str());
-        // Jupyter may have been used since, or another replica may have told a later time.
+        // Jupyter may have been used since, or another replica may have reported a later time.
         let is_later = |known: &str| humantime::parse_rfc3339(known).is_ok_and(|known| known >= activity);
         if known.is_some_and(is_later) {
             return Ok(());
@@ -101,7 +101,7 @@ impl ActivityReports {
 /// The annotation that Kubeflow's culler compares with its CULL_IDLE_TIME.
 const LAST_ACTIVITY: &str = "notebooks.kubeflow.org/last-activity";
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Of one target.
+/// For one target.
 const REPORT_EVERY: Duration = Duration::from_secs(300);
 const REMEMBERED: Duration = Duration::from_secs(3600);
 /// Characters of a reason in the log.

@@ -1,4 +1,4 @@
-//! Writes Events about Services for their tenants, at a bounded rate.
+//! Writes Events about Services for their tenants, with a rate limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::kubernetes::api::failure::ApiError;
 use crate::kubernetes::objects::model::Key;
 use crate::tunnel::metrics::Metrics;
 
-/// A notice for the tenant of a Service.
+/// An Event about a Service, for its tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceEvent {
     service: Key,
     is_warning: bool,
-    /// One word, in the form of Kubernetes.
+    /// One word in CamelCase, as in Kubernetes.
     reason: &'static str,
     message: String,
 }
 
 impl ServiceEvent {
-    /// Something that is as it should be.
+    /// Creates an Event that asks for no action.
     pub(crate) fn normal(service: Key, reason: &'static str, message: &str) -> Self {
         Self {
             service,
@@ -38,7 +38,7 @@ impl ServiceEvent {
         }
     }
 
-    /// Something that the tenant should change.
+    /// Creates an Event that asks the tenant for a change.
     pub(crate) fn warning(service: Key, reason: &'static str, message: &str) -> Self {
         Self {
             is_warning: true,
@@ -47,7 +47,7 @@ impl ServiceEvent {
     }
 }
 
-/// Takes notes, and never waits for the API server.
+/// A queue of Events that never waits for the API server.
 #[derive(Clone, Debug)]
 pub(crate) struct EventRecorder {
     notes: mpsc::Sender<ServiceEvent>,
@@ -55,7 +55,7 @@ pub(crate) struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Returns a recorder, and the work of writing its notes, without an end.
+    /// Returns a recorder, and a future that writes its Events and never completes.
     pub(crate) fn start(link: Arc<ApiClient>, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
         let (notes, queue) = mpsc::channel(QUEUED);
         let recorder = Self {
@@ -65,7 +65,7 @@ impl EventRecorder {
         (recorder, write(queue, link, metrics))
     }
 
-    /// Takes a note, unless too many are not written yet.
+    /// Queues an Event, or drops it if the queue is full.
     pub(crate) fn note(&self, note: ServiceEvent) {
         if self.notes.try_send(note).is_err() {
             self.metrics.service_events.count(["dropped"]);
@@ -82,7 +82,7 @@ async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, me
         }
         match write_one(&note, &link).await {
             Ok(()) => metrics.service_events.count(["written"]),
-            // The Service is gone, and no tenant looks at it.
+            // The Service is gone: nobody would look for the Event.
             Err(error) if error.status == Some(StatusCode::NOT_FOUND) => metrics.service_events.count(["dropped"]),
             Err(error) => {
                 metrics.service_events.count(["failed"]);
@@ -96,7 +96,7 @@ async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, me
 
 async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError> {
     let Key { namespace, name } = &note.service;
-    // kubectl describe asks for the Events of a uid.
+    // kubectl describe shows the Events of a uid.
     let service = link
         .get(&format!("/api/v1/namespaces/{namespace}/services/{name}"))
         .await?;
@@ -107,7 +107,7 @@ async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError
     let event = event(note, uid, SystemTime::now());
     let path = format!("/api/v1/namespaces/{namespace}/events");
     match link.post(&path, &event).await {
-        // Written before, or by another replica: the name is of what is said.
+        // Written before, or by another replica: the name is a hash of the contents.
         Err(error) if error.status == Some(StatusCode::CONFLICT) => {
             let known = event
                 .pointer("/metadata/name")
@@ -145,7 +145,7 @@ fn event(note: &ServiceEvent, uid: &str, now: SystemTime) -> Value {
     })
 }
 
-/// The remaining Events of this minute, of all Services and of each.
+/// The Events of the current period, of all Services and of each.
 #[derive(Debug, Default)]
 struct EventLimits {
     all: EventWindow,
@@ -187,15 +187,15 @@ impl EventWindow {
     }
 }
 
-/// Notes that are not written yet.
+/// Events that may wait to be written.
 const QUEUED: usize = 256;
-/// Events in that time. A tenant causes them, and etcd keeps each for an hour.
+/// Events per period. Tenants cause them, and etcd keeps each for an hour.
 const OF_A_SERVICE: (u32, Duration) = (10, Duration::from_secs(600));
 const OF_ALL: (u32, Duration) = (120, Duration::from_secs(60));
 const MAX_SERVICES: usize = 4096;
 /// Characters. The API server takes 1,024 bytes.
 const MAX_MESSAGE: usize = 250;
-/// Characters of a Service's name in that of an Event, which may have 253.
+/// Characters of a Service's name in an Event's name, which may have 253.
 const MAX_NAME: usize = 200;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Starts the workloads of targets that are asked for and have no endpoint.
+//! Starts the workloads of requested targets without an endpoint.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::tunnel::metrics::Metrics;
 /// Starts workloads.
 #[derive(Clone)]
 pub(crate) struct WorkloadStarter {
-    /// The way to the API server.
+    /// The API client.
     pub(crate) link: Arc<ApiClient>,
-    /// The targets that are asked to start.
+    /// The targets, and the requests to wake them.
     pub(crate) writer: Writer,
     /// The counts.
     pub(crate) metrics: Metrics,
-    /// The Events of Services, where they are written.
+    /// The recorder of Events; `None` if Events are off.
     pub(crate) recorder: Option<EventRecorder>,
 }
 
@@ -37,7 +37,7 @@ impl WorkloadStarter {
             tokio::select! {
                 request = requests.recv(), if started.len() < AT_ONCE => match request {
                     Some(wake) => drop(started.spawn(self.clone().wake(wake))),
-                    // A newer Waker has called `subscribe`.
+                    // A newer `WorkloadStarter` has subscribed.
                     None => return std::future::pending().await,
                 },
                 Some(_) = started.join_next() => {}
@@ -72,7 +72,7 @@ impl WorkloadStarter {
         }
     }
 
-    /// Starts a workload, and returns whether it did not run before.
+    /// Starts a workload. Returns `false` if it was running or just changed; `true` for every Notebook.
     async fn start(&self, namespace: &str, workload: &Workload) -> Result<bool, ApiError> {
         let Workload { kind, name } = workload;
         let plural = match kind {
@@ -91,7 +91,7 @@ impl WorkloadStarter {
         if replicas.is_some_and(|replicas| replicas > 0) {
             return Ok(false);
         }
-        // With the version that was read: what has been scaled up meanwhile must not be scaled down to 1.
+        // With the version that was read: a workload that was scaled up since then must not be scaled down to 1.
         let version = scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
         let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}});
         match self.link.patch(&path, &patch).await {
@@ -107,7 +107,7 @@ pub(crate) fn notebook_path(namespace: &str, name: &str) -> String {
     format!("/apis/kubeflow.org/v1/namespaces/{namespace}/notebooks/{name}")
 }
 
-/// Questions to the API server.
+/// Workloads that are started at once.
 const AT_ONCE: usize = 16;
 /// Characters of a reason in the log and in an Event.
 const MAX_REASON: usize = 300;

@@ -9,10 +9,9 @@ use std::process::{Child, Command, Stdio};
 
 use aws_lc_rs::rand;
 
-/// The way of an address to a browser, until it is dropped.
+/// The file that redirects a browser to an address, until it is dropped.
 ///
-/// The browser gets the name of a file that leads to the address: all users of a computer may read the arguments of its
-/// programs, but only this user the file.
+/// All users of a computer may read the arguments of its programs, but only this user the file.
 #[derive(Debug)]
 pub struct BrowserLaunch {
     file: PathBuf,
@@ -20,12 +19,12 @@ pub struct BrowserLaunch {
 }
 
 impl BrowserLaunch {
-    /// Has the user's browser open an address.
+    /// Opens an address in the user's browser.
     ///
     /// # Errors
     /// The file cannot be written, or there is no xdg-open.
     pub fn new(url: &str) -> io::Result<Self> {
-        // A name that is there already, of a desk that was killed, would be an error.
+        // A random name: the file of a desk that was killed may still exist.
         let mut number = [0; 8];
         rand::fill(&mut number).map_err(|_| io::Error::other("the system gives no random bytes"))?;
         let name = format!("switchboard-desk-{:016x}.html", u64::from_ne_bytes(number));
@@ -53,7 +52,7 @@ impl Drop for BrowserLaunch {
         // It may have been removed.
         fs::remove_file(&self.file).unwrap_or_default();
         if let Some(program) = &mut self.program {
-            // Ended long ago, most often; a browser that it has become goes on.
+            // Reaps it, if it has ended. A browser that it has become goes on.
             program.try_wait().ok();
         }
     }

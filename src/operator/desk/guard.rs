@@ -1,4 +1,4 @@
-//! Checks requests before they are answered, and adds the security fields of every answer.
+//! Checks requests before they are served, and adds the security headers of every response.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORI
 use crate::base::secret::Secret;
 use crate::daemon::admin::response::HttpError;
 
-/// The names by which the page is reached, and its secret.
+/// The host names of the page, and its secret.
 #[derive(Debug)]
 pub(super) struct RequestCheck {
     hosts: [String; 2],
@@ -24,14 +24,14 @@ pub(super) struct RequestCheck {
 }
 
 impl RequestCheck {
-    /// Of the page at that address.
+    /// Creates the check of a page.
     pub(super) fn new(address: SocketAddr, secret: DeskSecret) -> Arc<Self> {
         let hosts = [address.to_string(), format!("localhost:{}", address.port())];
         Arc::new(Self { hosts, secret })
     }
 
-    /// Returns whether the browser means this page: a foreign name that was pointed at this address (DNS rebinding) is in Host, and
-    /// the page of another origin in Origin.
+    /// Checks that the browser means this page: Host shows a foreign name that resolves to this address (DNS rebinding), and
+    /// Origin shows a page of another origin.
     fn is_meant(&self, fields: &HeaderMap) -> Result<(), &'static str> {
         let mut hosts = fields.get_all(HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
@@ -57,7 +57,7 @@ impl RequestCheck {
     }
 }
 
-/// Around everything: refuses what is not meant for this page, and adds what browsers have to keep to.
+/// Refuses requests that are not meant for this page, and adds security headers.
 pub(super) async fn around(State(guard): State<Arc<RequestCheck>>, request: Request, next: Next) -> Response {
     let mut response = match guard.is_meant(request.headers()) {
         Ok(()) => next.run(request).await,
@@ -70,7 +70,7 @@ pub(super) async fn around(State(guard): State<Arc<RequestCheck>>, request: Requ
     response
 }
 
-/// Around what names clients and users, and every change.
+/// Refuses requests without the secret.
 pub(super) async fn with_secret(State(guard): State<Arc<RequestCheck>>, request: Request, next: Next) -> Response {
     match guard.has_secret(request.headers()) {
         true => next.run(request).await,
@@ -82,7 +82,7 @@ fn refused(reason: &str) -> Response {
     HttpError::new(StatusCode::FORBIDDEN, reason).into_response()
 }
 
-/// The policy lets the page load its own files and ask its own server, and nothing else; texts become no markup.
+/// The policy lets the page load its own files and send requests to its own server only, and strings never become markup.
 const FIELDS: [(&str, &str); 8] = [
     (
         "content-security-policy",
@@ -103,19 +103,19 @@ const FIELDS: [(&str, &str); 8] = [
 pub(super) struct DeskSecret(Secret);
 
 impl DeskSecret {
-    /// Returns a new one; `None` if the system gives no random bytes.
+    /// Creates a random secret; `None` if the system gives no random bytes.
     pub(super) fn new() -> Option<Self> {
         let mut bytes = [0; 16];
         rand::fill(&mut bytes).ok()?;
         Some(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes).into()))
     }
 
-    /// Returns its text, for the address.
+    /// Returns the secret as text, for the address.
     pub(super) fn expose(&self) -> &str {
         self.0.expose()
     }
 
-    /// Returns whether a text is the secret, in a time that does not depend on where they differ.
+    /// Returns whether `text` is the secret, in constant time for texts of one length.
     pub(super) fn is(&self, text: &[u8]) -> bool {
         verify_slices_are_equal(self.expose().as_bytes(), text).is_ok()
     }

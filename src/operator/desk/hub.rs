@@ -1,5 +1,5 @@
-//! Asks the replicas for what pages show, while a page asks: each by a task of its own, so that one that hangs delays no other.
-//! The events of the replicas are read all the time, so that the latest refusals and ends are known.
+//! Polls the replicas while a page sends requests: each by its own task, so that one that hangs delays no other. The events of
+//! the replicas are read all the time, so that the latest refusals and ended tunnels are known.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -16,19 +16,19 @@ use crate::daemon::admin::DrainStatus;
 use crate::daemon::admin::api::{Refusals, Target, Tunnel};
 use crate::operator::replicas::{AdminRequest, DiscoveryError, Events, Query, Replica, ReplicaError, Replicas};
 
-/// The replicas, and what is known of them.
+/// The replicas and their state.
 #[derive(Debug)]
 pub(super) struct Hub {
     pub(super) replicas: Replicas,
     state: watch::Sender<State>,
-    /// When a page asked last.
+    /// The last request of a page; `None` before it.
     asked: watch::Sender<Option<Instant>>,
-    /// Wakes the tasks of the replicas.
+    /// Wakes the polling tasks.
     wanted: watch::Sender<()>,
 }
 
 impl Hub {
-    /// Of these replicas. Nothing is asked yet.
+    /// Creates a hub that has sent no request yet.
     pub(super) fn new(replicas: Replicas) -> Self {
         Self {
             replicas,
@@ -38,27 +38,27 @@ impl Hub {
         }
     }
 
-    /// Returns the changes since a page's last answer. The first time it waits for the replicas, but not for one that hangs.
+    /// Returns the changes since a page's last answer. Waits up to [`FIRST_ANSWERS`] for each replica to answer or fail.
     pub(super) async fn changes(&self, since: u64) -> Changes {
         self.asked.send_replace(Some(Instant::now()));
         let mut state = self.state.subscribe();
         let complete = timeout(FIRST_ANSWERS, state.wait_for(State::is_complete));
-        // Else it tells what is known by then.
+        // After the timeout, the state so far is the answer.
         drop(complete.await);
         self.state.borrow().changes_since(since, now())
     }
 
-    /// Returns the tunnels that have ended in the last hour, the last one first.
+    /// Returns the tunnels that have ended in the last hour, the latest first.
     pub(super) fn ended(&self) -> Vec<Value> {
         self.state.borrow().ended(now())
     }
 
-    /// Asks again at once, after a change.
+    /// Polls again at once, after a change.
     pub(super) fn refresh(&self) {
         self.wanted.send_replace(());
     }
 
-    /// Returns the replica with that name, if it is still there.
+    /// Returns the replica with that name; `None` if it is gone.
     pub(super) fn replica(&self, name: &str) -> Option<Replica> {
         self.state.borrow().replica(name)
     }
@@ -68,7 +68,7 @@ impl Hub {
     }
 }
 
-/// Finds the replicas, and keeps the tasks of each, until it is dropped.
+/// Finds the replicas, and runs the tasks of each. Never returns.
 pub(super) async fn run(hub: Arc<Hub>) {
     let mut running = HashMap::new();
     loop {
@@ -96,7 +96,7 @@ pub(super) async fn run(hub: Arc<Hub>) {
     }
 }
 
-/// Asks a replica as long as pages ask.
+/// Polls a replica while pages send requests.
 async fn poll_replica(hub: Arc<Hub>, name: Arc<str>) {
     let (mut asked, mut wanted) = (hub.asked.subscribe(), hub.wanted.subscribe());
     let is_watched = |asked: &Option<Instant>| asked.is_some_and(|asked| asked.elapsed() < MAX_PAUSE);
@@ -111,12 +111,12 @@ async fn poll_replica(hub: Arc<Hub>, name: Arc<str>) {
         let Some(replica) = hub.replica(&name) else { return };
         let start = Instant::now();
         let tunnels = replica.list::<Tunnel>(&Query::default()).await;
-        // Its targets are forgotten with it: an answer that is on its way comes too late.
+        // A failure also clears the targets: a pending poll must not set them again.
         looking = looking.filter(|looking| tunnels.is_ok() && !looking.is_finished());
         let is_free = tunnels.is_ok() && looking.is_none();
         hub.state.send_modify(|state| state.set_counts(&name, tunnels, now()));
         if is_free {
-            // In a task of its own: one that hangs delays no tunnels.
+            // In its own task: a request that hangs must not delay the tunnels.
             let hub = Arc::clone(&hub);
             looking = Some(AbortOnDropHandle::new(tokio::spawn(async move {
                 let start = Instant::now();
@@ -126,19 +126,18 @@ async fn poll_replica(hub: Arc<Hub>, name: Arc<str>) {
         }
         tokio::select! {
             () = sleep_until(next(start, INTERVAL)) => {}
-            // An answer from before the change, and the pause after it, are no longer of use.
+            // A poll from before the change is useless now.
             Ok(()) = wanted.changed() => looking = None,
         }
     }
 }
 
-/// Returns when to ask again after an answer that has come just now. A fourth of the time at most is spent on answers: a long
-/// list over a slow line is no work without end.
+/// Returns when to poll again after an answer that has just arrived. Polls take at most a quarter of the time, however slow.
 fn next(start: Instant, interval: Duration) -> Instant {
     start + interval.max(start.elapsed() * 4)
 }
 
-/// Asks for what is asked less often than tunnels, which show whether the replica answers.
+/// Polls the rest. Errors are ignored: the poll of tunnels shows them.
 async fn poll_once(hub: &Hub, replica: Replica) {
     let drain = replica.request::<DrainStatus>(&AdminRequest::get("/drain")).await;
     let refusals = replica.request::<Refusals>(&AdminRequest::get("/refusals")).await;
@@ -148,7 +147,7 @@ async fn poll_once(hub: &Hub, replica: Replica) {
     });
 }
 
-/// Reads the events of a replica, again and again.
+/// Reads the events of a replica until it is gone.
 async fn hear(hub: Arc<Hub>, name: Arc<str>) {
     while let Some(replica) = hub.replica(&name) {
         let Err(error) = read(&hub, &replica).await;
@@ -171,7 +170,7 @@ async fn read(hub: &Hub, replica: &Replica) -> Result<Infallible, ReplicaError> 
     }
 }
 
-/// Between two questions to a replica for its tunnels. Its rates are those of a second.
+/// Between two polls of a replica's tunnels, whose rates are those of a second.
 const INTERVAL: Duration = Duration::from_secs(1);
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 const BETWEEN_FINDS: Duration = Duration::from_secs(10);
@@ -179,7 +178,7 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two attempts to read the events of a replica.
 const BETWEEN_TRIES: Duration = Duration::from_secs(5);
 const FIRST_ANSWERS: Duration = Duration::from_secs(2);
-/// A page asks once a second; one that is hidden does not ask.
+/// A page sends a request each second, but not while it is hidden.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
-//! The latest events of one kind, as the replicas tell them.
+//! The latest events of one kind, as the replicas report them.
 
 use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 
-/// At most `MOST` events, the last one first.
+/// At most `MOST` events, the latest first.
 #[derive(Debug, Default)]
 pub(super) struct Recent<const MOST: usize> {
     events: VecDeque<Value>,
-    /// So many were noted, also those that are forgotten.
+    /// The number of events so far, with those that were dropped.
     pub(super) noted: u64,
 }
 
 impl<const MOST: usize> Recent<MOST> {
-    /// Keeps the data of an event, with the replica and the time, in milliseconds since 1970.
+    /// Adds the data of an event, with the replica and the time in milliseconds since 1970.
     pub(super) fn push(&mut self, replica: &str, data: Value, now: u64) {
         let Value::Object(mut data) = data else { return };
         shorten(&mut data);
@@ -24,7 +24,7 @@ impl<const MOST: usize> Recent<MOST> {
         self.noted += 1;
     }
 
-    /// The events of the last hour.
+    /// Returns the events of the last hour.
     pub(super) fn list(&self, now: u64) -> Vec<Value> {
         let is_recent = |one: &&Value| {
             let at = one.get("at").and_then(Value::as_u64);
@@ -34,7 +34,7 @@ impl<const MOST: usize> Recent<MOST> {
     }
 }
 
-/// Keeps so many texts and numbers, and of each text its beginning: a replica sends what its peers have sent, or anything.
+/// Keeps [`MAX_FIELDS`] strings and numbers, and the beginning of each string: a replica may send anything.
 fn shorten(data: &mut Map<String, Value>) {
     let mut kept = 0;
     data.retain(|name, value| {
@@ -51,7 +51,7 @@ fn shorten(data: &mut Map<String, Value>) {
 const MAX_FIELDS: usize = 64;
 /// One hour.
 pub(super) const HOUR_MS: u64 = 3_600_000;
-/// Characters of a text.
+/// Characters of a string.
 pub(super) const MAX_TEXT: usize = 300;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The requests of the page: its own files, the state of all replicas, one tunnel, and the changes of the operator.
+//! Serves the page's requests: its own files, the state of all replicas, one tunnel, and the operator's changes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::operator::replicas::{
     TunnelSelector,
 };
 
-/// Returns the page at that address.
+/// Returns the routes of the page at that address.
 pub(super) fn router(hub: Arc<Hub>, secret: DeskSecret, address: SocketAddr) -> Router {
     let guard = RequestCheck::new(address, secret);
     let api = Router::new()
@@ -68,13 +68,13 @@ struct TunnelPath {
     tunnel_id: String,
 }
 
-/// All that its replica says of a tunnel; `null` once it has ended.
+/// Returns all that its replica reports about a tunnel; `null` if it has ended.
 async fn tunnel(State(hub): State<Arc<Hub>>, Query(which): Query<TunnelPath>) -> Reply<Value> {
     let path = path_of(&which.tunnel_id)?;
     hub.fetch(&which.replica, path).await
 }
 
-/// Why a tunnel is slow: its replica observes it for a second. `null` if it has ended.
+/// Returns why a tunnel is slow, after a second; `null` if it has ended.
 async fn diagnosis(State(hub): State<Arc<Hub>>, Query(which): Query<TunnelPath>) -> Reply<Value> {
     let path = format!("{}/diagnosis", path_of(&which.tunnel_id)?);
     hub.fetch(&which.replica, path).await
@@ -93,9 +93,9 @@ struct Close {
 /// The answer to a change.
 #[derive(Debug, Default, Serialize)]
 struct ChangeResponse {
-    /// The ids of the tunnels that are told to end.
+    /// The ids of the tunnels that are being closed.
     closed: Vec<String>,
-    /// The replicas that have not changed anything, as they did not answer or refused.
+    /// The replicas that refused, or did not answer: these may have made the change.
     faults: Vec<ReplicaState>,
 }
 
@@ -104,7 +104,7 @@ async fn close(State(hub): State<Arc<Hub>>, Json(Object(close)): Json<Object<Clo
     let ask = AdminRequest::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
     let answer = hub.find(&close.replica)?.find::<CloseResponse>(&ask).await;
     hub.refresh();
-    // It may have ended by itself.
+    // A 404 means that it has ended.
     let CloseResponse { closed, .. } = answer?.unwrap_or_default();
     let faults = Vec::new();
     Ok(Json(ChangeResponse { closed, faults }))
@@ -172,13 +172,13 @@ async fn cordon(State(hub): State<Arc<Hub>>, Json(Object(cordon)): Json<Object<C
     Ok(Json(ChangeResponse { closed, faults }))
 }
 
-/// Returns the replicas that have not done what they were asked for. One without the tunnel or target has nothing to do.
+/// Returns the replicas that refused or did not answer. A 404 is not an error here.
 fn faults(mut replicas: Vec<ReplicaState>) -> Vec<ReplicaState> {
     replicas.retain(|state| !state.answers());
     replicas
 }
 
-/// Returns the request that closes a tunnel, by the operator's reason.
+/// Returns the request that closes a tunnel, with the operator's reason.
 fn closing(reason: &str, is_move: bool) -> Result<CloseRequest, HttpError> {
     let reason: Reason = reason
         .parse()
@@ -190,7 +190,7 @@ fn closing(reason: &str, is_move: bool) -> Result<CloseRequest, HttpError> {
     })
 }
 
-/// Returns the path of a tunnel, whose id is the proxy's: `89ab4567-1c`.
+/// Returns the path of a tunnel with an id such as `89ab4567-1c`.
 fn path_of(id: &str) -> Result<String, HttpError> {
     let is_of_id = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     match !id.is_empty() && id.len() <= MAX_ID && id.bytes().all(is_of_id) {
@@ -201,7 +201,7 @@ fn path_of(id: &str) -> Result<String, HttpError> {
 
 impl Hub {
     async fn fetch(&self, replica: &str, path: String) -> Reply<Value> {
-        // A 404 is no fault, and browsers would note it as one.
+        // Not a 404, which browsers would log as an error.
         let answer = self.find(replica)?.find(&AdminRequest::get(path)).await?;
         Ok(Json(answer.unwrap_or_default()))
     }
@@ -212,7 +212,7 @@ impl Hub {
     }
 }
 
-/// The replicas are not found, or one does not answer.
+/// Returns a 502: the replicas are not found, or one does not answer.
 fn gateway(error: impl Into<String>) -> HttpError {
     HttpError::new(StatusCode::BAD_GATEWAY, error)
 }
@@ -254,7 +254,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 const IMAGE: &str = "image/svg+xml";
 
-/// Names, types and texts.
+/// Names, media types and contents.
 const FILES: [(&str, &str, &str); 13] = [
     ("api.js", SCRIPT, include_str!("assets/api.js")),
     ("chart.js", SCRIPT, include_str!("assets/chart.js")),

@@ -1,4 +1,4 @@
-//! The state of all replicas, and what of it has changed since a page asked last: of 5,000 silent tunnels an answer has none.
+//! The state of all replicas, and its changes since a page's last request: of 5,000 idle tunnels an answer has none.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,17 +20,17 @@ pub(super) struct State {
     started: u64,
     /// By name.
     replicas: BTreeMap<Arc<str>, ReplicaState>,
-    /// Why it is not known which replicas there are now.
+    /// Why the current replicas cannot be found; `None` if they are.
     fault: Option<String>,
-    /// From 1 on, once there are replicas: 0 is a page that knows nothing.
+    /// Incremented by each list of replicas or tunnels. 0 is a page without state.
     generation: u64,
-    /// The keys of tunnels that have ended, with the generation in which that was seen, the oldest first.
+    /// The keys of ended tunnels, with the generation in which that was seen, the oldest first.
     gone: VecDeque<(u64, String)>,
-    /// The first generation after which `gone` is whole.
+    /// The first generation after which `gone` is complete.
     whole_since: u64,
     refused: Recent<MAX_REFUSED>,
     ended: Recent<MAX_ENDED>,
-    /// Events that the replicas have dropped, because the desk did not read them in time.
+    /// The number of events that replicas have dropped, because the desk did not read them in time.
     missed: u64,
 }
 
@@ -38,25 +38,25 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct ReplicaState {
     replica: Replica,
-    /// The tunnels of its last answer by their ids, each with the generation in which it was other than before.
+    /// The tunnels of its last answer by their ids, each with the generation of its last change.
     tunnels: HashMap<String, (u64, TunnelRow)>,
-    /// When that came; `None` before the first, and after a rest.
+    /// The time of that answer; `None` before the first, and after a rest.
     answered: Option<Instant>,
-    /// Why there is none since then.
+    /// `None` after an answer.
     error: Option<String>,
-    /// Why its events are not read.
+    /// `None` while its events are read.
     pub(super) event_errors: Option<String>,
     drain: DrainStatus,
     refusals: Vec<RefusalsByReason>,
     targets: Vec<Target>,
 }
 
-/// The answer to a page: the state, and of the tunnels those that have changed since a generation.
+/// The answer to a page: the state, and the tunnels that have changed since a generation.
 #[derive(Debug, Serialize)]
 pub(super) struct Changes {
-    /// The generation that a page asks with next time.
+    /// The generation for the page's next request.
     generation: u64,
-    /// True if these are all tunnels, and those that the page knows are to be forgotten.
+    /// True if these are all tunnels, and the page must drop those that it has.
     reset: bool,
     /// New tunnels, and those that have changed.
     tunnels: Vec<TunnelRow>,
@@ -65,14 +65,14 @@ pub(super) struct Changes {
     /// Milliseconds since 1970.
     now: u64,
     started: u64,
-    /// Why it is not known which replicas there are.
+    /// As in [`State`].
     fault: Option<String>,
     pub(super) replicas: Vec<ReplicaRow>,
     targets: Vec<TargetRow>,
     refusals: RefusalRows,
-    /// How many tunnels have ended since the start of the desk: a page that shows them asks for them when it grows.
+    /// How many tunnels have ended so far. A page that shows them requests them when it grows.
     ended: u64,
-    /// How many events are not known: ends, refusals and others.
+    /// How many events were missed: ends, refusals and others.
     missed: u64,
 }
 
@@ -82,7 +82,7 @@ struct TunnelRow {
     replica: String,
     /// When it was last active, in milliseconds since 1970.
     active_at: u64,
-    /// Its age and idle time are 0: they change all the time.
+    /// Age and idle time are set to 0: they change all the time.
     #[serde(flatten)]
     tunnel: Tunnel,
 }
@@ -91,11 +91,11 @@ struct TunnelRow {
 pub(super) struct ReplicaRow {
     name: String,
     error: Option<String>,
-    /// The time of its last answer.
+    /// In milliseconds since 1970; `None` as in [`ReplicaState`].
     answered: Option<u64>,
-    /// Those of its last answer.
+    /// The tunnels of its last answer.
     tunnels: usize,
-    /// Empty until it is known.
+    /// Empty while unknown.
     phase: String,
     resumable: u32,
     connections: u32,
@@ -103,12 +103,12 @@ pub(super) struct ReplicaRow {
     event_errors: Option<String>,
 }
 
-/// Refusals: by reason as the replicas have counted them since they began, and the latest as they tell them.
+/// The replicas' counts of refusals since they started, and the latest refusals.
 #[derive(Debug, Serialize)]
 struct RefusalRows {
     /// The most frequent one first.
     reasons: Vec<ReasonRow>,
-    /// The last one first, from the start of the desk on.
+    /// Those of the last hour, at most [`MAX_REFUSED`], the latest first.
     latest: Vec<Value>,
 }
 
@@ -121,7 +121,7 @@ struct ReasonRow {
 }
 
 impl State {
-    /// Nothing is known yet.
+    /// Creates it without replicas.
     pub(super) fn new() -> Self {
         Self {
             started: now(),
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// Returns whether each replica has answered or failed.
+    /// Returns whether each replica has answered or failed, or they cannot be found.
     pub(super) fn is_complete(&self) -> bool {
         let is_known = |state: &ReplicaState| state.answered.is_some() || state.error.is_some();
         self.fault.is_some() || (!self.replicas.is_empty() && self.replicas.values().all(is_known))
@@ -140,14 +140,14 @@ impl State {
         Some(self.replicas.get(name)?.replica.clone())
     }
 
-    /// Changes what is known of a replica, if it is still there.
+    /// Changes the state of a replica, if it still exists.
     pub(super) fn with(&mut self, name: &str, change: impl FnOnce(&mut ReplicaState)) {
         if let Some(state) = self.replicas.get_mut(name) {
             change(state);
         }
     }
 
-    /// Takes over which replicas there are.
+    /// Sets the current replicas. Known ones keep their state.
     pub(super) fn keep(&mut self, found: Vec<Replica>) {
         self.fault = None;
         let mut before = std::mem::take(&mut self.replicas);
@@ -165,12 +165,12 @@ impl State {
         }
     }
 
-    /// Notes why it is not known which replicas there are.
+    /// Notes why the replicas cannot be found.
     pub(super) fn fail(&mut self, error: String) {
         self.fault = Some(error);
     }
 
-    /// Takes over a replica's tunnels. One that does not answer keeps those that it had: they are shown as they were seen last.
+    /// Sets a replica's tunnels. One that does not answer keeps its last ones, but not its targets.
     pub(super) fn set_counts(&mut self, name: &str, answer: Result<Vec<Tunnel>, ReplicaError>, now: u64) {
         let Some(state) = self.replicas.get_mut(name) else {
             return;
@@ -191,7 +191,7 @@ impl State {
             (tunnel.age_ms, tunnel.idle_ms) = (0, 0);
             let id = tunnel.tunnel_id.clone();
             let row = match before.remove(&id) {
-                // Its last activity is only known to the millisecond of an answer: `last_active` says whether there was another one.
+                // `active_at` varies with the delay of an answer; `last_active`, which is compared, does not.
                 Some((since, known)) if known.tunnel == tunnel => (since, known),
                 Some(_) | None => {
                     let (key, replica) = (key(name, &id), name.to_owned());
@@ -236,12 +236,12 @@ impl State {
         }
     }
 
-    /// Returns the tunnels that have ended in the last hour, the last one first.
+    /// Returns the tunnels that have ended in the last hour, the latest first.
     pub(super) fn ended(&self, now: u64) -> Vec<Value> {
         self.ended.list(now)
     }
 
-    /// Returns the changes since a generation that a page has; 0 is a page without any.
+    /// Returns the changes since a page's generation; all if it is 0 or cannot be known.
     pub(super) fn changes_since(&self, generation: u64, now: u64) -> Changes {
         let reset = generation == 0 || generation < self.whole_since || generation > self.generation;
         let since = if reset { 0 } else { generation };
@@ -251,7 +251,7 @@ impl State {
             tunnels.extend(rows.map(|(_, row)| row.clone()));
         }
         let gone = self.gone.iter().filter(|(at, _)| !reset && *at > since);
-        // One that is seen again since comes after: a page forgets those that are gone first.
+        // A tunnel that was seen again since is in `tunnels`, too: a page applies `gone` first.
         let gone = gone.map(|(_, key)| key.clone()).collect();
         let targets = self.replicas.iter();
         let targets = targets.flat_map(|(name, state)| state.targets.iter().map(move |target| (&**name, target)));
@@ -274,7 +274,7 @@ impl State {
         }
     }
 
-    /// Returns the sums of all replicas.
+    /// Returns the refusals by reason, summed over all replicas.
     fn reasons(&self) -> Vec<ReasonRow> {
         let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for known in self.replicas.values().flat_map(|state| &state.refusals) {
@@ -307,12 +307,12 @@ impl ReplicaState {
         }
     }
 
-    /// Has the next page wait for the next answer: no page asks now.
+    /// Makes the next page wait for a new answer.
     pub(super) fn rest(&mut self) {
         (self.answered, self.error) = (None, None);
     }
 
-    /// Takes over what is asked less often. What has no answer stays, but for targets.
+    /// Sets what is polled less often. `None` changes nothing.
     pub(super) fn update(&mut self, drain: Option<DrainStatus>, refusals: Option<Refusals>, targets: Vec<Target>) {
         self.targets = targets;
         if let Some(drain) = drain {
@@ -347,12 +347,12 @@ fn key(replica: &str, id: &str) -> String {
     format!("{replica}/{id}")
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub(super) fn now() -> u64 {
     since_1970(SystemTime::now())
 }
 
-/// Returns a moment of RFC 3339, in milliseconds since 1970; 0 if it is none.
+/// Returns a time of RFC 3339 in milliseconds since 1970; 0 if it is invalid.
 fn millis(moment: &str) -> u64 {
     humantime::parse_rfc3339(moment).map_or(0, since_1970)
 }
@@ -362,7 +362,7 @@ fn since_1970(moment: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A page that has missed more ends gets all tunnels again.
+/// A page that has missed more ended tunnels gets all tunnels again.
 const MAX_GONE: usize = 20_000;
 /// More than the proxy has.
 const MAX_REASONS: usize = 100;

@@ -1,5 +1,4 @@
-//! The names of Services in a cluster's DNS: from a host to the Service, and from a Service to the names that switchboard
-//! gives it.
+//! The names of Services in a cluster's DNS: from a host to the Service, and from a Service to its names in switchboard.
 
 use super::entry::Service;
 use crate::base::authority::Authority;
@@ -30,11 +29,11 @@ impl ClusterNames {
             .flatten()
     }
 
-    /// Returns the domain that must be among `public_suffixes` if a Service with a label is to answer to a name; `None` if it
-    /// always does. `port` is the Service's, if it is known.
+    /// Returns the domain that `public_suffixes` must have for a labelled Service to answer to a name; `None` if none is
+    /// needed. `port` is the Service's, if known.
     ///
     /// # Errors
-    /// The reason why it never answers.
+    /// Why it never answers to the name.
     pub(super) fn suffix(
         &self,
         service: &Service,

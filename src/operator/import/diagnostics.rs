@@ -19,13 +19,13 @@ pub struct ImportResult {
 pub enum Extent {
     /// All of it.
     Whole,
-    /// Not all: the remarks name what is left out.
+    /// Not all: the diagnostics name what is left out.
     Part,
     /// A file could not be read, or is not of its format.
     Unreadable,
 }
 
-/// A place in one of the files.
+/// A location in one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Location {
     /// The index of the file.
@@ -34,10 +34,10 @@ pub(super) struct Location {
     pub(super) position: Position,
 }
 
-/// Why something is not printed, and where that is said.
+/// The location of something that is not printed, and the reason.
 pub(super) struct Untranslatable(pub(super) Location, pub(super) String);
 
-/// The remarks so far. An error is about a name that is not printed, a warning about an option that has no counterpart.
+/// The diagnostics so far. An error is about a name that is not printed, a warning about an option without a counterpart.
 #[derive(Debug, Default)]
 pub(super) struct ImportDiagnostics {
     files: Vec<String>,
@@ -52,7 +52,7 @@ pub(super) struct ImportDiagnostics {
 }
 
 impl ImportDiagnostics {
-    /// No remarks yet on files of these names.
+    /// Creates an empty list for files of these names.
     pub(super) fn new<'a>(files: impl Iterator<Item = &'a str>) -> Self {
         Self {
             files: files.map(escaped).collect(),
@@ -60,12 +60,12 @@ impl ImportDiagnostics {
         }
     }
 
-    /// A name, or all of a file's part, that is not translated.
+    /// Adds an error: a name, or a whole part of a file, is not translated.
     pub(super) fn error(&mut self, place: Location, message: impl Into<String>) {
         self.push(Severity::Error, place, message.into());
     }
 
-    /// An option that is left out of what is printed.
+    /// Adds a warning: an option is left out of the output, or changed.
     pub(super) fn warning(&mut self, place: Location, message: impl Into<String>) {
         self.push(Severity::Warning, place, message.into());
     }
@@ -75,7 +75,7 @@ impl ImportDiagnostics {
         self.push(Severity::Note, place, message.into());
     }
 
-    /// The faults of a file that is not of its format.
+    /// Adds the errors of a file's format, if any.
     pub(super) fn unreadable(&mut self, file: usize, findings: Diagnostics) {
         if let Err(report) = findings.finish(None, ()) {
             self.is_unreadable = true;
@@ -93,7 +93,7 @@ impl ImportDiagnostics {
         self.keep(place.file, finding);
     }
 
-    /// A file of 16 MiB may have a million faults: no more are kept than twice those that are shown.
+    /// Adds a diagnostic. A file of 16 MiB may have a million: at most twice as many as are shown are kept.
     fn keep(&mut self, file: usize, finding: Diagnostic) {
         self.leaves_out |= finding.severity != Severity::Note;
         self.found.push((file, finding));
@@ -108,12 +108,12 @@ impl ImportDiagnostics {
         self.found.sort_by_key(|(file, finding)| (*file, finding.position));
     }
 
-    /// Returns a place as a remark on another one names it: `FILE:LINE:COLUMN`.
+    /// Returns a location for the text of a diagnostic: `FILE:LINE:COLUMN`.
     pub(super) fn shown(&self, place: Location) -> String {
         format!("{}:{}", self.name(place.file), place.position)
     }
 
-    /// Returns the result with that text: the remarks as lines, in the order of the files, and no more than a person would read.
+    /// Returns the result with that text: the diagnostics as lines, in the order of the files, at most [`MAX_LINES`].
     pub(super) fn finish(mut self, text: String) -> ImportResult {
         self.sort();
         let shown = self.found.iter().take(MAX_LINES);
@@ -136,7 +136,7 @@ impl ImportDiagnostics {
     }
 }
 
-/// As many as a person would read.
+/// The most diagnostics that are shown.
 const MAX_LINES: usize = 10_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Looks values up in a document: keys in either spelling of Protocol Buffers, and the place of each value.
+//! Looks values up in a document: keys in either spelling of Protocol Buffers, and the location of each value.
 
 use std::collections::HashSet;
 
@@ -13,11 +13,11 @@ pub(super) struct ValueRef<'a> {
     node: &'a Node,
 }
 
-/// A key of a map, as snake_case, and its value.
+/// A key of a map, in snake_case, and its value.
 #[derive(Debug)]
 pub(super) struct Pair<'a> {
     pub(super) key: String,
-    /// The place of the key.
+    /// The location of the key.
     pub(super) place: Location,
     pub(super) value: ValueRef<'a>,
 }
@@ -27,7 +27,7 @@ impl<'a> ValueRef<'a> {
         Self { file, node }
     }
 
-    /// Another value of the same file.
+    /// Returns another value of the same file.
     pub(super) fn beside(self, node: &'a Node) -> Self {
         Self::new(self.file, node)
     }
@@ -40,7 +40,7 @@ impl<'a> ValueRef<'a> {
     }
 
     /// Returns the value of a key; `None` when it is absent or null. Both `virtual_hosts` and `virtualHosts` are the key
-    /// `virtual_hosts`: the JSON of Protocol Buffers accepts either. A key with capitals is meant as it is.
+    /// `virtual_hosts`: the JSON of Protocol Buffers accepts either. A `key` with capitals matches only itself.
     pub(super) fn get(self, key: &str) -> Option<Self> {
         let entry = self
             .entries()
@@ -50,7 +50,7 @@ impl<'a> ValueRef<'a> {
         (entry.value.value != Value::Null).then_some(value)
     }
 
-    /// Returns the value after several keys, one below the other.
+    /// Returns the value below nested keys.
     pub(super) fn path(self, keys: &[&str]) -> Option<Self> {
         keys.iter().try_fold(self, |at, key| at.get(key))
     }
@@ -81,7 +81,7 @@ impl<'a> ValueRef<'a> {
         self.get(key).into_iter().flat_map(Self::items)
     }
 
-    /// Returns the text of a single value.
+    /// Returns the text of a scalar.
     pub(super) fn text(self) -> Option<&'a str> {
         match &self.node.value {
             Value::Text(scalar) => Some(&scalar.text),
@@ -89,7 +89,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// Returns the text of a key's single value.
+    /// Returns the text of a key's scalar.
     pub(super) fn text_of(self, key: &str) -> Option<&'a str> {
         self.get(key)?.text()
     }
@@ -99,17 +99,17 @@ impl<'a> ValueRef<'a> {
         &self.node.value
     }
 
-    /// Says why what begins here is not translated.
+    /// Returns why the value is not translated.
     pub(super) fn unsuited(self, reason: impl Into<String>) -> Untranslatable {
         Untranslatable(self.place(), reason.into())
     }
 
-    /// Returns the first key of a map that is none of these.
+    /// Returns the first key of a map that is not among these.
     pub(super) fn unknown(self, known: &[&str]) -> Option<Pair<'a>> {
         self.pairs().find(|pair| !known.contains(&&*pair.key))
     }
 
-    /// Returns whether no map has a key twice, in either spelling: readers differ in which one counts. `remarks` get those.
+    /// Returns whether no map has a key twice, in either spelling: readers differ in which one counts. Adds those to `remarks`.
     pub(super) fn has_no_duplicates(self, remarks: &mut ImportDiagnostics) -> bool {
         let (mut is_sound, mut open) = (true, vec![self]);
         while let Some(at) = open.pop() {
@@ -138,7 +138,7 @@ impl<'a> ValueRef<'a> {
     }
 }
 
-/// Returns a key in snake_case. A key with `@` or a dot is none of Protocol Buffers.
+/// Returns a key in snake_case.
 fn snake(key: &str) -> String {
     let mut snake = String::with_capacity(key.len() + 4);
     for character in key.chars() {

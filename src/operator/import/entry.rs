@@ -1,4 +1,4 @@
-//! One imported name and what it leads to.
+//! One imported name and its target.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use crate::base::values::is_label;
 use crate::tunnel::limits::Rate;
 use crate::tunnel::proxy_header::Version;
 
-/// A name that clients ask for, and what it leads to.
+/// A name that clients ask for, and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: Authority,
@@ -24,7 +24,7 @@ pub(super) struct Entry {
 /// The target of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// A Service, and its port if the file says it.
+    /// A Service, and its port; `None` if the file does not say it.
     Service(Service, Option<u16>),
     /// Addresses; at least one.
     Addresses(Vec<SocketAddr>),
@@ -38,18 +38,18 @@ pub(super) struct Service {
     pub(super) name: Box<str>,
 }
 
-/// The settings of a target; `None` for the proxy's own.
+/// The settings of a target; `None` for the proxy's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The longest silence; zero for none.
     pub(super) idle: Option<Duration>,
     pub(super) proxy_header: Option<Version>,
-    /// Of each tunnel and direction.
+    /// The rate of each tunnel and direction.
     pub(super) rate: Option<Rate>,
 }
 
 impl Service {
-    /// A Service by its name and namespace; `None` if one of them is no DNS label.
+    /// Creates it from a name and namespace; `None` if one of them is not a DNS label.
     pub(super) fn new(name: &str, namespace: &str) -> Option<Self> {
         (is_label(name) && is_label(namespace)).then(|| Self {
             namespace: namespace.into(),
@@ -58,7 +58,7 @@ impl Service {
     }
 }
 
-/// The name of a target, with its port.
+/// Parses the exact name of a target, with its port.
 pub(super) fn exact_name(text: &str) -> Result<Authority, String> {
     match text.contains('*') {
         true => Err("a pattern, and names match exactly: give the names".to_owned()),
@@ -66,8 +66,8 @@ pub(super) fn exact_name(text: &str) -> Result<Authority, String> {
     }
 }
 
-/// Each name once, in the order of the files. Members of a group become one entry; another entry of a name that is taken is
-/// an error.
+/// Returns each name once, in the order of the files. Members of a group become one entry; a different entry of a known name
+/// is an error.
 pub(super) fn by_name(entries: Vec<Entry>, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
     let mut kept: Vec<Entry> = Vec::new();
     let mut known: HashMap<Authority, usize> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Reads EnvoyFilters of Istio: the virtual hosts whose routes end a CONNECT, and the clusters that these lead to.
+//! Reads EnvoyFilters of Istio: the virtual hosts whose routes terminate a CONNECT, and their clusters.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,8 +17,8 @@ use crate::base::values::shown;
 mod cluster;
 mod route;
 
-/// Translates the EnvoyFilters of all files together: a route may lead to the cluster of another file. Services among the
-/// documents say where static targets are.
+/// Translates the EnvoyFilters of all files together: a route may use the cluster of another file. Services among the
+/// documents provide the addresses of static targets.
 pub fn envoyfilter(inputs: &[Input], options: &Options) -> ImportResult {
     let mut remarks = ImportDiagnostics::new(inputs.iter().map(|input| input.name.as_str()));
     let names = ClusterNames::new(&options.cluster_domain, options.alias_port);
@@ -40,7 +40,7 @@ pub fn envoyfilter(inputs: &[Input], options: &Options) -> ImportResult {
 #[derive(Debug, Default)]
 struct ParsedInput {
     routes: Vec<Route>,
-    /// The targets of clusters by name, or why one cannot be reached.
+    /// The targets of clusters by name, or why one is not translated.
     clusters: HashMap<String, Result<Target, String>>,
     services: HashMap<Service, Ports>,
 }
@@ -139,7 +139,7 @@ impl ParsedInput {
         by_name(entries, remarks)
     }
 
-    /// The target of a cluster's name: Istio's `outbound|PORT|SUBSET|HOST`, or a cluster of the files.
+    /// Returns the target of a cluster's name: a cluster of the files, or Istio's `outbound|PORT|SUBSET|HOST`.
     fn target(&self, cluster: &str, names: &ClusterNames) -> Result<Target, String> {
         let shown_name = shown(cluster);
         if let Some(known) = self.clusters.get(cluster) {
@@ -198,7 +198,7 @@ struct Ports {
     ports: Vec<u16>,
 }
 
-/// Returns the Service and its ports; `None` without a name that may be one.
+/// Returns the Service and its ports; `None` without a valid name, or without a spec.
 fn read(object: ValueRef<'_>) -> Option<(Service, Ports)> {
     let metadata = object.get("metadata")?;
     let service = Service::new(
@@ -206,7 +206,7 @@ fn read(object: ValueRef<'_>) -> Option<(Service, Ports)> {
         metadata.text_of("namespace").unwrap_or("default"),
     )?;
     let spec = object.get("spec")?;
-    // An ExternalName has none, and `None` is the address of a headless Service.
+    // An ExternalName has none, and a headless Service has the address `None`.
     let all = spec.items_of("clusterIPs").chain(spec.get("clusterIP"));
     let mut addresses: Vec<IpAddr> = all.filter_map(|address| address.text()?.parse().ok()).collect();
     addresses.dedup();

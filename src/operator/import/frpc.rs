@@ -1,4 +1,4 @@
-//! Reads the configuration of frpc, in TOML, YAML or JSON: its proxies of the type tcpmux, whose names clients ask for with
+//! Reads the configuration of frpc, in TOML, YAML or JSON: its proxies of the type tcpmux, whose names clients request by
 //! CONNECT.
 
 use std::path::Path;
@@ -46,7 +46,7 @@ pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> ImportResult {
     remarks.finish(text)
 }
 
-/// Returns the file as one tree in the keys of today's frp, whatever its format; none after a fault.
+/// Returns the file's documents, regardless of its format; none after an error.
 fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node> {
     let findings = Diagnostics::default();
     let Some(text) = input.text(&findings) else {
@@ -63,7 +63,7 @@ fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node
         .and_then(|extension| extension.to_str());
     let root = match extension.map(str::to_ascii_lowercase).as_deref() {
         Some("yaml" | "yml" | "json") => return input.yaml(file, remarks),
-        // As frpc tells them apart.
+        // As frpc detects INI.
         extension if extension != Some("toml") && text.lines().any(|line| line.trim() == "[common]") => {
             findings.fault(Position::START, "", INI);
             None
@@ -74,7 +74,7 @@ fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node
     root.into_iter().collect()
 }
 
-/// Returns the position of the first `{{`.
+/// Returns the position of the first `{{` outside comment lines.
 fn template(text: &str) -> Option<Position> {
     let (line, column) = text.lines().zip(1..).find_map(|(line, number)| {
         let comment = line.trim_start().starts_with(['#', ';']);
@@ -87,7 +87,7 @@ fn template(text: &str) -> Option<Position> {
     })
 }
 
-/// Returns the proxies of a file that frpc starts. What else the file holds is named.
+/// Returns the proxies of a file that frpc starts. `remarks` get the other contents.
 fn proxies<'a>(root: ValueRef<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy<'a>> {
     if !root.has_no_duplicates(remarks) {
         return Vec::new();
@@ -131,7 +131,7 @@ fn proxies<'a>(root: ValueRef<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy
 
 const INI: &str =
     "the INI format, which frp has deprecated: rewrite the file as TOML, YAML or JSON, which frpc reads as well";
-/// The keys of a file, in snake_case, that are read or named by themselves.
+/// The keys of a file, in snake_case, that are read or have their own diagnostic.
 const READ: [&str; 5] = ["includes", "store", "visitors", "start", "proxies"];
 
 #[cfg(test)]

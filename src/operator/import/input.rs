@@ -1,4 +1,4 @@
-//! One file that is imported: its name and its text, of a bounded size.
+//! One imported file: its name and its text, of a bounded size.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::base::file;
 use crate::base::yaml::diagnostic::{Diagnostics, Position};
 use crate::base::yaml::tree::{self, Bounds, Node};
 
-/// A file that is imported.
+/// An imported file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
     /// Its path as it was given, or `<stdin>`.
@@ -29,10 +29,10 @@ impl Input {
         Self::from_reader(&path.display().to_string(), file::open(path)?)
     }
 
-    /// Reads at most 16 MiB to the end.
+    /// Reads to the end, at most 16 MiB.
     ///
     /// # Errors
-    /// It cannot be read, or there is more.
+    /// It cannot be read, or is larger.
     pub fn from_reader(name: &str, reader: impl Read) -> io::Result<Self> {
         let mut bytes = Vec::new();
         reader.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?;
@@ -44,7 +44,7 @@ impl Input {
         Ok(Self { name, bytes })
     }
 
-    /// Returns its text; `None` after a fault.
+    /// Returns its text; `None` if it is not UTF-8.
     pub(super) fn text(&self, findings: &Diagnostics) -> Option<&str> {
         let text = str::from_utf8(&self.bytes);
         if text.is_err() {
@@ -53,13 +53,13 @@ impl Input {
         text.ok()
     }
 
-    /// Returns its documents as YAML; none after a fault, which `remarks` get.
+    /// Returns its documents as YAML; none after an error, which is added to `remarks`.
     pub(super) fn yaml(&self, file: usize, remarks: &mut ImportDiagnostics) -> Vec<Node> {
         let findings = Diagnostics::default();
         let documents = self
             .text(&findings)
             .and_then(|text| tree::read_all(text, &BOUNDS, &findings));
-        // Faults within a document, such as tags, leave holes in it: the rest may mean something else.
+        // Errors within a document, such as tags, leave gaps: the rest may mean something else.
         let documents = documents.filter(|_| findings.faults() == 0).unwrap_or_default();
         remarks.unreadable(file, findings);
         documents

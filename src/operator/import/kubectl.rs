@@ -1,4 +1,4 @@
-//! Prints labels and annotations of Services as lines of a shell.
+//! Prints labels and annotations of Services as shell commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use super::cluster_names::ClusterNames;
 use super::diagnostics::{ImportDiagnostics, Location};
 use super::entry::{Entry, Service, Settings, Target};
 
-/// The Service of a name, its port, its settings, and the place that says so.
+/// The port and settings of a Service, and their location.
 #[derive(Clone, Debug)]
 struct Plan {
     port: Option<u16>,
@@ -15,8 +15,8 @@ struct Plan {
     place: Location,
 }
 
-/// Returns the lines for all entries that lead to Services. An annotation comes before the label: a Service is not exposed without
-/// its settings.
+/// Returns the commands for all entries whose targets are Services. Annotations come before the label, so that no Service is
+/// exposed without its settings.
 pub(super) fn lines(entries: Vec<Entry>, names: &ClusterNames, remarks: &mut ImportDiagnostics) -> String {
     let mut suffixes = BTreeSet::new();
     let mut plans: BTreeMap<Service, Plan> = BTreeMap::new();
@@ -104,8 +104,8 @@ fn annotations(plan: &Plan) -> impl Iterator<Item = (&'static str, String)> {
     .filter_map(|(key, value)| Some((key, value?)))
 }
 
-/// Returns a word that a shell takes as it is, in quotes unless each character is harmless. All words here are harmless, since they
-/// are printed values and no texts of a file; this holds if a word is added that is none.
+/// Returns a word quoted for a shell, unless each character is harmless. Today all words are, since they are printed from parsed
+/// values; the quotes are for words that may be added.
 fn quoted(word: &str) -> String {
     let is_harmless = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/' | b':');
     match !word.is_empty() && word.bytes().all(is_harmless) {

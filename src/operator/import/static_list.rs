@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::diagnostics::ImportDiagnostics;
 use super::entry::{Entry, Target};
 
-/// Returns the section. `resolve`: the addresses of an entry whose target is a Service, or why there are none.
+/// Returns the section. `resolve` returns the addresses of an entry whose target is a Service, or why there are none.
 pub(super) fn section(
     entries: Vec<Entry>,
     resolve: impl Fn(&Entry) -> Result<Vec<SocketAddr>, String>,
@@ -57,7 +57,7 @@ fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &m
     .ok();
 }
 
-/// Returns whether an address is one that a Service could not lead to.
+/// Returns whether an address is one that a Service could not have.
 fn is_odd(address: IpAddr) -> bool {
     let is_link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::replica::{Link, Replica};
 use super::request::{AdminRequest, ReplicaError, unexpected};
 
-/// The events of a replica. A reader that is slow makes the replica drop some, which is told by its event `missed`.
+/// The events of a replica. For a slow reader the replica drops some, and reports their number by the event `missed`.
 pub(crate) struct Events {
     body: Incoming,
     lines: Lines,
@@ -18,7 +18,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Begins to read the events of a replica.
+    /// Subscribes to the events of a replica.
     pub(crate) async fn subscribe(replica: &Replica) -> Result<Self, ReplicaError> {
         let ask = AdminRequest::get("/events");
         let (response, link) = replica.in_time(Box::pin(replica.begin(&ask))).await?;
@@ -32,7 +32,7 @@ impl Events {
         }
     }
 
-    /// Returns the next events, each with its name, such as `opened`, and its data.
+    /// Returns the next events, or none yet, each with its name, such as `opened`, and its data.
     pub(crate) async fn next(&mut self) -> Result<Vec<(String, Value)>, ReplicaError> {
         let ended = || ReplicaError::Unreachable("the stream of events has ended".to_owned());
         let late = |_| ReplicaError::Timeout(SILENCE_TIMEOUT);
@@ -46,8 +46,8 @@ impl Events {
     }
 }
 
-/// The lines of a stream of events (HTML, section 9.2.6), as far as the proxy writes them: LF at their ends, and JSON in one
-/// field `data`.
+/// A parser of server-sent events (HTML, section 9.2.6) as the proxy writes them: lines end in LF, and one field `data` has
+/// JSON.
 #[derive(Debug, Default)]
 struct Lines {
     rest: Vec<u8>,
@@ -56,10 +56,10 @@ struct Lines {
 }
 
 impl Lines {
-    /// Returns the events that these bytes complete. One whose data is no JSON is none.
+    /// Returns the events that these bytes complete, without those whose data is not JSON.
     fn read(&mut self, bytes: &[u8]) -> Vec<(String, Value)> {
         let mut events = Vec::new();
-        // Not in what was there before: a line that came byte by byte would be searched again for each of them.
+        // Only the new bytes are searched: a line may arrive byte by byte.
         let Some(end) = bytes.iter().rposition(|byte| *byte == b'\n') else {
             self.rest.extend_from_slice(bytes);
             return events;
@@ -78,7 +78,7 @@ impl Lines {
                     let data = serde_json::from_str(&data);
                     events.extend(data.ok().map(|data| (name, data)));
                 }
-                // A comment, which keeps the connection alive, or a field that says nothing here.
+                // A comment, which keeps the connection alive, or a field that is not needed here.
                 _ => {}
             }
         }

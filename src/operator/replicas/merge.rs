@@ -1,4 +1,4 @@
-//! The lists of all replicas as one.
+//! Merges the lists of all replicas.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::replica::Replica;
 use super::request::{AdminRequest, ReplicaError};
 use crate::daemon::admin::api::{Client, Query, Sort, Target, Tunnel};
 
-/// Items of all replicas, and which of those have answered.
+/// Items of all replicas, and the status of each replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MergedList<T> {
-    /// In the order of the query.
+    /// In the order of the query, up to its limit.
     pub items: Vec<FromReplica<T>>,
-    /// How many there are on the replicas that have answered.
+    /// The number of matches on the replicas that have answered.
     pub total: usize,
     /// All replicas.
     pub replicas: Vec<ReplicaStatus>,
@@ -32,12 +32,12 @@ pub struct FromReplica<T> {
     pub item: T,
 }
 
-/// The answer of a replica, or its absence.
+/// The status of a replica: answered, or why not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaStatus {
     /// Its name.
     pub replica: String,
-    /// Why it has not; `None` if it has.
+    /// Why it has not answered; `None` if it has.
     pub error: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl<T> MergedList<T> {
 }
 
 impl FromReplica<Tunnel> {
-    /// `namespace/service` of its target.
+    /// Returns `namespace/service` of its target.
     pub fn target(&self) -> String {
         format!("{}/{}", self.item.target_namespace, self.item.target_service)
     }
@@ -63,7 +63,7 @@ impl ReplicaStatus {
 }
 
 impl Replica {
-    /// Returns all of its items that a query is for.
+    /// Returns its items that a query matches, up to its limit.
     pub(crate) async fn list<T: Item>(&self, query: &Query) -> Result<Vec<T>, ReplicaError> {
         Ok(Box::pin(all(self, query)).await?.0)
     }
@@ -74,7 +74,7 @@ pub trait Item: DeserializeOwned {
     /// The path of the list.
     const PATH: &'static str;
 
-    /// Returns the item's place in the order of the API: by that value, then by name.
+    /// Returns the item's sort key: that value, largest first, then its name.
     fn place(&self, sort: Sort) -> (Reverse<u64>, String);
 }
 
@@ -108,25 +108,25 @@ impl Item for Client {
     }
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Deserialize)]
 struct Part<T> {
     #[serde(alias = "tunnels", alias = "targets", alias = "clients")]
     items: Vec<T>,
     /// The number of items of the whole list.
     total: usize,
-    /// The cursor of the next part; `None` in the last one.
+    /// The cursor of the next page; `None` in the last one.
     next: Option<String>,
 }
 
-/// Returns the items of one replica, part by part, and how many there are.
+/// Returns the items of one replica, read page by page, and the number of matches.
 pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
-    // Each part has a deadline of its own.
+    // Each page has its own deadline besides.
     let timeout = replica.deadline().saturating_mul(MAX_LIST);
     all_within(timeout, query, |ask| async move { replica.ask_sized(&ask).await }).await
 }
 
-/// The same, by a function that asks for one part and returns it with its bytes.
+/// Like [`all`], with a function that returns one page and its bytes.
 async fn all_within<T, F>(
     max: Duration,
     query: &Query,
@@ -153,7 +153,7 @@ where
                 ..query.clone()
             };
             let (part, length) = ask(AdminRequest::get(path_of(T::PATH, &query))).await?;
-            // Items of a few bytes of JSON, such as without their texts, take more in memory.
+            // Items with little JSON, such as empty strings, take more in memory.
             bytes += length.max(size_of_val(&*part.items));
             if bytes > MAX_BYTES {
                 let max = MAX_BYTES >> 20;
@@ -176,12 +176,12 @@ where
 
 /// Returns the path with the query.
 pub(super) fn path_of(path: &str, query: &Query) -> String {
-    // A struct of texts and numbers always has one.
+    // Never an error: all fields are strings or numbers.
     let query = serde_urlencoded::to_string(query).unwrap_or_default();
     format!("{path}?{query}")
 }
 
-/// The answers of all replicas as one.
+/// Merges the answers of all replicas.
 pub(super) fn merge<T: Item>(
     answers: impl IntoIterator<Item = (String, Result<(Vec<T>, usize), ReplicaError>)>,
     query: &Query,
@@ -209,12 +209,12 @@ pub(super) fn merge<T: Item>(
     listed
 }
 
-/// Items of one answer at most.
+/// The most items of a page.
 pub(super) const MAX_PAGE_ITEMS: usize = 2000;
-/// Of all parts of the list of one replica, in JSON and in memory. The 100,000 tunnels that a process has by default at most
-/// take less.
+/// The most bytes of one replica's list, in JSON or in memory. The 100,000 tunnels that a process may have by default take
+/// less.
 const MAX_BYTES: usize = 128 << 20;
-/// A whole list, in deadlines of one part. A part takes far less than its deadline, so these are enough for the fifty parts of 100,000
+/// The time for a whole list, in deadlines of one page. A page takes far less, so this is enough for the fifty pages of 100,000
 /// tunnels.
 const MAX_LIST: u32 = 12;
 

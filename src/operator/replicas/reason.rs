@@ -1,4 +1,4 @@
-//! The reason that an operator gives for a change: one line that can be read, in a log and on a terminal.
+//! The reason that an operator gives for a change: one readable line, for logs and terminals.
 
 use std::str::FromStr;
 
@@ -6,18 +6,17 @@ use crate::base::text::is_unprintable;
 
 /// A reason, without white space at its ends.
 ///
-/// It has a character that can be seen. Characters without a picture are part of some scripts and of emoji, and logs have
-/// them escaped.
+/// It has a visible character. Invisible ones are allowed besides, as some scripts and emoji need them; logs escape them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason(String);
 
-/// Why a text is no reason.
+/// Why a string is not a valid reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReasonError {
-    /// Nothing of it can be seen.
+    /// It has no visible character.
     #[error("a reason is needed that can be read: it goes into the access log")]
     Invisible,
-    /// A terminal would obey it, or show its words in another order.
+    /// It has this control character, or one that changes the direction of text.
     #[error("a reason has neither control characters nor those that turn the direction of writing: U+{0:04X}")]
     Control(u32),
 }
@@ -46,7 +45,7 @@ impl From<Reason> for String {
     }
 }
 
-/// Controls of terminals and of bidirectional text (Unicode TR 9 section 2), and separators of lines.
+/// Returns whether a character controls terminals or bidirectional text (Unicode TR 9 section 2), or separates lines.
 fn is_control(character: char) -> bool {
     let is_direction =
         matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,4 +1,4 @@
-//! One replica, and the way to it.
+//! One replica, and requests to it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ enum ReplicaAddr {
 }
 
 impl Replica {
-    /// Creates the replica at that admin port. An unspecified address to listen on (0.0.0.0) is asked on loopback.
+    /// Creates the replica at an admin port. An unspecified address (0.0.0.0) means loopback.
     pub(crate) fn at(address: SocketAddr, deadline: Duration) -> Self {
         Self {
             name: address.to_string().into(),
@@ -51,12 +51,12 @@ impl Replica {
         }
     }
 
-    /// The name of the pod, or the address that was given.
+    /// Returns the name of the pod, or the address that was given.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Asks, and reads the JSON of the answer.
+    /// Sends a request, and returns the JSON of the answer.
     ///
     /// # Errors
     /// See [`ReplicaError`].
@@ -64,7 +64,7 @@ impl Replica {
         Ok(self.ask_sized(ask).await?.0)
     }
 
-    /// The same; `None` if the replica does not have the thing (404).
+    /// Like `request`, but `None` for a 404.
     ///
     /// # Errors
     /// As above.
@@ -76,7 +76,7 @@ impl Replica {
         }
     }
 
-    /// The same, with the bytes of the answer.
+    /// Like `request`, with the answer's length in bytes.
     pub(super) async fn ask_sized<T: DeserializeOwned>(&self, ask: &AdminRequest) -> Result<(T, usize), ReplicaError> {
         self.in_time(Box::pin(async {
             let (response, _link) = self.begin(ask).await?;
@@ -95,7 +95,7 @@ impl Replica {
         self.deadline
     }
 
-    /// Does what the replica has one deadline for.
+    /// Runs `work` within the replica's deadline.
     pub(super) async fn in_time<T>(
         &self,
         work: impl Future<Output = Result<T, ReplicaError>>,
@@ -104,7 +104,7 @@ impl Replica {
         timeout(self.deadline, work).await.unwrap_or_else(late)
     }
 
-    /// Sends a request, and returns the head of the answer. Its body is read as long as the second value lives.
+    /// Sends a request, and returns the head of the answer. Its body can be read while the second value lives.
     pub(super) async fn begin(&self, ask: &AdminRequest) -> Result<(Response<Incoming>, Link), ReplicaError> {
         let unreachable = |reason: &str| ReplicaError::Unreachable(body_excerpt(reason));
         let (pods, pod) = match &self.way {
@@ -130,7 +130,7 @@ impl Replica {
         let mut forward = forward.map_err(|error| unreachable(&error.reason))?;
         let stream = forward.stream();
         let stream = stream.ok_or_else(|| unreachable("the connection is in use"))?;
-        // The node connects to the port from inside the pod: the proxy is asked on its loopback.
+        // The node connects to the port inside the pod, on its loopback.
         tokio::select! {
             begun = ask.send(stream, "localhost") => {
                 let (response, running) = begun?;
@@ -141,5 +141,5 @@ impl Replica {
     }
 }
 
-/// The connection of an answer that is read.
+/// The connection of an answer.
 pub(super) type Link = (AbortOnDropHandle<hyper::Result<()>>, Option<PortForward>);

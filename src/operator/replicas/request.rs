@@ -1,4 +1,4 @@
-//! A request to a replica, and why it has no answer.
+//! A request to a replica, and its errors.
 
 use std::time::Duration;
 
@@ -14,30 +14,30 @@ use crate::base::text::{chain, excerpt};
 use crate::daemon::admin::api::ErrorBody;
 use crate::net::exchange;
 
-/// Why a replica has no answer.
+/// Why a request to a replica has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaError {
     /// There is no connection to it.
     #[error("cannot be reached: {0}")]
     Unreachable(String),
-    /// Nothing listens at its address: it has ended, or has not begun.
+    /// Nothing listens at its address: it has ended, or has not started.
     #[error("cannot be reached: {0}")]
     Closed(String),
-    /// It did not answer in time. A request that changes something may have done so.
+    /// It did not answer in time. A change may have been made all the same.
     #[error("no answer within {}", humantime::format_duration(*.0))]
     Timeout(Duration),
     /// The answer is not one of the admin API.
     #[error("does not answer as switchboard does: {0}")]
     Unexpected(String),
-    /// Its list has exceeded a limit, and is given up: the limit and what exceeds it.
+    /// Its list exceeds a limit, which the message names.
     #[error("{0}")]
     LimitExceeded(String),
-    /// It answers that it cannot serve the request.
+    /// It answered with an error.
     #[error("{error}")]
     Refused {
         /// The status of the answer.
         status: u16,
-        /// Its words.
+        /// The message of the answer.
         error: String,
     },
 }
@@ -49,7 +49,7 @@ pub struct AdminRequest {
     /// With its query.
     pub(super) path: String,
     pub(super) body: Bytes,
-    /// The most bytes of an answer that are read.
+    /// The most bytes that an answer may have.
     pub(super) largest_answer: usize,
 }
 
@@ -64,7 +64,7 @@ impl AdminRequest {
         }
     }
 
-    /// A change without more words.
+    /// Creates a POST request without a body.
     pub fn post(path: impl Into<String>) -> Self {
         Self {
             method: "POST",
@@ -72,7 +72,7 @@ impl AdminRequest {
         }
     }
 
-    /// The same, whose answer is an acknowledgement with a few numbers.
+    /// Limits the answer to an acknowledgement with a few numbers.
     #[must_use]
     pub fn acknowledged(self) -> Self {
         Self {
@@ -83,7 +83,7 @@ impl AdminRequest {
 
     /// Creates a request with a body of JSON.
     pub fn with_body(method: &'static str, path: impl Into<String>, body: &impl Serialize) -> Self {
-        // The bodies of the API are structs of texts, which always have a JSON.
+        // Never an error: the bodies of the API are structs of strings.
         let body = serde_json::to_vec(body).unwrap_or_default().into();
         Self {
             method,
@@ -92,7 +92,7 @@ impl AdminRequest {
         }
     }
 
-    /// Sends it, and returns the head of the answer; its body is read as long as the second value lives.
+    /// Sends it, and returns the head of the answer. Its body can be read while the second value lives.
     pub(super) async fn send<S>(
         &self,
         stream: S,
@@ -111,13 +111,13 @@ impl AdminRequest {
     }
 }
 
-/// Reads the body of an answer, of at most so many bytes.
+/// Reads the body of an answer, of at most `max` bytes.
 pub(super) async fn body(frames: Incoming, max: usize) -> Result<Bytes, ReplicaError> {
     let body = exchange::body(frames, max).await;
     body.map_err(|reason| ReplicaError::Unexpected(body_excerpt(&reason)))
 }
 
-/// An answer that is no success. Its error is JSON; the pages of the probes and other servers answer with text.
+/// Returns the error of an unsuccessful answer: JSON of the API, or text of probes and other servers.
 pub(super) fn refusal(status: u16, body: &[u8]) -> ReplicaError {
     match serde_json::from_slice(body) {
         Ok(ErrorBody { error }) => ReplicaError::Refused {
@@ -132,19 +132,19 @@ pub(super) fn refusal(status: u16, body: &[u8]) -> ReplicaError {
     }
 }
 
-/// Returns a cause that no peer has written.
+/// Returns an error of a connection, with its causes.
 pub(super) fn unexpected(error: &(dyn std::error::Error + 'static)) -> ReplicaError {
     ReplicaError::Unexpected(body_excerpt(&chain(error)))
 }
 
-/// Foreign words in an error.
+/// Returns the beginning of a foreign text, for an error.
 pub(super) fn body_excerpt(text: &str) -> String {
     excerpt(text.trim(), MAX_SHOWN)
 }
 
-/// In bytes. A tunnel takes about 900 in JSON, and a part of a list has at most [`MAX_PAGE_ITEMS`](super::merge::MAX_PAGE_ITEMS).
+/// In bytes. A tunnel takes about 900 in JSON, and a page has at most [`MAX_PAGE_ITEMS`](super::merge::MAX_PAGE_ITEMS).
 const MAX_BODY: usize = 32 << 20;
-/// In bytes: far more than a process says of its drain.
+/// In bytes: far more than a process reports about its drain.
 const MAX_ACKNOWLEDGEMENT: usize = 1 << 20;
 /// Characters of a foreign text in an error.
 const MAX_SHOWN: usize = 300;

@@ -1,4 +1,4 @@
-//! The results of a change on all replicas, and lists in which one thing of many replicas is one row.
+//! The results of a change on all replicas, and lists in which one item of many replicas is one row.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,10 +9,10 @@ use super::merge::{FromReplica, MergedList, ReplicaStatus};
 use crate::base::text::is_unprintable;
 use crate::daemon::admin::api::{Anchor, Client, CloseResponse, Target};
 
-/// The result of a change, and the replicas that have answered.
+/// The result of a request to all replicas, and their status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChangeResult<T> {
-    /// The things as they are now, with their replicas.
+    /// The answers, with their replicas.
     pub changed: Vec<FromReplica<T>>,
     /// All replicas.
     pub replicas: Vec<ReplicaStatus>,
@@ -28,7 +28,7 @@ impl<T> Default for ChangeResult<T> {
 }
 
 impl<T> ChangeResult<T> {
-    /// Adds what came of a further change. A replica that has failed once has failed.
+    /// Adds the result of a further change. A replica keeps its first error.
     pub fn add(&mut self, further: Self) {
         self.changed.extend(further.changed);
         for state in further.replicas {
@@ -40,7 +40,7 @@ impl<T> ChangeResult<T> {
     }
 }
 
-/// The tunnels that are told to end.
+/// The tunnels that are being closed.
 pub type ClosedTunnels = ChangeResult<Id>;
 
 /// The id of a tunnel.
@@ -87,9 +87,9 @@ pub struct TargetRow {
     /// The anchors that are connected to a replica, each user and host once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub anchors: Vec<AnchorRow>,
-    /// True if every replica that has it lets no new tunnel begin.
+    /// True if every replica that has it has it cordoned.
     pub is_cordoned: bool,
-    /// The replicas that let no new tunnel begin.
+    /// The replicas that have it cordoned.
     pub cordoned_by: Vec<String>,
     /// Its tunnels on all replicas.
     pub tunnels: usize,
@@ -106,13 +106,13 @@ pub struct AnchorRow {
     /// Their user.
     #[serde(rename = "user.name")]
     pub user_name: String,
-    /// When the first of their connections registered (RFC 3339).
+    /// When the first of their current connections registered (RFC 3339).
     pub since: String,
     /// Their connections, one for each replica that they reach.
     pub connections: usize,
-    /// The tunnels that they carry.
+    /// The tunnels through them.
     pub tunnels: u32,
-    /// True if other anchors are the active ones at every replica.
+    /// True if they are standby at every replica that they reach.
     pub is_standby: bool,
 }
 
@@ -134,7 +134,7 @@ impl AnchorRow {
             });
             return;
         };
-        // A time as text sorts by time.
+        // RFC 3339 sorts as text.
         row.since = anchor.since.clone().min(row.since.clone());
         row.connections += 1;
         row.tunnels = row.tunnels.saturating_add(anchor.tunnels);
@@ -142,7 +142,7 @@ impl AnchorRow {
     }
 }
 
-/// Returns the targets of all replicas, given with those, each once, in the order of their names.
+/// Merges targets, given with their replicas, into one row each, in the order of their names.
 pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -> Vec<TargetRow> {
     let mut rows: BTreeMap<_, TargetRow> = BTreeMap::new();
     for (replica, item) in targets {
@@ -154,7 +154,7 @@ pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -
             is_cordoned: true,
             ..TargetRow::default()
         });
-        // Replicas see the same endpoints, some of them a moment later.
+        // Replicas see the same endpoints, some of them later.
         row.endpoints_ready = row.endpoints_ready.max(item.endpoints_ready);
         row.endpoints = row.endpoints.max(item.endpoints);
         if item.addresses.len() > row.addresses.len() {
@@ -171,7 +171,7 @@ pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -
     rows.into_values().collect()
 }
 
-/// Returns the clients of all replicas, each address and user once, those with the most tunnels first.
+/// Merges clients into one row for each pair of address and user, those with the most tunnels first.
 pub fn by_client(listed: &MergedList<Client>) -> Vec<Client> {
     let mut rows: BTreeMap<(_, &str), Client> = BTreeMap::new();
     for FromReplica { item, .. } in &listed.items {
@@ -189,14 +189,14 @@ pub fn by_client(listed: &MergedList<Client>) -> Vec<Client> {
     rows
 }
 
-/// Returns the JSON of a value of this module or of the API, on several lines. Characters that cannot be seen, or that a terminal
-/// would obey, are escaped: a program reads the same texts.
+/// Returns the JSON of a value of this module or of the API, on several lines. Invisible and control characters are escaped as in
+/// JSON: a program reads the same strings.
 pub fn json(value: &impl Serialize) -> String {
-    // Its keys are texts, so it has one.
+    // Never an error: all keys are strings.
     let json = serde_json::to_string_pretty(value).unwrap_or_default();
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {
-        // Only texts have them: the lines between are of spaces and line feeds.
+        // Outside strings only line feeds are unprintable.
         match character {
             '\n' => escaped.push(character),
             _ if is_unprintable(character) => {

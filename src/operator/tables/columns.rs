@@ -7,9 +7,9 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     head: &'static str,
-    /// True if it has numbers, which stand to the right.
+    /// True if it has numbers, which are aligned right.
     is_number: bool,
-    /// True if only a wide table has it.
+    /// True if only wide tables have it.
     is_wide: bool,
 }
 
@@ -34,7 +34,7 @@ impl Column {
     }
 }
 
-/// Rows of as many cells as there are columns.
+/// A table, whose rows have one cell per column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     columns: Vec<Column>,
@@ -43,7 +43,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates a table of rows whose cells can be printed as they are. A column whose cells are all empty is left out.
+    /// Creates a table of rows whose cells can be printed as they are. A column with only empty cells is left out.
     pub(super) fn new(columns: &[Column], rows: &[Vec<String>], is_wide: bool) -> Self {
         let has_words =
             |at: usize| rows.is_empty() || rows.iter().any(|row| row.get(at).is_some_and(|cell| !cell.is_empty()));
@@ -56,7 +56,7 @@ impl Table {
         Self { columns, rows, is_wide }
     }
 
-    /// Returns the lines, each with its end. Unless the table is wide, none takes more than `width` cells of the terminal.
+    /// Returns the lines, each with a line feed. Unless the table is wide, they are cut to `width` cells.
     pub fn render(&self, width: Option<usize>) -> String {
         let heads: Vec<_> = self.columns.iter().map(|column| column.head.to_owned()).collect();
         let rows = || std::iter::once(&heads).chain(&self.rows);
@@ -68,7 +68,7 @@ impl Table {
 
     fn line(&self, row: &[String], widths: &[usize]) -> String {
         let cells = row.iter().zip(&self.columns).zip(widths).map(|((cell, column), room)| {
-            // Letters of East Asia take two cells of the terminal.
+            // East Asian characters take two cells of the terminal.
             let blank = " ".repeat(room.saturating_sub(cell.width()));
             match column.is_number {
                 true => blank + cell,
@@ -79,14 +79,14 @@ impl Table {
     }
 }
 
-/// Returns the width of the terminal that the output goes to; `None` if that is none.
+/// Returns the width of the terminal on stdout; `None` if there is none, or of unknown width.
 pub fn terminal_width() -> Option<usize> {
     let size = tcgetwinsize(std::io::stdout()).ok()?;
-    // A terminal that does not know its size says 0.
+    // A terminal of unknown size reports 0.
     Some(size.ws_col.into()).filter(|columns| *columns > 0)
 }
 
-/// Returns the text, or its beginning with `…` where it goes on.
+/// Returns the text, cut to `room` cells with a final `…` if it is longer.
 fn cut(text: String, room: usize) -> String {
     if text.width() <= room {
         return text;

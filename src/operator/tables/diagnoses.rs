@@ -1,4 +1,4 @@
-//! Diagnoses many tunnels, such as those of one node: each is looked at by its replica, all at the same time.
+//! Diagnoses many tunnels, such as those of one node: each by its replica, all at the same time.
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
@@ -11,19 +11,19 @@ use crate::operator::replicas::merge::FromReplica;
 use crate::operator::replicas::request::{AdminRequest, ReplicaError};
 use crate::operator::replicas::{DiscoveryError, Replicas};
 
-/// A tunnel, and what its replica says of it.
+/// A tunnel, and its replica's diagnosis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TunnelDiagnosis {
     /// The tunnel with its replica.
     pub tunnel: FromReplica<Tunnel>,
-    /// `None`: it has ended meanwhile.
+    /// `None` with an error, or if the tunnel has ended.
     pub diagnosis: Option<Diagnosis>,
-    /// Why it is not known.
+    /// Why the diagnosis is unknown.
     pub error: Option<String>,
 }
 
 impl Replicas {
-    /// Looks at tunnels, at this path below each, and gives them in their order.
+    /// Returns the diagnoses of tunnels in their order, from `path` below each.
     ///
     /// # Errors
     /// See [`find`](Self::find).
@@ -49,7 +49,7 @@ impl Replicas {
     }
 }
 
-/// The tunnels with what makes each slow.
+/// Returns the table of tunnels, with what makes each slow.
 pub fn diagnosis_table(diagnosed: &[TunnelDiagnosis], is_wide: bool) -> Table {
     let row = |one: &TunnelDiagnosis| {
         let FromReplica { replica, item } = &one.tunnel;
@@ -81,7 +81,7 @@ pub fn diagnosis_table(diagnosed: &[TunnelDiagnosis], is_wide: bool) -> Table {
     Table::new(&COLUMNS, &diagnosed.iter().map(row).collect::<Vec<_>>(), is_wide)
 }
 
-/// How many tunnels each verdict is for, and the round trip to their targets.
+/// Returns the number of tunnels by verdict, and the round-trip times to their targets.
 pub fn diagnosis_summary(diagnosed: &[TunnelDiagnosis]) -> String {
     let known: Vec<_> = diagnosed.iter().filter_map(|one| one.diagnosis.as_ref()).collect();
     let verdicts = [

@@ -1,19 +1,19 @@
-//! Values as an operator reads them on a terminal. Whatever a peer has written is shown with its control characters escaped.
+//! Values as shown to an operator on a terminal. In text from a peer, control characters are escaped.
 
 use crate::base::text::escaped;
 
-/// Returns a foreign text: what a terminal would obey is shown as an escape of Rust.
+/// Returns foreign text with control characters as escapes of Rust.
 pub fn escape(text: &str) -> String {
     escaped(text)
 }
 
-/// Bytes with three digits: `0`, `999`, `1.21K`, `34.5M`; by 1,024.
+/// Returns bytes with three digits, by 1,024: `0`, `999`, `1.21K`, `34.5M`.
 pub fn bytes(bytes: u64) -> String {
     if bytes < 1000 {
         return bytes.to_string();
     }
     let mut unit = 0_u32;
-    // As long as it would be shown as 1000 or more of the unit.
+    // While it would round to 1000 or more of the unit.
     while unit < 6 && u128::from(bytes) * 2 >= 1999 << (10 * unit) {
         unit += 1;
     }

@@ -1,4 +1,4 @@
-//! The tables of tunnels, targets and clients, and the fields of one thing.
+//! The tables of tunnels, targets and clients, and the fields of one item.
 
 use serde_json::Value;
 
@@ -8,10 +8,10 @@ use crate::daemon::admin::api::{Client, Target, Tunnel};
 use crate::operator::replicas::merge::{FromReplica, MergedList};
 use crate::operator::replicas::results::{AnchorRow, by_client, by_target};
 
-/// Returns the tunnels; with their rates, if those were looked at.
+/// Returns the table of tunnels, with their rates if they were sampled.
 pub fn tunnel_table(listed: &MergedList<Tunnel>, has_rates: bool, is_wide: bool) -> Table {
     let is_one = listed.replicas.len() < 2;
-    // Beside the rates there is no room for them in 80 cells.
+    // With rates there is no room for ages in 80 columns.
     let time = |millis| {
         if has_rates && !is_wide {
             String::new()
@@ -51,7 +51,7 @@ pub fn tunnel_table(listed: &MergedList<Tunnel>, has_rates: bool, is_wide: bool)
     )
 }
 
-/// How a tunnel is carried: `h1`, `h2`, with TLS, and whether its session outlives it.
+/// Returns the client's protocols, such as `h2+tls+resume` for a resumable session.
 fn way(tunnel: &Tunnel) -> String {
     let mut way = format!("h{}", escape(&tunnel.http_version));
     if !tunnel.tls_version.is_empty() {
@@ -63,7 +63,7 @@ fn way(tunnel: &Tunnel) -> String {
     way
 }
 
-/// Returns the limits of a tunnel; empty without one. An operator's own has an asterisk.
+/// Returns the limits of a tunnel; empty without any. An asterisk marks one set by an operator.
 fn limits(tunnel: &Tunnel) -> String {
     let [download, upload] = [&tunnel.download, &tunnel.upload].map(|limit| {
         let own = if limit.is_own { "*" } else { "" };
@@ -75,7 +75,7 @@ fn limits(tunnel: &Tunnel) -> String {
     }
 }
 
-/// Returns the targets, each once.
+/// Returns the table of targets, each once.
 pub fn target_table(listed: &MergedList<Target>, is_wide: bool) -> Table {
     let targets = listed.items.iter().map(|of| (&*of.replica, &of.item));
     let rows = by_target(targets).into_iter().map(|row| {
@@ -104,7 +104,7 @@ fn anchor(row: &AnchorRow) -> String {
     )
 }
 
-/// Returns the clients, each address and user once.
+/// Returns the table of clients, each pair of address and user once.
 pub fn client_table(listed: &MergedList<Client>) -> Table {
     let row = |client: Client| {
         vec![
@@ -120,7 +120,7 @@ pub fn client_table(listed: &MergedList<Client>) -> Table {
     Table::new(&CLIENT_COLUMNS, &rows, false)
 }
 
-/// Returns the fields of a thing of the API, one in each line, with those of inner objects behind dots.
+/// Returns the fields of an item of the API, one per line, nested ones as `a.b`.
 pub fn fields(replica: &str, thing: &Value) -> String {
     let mut lines = vec![("replica".to_owned(), replica.to_owned())];
     flatten("", thing, &mut lines);

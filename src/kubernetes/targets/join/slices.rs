@@ -1,22 +1,22 @@
 //! The EndpointSlices of one Service, each in one allocation.
 //!
-//! A cluster has slices of every Service, and few of its Services may be on the allowlist. Only labels can select
-//! slices, and a Service's labels are copied to its slices late, so all are watched. As plain values a slice takes 6
-//! allocations and 320 bytes, as JSON, which snapshots have anyway, 190.
+//! All slices of a cluster are watched, even if few Services are on the allowlist: only labels can select slices, and a
+//! Service's labels reach its slices late. As plain values a slice takes 6 allocations and 320 bytes; as JSON, which
+//! snapshots need anyway, 190.
 //!
-//! A Service may have thousands: an event costs no more than its own slice, and only targets and snapshots parse all.
+//! A Service may have thousands: an event parses none of the others, only targets and snapshots parse all.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::kubernetes::objects::model::Slice;
 
-/// Slices, each as a text of its name, a line feed, and its JSON. The name of their Service is not kept.
+/// Slices, each as a string of its name, a line feed, and its JSON. The name of their Service is not kept.
 #[derive(Debug, Default)]
 pub(super) enum Slices {
     #[default]
     None,
-    /// The most frequent number, without an allocation for a list.
+    /// The most frequent case, without an allocation for a list.
     One(Box<str>),
     /// At least two, sorted by name.
     Many(Box<[Box<str>]>),
@@ -36,17 +36,17 @@ impl Slices {
     /// Returns the slices by their names, sorted, so that the order of events does not matter.
     pub(super) fn unpack(&self) -> BTreeMap<Box<str>, Slice> {
         let texts = self.texts().iter().map(|text| split(text));
-        // Never an error: the JSON is written below.
+        // Never an error: `put` writes the JSON.
         let parsed = texts.filter_map(|(name, json)| Some((name.into(), serde_json::from_str(json).ok()?)));
         parsed.collect()
     }
 
-    /// Adds a slice, or replaces the one of that name. Returns `false` if nothing changes.
+    /// Adds a slice, or replaces the one with this name. Returns `false` if nothing changes.
     pub(super) fn put(&mut self, name: &str, mut slice: Slice) -> bool {
         slice.service = Box::default();
-        // Serialization fails for maps whose keys are no text, and for foreign errors: there are neither.
+        // Never an error: only maps with other keys than strings cause one, and there are none.
         let json = serde_json::to_string(&slice).unwrap_or_default();
-        // Has no more capacity than bytes.
+        // `concat` allocates no more than it needs.
         let text = [name, "\n", &json].concat().into_boxed_str();
         let place = match self.find(name) {
             Ok(at) if self.texts().get(at) == Some(&text) => return false,
@@ -57,7 +57,7 @@ impl Slices {
         true
     }
 
-    /// Removes the slice of that name. Returns `false` if there is none.
+    /// Removes the slice with this name. Returns `false` if there is none.
     pub(super) fn remove(&mut self, name: &str) -> bool {
         self.find(name).map(|at| self.replace(at..at + 1, None)).is_ok()
     }
@@ -70,7 +70,7 @@ impl Slices {
         }
     }
 
-    /// Returns the place of the slice of that name, or the one where it would be.
+    /// Returns the index of the slice with this name; as an error, the index to insert it at.
     pub(super) fn find(&self, name: &str) -> Result<usize, usize> {
         self.texts().binary_search_by_key(&name, |text| split(text).0)
     }
@@ -90,7 +90,7 @@ impl Slices {
     }
 }
 
-/// Returns the name and the JSON, in which line feeds are escaped.
+/// Returns the name and the JSON, which has no line feed.
 fn split(text: &str) -> (&str, &str) {
     text.rsplit_once('\n').unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The `SubjectAccessReview`: its question, and what its answer comes to.
+//! The `SubjectAccessReview`: its spec, and the decision of its status.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::base::text::excerpt;
 use crate::policy::access::{Action, Decision, User};
 
-/// The question whether this user may do that, with all that is known of the user.
+/// Returns the spec of a review of an action, with all that is known of the user.
 pub(super) fn spec(user: &User, action: &Action) -> Value {
     json!({
         "user": user.name,
@@ -24,14 +24,14 @@ pub(super) fn decision(status: &Status) -> Decision {
         (reason, _) => reason,
     };
     Decision {
-        // Both at once contradict each other: then it is a no.
+        // If both are set, the denial wins.
         allowed: status.allowed && !status.denied,
         complete: status.evaluation_error.is_empty(),
         reason: excerpt(reason, MAX_REASON).into(),
     }
 }
 
-/// `allowed` is always there, also where it is false.
+/// A status, in which `allowed` is always present.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
@@ -44,7 +44,7 @@ pub(super) struct Status {
     evaluation_error: String,
 }
 
-/// Characters of a reason: it names a binding, a role and a subject.
+/// Characters of a reason, which names a binding, a role and a subject.
 const MAX_REASON: usize = 512;
 
 #[cfg(test)]

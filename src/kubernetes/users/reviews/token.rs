@@ -1,4 +1,4 @@
-//! The `TokenReview`: its question, and what its answer comes to.
+//! The `TokenReview`: its spec, and the verdict of its status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::kubernetes::api::failure::{ApiError, Failure};
 use crate::policy::access::{AUTHENTICATED, Method, User, Verdict};
 use crate::protocol::jwt::{Jwt, OTHER_AUDIENCE};
 
-/// The audiences that a token may have one of.
+/// The accepted audiences. A token needs one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Audiences {
     named: Vec<Box<str>>,
-    /// True if that of the API server itself is one of them.
+    /// True if the API server's own audience is one of them.
     servers_own: bool,
 }
 
 impl Audiences {
-    /// Those of the settings: empty text is the server's own, and so is an empty list.
+    /// Creates them from the settings: an empty string or list means the server's own.
     pub(super) fn new(audiences: &[Box<str>]) -> Self {
         let named: Vec<_> = audiences.iter().filter(|name| !name.is_empty()).cloned().collect();
         Self {
@@ -30,9 +30,9 @@ impl Audiences {
         }
     }
 
-    /// Returns the audiences of each question about a token, one after the other until one has a yes. A `TokenReview` without
-    /// audiences asks for the server's own, which has no other name that is known here: so no question asks for both. The
-    /// claim `aud` only orders them: a good token costs one question, and is not refused for what it says of itself.
+    /// Returns the audiences of each review of a token, in order; the first success ends them. A `TokenReview` without
+    /// audiences checks for the server's own, whose name is unknown here: so no review can check for both. The claim `aud`
+    /// only decides the order: a good token mostly costs one review, and is not rejected for its claim.
     pub(super) fn to_ask(&self, token: Option<&Jwt<'_>>) -> [Option<&[Box<str>]>; 2] {
         let named = (!self.named.is_empty()).then_some(&*self.named);
         let own = self.servers_own.then_some(&[][..]);
@@ -41,7 +41,7 @@ impl Audiences {
     }
 }
 
-/// The question which user the token proves.
+/// The spec of a `TokenReview`.
 #[derive(Serialize)]
 pub(super) struct Spec<'a> {
     pub(super) token: &'a str,
@@ -49,10 +49,10 @@ pub(super) struct Spec<'a> {
     pub(super) audiences: &'a [Box<str>],
 }
 
-/// Returns the verdict of the answer to the question with these audiences. `expires`: when the token does, by its own word.
+/// Returns the verdict of a review with these audiences. `expires` is the token's own claim.
 ///
 /// # Errors
-/// The server could not judge the token.
+/// The server could not check the token.
 pub(super) fn verdict(
     status: Status,
     audiences: &[Box<str>],
@@ -61,12 +61,12 @@ pub(super) fn verdict(
     if !status.authenticated {
         let error = unquoted(&status.error).to_ascii_lowercase();
         if says(&error, &PASSING) {
-            // Of an authenticator behind the server: a webhook, or an issuer whose keys it has not got yet.
+            // An authenticator of the server failed: a webhook, or an issuer whose keys it does not have yet.
             return Err(ApiError::new(Failure::Server, excerpt(&status.error, MAX_ERROR)));
         }
         return Ok(Verdict::Rejected(sentence(&error).into()));
     }
-    // A server that knows no audiences answers without any, and has not compared them.
+    // A server that does not support audiences answers without any, and has not compared them.
     if !audiences.is_empty() && !status.audiences.iter().any(|name| audiences.contains(name)) {
         return Ok(Verdict::Rejected(OTHER_AUDIENCE.into()));
     }
@@ -76,7 +76,7 @@ pub(super) fn verdict(
     })
 }
 
-/// Checks the user of an answer.
+/// Returns the user of an answer, or why it is not accepted.
 fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'static str> {
     let is_nobody = told.username.is_empty()
         || *told.username == *ANONYMOUS
@@ -88,7 +88,7 @@ fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'stati
         told.groups.push(AUTHENTICATED.into());
     }
     if told.size() > MAX_USER_BYTES || told.groups.len() > MAX_GROUPS {
-        // Not without some of them: a group may also be what an authorizer denies.
+        // Leaving some groups out would be wrong: an authorizer may also deny by a group.
         return Err(TOO_LARGE);
     }
     Ok(User {
@@ -101,8 +101,8 @@ fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'stati
     })
 }
 
-/// Returns the server's reason as a sentence for the client. The reason itself is not passed on: it may quote the token, and names
-/// what only operators need to know.
+/// Returns the sentence for the client that matches the server's error. The error itself is withheld: it may quote the token, and
+/// contain what only operators need to know.
 fn sentence(error: &str) -> &'static str {
     if says(error, &["expired"]) {
         "the token has expired"
@@ -117,8 +117,8 @@ fn sentence(error: &str) -> &'static str {
     }
 }
 
-/// Returns the server's own words of its reason: what is quoted there is of the token, such as an audience, or a name of a tenant's
-/// choice, and could say anything.
+/// Returns the server's error without its quoted parts: they come from the token, such as an audience, or are names of a tenant's
+/// choice, and could contain anything.
 fn unquoted(text: &str) -> String {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let mut own = String::with_capacity(text.len());
@@ -135,12 +135,12 @@ fn unquoted(text: &str) -> String {
     own
 }
 
-/// The API has no codes for these: its text is all there is.
+/// Returns whether the error contains one of `words`. The API has no codes.
 fn says(error: &str, words: &[&str]) -> bool {
     words.iter().any(|word| error.contains(word))
 }
 
-/// Go leaves out what is empty or false.
+/// A status, of which Go omits empty and false fields.
 #[derive(Deserialize)]
 pub(super) struct Status {
     #[serde(default)]
@@ -166,7 +166,7 @@ struct UserInfo {
 }
 
 impl UserInfo {
-    /// Bytes of text, and what each piece of it costs beside.
+    /// Returns the bytes of all strings, plus [`PIECE`] for each.
     fn size(&self) -> usize {
         let of = |texts: &[Box<str>]| texts.iter().map(|text| text.len() + PIECE).sum::<usize>();
         let extra = self.extra.iter().map(|(key, values)| key.len() + PIECE + of(values));
@@ -176,19 +176,19 @@ impl UserInfo {
 
 /// The sentence for a token that the API server does not know.
 pub(super) const NOT_VALID: &str = "the token is not valid";
-/// The sentence for a token whose ServiceAccount is gone.
+/// The sentence for a token whose ServiceAccount or bound object is gone.
 pub(super) const REVOKED: &str = "the token has been revoked";
 const TOO_LARGE: &str = "the token's user has too many groups, or too much else is said of it";
 
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Users are cached, and sent with each question.
+/// Users are cached, and sent with each review.
 const MAX_USER_BYTES: usize = 32 << 10;
 const MAX_GROUPS: usize = 1024;
 const PIECE: usize = 16;
 /// Characters of the server's reason in a message.
 const MAX_ERROR: usize = 300;
-/// Words in the reason of a review for a failed authenticator, not a rejected token. In lower case.
+/// Lower-case words in the error of a review that failed, as opposed to one that rejects the token.
 const PASSING: [&str; 13] = [
     ": eof",
     "connection refused",

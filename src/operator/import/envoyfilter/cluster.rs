@@ -1,4 +1,4 @@
-//! Reads a cluster that an EnvoyFilter adds: the addresses or the Service behind it.
+//! Reads a cluster that an EnvoyFilter adds: its addresses or its Service.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use crate::operator::import::cluster_names::ClusterNames;
 use crate::operator::import::document::ValueRef;
 use crate::operator::import::entry::Target;
 
-/// The cluster's name, and what is behind it, or why that cannot be reached.
+/// Returns the cluster's name, and its target or why that is not translated.
 pub(super) fn read(value: ValueRef<'_>, names: &ClusterNames) -> (String, Result<Target, String>) {
     let name = value.text_of("name").unwrap_or_default().to_owned();
     let target = match value.unknown(&HARMLESS) {
@@ -58,8 +58,8 @@ fn read_endpoints(value: ValueRef<'_>, names: &ClusterNames) -> Result<Target, S
     }
 }
 
-/// The options that do not change access: those of load balancing, DNS and timeouts. TLS towards the endpoint is
-/// none of them.
+/// The options that do not affect access: those of load balancing, DNS and timeouts. TLS to the endpoint is not among
+/// them.
 const HARMLESS: [&str; 14] = [
     "name",
     "alt_stat_name",

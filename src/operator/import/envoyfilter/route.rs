@@ -1,4 +1,4 @@
-//! Reads the virtual hosts of a gateway: which names a CONNECT may ask for, and to which cluster its route leads.
+//! Reads the virtual hosts of a gateway: the names that a CONNECT may ask for, and the cluster of its route.
 //!
 //! A route with an option that is not known here is not printed: the option may restrict access.
 
@@ -9,7 +9,7 @@ use crate::operator::import::document::{Pair, ValueRef};
 use crate::operator::import::entry::{Settings, exact_name};
 use crate::tunnel::proxy_header::Version;
 
-/// A name and the cluster that it leads to.
+/// A name and its cluster.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) name: Authority,
@@ -18,7 +18,7 @@ pub(super) struct Route {
     pub(super) place: Location,
 }
 
-/// Where routes and remarks go.
+/// The collected routes and diagnostics.
 #[derive(Debug)]
 pub(super) struct Context<'a> {
     pub(super) routes: &'a mut Vec<Route>,
@@ -26,7 +26,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// A patch of the connection manager: its routes, if it has some, and CONNECT for its port, which needs nothing here.
+    /// Reads a patch of the connection manager: its routes, if any. Its CONNECT upgrade needs no translation.
     pub(super) fn connection_manager(&mut self, value: ValueRef<'_>) {
         let typed = value.get("typed_config").unwrap_or(value);
         if let Some(routes) = typed.get("route_config") {
@@ -35,7 +35,7 @@ impl Context<'_> {
         self.warn_of_the_rest(typed, &OF_THE_GATEWAY);
     }
 
-    /// A route configuration: its virtual hosts.
+    /// Reads a route configuration: its virtual hosts.
     pub(super) fn route_configuration(&mut self, value: ValueRef<'_>) {
         for host in value.items_of("virtual_hosts") {
             self.virtual_host(host);
@@ -51,7 +51,7 @@ impl Context<'_> {
         }
     }
 
-    /// A virtual host: its first route of CONNECT, for each of its domains.
+    /// Reads a virtual host: its first route, for each of its domains.
     pub(super) fn virtual_host(&mut self, host: ValueRef<'_>) {
         let name = shown(host.text_of("name").unwrap_or("without a name"));
         if let Some(pair) = host.unknown(&["name", "domains", "routes"]) {
@@ -70,7 +70,7 @@ impl Context<'_> {
                     self.remarks.error(route.place(), reason);
                 }
                 Ok(read) => taken = Some(read),
-                // Another route after it would take what this one restricts.
+                // A later route would allow what this one restricts.
                 Err(Untranslatable(place, reason)) => {
                     self.remarks
                         .error(place, format!("the virtual host {name}: {reason}: not printed"));
@@ -101,7 +101,7 @@ impl Context<'_> {
     }
 }
 
-/// Returns the cluster of a route that ends a CONNECT, and its settings.
+/// Returns the cluster and settings of a route that terminates a CONNECT.
 fn read_route<'a>(item: ValueRef<'a>) -> Result<(&'a str, Settings), Untranslatable> {
     has_only(item, &["name", "match", "route", "decorator"])?;
     let matched = item.get("match").unwrap_or(item);
@@ -114,7 +114,7 @@ fn read_route<'a>(item: ValueRef<'a>) -> Result<(&'a str, Settings), Untranslata
     for pair in route.pairs() {
         let known = match pair.key.as_str() {
             "cluster" | "retry_policy" | "upgrade_configs" | "match" => true,
-            // Envoy's is for a request that has an answer; a tunnel has no end to wait for.
+            // Envoy's timeout is for a whole response, and a tunnel's does not end.
             "timeout" => pair.value.text() == Some("0s"),
             "idle_timeout" => {
                 let idle = pair.value.text().and_then(|text| values::duration(text).ok());
@@ -133,7 +133,7 @@ fn read_route<'a>(item: ValueRef<'a>) -> Result<(&'a str, Settings), Untranslata
     Ok((cluster, settings))
 }
 
-/// Returns the PROXY header that a route for CONNECT begins a tunnel with.
+/// Returns the PROXY header of a route for CONNECT; `None` if it sends none.
 fn upgrade(route: ValueRef<'_>) -> Result<Option<Version>, Untranslatable> {
     let is_connect = |at: &ValueRef<'_>| {
         at.text_of("upgrade_type")
@@ -158,7 +158,7 @@ fn upgrade(route: ValueRef<'_>) -> Result<Option<Version>, Untranslatable> {
     }
 }
 
-/// Refuses a map with a key that is none of these.
+/// Refuses a map with a key that is not among these.
 fn has_only(at: ValueRef<'_>, known: &[&str]) -> Result<(), Untranslatable> {
     at.unknown(known).map_or(Ok(()), |pair| Err(refused(&pair)))
 }
@@ -167,7 +167,7 @@ fn refused(pair: &Pair<'_>) -> Untranslatable {
     Untranslatable(pair.place, format!("its route has the option {}", shown(&pair.key)))
 }
 
-/// The options of a connection manager that are read, or are of its own port and protocols.
+/// The options of a connection manager that are read, or concern only its own port and protocols.
 const OF_THE_GATEWAY: [&str; 10] = [
     "route_config",
     "@type",

@@ -82,7 +82,7 @@ fn imported(texts: &[&str], format: Format) -> ImportResult {
     envoyfilter(&inputs, &options(format))
 }
 
-/// What is printed on stdout, and on stderr in one text.
+/// Returns the stdout, and the stderr in one string.
 fn kubectl(text: &str) -> (String, String) {
     let imported = imported(&[text], Format::Kubectl);
     (imported.text, imported.remarks.join("\n"))
@@ -257,7 +257,7 @@ const WITHOUT_COUNTERPART: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What may restrict keeps its name off the list, and each remark has its place.
+/// An option that may restrict keeps its name off the list, and each diagnostic has its location.
 #[test]
 fn what_has_no_counterpart_is_named_and_not_printed() {
     let whole = filter(NAME, CLUSTER);

@@ -1,4 +1,4 @@
-//! One proxy of frpc: its names, where it leads, and each of its options, translated or named.
+//! One proxy of frpc: its names, its target, and each of its options, translated or reported.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -50,7 +50,7 @@ impl<'a> Proxy<'a> {
         }
     }
 
-    /// Its names, each at the ports that clients ask for; none if it is not translated, which `remarks` then say.
+    /// Returns its names, each at the ports that clients ask for; none if it is not translated. `remarks` get the reason.
     pub(super) fn entries(&self, context: Context<'_>, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
         let name = shown(self.name);
         let wanted = self
@@ -139,14 +139,14 @@ impl<'a> Proxy<'a> {
 /// The outcome of the translation of an option.
 enum OptionOutcome {
     Translated,
-    /// Not, or not as it was, for this reason.
+    /// It is left out or changed, as this sentence says.
     LeftOut(&'static str),
     /// It was about the connection to frps.
     NotNeeded,
 }
 
 impl<'a> ProxySettings<'a> {
-    /// Returns the command that serves a name beside frpc, in its place; `None` where frpc leads to another host.
+    /// Returns the command to run on frpc's host to serve a name instead of frpc; `None` if the target is on another host.
     fn anchor(&self, host: &str, port: u16) -> Option<String> {
         let name = exact_name(&format!("{host}:{port}")).ok()?;
         let to = self.ip.unwrap_or(LOCAL);
@@ -157,7 +157,7 @@ impl<'a> ProxySettings<'a> {
         ))
     }
 
-    /// Reads one option. An error: it may restrict, and has no counterpart.
+    /// Reads one option. An error: it is invalid, or may restrict and has no counterpart.
     fn read(&mut self, key: &str, at: ValueRef<'a>) -> Result<OptionOutcome, &'static str> {
         let text = at.text().unwrap_or_default();
         match key {
@@ -195,7 +195,7 @@ impl<'a> ProxySettings<'a> {
     }
 }
 
-/// A name at one port, and where it leads.
+/// Returns a name at one port, and its target.
 fn named(
     host: &str,
     port: u16,
@@ -230,7 +230,7 @@ fn address(wanted: &ProxySettings<'_>, frp: &Frp) -> Result<Target, String> {
     Ok(Target::Addresses(vec![SocketAddr::new(ip, port)]))
 }
 
-/// Returns the Service of a proxy: the one that localIP names, or the one that the name itself names.
+/// Returns the Service of a proxy: the one in localIP, or for a loopback localIP the one in the name.
 fn service(name: &Authority, wanted: &ProxySettings<'_>, context: Context<'_>) -> Result<Target, String> {
     let Context { frp, names, .. } = context;
     let local = wanted.ip.unwrap_or(LOCAL);
@@ -245,14 +245,14 @@ fn service(name: &Authority, wanted: &ProxySettings<'_>, context: Context<'_>) -
     let service = shorts
         .filter_map(|short| short.split_once('.'))
         .find_map(|(service, namespace)| Service::new(service, namespace));
-    // The Service has yet to be made, and has one port: which, the file does not say.
+    // The Service does not exist yet, and will have one port, which the file does not say.
     service.map(|service| Target::Service(service, None)).ok_or_else(|| {
         "which Service is it? Give --public-suffix DOMAIN for names SERVICE.NAMESPACE.DOMAIN, or use --format static"
             .to_owned()
     })
 }
 
-/// Options by their paths: maps within maps are joined by dots.
+/// Collects options by their paths: nested keys are joined by dots.
 fn flatten<'a>(at: ValueRef<'a>, path: &str, options: &mut Vec<(String, ValueRef<'a>)>) {
     let Value::Map(entries) = at.value() else {
         if !path.is_empty() {
@@ -269,7 +269,7 @@ fn flatten<'a>(at: ValueRef<'a>, path: &str, options: &mut Vec<(String, ValueRef
     }
 }
 
-/// frp's KB and MB are powers of 1,024 (pkg/config/types), and may have a fraction.
+/// Parses a rate of frp, whose KB and MB are powers of 1,024 (pkg/config/types).
 fn bandwidth(text: &str) -> Option<Rate> {
     let text = text.trim();
     let (number, unit) = [("MB", 1024.0 * 1024.0), ("KB", 1024.0)]
@@ -280,7 +280,7 @@ fn bandwidth(text: &str) -> Option<Rate> {
     is_rate.then(|| format!("{bytes:.0}B/s").parse().ok()).flatten()
 }
 
-/// Returns whether only frps, or the connection to it, used the option.
+/// Returns whether only frps, or the connection to it, uses the option.
 fn is_of_frps(key: &str) -> bool {
     let of = ["metadatas.", "annotations."];
     let exactly = [
@@ -292,7 +292,7 @@ fn is_of_frps(key: &str) -> bool {
     exactly.contains(&key) || of.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// The options whose empty text means the same as none.
+/// The options whose empty value means the same as none.
 const EMPTY_IS_ABSENT: [&str; 8] = [
     "subdomain",
     "httpUser",

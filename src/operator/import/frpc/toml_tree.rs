@@ -1,4 +1,4 @@
-//! Reads TOML into the tree that YAML is read into.
+//! Reads TOML into the same tree as YAML.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::base::text::escaped;
 use crate::base::yaml::diagnostic::{Diagnostics, Position};
 use crate::base::yaml::tree::{Entry, Node, Scalar, Value};
 
-/// Returns the tree of a text; `None` after a fault. The parser bounds the depth, and the file's size the number of values: TOML
+/// Returns the tree of a file; `None` after an error. The parser bounds the depth, and the file's size the number of values: TOML
 /// has no aliases.
 pub(super) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
     let lines = Lines::new(text);
@@ -61,7 +61,7 @@ fn node(value: &Spanned<DeValue<'_>>, lines: &Lines<'_>) -> Node {
     }
 }
 
-/// The lines of a text, to turn a place in bytes into a line and a column.
+/// The lines of a text, to turn a byte offset into a line and a column.
 struct Lines<'a> {
     text: &'a str,
     /// The first byte of each line.
