@@ -1,4 +1,4 @@
-//! The protocols that several programs speak: sessions, tickets, notices, their sentences, and their share of SSH.
+//! The protocols of several programs: sessions, registrations, tickets, JWTs, notices, phrases, SSH disconnects.
 
 pub(crate) mod end_notice;
 pub mod jwt;

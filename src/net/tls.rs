@@ -45,8 +45,8 @@ pub struct Tls {
 #[derive(Debug)]
 struct FileState {
     settings: Settings,
-    /// Used if clients are not asked for certificates. Its keys outlive the certificates: they change every six hours,
-    /// and the last ones are valid for as long again.
+    /// Used if clients are not asked for certificates. Reloads keep its keys, which change every six hours and are valid
+    /// for as long again.
     ticketer: Arc<dyn ProducesTickets>,
     material: Material,
     /// The remarks that have been returned since the files were loaded.
@@ -99,7 +99,7 @@ impl Tls {
 
     /// Makes [`reload`](Self::reload) read the files of these settings from now on.
     pub fn configure(&self, settings: Settings) {
-        // In the order of `reload`. A reading that has begun for other settings no longer counts.
+        // Lock order: as `reload`. A reading that has begun for other settings no longer counts.
         let (mut readings, mut known) = (self.readings.lock(), self.file_states.lock());
         if known.settings != settings {
             known.settings = settings;
@@ -147,7 +147,7 @@ impl Tls {
         remarks.filter(|remark| remarked.insert(remark.clone())).collect()
     }
 
-    /// Does the handshake with a client before `deadline`. `read` was read from the socket already.
+    /// Does the handshake with a client before `deadline`. `read`: the bytes read before it.
     ///
     /// # Errors
     /// Why it failed. The client has been sent an alert if that is possible.

@@ -34,7 +34,7 @@ pub struct Allowlist {
     table: ArcSwap<Table>,
     /// The number of static targets whose name a Service claims too.
     shadowing: AtomicUsize,
-    /// Set with the first complete list of Services.
+    /// Set with the first list or a snapshot.
     completed: SetOnce<()>,
     /// Sent when targets have other lists of users than before.
     user_lists: watch::Sender<()>,
@@ -69,8 +69,8 @@ impl Allowlist {
     /// Returns the endpoints of a target. If it has none it waits for one, since a pod may be about to start.
     ///
     /// # Errors
-    /// [`RefusalReason::NoEndpoint`] after [`Options::wait_for_ready`], or [`RefusalReason::TargetStarting`] while it
-    /// starts; [`RefusalReason::NotAllowed`] when the target leaves the allowlist.
+    /// After [`Options::wait_for_ready`], [`RefusalReason::TargetStarting`] while it starts, else
+    /// [`RefusalReason::NoEndpoint`]; [`RefusalReason::NotAllowed`] once it leaves the allowlist.
     pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Refusal> {
         let timeout = self.table.load().options.wait_for_ready;
         tokio::select! {

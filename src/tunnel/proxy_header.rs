@@ -52,7 +52,8 @@ pub enum Version {
 /// No byte after the header is read.
 ///
 /// # Errors
-/// [`RefusalReason::UntrustedProxy`], [`RefusalReason::BadProxyHeader`], [`RefusalReason::PortProbe`] or [`RefusalReason::ClientDisconnected`].
+/// [`RefusalReason::UntrustedProxy`], [`RefusalReason::BadProxyHeader`], [`RefusalReason::PortProbe`] or
+/// [`RefusalReason::ClientDisconnected`].
 pub async fn read(stream: &mut TcpStream, peer: IpAddr, policy: &Policy) -> Result<Option<AddressPair>, RefusalReason> {
     let Policy::Required { trusted } = policy else {
         return Ok(None);

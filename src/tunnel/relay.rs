@@ -33,12 +33,12 @@ mod strategy;
 
 /// Relays until both sides have finished, one has failed, the tunnel is idle, or `ending` completes.
 ///
-/// An end of stream is passed on as one and leaves the other direction running. A reset is passed on as a reset when
-/// the caller drops `transports`, which it does next; but a side that resets after it has finished has its end of
-/// stream passed on, and no reset. When `ending` or a timeout ends the tunnel, bytes already read are still written. A
-/// side that has not been sent an end of stream is then reset, so that a truncated stream cannot look complete. A
-/// resumable tunnel has no half-close, and a drain ends it with an end of stream for both sides: its session has its
-/// own end, and resends what was lost.
+/// An end of stream is passed on as one and leaves the other direction running. A reset is passed on when the
+/// caller drops `transports`, which it does next; of a side that had finished before, only the end of stream is passed
+/// on. When `ending` or a timeout ends the tunnel, bytes already read are still written. A side that has not been sent
+/// an end of stream is then reset, so that a truncated stream cannot look complete. A half-closed resumable tunnel ends
+/// after 2 s of silence; a drain sends both sides of a resumable one an end of stream: its session has its own end, and
+/// resends what was lost.
 pub async fn relay<D: Transport, U: Transport>(
     transports: &mut Transports<D, U>,
     terms: &RelayConfig<'_>,
@@ -71,7 +71,7 @@ pub struct EofSent {
     pub is_resumable: bool,
 }
 
-/// Prepares both transports for their drop after a tunnel has ended like that: with a reset, or gracefully.
+/// Prepares both transports for their drop after a tunnel's end: with a reset, or gracefully.
 pub async fn finish<D: Transport, U: Transport>(transports: &mut Transports<D, U>, close: Close, ends: EofSent) {
     let Transports {
         downstream, upstream, ..
@@ -191,8 +191,8 @@ fn reset(failed: &mut impl Transport, other: &mut impl Transport) {
 
 /// Closes the other side of a transport that has failed after its end of stream.
 ///
-/// All that it sent stands in the other's send buffer, and a reset would discard the tail. A server that closes at once
-/// fails like that: a late message of its client makes its kernel answer with a reset.
+/// Its last bytes are in the other's send buffer, and a reset would discard them. A server that closes at once fails
+/// like that: a late message of its client makes its kernel answer with a reset.
 async fn close_after_failure(failed: &mut impl Transport, ends: EofSent, other: &mut impl Transport) {
     failed.reset_on_drop();
     boxed(async {
@@ -282,8 +282,8 @@ fn eof(first: Side) -> Close {
     }
 }
 
-/// Returns whether a tunnel is over whose client has finished and then cancelled its stream: its target ends without a
-/// further byte. A client that logs out cancels its stream, as others close their socket.
+/// Returns whether a tunnel is over after its client has finished and cancelled its stream: the target ends without a
+/// further byte. A logout over HTTP/2 cancels the stream, where others close their socket.
 async fn is_over_when_cancelled(
     download: &mut Pump<'_, impl Reader, impl Writer>,
     upload: &mut Pump<'_, impl Reader, impl Writer>,
@@ -305,5 +305,5 @@ async fn is_over_when_cancelled(
 
 /// How long a target has to end its stream after a client has cancelled its own.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long bytes that were already read have to be written when the proxy ends a tunnel.
+/// The time to write bytes that were already read, when the proxy ends a tunnel.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

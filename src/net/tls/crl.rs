@@ -1,4 +1,4 @@
-//! Chooses the revocation lists of a file: of those of one authority the newest counts.
+//! Chooses among the revocation lists of a file: the newest of each scope counts.
 //!
 //! The verifier uses the first list of a certificate's issuer. With an old list before a new one, as after appending
 //! the new one to the file, it would accept a certificate that only the new one revokes.
@@ -86,7 +86,7 @@ impl CrlVersion {
 /// Chooses the newest list of each scope.
 ///
 /// # Errors
-/// The line of a list, and the reason why it cannot be told whether it counts.
+/// The line of a list, and why it is unclear whether it counts.
 pub(super) fn choose(lists: Vec<Crl>) -> Result<SelectedCrls, (usize, String)> {
     let mut chosen = SelectedCrls::default();
     for list in lists {

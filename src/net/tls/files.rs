@@ -56,8 +56,8 @@ impl fmt::Display for FileError {
     }
 }
 
-/// A remark about a file that is used all the same, such as that a certificate has expired, and the time in which it is true,
-/// in seconds since 1970.
+/// A remark about a file that is used all the same, such as that a certificate has expired, and when the remark is true, in
+/// seconds since 1970.
 pub(super) type FileWarning = (FileError, Range<i64>);
 
 /// The files as they were read.
@@ -73,7 +73,7 @@ impl FileContents {
     /// Reads the files.
     ///
     /// # Errors
-    /// The reason why some file was not read, if it is a shortage of descriptors or memory.
+    /// A shortage of descriptors or memory, for which a file was not read.
     pub(super) fn read(settings: &Settings) -> Result<Self, String> {
         let pairs = (0..).zip(&settings.certificates).map(|(index, paths)| {
             let cert = PemFile::read(TlsFile::Certificate(index), &paths.cert)?;
@@ -130,5 +130,5 @@ impl PemFile {
     }
 }
 
-/// The time in which a remark is true that is always true.
+/// The time range of a remark that is always true.
 pub(super) const ALWAYS: Range<i64> = i64::MIN..i64::MAX;

@@ -35,7 +35,7 @@ pub struct ClientTls {
     pub version: &'static str,
     /// The identity in its certificate, if it has presented one.
     pub identity: Option<CertificateNames>,
-    /// Its certificates: over HTTP/2 they are verified again for each request, and those of users while tunnels run.
+    /// Its certificates, verified again for each HTTP/2 request and, if they prove a user, while tunnels run.
     pub certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -154,7 +154,7 @@ impl FailureCause {
     }
 }
 
-/// Does the handshake with a client. `read` was read from the socket already.
+/// Does the handshake with a client. `read`: the bytes read before it.
 pub(super) async fn accept(
     stream: TcpStream,
     read: Vec<u8>,

@@ -58,7 +58,7 @@ pub struct CertificatePaths {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Chosen by the name in the ClientHello. Other names get the first one that the client can verify.
+    /// Chosen by the name in the ClientHello. Other names get the first whose key the client supports.
     pub certificates: Vec<CertificatePaths>,
     /// The demand for client certificates.
     pub client_auth: ClientAuth,

@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 
 use crate::base::file;
 
-/// An error in a file, with its line if known. Prints as `line 21: this line must be …`.
+/// An error in a file, with its line if known. Prints as `line 21: it is not PEM: …`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{reason}", .line.map(|line| format!("line {line}: ")).unwrap_or_default())]
 pub struct PemError {

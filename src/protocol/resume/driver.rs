@@ -53,8 +53,8 @@ pub struct Attachment<S> {
 /// The result of the handshake of a connection.
 #[derive(Debug, Default)]
 pub struct HandshakeOutput<'a> {
-    /// This side's answer, which is sent before the first frame. Its offset has to be the session's
-    /// [`received`](Session::received), read without yielding before the call.
+    /// This side's answer, which is sent before the first frame. Its offset must be [`Session::received`], with no await
+    /// between reading that and [`Driver::attach`].
     pub answer: Vec<u8>,
     /// The offset that the other side expects.
     pub received: u64,
@@ -387,8 +387,8 @@ impl Driver {
     }
 }
 
-/// The maximum number of bytes read from the program before they are written: half of a window, so that the other side
-/// can acknowledge one half while the other is read.
+/// The number of bytes read from the program after which they are written: half of a window, so that the other side can
+/// acknowledge one half while the other is read.
 const MAX_GATHERED: usize = 512 * 1024;
 /// The timeout for writing the last frames: a side that has ended the session may no longer read.
 const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@
 pub enum DetachReason {
     /// Another connection carries the session already.
     Displaced,
-    /// Another code: another connection may carry the session.
+    /// Any other code: a new connection may carry the session.
     Other(u8),
 }
 
@@ -49,7 +49,7 @@ pub(super) struct LocalEnd {
 }
 
 impl DetachReason {
-    /// Returns the code of a frame.
+    /// Returns its code in a frame.
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Displaced => DISPLACED,
@@ -92,7 +92,7 @@ impl EndReason {
         ENDS.into_iter()
     }
 
-    /// Returns the code of a frame.
+    /// Returns its code in a frame.
     pub(super) fn code(self) -> u8 {
         if let Self::Unknown(code) = self {
             return code;

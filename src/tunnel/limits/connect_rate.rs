@@ -11,8 +11,7 @@ use super::ClientCaps;
 use crate::tunnel::outcome::RefusalReason;
 
 /// The connect rates of all clients, by the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371),
-/// which keeps one instant of a client. It outlives the client's connections: a client that reconnects must not get a
-/// new burst.
+/// which keeps one instant a client. This outlives the client's connections: a reconnect must not bring a new burst.
 #[derive(Debug)]
 pub struct ConnectRate(Mutex<State>);
 

@@ -34,13 +34,12 @@ struct ActivityHistory {
     last_active: Instant,
 }
 
-/// The use of a tunnel, now and last.
+/// A tunnel's current and last use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// True if its last minute was active, or the current one is.
     pub is_active: bool,
-    /// The last byte of its last active minute, which lasts until the next is over; the tunnel's start if there was
-    /// none.
+    /// The last byte of its last active minute, or of the one in progress after it; else the tunnel's start.
     pub last_active: Instant,
 }
 
@@ -78,9 +77,9 @@ impl Meter {
         self.target.throttle(direction, waited);
     }
 
-    /// Notes whether the client and the target keep their receive windows closed, as a suspended ssh does: the relay
-    /// makes the kernel wait for such a side when its task is woken. To be called every [`WINDOW_INTERVAL`]. Returns
-    /// whether anything has changed.
+    /// Notes whether the client and the target keep their receive windows closed, as a suspended ssh does: when polled
+    /// next, the relay makes the kernel wait for such a side. To be called every [`WINDOW_INTERVAL`]. Returns whether
+    /// anything has changed.
     pub fn note_windows(&self, client: &TcpInfo, target: &TcpInfo) -> bool {
         let note = |(direction, receiver): (_, &TcpInfo)| {
             let is_closed = receiver.is_window_closed();
@@ -176,7 +175,7 @@ fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Between two samples of the windows: half the time after which the kernel drops a side.
+/// Between two samples of the windows: half of TCP_USER_TIMEOUT.
 pub(crate) const WINDOW_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -24,9 +24,9 @@ struct Key {
 pub(super) enum Signature {
     /// One of the keys has made it.
     Right,
-    /// None has, for this reason.
+    /// None has; the reason.
     Wrong(&'static str),
-    /// None has, for this reason; a newer set may have the key.
+    /// None has, but a newer set may have the key; the reason.
     Open(&'static str),
 }
 
@@ -188,8 +188,8 @@ impl Jwk {
     }
 }
 
-/// The points of edwards25519 whose order divides 8, by their y as in a JSON Web Key, and the two of them that have a second
-/// encoding, above the prime: anybody can sign by such a key. libsodium's `ge25519_has_small_order` refuses the same.
+/// The y of the points of edwards25519 whose order divides 8, as in a JSON Web Key, with the second encodings, above the
+/// prime, of two of them: anybody can sign by such a key. libsodium's `ge25519_has_small_order` refuses the same.
 const SMALL_ORDER: [&str; 7] = [
     "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
     "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",

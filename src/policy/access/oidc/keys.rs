@@ -213,5 +213,5 @@ const MAX_WAITING: QueueLimits = QueueLimits {
     waiting_per_network: 0,
     timeout: Duration::ZERO,
 };
-/// For an attempt, and the rest of one that runs before it.
+/// For an attempt, or the rest of one that is under way.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(6);

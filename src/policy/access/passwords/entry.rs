@@ -15,8 +15,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Parses the line of that number, `name:hash` or `name:hash:group,group`. Names and groups have no colon, so none is of
-    /// the cluster's own (`system:masters`).
+    /// Parses the line of that number, `name:hash` or `name:hash:group,group`. Names and groups have no colon, so none
+    /// begins with `system:`.
     ///
     /// # Errors
     /// The error of the line, without any part of its hash.

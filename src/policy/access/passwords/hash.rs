@@ -37,7 +37,7 @@ impl Hash {
         })
     }
 
-    /// Returns whether passwords with this hash are guessed fast: it is bcrypt below the recommended cost.
+    /// Returns whether its password is guessed fast: it is bcrypt below the recommended cost.
     pub(super) fn is_weak(&self) -> bool {
         self.kind == Kind::Bcrypt && HashParts::from_str(&self.text).is_ok_and(|parts| parts.get_cost() < WEAK_BELOW)
     }
@@ -105,9 +105,9 @@ fn refused(text: &str) -> &'static str {
 const ACCEPTED: &str = "argon2id and bcrypt ($2y$) are";
 /// In bytes.
 const MAX_PASSWORD: usize = 128;
-/// In KiB: RFC 9106 section 4 recommends 64 MiB where memory is bounded, and two passwords are hashed at a time.
+/// In KiB: twice what RFC 9106 section 4 recommends where memory is bounded. Two passwords are hashed at a time.
 const MAX_MEMORY: u64 = 128 << 10;
-/// In KiB, for all passes: about a second (measured: 64 MiB in 3 passes takes 0.2 to 0.5 s).
+/// In KiB, for all passes: 1 to 3 s (measured: 64 MiB in 3 passes takes 0.2 to 0.5 s).
 const MAX_WORK: u64 = 1 << 20;
 const MAX_LANES: u32 = 64;
 /// Of bcrypt: each step doubles the time, and 14 takes 1 to 3 s (measured).

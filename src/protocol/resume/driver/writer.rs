@@ -90,6 +90,6 @@ impl Writer {
     }
 }
 
-/// The size in bytes from which no more of the stream is added to the unwritten frames:
-/// [`MAX_GATHERED`](super::MAX_GATHERED) with the frames' heads, and answers before them.
+/// The bytes of unwritten frames from which no more of the stream is added to them:
+/// [`MAX_GATHERED`](super::MAX_GATHERED), the frames' heads, and answers before them.
 const MAX_UNWRITTEN: usize = 512 * 1024 + 256;

@@ -145,8 +145,8 @@ impl ClientHandshake {
         std::mem::take(&mut self.output)
     }
 
-    /// Returns whether the client's output has all of its handshake. Frames of a new session may follow at once: the
-    /// anchor expects the first byte of the stream.
+    /// Returns whether the output has all of the client's handshake. Frames of a new session may follow at once, from
+    /// offset 0 of the stream.
     pub fn is_proved(&self) -> bool {
         !matches!(self.phase, Phase::Announcement)
     }
