@@ -22,7 +22,7 @@ use self::metrics::Metrics;
 use self::record::AccessLineLimit;
 use self::registry::{Connection, SessionRegistry};
 pub use self::shared::Options;
-use self::shared::{SHUTDOWN_TIMEOUT, Shared};
+use self::shared::{MAX_HANDSHAKES, SHUTDOWN_TIMEOUT, Shared};
 pub use self::target_addr::TargetAddr;
 use self::target_addr::{TargetDialer, is_self};
 use crate::base::authority::Authority;
@@ -276,8 +276,6 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2222);
 /// The address of an anchor that does not listen.
 const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// Maximum number of connections in the handshake. One more evicts the oldest: a resume takes two round trips.
-const MAX_HANDSHAKES: u32 = 512;
 /// Maximum number of pipes for plain connections.
 const MAX_PIPES: usize = 32;
 /// How long connections have to close after [`SHUTDOWN_TIMEOUT`].

@@ -93,3 +93,5 @@ impl Shared {
 const MIN_MEMORY: u64 = 64 << 10;
 /// How long clients have to acknowledge a shutdown.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of connections in the handshake. One more evicts the oldest: a resume takes two round trips.
+pub(super) const MAX_HANDSHAKES: u32 = 512;

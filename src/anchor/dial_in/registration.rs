@@ -12,7 +12,7 @@ use super::transport::ProxyTransport;
 use crate::anchor::handshake;
 use crate::anchor::link::Link;
 use crate::anchor::registry::Connection;
-use crate::anchor::shared::Shared;
+use crate::anchor::shared::{MAX_HANDSHAKES, Shared};
 use crate::base::authority::Authority;
 use crate::net::transport::Transport as _;
 use crate::protocol::registration::{DRAINING_PATH, REPLICAS_FIELD, REPLICAS_PATH};
@@ -25,8 +25,9 @@ use crate::uplink::attempt::OpenConnection;
 pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, coverage: &Coverage) {
     let shared = coverage.shared();
     let (transport, heard) = ProxyTransport::new(opened.stream);
-    // Sessions and plain connections may each reach `max_sessions`.
+    // Sessions and plain connections may each reach `max_sessions`; handshakes are left to refuse more, and POSTs.
     let streams = shared.options.max_sessions.get().saturating_mul(2);
+    let streams = streams.saturating_add(MAX_HANDSHAKES);
     let connection = http2::Connection::new(transport, opened.agreement.early).trusting(streams);
     // A shutdown is announced with a GOAWAY, as a lapsed client certificate is at the proxy.
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());

@@ -210,6 +210,20 @@ fn no_more_replicas_are_counted_than_there_are() {
 }
 
 #[test]
+fn a_full_anchor_has_streams_left_to_refuse_and_to_be_told() {
+    scripted(|| async {
+        let (proxy, target) = (Scripted::listen().await, Target::listen());
+        let more = ["--max-sessions", "1"];
+        let _anchor = DialledIn::start_with(&proxy.url, "gpu1.lab:22", target.address(), &more);
+        let requests = proxy.take("a", "1").await;
+        // The SETTINGS have been received.
+        assert_eq!(status(&requests, post("/replicas", Some("1"))).await, StatusCode::OK);
+        // A session and a connection without one, and 512 handshakes.
+        assert_eq!(requests.current_max_send_streams(), 2 + 512);
+    });
+}
+
+#[test]
 fn a_thousand_tunnels_may_be_opened_at_once() {
     scripted(|| async {
         let (proxy, target) = (Scripted::listen().await, Closed::bind());
