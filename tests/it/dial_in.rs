@@ -249,7 +249,7 @@ fn a_dial_too_many_is_never_the_active_anchor() {
         let series = format!("anchor_registrations_total{{result=\"{result}\"}}");
         world.proxy.scrape().value(&series)
     };
-    eventually("three of them", || (registrations("closed") >= 3.0).then_some(()));
+    eventually("three of them", || (registrations("surplus") >= 3.0).then_some(()));
     assert_eq!(registrations("registered"), 1.0);
     expect_at(&world, &target);
 }

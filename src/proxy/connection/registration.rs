@@ -23,7 +23,7 @@ use crate::protocol::registration::{
 };
 use crate::proxy::anchors::{Anchor, Anchors, Registration};
 use crate::proxy::http::{ConnectRequest, Exchange};
-use crate::tunnel::http2::client::Streams;
+use crate::tunnel::http2::client::{ConnectionEnd, Streams};
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
@@ -130,7 +130,10 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     // An anchor that is connected to this replica already closes the connection instead.
     let begun = tokio::select! {
         Ok(()) = preface => Ok(()),
-        end = &mut driven => Err(end.label()),
+        end = &mut driven => Err(match end {
+            ConnectionEnd::Closed | ConnectionEnd::Broken => "surplus",
+            ConnectionEnd::Flooded | ConnectionEnd::Unresponsive => end.label(),
+        }),
         reason = end_of_right(&admission) => Err(reason.label()),
         () = shared.drain.draining(number) => Err(RefusalReason::Draining.label()),
     };
