@@ -98,7 +98,7 @@ impl AnnotationError {
 
     /// Creates the error of a Service without a port that is known to be SSH.
     pub(crate) fn without_port(ports: usize) -> Self {
-        let reason = format!("missing: none of the {ports} TCP ports of the Service is known to be SSH");
+        let reason = format!("none of the {ports} TCP ports of the Service is known to be SSH");
         Self {
             is_without_port: true,
             ..Self::new("port", reason)

@@ -29,7 +29,7 @@ pub struct Controller {
     options: Options,
     rules: watch::Sender<TargetPolicy>,
     outputs: Outputs,
-    /// `None` while it is replaced.
+    /// `None` while it is replaced, and after that has failed.
     thread: Option<BackgroundRuntime>,
 }
 
@@ -72,7 +72,8 @@ impl Controller {
     /// # Errors
     /// The other thread cannot be started. Nothing watches the cluster then.
     pub fn configure(&mut self, options: Options, limits: &Limits) -> io::Result<()> {
-        if sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
+        let is_watching = self.thread.is_some();
+        if is_watching && sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
             self.outputs.writer.configure(options.of_allowlist());
             // Not `send`, which could fail while the reconciler restarts: it starts with the newest rules.
             self.rules.send_replace(TargetPolicy::new(&options, limits));
