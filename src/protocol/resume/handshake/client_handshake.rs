@@ -57,7 +57,7 @@ pub enum HandshakeError {
     #[error("the other side is not the anchor of the session")]
     Unproved,
     /// The bytes do not follow this protocol. Another connection may be better.
-    #[error("the other side has broken off the protocol")]
+    #[error("the other side has broken the protocol")]
     Fault,
     /// The crypto library has failed.
     #[error(transparent)]

@@ -161,7 +161,8 @@ fn ports_without_tls_are_told_of() {
     assert_eq!(said("enforce", "loopback", "127.0.0.1:1, \"[::1]:3\""), "");
     assert_eq!(
         said("enforce", "allow", "127.0.0.1:1, 0.0.0.0:3"),
-        "1:36: note: access.cleartext: 0.0.0.0:3 accepts credentials in clear: that is safe only behind a load balancer that terminates TLS"
+        "1:36: note: access.cleartext: 0.0.0.0:3 accepts credentials in clear: that is safe only behind a load balancer \
+         that terminates TLS"
     );
     assert_eq!(said("enforce", "allow", "127.0.0.1:1"), "");
 }
