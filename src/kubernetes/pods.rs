@@ -51,7 +51,7 @@ pub(crate) struct Pod {
     pub(crate) name: String,
     /// Its admin port.
     pub(crate) port: u16,
-    /// Its phase, while it has no port yet; `None` if it is `Running`.
+    /// Its phase if that is not `Running`: its port cannot be reached yet.
     pub(crate) waits: Option<String>,
 }
 

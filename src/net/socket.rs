@@ -17,11 +17,11 @@ use crate::net::keepalive::Keepalive;
 ///
 /// Options of a listener hold for every socket that it accepts: Linux clones them.
 ///
-/// Without TCP_NODELAY a keystroke pair waits 40 ms for a delayed ACK; without TCP_USER_TIMEOUT unacknowledged data
-/// keeps a dead connection for about 15 minutes (tcp(7)).
+/// Without TCP_NODELAY the second of two keystrokes waits 40 ms for a delayed ACK. Without TCP_USER_TIMEOUT
+/// unacknowledged data keeps a dead connection for about 15 minutes (tcp(7)).
 ///
 /// # Errors
-/// The error of setsockopt(2), as of a socket that has been reset.
+/// The error of setsockopt(2), such as for a socket that has been reset.
 pub(crate) fn prepare(socket: &impl AsFd) -> io::Result<()> {
     Keepalive::PROXY.turn_on(socket)?;
     let socket = SockRef::from(socket);
@@ -29,9 +29,10 @@ pub(crate) fn prepare(socket: &impl AsFd) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(USER_TIMEOUT))
 }
 
-/// Makes the kernel wait for a peer that answers but keeps its receive window closed, or time it out again. With a
-/// TCP_USER_TIMEOUT Linux drops such a peer, too (tcp_probe_timer in net/ipv4/tcp_timer.c, since 5.11); without one
-/// only after 15 unanswered probes.
+/// Sets whether a peer that answers may keep its receive window closed for longer than [`USER_TIMEOUT`].
+///
+/// With a TCP_USER_TIMEOUT Linux drops such a peer, too (tcp_probe_timer in net/ipv4/tcp_timer.c, since 5.11). Without
+/// one it drops only a peer that leaves 15 probes unanswered.
 pub(crate) fn tolerate_closed_window(stream: &TcpStream, is_tolerated: bool) {
     let timeout = (!is_tolerated).then_some(USER_TIMEOUT);
     // If it fails, the timeout stays as it was.
@@ -52,9 +53,9 @@ pub(crate) fn finish_on_drop(stream: &TcpStream) {
     SockRef::from(stream).set_linger(None).ok();
 }
 
-/// Limits what the kernel takes before it can send it, for a connection that carries more than one tunnel.
+/// Limits the unsent bytes in the kernel, for a connection that carries more than one tunnel.
 ///
-/// By default it takes some MiB, and a keystroke is sent after all of them (TCP_NOTSENT_LOWAT in tcp(7)).
+/// By default the kernel takes some MiB, and a keystroke is sent after all of them (TCP_NOTSENT_LOWAT in tcp(7)).
 pub(crate) fn keep_unsent_short(stream: &TcpStream) {
     // Without it a tunnel is only slower.
     SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT).ok();
@@ -82,9 +83,9 @@ pub(crate) fn is_refusal_of_an_end(error: &io::Error) -> bool {
 
 /// Sends a FIN after all that was written, then waits for the peer's, within bounds of time and bytes.
 ///
-/// The caller drops the socket next. A close with unread input makes the kernel send a reset, and a reset makes the
-/// peer's kernel discard what the peer has not read (RFC 9112 section 9.6): the refusal or the tail of an upload would
-/// be lost. The input is discarded.
+/// The caller drops the socket next. A close with unread input makes the kernel send a reset, and a reset may
+/// make the peer's kernel discard what the peer has not read (RFC 9112 section 9.6): the refusal or the tail of an
+/// upload would be lost. The input is discarded.
 pub(crate) async fn close_gently(stream: &TcpStream) {
     if SockRef::from(stream).shutdown(Shutdown::Write).is_ok() {
         // The socket is dropped next in any case.
@@ -94,13 +95,13 @@ pub(crate) async fn close_gently(stream: &TcpStream) {
 
 /// Sends what was written, within bounds of time, and a reset after it.
 ///
-/// A reset discards what the kernel has not sent. The peer's kernel still delivers what was sent, before the reset.
+/// A reset discards what the kernel has not sent. Linux as the peer still delivers what was sent, before the reset.
 pub(crate) async fn cut_off(stream: &TcpStream) {
     // The socket is reset next in any case.
     timeout(LINGER, sent(stream)).await.ok();
     reset_on_drop(stream);
-    // At once, by a connect to no address (tcp(7), connect(2)): the drop may have to wait for the tunnel's other side. If it
-    // fails, the drop resets.
+    // A connect to no address resets at once (tcp(7), connect(2)): the drop may have to wait for the tunnel's other
+    // side. If the connect fails, the drop resets.
     rustix::net::connect_unspec(stream).ok();
 }
 
@@ -131,8 +132,8 @@ pub(crate) async fn failed(stream: &TcpStream) -> io::Error {
 /// # Errors
 /// As [`failed`].
 pub(crate) async fn ended(stream: &TcpStream) -> io::Result<()> {
-    // A wait for input would complete for the bytes before it. One for urgent data does so for the end only (`Ready` of
-    // tokio): the socket is not registered for urgent data itself.
+    // A wait for input would complete for the bytes before the FIN. Tokio also completes a wait for urgent data at the
+    // FIN (`Ready`), and here only then: the socket is not registered for urgent data itself.
     tokio::select! {
         biased;
         error = failed(stream) => Err(error),

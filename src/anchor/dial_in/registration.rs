@@ -25,11 +25,12 @@ use crate::uplink::attempt::OpenConnection;
 pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, coverage: &Coverage) {
     let shared = coverage.shared();
     let (transport, heard) = ProxyTransport::new(opened.stream);
-    // Sessions and plain connections may each reach `max_sessions`; handshakes are left to refuse more, and POSTs.
+    // Sessions and plain connections may each reach `max_sessions`. `MAX_HANDSHAKES` streams remain for refusals and
+    // POSTs.
     let streams = shared.options.max_sessions.get().saturating_mul(2);
     let streams = streams.saturating_add(MAX_HANDSHAKES);
     let connection = http2::Connection::new(transport, opened.agreement.early).trusting(streams);
-    // A shutdown is announced with a GOAWAY, as a lapsed client certificate is at the proxy.
+    // A shutdown sends a GOAWAY by the signal that at the proxy stands for a lapsed client certificate.
     let ((_controller, drain), leaving) = (DrainController::new(), Notify::new());
     let go_away = GoAway {
         drain: &drain,
@@ -46,7 +47,7 @@ pub(super) async fn serve(opened: OpenConnection, replica: CoveredReplica, cover
         () = shared.stopping.cancelled() => {}
     }
     leaving.notify_one();
-    // At most 2 s after the plain clients, which end now.
+    // Plain clients end now, sessions within `SHUTDOWN_TIMEOUT`. `Anchor::run` bounds the wait.
     served.await.ok();
 }
 

@@ -21,7 +21,7 @@ use crate::operator::replicas::{AdminRequest, DiscoveryError, Events, Query, Rep
 pub(super) struct Hub {
     pub(super) replicas: Replicas,
     state: watch::Sender<State>,
-    /// The last request of a page; `None` before it.
+    /// The time of the last request of a page; `None` before the first.
     asked: watch::Sender<Option<Instant>>,
     /// Wakes the polling tasks.
     wanted: watch::Sender<()>,
@@ -38,7 +38,8 @@ impl Hub {
         }
     }
 
-    /// Returns the changes since a page's last answer. Waits up to [`FIRST_ANSWERS`] for each replica to answer or fail.
+    /// Returns the changes since a page's last answer. Waits up to [`FIRST_ANSWERS`] until each replica has answered or
+    /// failed.
     pub(super) async fn changes(&self, since: u64) -> Changes {
         self.asked.send_replace(Some(Instant::now()));
         let mut state = self.state.subscribe();
@@ -137,7 +138,7 @@ fn next(start: Instant, interval: Duration) -> Instant {
     start + interval.max(start.elapsed() * 4)
 }
 
-/// Polls the rest. Errors are ignored: the poll of tunnels shows them.
+/// Polls all but the tunnels once. Errors are ignored: the poll of tunnels shows them.
 async fn poll_once(hub: &Hub, replica: Replica) {
     let drain = replica.request::<DrainStatus>(&AdminRequest::get("/drain")).await;
     let refusals = replica.request::<Refusals>(&AdminRequest::get("/refusals")).await;
@@ -170,7 +171,7 @@ async fn read(hub: &Hub, replica: &Replica) -> Result<Infallible, ReplicaError> 
     }
 }
 
-/// Between two polls of a replica's tunnels, whose rates are those of a second.
+/// Between two polls of a replica's tunnels. A replica measures their rates over a second or more.
 const INTERVAL: Duration = Duration::from_secs(1);
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 const BETWEEN_FINDS: Duration = Duration::from_secs(10);

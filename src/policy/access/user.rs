@@ -70,7 +70,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Every method, for metrics with the value 0.
+    /// Every method, for metrics that begin at 0.
     pub const ALL: [Self; 5] = [
         Self::TokenReview,
         Self::Oidc,

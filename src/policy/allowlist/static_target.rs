@@ -23,7 +23,7 @@ pub struct StaticTarget {
     /// Its addresses; at least one, unless it dials in.
     #[serde(default, deserialize_with = "forms::list::<Address, _, _>")]
     pub addresses: Vec<SocketAddr>,
-    /// The users that may serve it, of a target that dials in.
+    /// The users whose anchors may serve it, if it dials in.
     pub dials_in: Option<AnchorUsers>,
     /// The limits that it sets itself.
     #[serde(default)]

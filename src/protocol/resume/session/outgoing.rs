@@ -23,7 +23,8 @@ pub(in crate::protocol::resume) struct Outgoing {
     is_finished: bool,
     /// The offset up to which the other side has passed on everything.
     acknowledged: u64,
-    /// The offset up to which this connection was given everything. Bytes up to `cursor` are in unwritten frames.
+    /// The offset up to which this connection was given everything. Bytes from there to `cursor` are in unwritten
+    /// frames.
     carried: u64,
     /// The offset that is put into the next frame of this connection.
     cursor: u64,
@@ -79,7 +80,8 @@ impl Outgoing {
         bytes.len()
     }
 
-    /// Returns memory for the next bytes, at most `max` of them. `None` if they have to be [pushed](Self::push).
+    /// Returns memory for the next bytes, at most `max` of them. `None` if there is no room, or if they have to be
+    /// [pushed](Self::push).
     pub(in crate::protocol::resume) fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         match self.free().min(max) {
             0 => None,
@@ -202,7 +204,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Starts again, for another side that does not have the session.
+    /// Starts again at offset 0, as the other side does not have the session.
     ///
     /// # Errors
     /// Bytes were acknowledged, and are no longer kept.
@@ -215,8 +217,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Drops the kept bytes, as the other side takes no more. Only frames in the writer are completed: otherwise the
-    /// other side would take the following bytes for theirs.
+    /// Drops the kept bytes, as the other side takes no more. Bytes in unwritten frames stay: the other side would
+    /// take the bytes after a cut frame for a part of it.
     pub(in crate::protocol::resume) fn abandon(&mut self) {
         if !self.is_abandoned {
             self.is_abandoned = true;
