@@ -66,7 +66,7 @@ pub struct Anchor {
     pub ended: SetOnce<CloseReason>,
 }
 
-/// Counts a stream of an anchor while its tunnel holds this.
+/// A stream of an anchor, counted until this is dropped.
 #[derive(Debug)]
 pub struct AnchorTunnel {
     /// The anchor.
@@ -94,8 +94,8 @@ pub struct DialTimeouts {
 }
 
 impl Anchors {
-    /// Creates an empty registry. Without an `id`, it draws a random one. Until ids are known, there are `replicas`
-    /// replicas.
+    /// Creates an empty registry. Without an `id`, it draws a random one. Until the ids of the replicas are known,
+    /// anchors are told their number, `replicas`.
     pub fn new(id: Option<Box<str>>, replicas: NonZeroU32) -> Self {
         // The standard library's only source of random numbers.
         let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0)).into();
@@ -207,7 +207,7 @@ impl Anchors {
             };
             match anchor.open(until).await {
                 Ok(stream) => return Ok(stream),
-                // Its connection has just ended: another anchor may come.
+                // Its connection has ended, or it has reset the stream: another anchor may come.
                 Err(RefusalReason::NoAnchor) => {}
                 Err(reason) => last = reason,
             }
@@ -292,5 +292,5 @@ impl Drop for Registration<'_> {
 
 /// Maximum number of anchors of one target.
 const MAX_PER_TARGET: usize = 32;
-/// Maximum number of unanswered dials of one anchor.
+/// Maximum number of dials of one anchor at a time.
 const MAX_DIALS: u32 = 128;

@@ -2,8 +2,8 @@
 //! close the tunnels of every Service.
 //!
 //! Removals are held until a later list confirms them, or for 5 minutes. An empty list is never confirmed: a server that has
-//! lost its data keeps returning one, and so does one that restored its RBAC before its objects. The slices and Namespace
-//! of a held Service are held with it. Deletions by a watch event and additions apply at once.
+//! lost its data keeps returning one, and so does a server whose RBAC is restored before its objects. The slices and
+//! Namespace of a held Service are held with it. Deletions by a watch event and additions apply at once.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -113,8 +113,8 @@ impl HeldRemovals {
 
 /// The most objects that a list may lose without suspicion, unless it is empty.
 const FEW: usize = 10;
-/// The time after which a list confirms an earlier one. Not at once: a server that starts without its data drops its watches,
-/// and so may be asked twice before the data is back.
+/// The time after which a list confirms an earlier one. A server that starts without its data drops its watches, so two
+/// lists in short order may both lack the data.
 const CONFIRMED_AFTER: Duration = Duration::from_secs(15);
 const MAX_HOLD: Duration = Duration::from_secs(300);
 

@@ -19,7 +19,7 @@ use crate::kubernetes::objects::model::{Key, Object};
 #[derive(Debug)]
 pub(crate) struct SnapshotFile {
     path: PathBuf,
-    /// The kinds, namespaces, selectors and prefix of the objects: a file of others is not used.
+    /// The kinds, namespaces, selectors and prefix of the objects: a file with other settings is not used.
     settings: String,
     /// The time of the next write; `None` if the file is up to date.
     due: Option<Instant>,
@@ -132,7 +132,7 @@ fn parse(text: &[u8], settings: &str) -> Result<Snapshot, &'static str> {
     };
     // Its objects may no longer be selected.
     if *of_settings != format!("{:016x}", fnv1a(settings.as_bytes())) {
-        return Err("written with other selectors or namespaces");
+        return Err("written with other selectors, namespaces, kinds or prefix");
     }
     if *sum != format!("{:016x}", fnv1a(body)) {
         return Err("damaged");
@@ -218,8 +218,8 @@ mod tests {
         assert_eq!(serde_json::to_string(&objects).unwrap(), text);
     }
 
-    /// A restart during an outage must not open a Service to users that it does not name. Without the annotations a file
-    /// is as it was before they existed.
+    /// A restart during an outage must not open a Service to users that its annotations do not name. Objects without
+    /// such annotations are written as before these existed.
     #[test]
     fn lists_of_users_are_kept() {
         let service = json!({

@@ -32,7 +32,7 @@ impl Events {
         }
     }
 
-    /// Returns the next events, or none yet, each with its name, such as `opened`, and its data.
+    /// Returns the events that the next bytes complete, if any, each with its name (such as `opened`) and data.
     pub(crate) async fn next(&mut self) -> Result<Vec<(String, Value)>, ReplicaError> {
         let ended = || ReplicaError::Unreachable("the stream of events has ended".to_owned());
         let late = |_| ReplicaError::Timeout(SILENCE_TIMEOUT);

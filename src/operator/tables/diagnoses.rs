@@ -23,7 +23,7 @@ pub struct TunnelDiagnosis {
 }
 
 impl Replicas {
-    /// Returns the diagnoses of tunnels in their order, from `path` below each.
+    /// Returns the diagnoses of tunnels in their order. Each is its replica's answer to `/tunnels/<id><path>`.
     ///
     /// # Errors
     /// See [`find`](Self::find).

@@ -24,9 +24,9 @@ mod keys;
 pub struct Issuers(Vec<Verifier>);
 
 impl Issuers {
-    /// Refreshes the keys of each issuer in the background until it is dropped: a file every 10 s, a URL every 10
-    /// minutes, or 30 s after a failure; either 5 s after a failure without any keys. This needs a tokio runtime;
-    /// outside one there are no keys. Until they can be read, there is no verdict about the issuer's tokens.
+    /// Starts to refresh the keys of each issuer in the background, until this is dropped. A file is read every 10 s, a
+    /// URL every 10 minutes, or 30 s after a failure. Without any keys, the next read follows a failure after 5 s.
+    /// Outside a tokio runtime there are no keys. Without keys, there is no verdict about the issuer's tokens.
     pub fn new(issuers: &[Issuer]) -> Self {
         Self(issuers.iter().map(Verifier::new).collect())
     }
@@ -46,10 +46,10 @@ pub fn check_keys(bytes: &[u8]) -> Result<usize, Box<str>> {
     KeySet::parse(bytes).map(|keys| keys.len())
 }
 
-/// Checks the file with the authorities of a URL's server.
+/// Checks the file of CA certificates for the server of a URL.
 ///
 /// # Errors
-/// The path, and the reason why they cannot be used.
+/// The path, and the reason why the certificates cannot be used.
 pub fn check_authorities(path: &Path) -> Result<(), Box<str>> {
     endpoint::roots_of(path).map(drop)
 }

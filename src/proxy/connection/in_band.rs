@@ -1,4 +1,4 @@
-//! In-band refusals: for a request that is refused, and for a target that sends no SSH identification.
+//! In-band messages: the refusal of a request, and the close of a tunnel before its target's SSH identification.
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};
@@ -34,7 +34,7 @@ fn code(refusal: RefusalReason) -> Code {
 /// The close of a tunnel before the target's identification.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EarlyEnd<'a> {
-    /// The reason, which is not the client's.
+    /// The reason; the close is not by the client.
     pub(super) reason: CloseReason,
     /// Bytes of the target that were not passed on.
     pub(super) said: &'a [u8],
@@ -61,7 +61,7 @@ pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
         }
         CloseReason::NotSsh => Phrase::of_target("", format!(" has sent no SSH identification in {:?}", end.deadline)),
         // Such as `Exceeded MaxStartups` and `Not allowed at this time` of sshd, which OpenSSH shows with `-v` only.
-        // A reset says no less: sshd closes with the client's identification unread.
+        // After such a line sshd closes with the client's identification unread, which resets the connection.
         CloseReason::Eof | CloseReason::Reset | CloseReason::Vanished | CloseReason::Io if !said.is_empty() => {
             Phrase::of_target("", format!(" closed the connection: {said}"))
         }
@@ -82,7 +82,7 @@ pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
     }
 }
 
-/// Returns why the proxy has ended a tunnel; `operator` are the operator's words, if it was one.
+/// Returns why the proxy has ended a tunnel; `operator` has the words of the operator who did, if any.
 pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
     let text = match reason {
         CloseReason::TargetRemoved => return Phrase::of_target("", " has left the allowlist"),
@@ -93,7 +93,7 @@ pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
         CloseReason::Lifetime => "the longest time for a connection is over",
         CloseReason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
         CloseReason::ClosedByOperator => return format!("an operator ended the connection: {operator}").into(),
-        // Of a target it is said in other words: see `phrase`.
+        // Only of a client: `phrase` has the words for a target.
         CloseReason::NotSsh => "the client has sent no SSH identification",
         CloseReason::Panic
         | CloseReason::Eof
@@ -125,7 +125,7 @@ pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
 pub(super) async fn drain_client(client: &mut impl Transport) {
     let (mut reader, _) = client.split();
     let left = poll_fn(|context| {
-        // On the stack: a buffer of the future would be held by every client that is told.
+        // On the stack: in the future, each client that is waited for would hold a buffer.
         let mut chunk = [0; CHUNK];
         for _ in 0..MAX_CHUNKS {
             match ready!(reader.poll_read(context, &mut chunk)) {

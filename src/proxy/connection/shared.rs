@@ -51,13 +51,13 @@ pub struct Shared {
     pub users: LimitOwners,
     /// The rate at which each client connects.
     pub connect_rate: ConnectRate,
-    /// The connections whose request is not complete.
+    /// The connections whose request is incomplete, or whose refusal is unread.
     pub unfinished: UnfinishedSet,
     /// A slot for each tunnel.
     pub tunnels: Arc<Slots>,
     /// The byte budgets of all tunnels together.
     pub total: Budgets,
-    /// The numbers of connections and requests.
+    /// The source of the ids of connections and requests.
     pub ids: Ids,
     /// The certificates, and what is asked of clients that speak TLS.
     pub tls: Tls,

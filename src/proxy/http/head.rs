@@ -18,7 +18,7 @@ pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 pub struct Head {
     /// The target of the request.
     pub target: Authority,
-    /// The purpose: a tunnel to the target, or to serve it.
+    /// The purpose: a tunnel to the target, or the registration of its anchor.
     pub purpose: Purpose,
     /// The length in bytes, with the empty line that ends the head.
     pub length: usize,

@@ -12,8 +12,8 @@ use tokio::task;
 ///
 /// After `tokio::task::yield_now` the worker thread counts as searching for work, and wakes an idle one before it goes
 /// on. The idle thread finds nothing and waits at the I/O driver, where every event for the busy thread wakes it again.
-/// So a tunnel waits for an I/O event instead: its own thread finds the event when it has run its other tasks, together
-/// with the events for those, and wakes an idle thread only if that makes more than one task ready.
+/// So a tunnel waits for an I/O event instead. Its own thread first runs its other tasks, and then polls the driver for
+/// this event and theirs. It wakes an idle thread only if they make more than one task ready.
 #[derive(Debug, Default)]
 pub(super) struct Yielder {
     /// Made at the first yield, in the runtime.
@@ -57,7 +57,7 @@ impl Event {
         Ok(Self { read, write })
     }
 
-    /// Takes the bytes of earlier events, which other tunnels may still wait for: the caller raises the next one.
+    /// Takes the bytes of earlier events. Tunnels that still wait for those are woken by the caller's next event.
     fn clear(&self) {
         while self.read.try_read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
     }

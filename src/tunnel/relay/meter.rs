@@ -39,7 +39,8 @@ struct ActivityHistory {
 pub struct Activity {
     /// True if its last minute was active, or the current one is.
     pub is_active: bool,
-    /// The last byte of its last active minute, or of the one in progress after it; else the tunnel's start.
+    /// The time of the last byte of its last active minute; without one, the start. The minute in progress counts
+    /// if it is active already, or the one before was.
     pub last_active: Instant,
 }
 
@@ -77,9 +78,9 @@ impl Meter {
         self.target.throttle(direction, waited);
     }
 
-    /// Notes whether the client and the target keep their receive windows closed, as a suspended ssh does: when polled
-    /// next, the relay makes the kernel wait for such a side. To be called every [`WINDOW_INTERVAL`]. Returns whether
-    /// anything has changed.
+    /// Notes which sides keep their receive windows closed, as a suspended ssh does. When the relay is polled next, it
+    /// turns off TCP_USER_TIMEOUT towards them. To be called every [`WINDOW_INTERVAL`]. Returns whether anything has
+    /// changed.
     pub fn note_windows(&self, client: &TcpInfo, target: &TcpInfo) -> bool {
         let note = |(direction, receiver): (_, &TcpInfo)| {
             let is_closed = receiver.is_window_closed();
@@ -123,7 +124,7 @@ impl Meter {
         let mut used = self.activity.lock();
         let moved = self.totals();
         let is_active_already = used.history.is_already_active(moved);
-        // A minute that is not over does not end the use of the one before.
+        // After an active minute, the use goes on until the next one is over.
         if is_active_already || used.was_active && used.history.has_moved(moved) {
             used.last_active = self.last_moved();
         }

@@ -154,7 +154,7 @@ fn upgrade(route: ValueRef<'_>) -> Result<Option<Version>, Untranslatable> {
     match (header.unknown(&["version"]), header.text_of("version").unwrap_or("V1")) {
         (None, "V1") => Ok(Some(Version::V1)),
         (None, "V2") => Ok(Some(Version::V2)),
-        _ => Err(header.unsuited("its route has a PROXY header of its own")),
+        _ => Err(header.unsuited("its route has a PROXY header with more than the version V1 or V2")),
     }
 }
 
