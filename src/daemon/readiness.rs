@@ -13,7 +13,7 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Adds a condition, which is met when the guard is dropped. A name is used once at a time.
+    /// Adds a condition, which is met when the guard is dropped. A name must not have two guards at a time.
     pub fn require(&self, name: &'static str) -> Condition {
         self.set(name, false);
         Condition {

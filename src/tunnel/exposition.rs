@@ -29,7 +29,7 @@ pub(crate) fn registry() -> prometheus::Result<Registry> {
 /// Returns the page in the text format 0.0.4.
 ///
 /// # Errors
-/// A metric without a series; each has one.
+/// A metric without a series; the registry leaves those out.
 pub(crate) fn page(registry: &Registry) -> prometheus::Result<String> {
     TextEncoder::new().encode_to_string(&registry.gather())
 }

@@ -1,7 +1,7 @@
 //! The forms of single values: how a string is read, and the JSON Schema of the strings.
 //!
-//! A field takes one by `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`; [`forms!`](crate::base::yaml::forms::forms)
-//! declares further ones.
+//! A field takes one by `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`;
+//! [`forms!`](crate::base::yaml::forms::forms) declares further ones.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use super::suggest;
 use crate::base::units::{Rate, Size};
 use crate::base::values::{self, unless};
 
-/// The form of a value that is a text in the file.
+/// The form of a single value: a text or a number in the file.
 ///
 /// The schema accepts every text that the documentation names, and may accept a few that `parse` refuses, such as a
 /// duration of more than a year.
@@ -45,7 +45,7 @@ pub(crate) enum Schema {
     CountOr(u32, &'static str),
     /// A text that is not empty.
     Text,
-    /// A text with a match of this regular expression (ECMA 262, of which JSON Schema uses a common part).
+    /// A text that matches this regular expression, in the subset of ECMA 262 that JSON Schema recommends.
     Pattern(&'static str),
     /// The same for an amount with a unit, or a word.
     Amount(&'static str),
@@ -119,7 +119,7 @@ where
     list::<F, D, L>(deserializer).map(Some)
 }
 
-/// One value of a form. Its `expecting` writes its schema, which `schema` reads.
+/// The reader of one value of a form. `expecting` writes the form's schema for the module `schema`.
 struct Single<F>(PhantomData<F>);
 
 impl<'de, F: Form> DeserializeSeed<'de> for Single<F> {
@@ -182,8 +182,8 @@ impl<'de, S: DeserializeSeed<'de>, N: Fn() -> S> Visitor<'de> for List<N> {
     }
 }
 
-/// Declares forms, one a line: the value, its parser, the values of JSON Schema, and the reason why a list of them needs one
-/// at least, if it does.
+/// Declares forms, one a line: the type of the value, its parser, its schema, and the reason if a list of such values
+/// needs at least one.
 macro_rules! forms {
     ($($(#[$doc:meta])* $visibility:vis $Name:ident: $Value:ty = $parse:expr, $schema:expr $(, at least one: $reason:expr)?;)*) => {$(
         $(#[$doc])*

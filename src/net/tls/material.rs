@@ -24,7 +24,7 @@ pub(super) struct Material {
     pub(super) verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// The path of each certificate, and its expiry in seconds since 1970.
     pub(super) expiries: Vec<(String, i64)>,
-    /// The name of each authority that has a list, and its earliest nextUpdate, in seconds since 1970.
+    /// The name of each authority with a revocation list, and its earliest nextUpdate, in seconds since 1970.
     pub(super) next_updates: Vec<(String, i64)>,
     pub(super) cautions: Vec<FileWarning>,
 }
@@ -59,8 +59,8 @@ impl Material {
 
     /// Returns the configuration of new handshakes; `None` without certificates.
     ///
-    /// Sessions are resumed, by the ticketer, only where clients are not asked for a certificate: a resumed session shows
-    /// none, and it may have expired or been revoked since.
+    /// Sessions are resumed, by the ticketer, only where clients are not asked for a certificate. A resumption shows
+    /// none, and the certificate of the first handshake may have expired or been revoked since.
     pub(super) fn config(&self, ticketer: &Arc<dyn ProducesTickets>) -> Option<ServerConfig> {
         let builder = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(&[&TLS13, &TLS12])

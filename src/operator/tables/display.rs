@@ -13,7 +13,7 @@ pub fn bytes(bytes: u64) -> String {
         return bytes.to_string();
     }
     let mut unit = 0_u32;
-    // While it would round to 1000 or more of the unit.
+    // From 999.5 of a unit on, the next larger unit is used.
     while unit < 6 && u128::from(bytes) * 2 >= 1999 << (10 * unit) {
         unit += 1;
     }

@@ -30,11 +30,11 @@ pub enum EndReason {
     Memory,
     /// The anchor has reached its maximum number of sessions.
     TooManySessions,
-    /// A line or a frame was invalid.
+    /// A frame or a key was invalid.
     Malformed,
     /// The two sides do not agree on what was sent: bytes would be missing.
     OutOfSync,
-    /// The anchor does not speak this version.
+    /// The client's hello has a version that the anchor does not know, or is malformed.
     Version,
     /// A code that this version does not know.
     Unknown(u8),

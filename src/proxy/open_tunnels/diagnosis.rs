@@ -63,7 +63,7 @@ impl Samples<'_> {
             })
             .flatten()
             .max_by(|one, other| one.share.total_cmp(&other.share));
-        // Bytes that are held back explain more than a delay of the next ones.
+        // A cause that holds bytes back explains more than one that delays later bytes.
         held.or_else(|| self.stall())
             .or_else(|| self.load())
             .or_else(|| self.sender_bound())
@@ -106,7 +106,7 @@ impl Samples<'_> {
         })
     }
 
-    /// Detects bytes that wait for the receiver's network, which shows why.
+    /// Detects bytes that wait for the receiver's network, if this network shows a [symptom](Self::symptom).
     fn queue(&self, direction: Direction) -> Option<SlowCause> {
         let side = direction.receiver();
         let share = self.share(|look| {
@@ -306,7 +306,7 @@ impl Sample {
     }
 }
 
-/// Returns whether bytes wait for which the announced window has no space.
+/// Returns whether unsent bytes wait because the peer's receive window has no space for a segment.
 fn has_closed_window(leg: &TcpInfo) -> bool {
     leg.not_sent > 0 && leg.peer_window.saturating_sub(leg.in_flight()) < leg.segment.min(leg.not_sent)
 }

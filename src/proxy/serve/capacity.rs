@@ -14,7 +14,7 @@ pub(super) struct Capacity {
     pub(super) descriptors: FdLimit,
     /// The most pipes that the relays may hold.
     pub(super) pipes: usize,
-    /// The configured caps of the last message.
+    /// The configured caps that were logged last.
     told: Option<TotalCaps>,
 }
 
@@ -61,8 +61,8 @@ impl Capacity {
     }
 }
 
-/// Returns whether one of the configured caps is a number that an operator has chosen, and a higher one. The defaults are meant to
-/// be lowered.
+/// Returns whether a configured cap is a number that an operator has chosen, and is higher than what fits. The defaults
+/// are meant to be lowered.
 fn asks_for_more(configured: TotalCaps, fitting: TotalCaps) -> bool {
     let default = TotalCaps::default();
     [
@@ -77,7 +77,7 @@ fn number(cap: Option<NonZeroU32>) -> u32 {
     cap.map_or(u32::MAX, NonZeroU32::get)
 }
 
-/// 56 MiB of pipes at their full size, 32 of them large: an unprivileged user may have 64.
+/// 56 MiB at full size, as 32 pipes are large. An unprivileged user may have 64 MiB (pipe(7)).
 const MAX_PIPES: usize = 128;
 
 #[cfg(test)]

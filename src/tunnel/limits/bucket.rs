@@ -77,11 +77,11 @@ impl From<&RateLimit> for EffectiveLimit {
 
 /// The credit of one flow under a [`RateLimit`].
 ///
-/// Credit is kept in byte-nanoseconds, so nothing is rounded away: at 600 MB/s whole nanoseconds a byte would be 66 %
-/// off. It falls below zero when more is spent than there was.
+/// Credit is kept in byte-nanoseconds, so nothing is rounded away: a rate in whole nanoseconds per byte would be 66 %
+/// off at 600 MB/s. Credit falls below zero when more is spent than there was.
 ///
-/// A timer that fires late must cost the flow nothing: while the flow is backlogged, it keeps what it earns within
-/// [`LATENESS`] even above the burst.
+/// A timer that fires late must cost the flow nothing. So the credit of a backlogged flow may exceed the burst, by as
+/// much as the flow earns within [`LATENESS`].
 #[derive(Debug)]
 pub(super) struct TokenBucket {
     credit: i128,
@@ -102,7 +102,7 @@ impl TokenBucket {
     }
 
     /// Adds what was earned since the last call, up to the burst, and above it while backlogged. `is_waiting`: the flow
-    /// waits for credit, or just has.
+    /// waits for credit, or has just waited for it.
     pub(super) fn refill(&mut self, limit: impl Into<EffectiveLimit>, is_waiting: bool) {
         let EffectiveLimit { rate, burst } = limit.into();
         let elapsed = self.earned_until.elapsed();
@@ -168,7 +168,8 @@ pub const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The credit of one byte: at a rate of 1 B/s it is earned in as many nanoseconds.
 const BYTE: i128 = 1_000_000_000;
-/// A flow that was away longer than this had nothing to send, or a peer that took nothing.
+/// The longest gap between two refills of a backlogged flow. In a longer one it had nothing to send, or a peer that
+/// took nothing.
 const PAUSE: Duration = Duration::from_millis(5);
 /// The longest delay of a wake-up that costs a backlogged flow no credit.
 const LATENESS: Duration = Duration::from_millis(50);

@@ -36,7 +36,7 @@ pub(crate) struct ProxyDialer {
 }
 
 impl ProxyDialer {
-    /// Makes further connections ones that resume a session, each with this timeout.
+    /// Sets the timeout of each further connection. All of them resume the session.
     pub(crate) fn set_again(&mut self, timeout: Duration) {
         self.again = Some(timeout);
     }
@@ -78,8 +78,8 @@ impl ProxyDialer {
         Ok((stream, deadline))
     }
 
-    /// Looks up the addresses of the proxy's name. After [`HEAD_START`] the last known addresses are used, if any:
-    /// without a path, a resolver may take longer.
+    /// Looks up the addresses of the proxy's name. The last known addresses, if any, are used after an error or
+    /// [`HEAD_START`]: without a network a resolver takes longer.
     async fn look_up(&mut self, proxy: &ProxyUrl, deadline: Deadline) -> Result<(), ClientError> {
         let has_some = !self.addresses.is_empty();
         let max = if has_some { HEAD_START } else { deadline.remaining() };
@@ -137,8 +137,8 @@ async fn connect_to(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
     // Otherwise a keystroke waits for the acknowledgement of the previous one (tcp(7)).
     stream.set_nodelay(true)?;
-    // After its first bytes a session without an anchor has no other clock: ssh's keepalives are off. Bytes that no peer
-    // acknowledges would keep a dead path for about 15 minutes (tcp(7), tcp_retries2).
+    // After its first bytes a session without an anchor has no other timeout, as ssh's keepalives are off.
+    // Unacknowledged bytes would keep a dead connection for about 15 minutes (tcp(7), tcp_retries2).
     Keepalive::CLIENT.turn_on(&stream)?;
     platform::set_tcp_user_timeout(&stream, Keepalive::CLIENT.timeout())?;
     Ok(stream)
@@ -199,8 +199,8 @@ fn source(peer: SocketAddr) -> Option<IpAddr> {
 const MAX_ADDRESSES: usize = 16;
 /// The delay before the next address (RFC 8305 section 5), and before the last known addresses replace a slow lookup.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// The timeout of TLS and the answer on a connection that resumes a session: the proxy has its target, or the session
-/// is over.
+/// The timeout of TLS and the answer on a connection that resumes a session. The proxy need not wait for the target to
+/// start: it runs, or the session is over.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between checks of the path. Only Linux has a safe call that reports changes.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -243,14 +243,15 @@ mod tests {
         (socket.into(), queued, address)
     }
 
-    /// Returns whether the queue of that listener has one connection: the length is its bytes to read (state 0A of proc_pid_net(5)).
+    /// Returns whether the queue of that listener has one connection: in state 0A, rx_queue is its length
+    /// (proc_pid_net(5)).
     fn is_queued(at: SocketAddr) -> bool {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         let listener = format!("0100007F:{:04X} 00000000:0000 0A 00000000:00000001 ", at.port());
         table.contains(&listener)
     }
 
-    /// Returns a port that refuses: a socket has it that does not listen.
+    /// Returns a port that refuses: it is bound by a socket that does not listen.
     fn refusing() -> (Socket, SocketAddr) {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -298,7 +299,7 @@ mod tests {
         let proxy: ProxyUrl = "http://nowhere.invalid:1".parse().unwrap();
         let (stream, _) = known.connect(&proxy, patient()).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), open.local_addr().unwrap());
-        // Nor is a resolver waited for that hangs.
+        // A resolver that hangs does not delay the connection either.
         known.lookup = JoinSet::new();
         known.lookup.spawn(std::future::pending());
         known.connect(&proxy, patient()).await.unwrap();
@@ -342,7 +343,7 @@ mod tests {
         ] {
             assert_eq!(path.has_moved(source), expected, "{source:?}");
         }
-        // The path to this host is over its loopback, which is found within two looks.
+        // The path to this host is over its loopback, which the first look finds.
         let begun = Instant::now();
         let mut dialing = ProxyDialer {
             path: Some(path),

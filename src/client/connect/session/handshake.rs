@@ -27,8 +27,8 @@ pub(in crate::client) enum FarEnd {
     },
 }
 
-/// Waits for the announcement of an anchor, and sends nothing: an SSH server would take it for the client's
-/// identification. An SSH server identifies itself at once, so that it costs no time.
+/// Waits for the announcement of an anchor, and sends nothing: an SSH server would take any bytes for the client's
+/// identification. An SSH server identifies itself at once, so the wait takes no time there.
 pub(in crate::client) async fn detect(mut stream: BoxedIo, early: Vec<u8>) -> Result<FarEnd, ClientError> {
     let mut opening = ClientHandshake::begin();
     let last = Instant::now() + HANDSHAKE_TIMEOUT;
@@ -89,5 +89,5 @@ pub(super) async fn resume(
 
 /// After this silence there is no anchor.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The size of a read: the lines of a handshake are not much longer.
+/// The size of a read: most handshakes fit into one.
 const BUFFER: usize = 4 * 1024;

@@ -9,8 +9,8 @@ use crate::base::text::escaped;
 use crate::base::yaml::diagnostic::{Diagnostics, Position};
 use crate::base::yaml::tree::{Entry, Node, Scalar, Value};
 
-/// Returns the tree of a file; `None` after an error. The parser bounds the depth, and the file's size the number of values: TOML
-/// has no aliases.
+/// Returns the tree of a file; `None` after an error. The parser bounds the depth. The file's size bounds the number of
+/// values, as TOML has no aliases.
 pub(super) fn read(text: &str, findings: &Diagnostics) -> Option<Node> {
     let lines = Lines::new(text);
     match DeTable::parse(text) {
