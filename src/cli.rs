@@ -79,7 +79,7 @@ enum Task {
     #[cfg(feature = "server")]
     #[command(flatten)]
     Server(Box<server::Task>),
-    /// Run beside an SSH server, and keep its sessions while clients replace their connections, until SIGTERM or SIGINT
+    /// Run beside an SSH server until SIGTERM or SIGINT, and keep its sessions while clients replace their connections
     #[cfg(feature = "anchor")]
     #[command(after_help = anchor::ANCHOR_EXITS)]
     Anchor(Box<anchor::Anchor>),
@@ -89,7 +89,7 @@ enum Task {
     /// Print or install the block of ssh_config(5) that sends names through the proxy, or check the connection to a name
     #[command(after_help = CONFIG_EXAMPLE)]
     Config(Box<ConfigFlags>),
-    /// Report the faults of the client's file all at once, and of the files that it names
+    /// Report all faults of the client's file, and of the files that it names
     #[cfg(not(feature = "server"))]
     #[command(after_help = client_check::CHECK_EXAMPLE)]
     Check(client_check::Check),
@@ -105,10 +105,10 @@ enum Task {
 
 /// For `--help`.
 const TICKET_EXAMPLE: &str = "\
-A ticket of alice in the proxy's Secret. Each ticket has its own field manager, so that applying another one does not remove it.
+A ticket of alice in the proxy's Secret. Each ticket has its own field manager, so that a later one does not remove it.
   switchboard ticket --user alice --namespace switchboard >alice.json
   kubectl apply --server-side --field-manager=switchboard-alice-1 -f alice.json
 
-stdout has the Secret. The first line of stderr is the ticket and nothing else; the last one takes it back.
+stdout has the Secret. The first line of stderr is the ticket alone, the last has the command that revokes it.
 
 Exit status: 0 it was made, 1 it was not, 2 usage";

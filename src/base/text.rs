@@ -41,7 +41,7 @@ pub(crate) fn is_unprintable(character: char) -> bool {
     if has_no_picture(character) {
         return true;
     }
-    // After a letter: at the start of a text, combining characters are escaped as well.
+    // `escape_debug` escapes a combining character at the start of a text, so a letter goes before it.
     let behind_a_letter: String = ['a', character].iter().collect();
     behind_a_letter.escape_debug().nth(1) == Some('\\')
 }

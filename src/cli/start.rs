@@ -30,7 +30,7 @@ pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtim
     vital::mark();
     size.keep_freed_memory();
     let workers = threads::workers(size.workers);
-    try_descriptors().context("cannot open the files of a start, see RLIMIT_NOFILE")?;
+    try_descriptors().context("cannot open the descriptors that a start needs, see RLIMIT_NOFILE")?;
     calls::try_calls()?;
     let logging = start_logging(log, size.queued_lines)?;
     let runtime = runtime::Builder::new_multi_thread()
@@ -74,5 +74,5 @@ pub(crate) fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Two for the logs, seven for the runtime and its signals, one for the configuration, one for each port.
+/// Two for the logs, seven for the runtime and its signals, one for the configuration, two for the first ports.
 const FIRST_DESCRIPTORS: usize = 12;

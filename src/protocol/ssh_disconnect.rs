@@ -1,8 +1,8 @@
 //! An SSH_MSG_DISCONNECT after an identification: a sentence in a form that every SSH client prints.
 
 /// Returns an identification and the message SSH_MSG_DISCONNECT (RFC 4253 sections 4.2, 6 and 11.1), which is allowed
-/// before any key exchange. OpenSSH prints `Received disconnect from …: <sentence>`. It prints a line before the
-/// identification, or HTTP instead of one, only with `-v`.
+/// before any key exchange. OpenSSH prints `Received disconnect from …: <sentence>`. Without `-v` it prints neither a
+/// line before the identification nor HTTP in its place.
 pub(crate) fn disconnect(code: Code, sentence: &str) -> Vec<u8> {
     let mut payload = vec![DISCONNECT];
     payload.extend((code as u32).to_be_bytes());

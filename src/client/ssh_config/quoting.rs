@@ -9,7 +9,7 @@ use crate::base::platform;
 pub enum System {
     /// ssh runs `$SHELL -c "exec LINE"` (ssh_config(5), ProxyCommand).
     Unix,
-    /// OpenSSH for Windows starts a process with the line, which takes it apart as the C runtime does.
+    /// OpenSSH for Windows passes the line to a new process, which splits it as the C runtime does.
     Windows,
 }
 
@@ -25,8 +25,8 @@ impl System {
 /// Returns a word as it is written in a ProxyCommand, so that the program gets exactly this text.
 ///
 /// # Errors
-/// No command line can have it: ssh_config(5) cannot quote control characters, and Windows programs read quotation marks
-/// within arguments differently.
+/// No command line can have it: ssh_config(5) cannot quote control characters, and Windows programs disagree about
+/// quotation marks within arguments.
 pub(super) fn word(text: &str, system: System) -> anyhow::Result<String> {
     ensure!(
         !text.chars().any(char::is_control),

@@ -24,11 +24,11 @@ pub(crate) struct ApiClient {
     session: Mutex<Arc<ClientState>>,
 }
 
-/// A client, which the first request that needs it builds from the current files, and all requests share.
+/// A client that all requests share. The first request that needs it builds it from the current files.
 struct ClientState {
     client: OnceCell<Client>,
     started: Instant,
-    /// The last answer that shows that its credentials are accepted; `None` before the first.
+    /// The time of the last answer that shows that its credentials are accepted; `None` before the first.
     answered: Mutex<Option<Instant>>,
 }
 
@@ -77,13 +77,13 @@ impl ApiClient {
             .unwrap_or_else(|error| Err(ApiError::caused(Failure::Credentials, &error)))
     }
 
-    /// Makes the next attempt build a new client, for callers that limit their own retries.
+    /// Makes the next attempt build a new client, without the limits of [`ended`](Self::ended): callers delay retries.
     pub(crate) fn renew(&self) {
         *self.session.lock() = ClientState::new();
     }
 
     /// Notes the end of an attempt. Returns whether its connection or credentials failed and the next attempt has a newer
-    /// client, by this call or by another attempt's.
+    /// client, made here or at the end of another attempt.
     pub(crate) fn ended<T>(&self, attempt: &Attempt, answer: &Result<T, ApiError>) -> bool {
         let failure = match answer {
             Err(error) if error.failure.is_of_connection() || error.failure == Failure::Unauthorized => error.failure,
@@ -146,7 +146,7 @@ impl ClientState {
     /// worked may be replaced at once, any other after a second: wrong credentials then cost one handshake a second.
     /// A client that is still being built may not be: a slow program of the kubeconfig would never finish.
     ///
-    /// A review may time out because of its token, and any client can send such a token. So a timeout replaces the client
+    /// A review may time out because of its token, and any user can send such a token. So a timeout replaces the client
     /// only if no other request was answered since `begun`, and at most every 10 s.
     fn may_be_renewed(&self, failure: Failure, begun: Instant) -> bool {
         let (answered, age) = (*self.answered.lock(), self.started.elapsed());

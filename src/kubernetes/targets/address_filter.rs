@@ -139,8 +139,8 @@ fn embedded(address: IpAddr) -> Vec<IpAddr> {
 }
 
 /// Returns the IPv4 addresses that an address of `64:ff9b:1::/48` may be translated to (RFC 8215), for each length of a prefix
-/// (RFC 6052 section 2.2). Those in `0.0.0.0/8`, which most lengths give and no router forwards, are left out unless there
-/// are no others. The suffix is ignored, as translators do.
+/// (RFC 6052 section 2.2). Wrong lengths often give addresses in `0.0.0.0/8`, which no router forwards: these are left
+/// out unless there are no others. The suffix is ignored, as translators do.
 fn local_nat64(address: Ipv6Addr) -> Vec<IpAddr> {
     let [_, _, _, _, _, _, a, b, _, c, d, e, f, g, h, i] = address.octets();
     let of_lengths = [[a, b, c, d], [b, c, d, e], [c, d, e, f], [f, g, h, i]].map(Ipv4Addr::from);
@@ -186,8 +186,8 @@ const METADATA_V6: [Ipv6Addr; 2] = [
 
 /// Returns the addresses of this host's interfaces, from `/proc/net`; empty if it cannot be read.
 ///
-/// No dependency offers getifaddrs(3) without `unsafe`, and binding each address to test it succeeds for any with
-/// `ip_nonlocal_bind`.
+/// No dependency offers getifaddrs(3) without `unsafe`. A bind does not test an address: with `ip_nonlocal_bind` it
+/// succeeds for every one.
 fn own_addresses() -> HashSet<IpAddr> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let v4 = local_v4(&read("/proc/net/fib_trie")).into_iter().map(IpAddr::V4);

@@ -15,7 +15,7 @@ use crate::policy::access::tickets::{Tickets, data_of};
 use crate::policy::access::{SecretName, TicketOptions};
 use crate::tunnel::metrics::Metrics;
 
-/// Watches the Secret of tickets on a thread, even while the API server does not answer, and keeps `tickets` equal to it.
+/// Starts a thread that keeps `tickets` equal to the Secret of tickets. The API server need not answer yet.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
@@ -32,7 +32,7 @@ pub fn watch_tickets(
     })
 }
 
-/// One Secret.
+/// The consumer of the watch: it applies one Secret to `tickets`.
 struct SecretReader {
     name: Box<str>,
     tickets: Arc<Tickets>,

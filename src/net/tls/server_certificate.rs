@@ -82,7 +82,7 @@ impl Chain {
     }
 }
 
-/// Returns the remarks about the dates of one certificate: before its time, and after.
+/// Returns two remarks about a certificate: one for the time before it is valid, one for the time after.
 pub(super) fn of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: usize) -> [FileWarning; 2] {
     let name = distinguished(certificate.subject());
     let validity = certificate.validity();
@@ -102,7 +102,7 @@ pub(super) fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
     Some(X509Certificate::from_der(der).ok()?.1)
 }
 
-/// Returns the bits of its RSA key; `None` unless they are too few.
+/// Returns the bits of an RSA key that is too short; `None` for any other key.
 pub(super) fn weak_bits(certificate: &X509Certificate<'_>) -> Option<usize> {
     match certificate.public_key().parsed() {
         Ok(PublicKey::RSA(key)) if key.key_size() < LEAST_BITS => Some(key.key_size()),
@@ -120,8 +120,8 @@ fn misplaced(chain: &[(usize, X509Certificate<'_>)], file: &PemFile) -> Option<F
     })?;
     let name = distinguished(certificate.subject());
     let reason = format!(
-        "the certificates are in the wrong order: {name} has issued none of those before it. First the own one, then its \
-         issuer, then the issuer of that"
+        "the certificates are in the wrong order: {name} has issued none of those before it. First the proxy's own, \
+         then its issuer, then the issuer of that"
     );
     Some((file.fault_at(*line, reason), ALWAYS))
 }
@@ -137,5 +137,5 @@ fn dns_names(certificate: &X509Certificate<'_>) -> Option<Vec<Box<str>>> {
 }
 
 const DAMAGED: &str = "the certificate is damaged";
-/// rustls uses no shorter RSA key, in a certificate or under one.
+/// rustls accepts no shorter RSA key, in a certificate or as its issuer's.
 pub(super) const LEAST_BITS: usize = 2048;

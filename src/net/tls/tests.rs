@@ -332,7 +332,7 @@ fn a_chain_in_the_wrong_order_is_named() {
     let line = 1 + own.lines().count();
     let expected = format!(
         "cert: line {line}: the certificates are in the wrong order: CN=stranger has issued none of those before it. First \
-         the own one, then its issuer, then the issuer of that"
+         the proxy's own, then its issuer, then the issuer of that"
     );
     assert_eq!((faults, remarks), (vec![], vec![expected]));
 }

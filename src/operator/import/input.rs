@@ -59,7 +59,7 @@ impl Input {
         let documents = self
             .text(&findings)
             .and_then(|text| tree::read_all(text, &BOUNDS, &findings));
-        // Errors within a document, such as tags, leave gaps: the rest may mean something else.
+        // Without a part that has an error, such as a tag, the rest of a document may mean something else.
         let documents = documents.filter(|_| findings.faults() == 0).unwrap_or_default();
         remarks.unreadable(file, findings);
         documents

@@ -106,8 +106,8 @@ impl AccessDecider {
         }
     }
 
-    /// Decides whether a subject may reach a target: the one that is dialled, by whatever name it was asked for. Returns why
-    /// it may.
+    /// Decides whether a subject may reach the target that is dialled, whatever name was requested. Returns the reason
+    /// for a yes.
     pub(super) async fn check(
         &self,
         subject: &Subject,
@@ -136,7 +136,7 @@ impl AccessDecider {
         }
     }
 
-    /// Returns the user that the credential proves now; the earlier one without an answer or a credential to review.
+    /// Returns the user that the credential proves now; `user` if there is no answer, or no credential to review.
     async fn reauthenticate(
         &self,
         review: &ReviewContext,
@@ -251,7 +251,7 @@ fn action(rules: &AccessConfig, user: &User, target: &Target, right: Right) -> R
     }
 }
 
-/// The phrases for a user whom the lists of a target do not allow: they do not name it, or there are none.
+/// The phrases for a user whom a target's lists do not name, and for a target with neither lists nor a review.
 const OF_CLIENTS: [&str; 2] = [
     "neither allowed_users nor allowed_groups names the user",
     "the target names no allowed_users and no allowed_groups",

@@ -24,7 +24,7 @@ impl Driver {
         S: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
-        // Nothing follows an END, so nothing is read.
+        // Nothing is read after an END or a protocol error.
         if self.session.ended().is_some() || self.session.violation().is_some() {
             return Poll::Pending;
         }
@@ -47,8 +47,8 @@ impl Driver {
     /// Receives bytes of the connection, and writes those of the stream to the program directly. The session holds the
     /// bytes that the program does not take.
     ///
-    /// This needs a program with vectored writes. Any other gets the bytes later, in large pieces: each write to a
-    /// `File` is run by another thread.
+    /// Only a `sink` with vectored writes gets bytes here. Any other gets them later in large pieces, because another
+    /// thread runs each write to a `File`.
     fn pass_through<W>(
         &mut self,
         context: &mut Context<'_>,
