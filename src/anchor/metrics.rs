@@ -23,9 +23,9 @@ pub struct Metrics {
     pub handshakes_in_progress: IntGauge,
     /// Open plain connections.
     pub plain: IntGauge,
-    /// Bytes that sessions keep.
+    /// Capacity of the buffers of all sessions.
     pub memory: IntGauge,
-    /// Maximum of the bytes that sessions keep.
+    /// Maximum of that capacity.
     pub memory_limit: IntGauge,
     /// The metrics of an anchor that dials in.
     pub dial_in: DialInMetrics,
@@ -57,12 +57,12 @@ impl DialInMetrics {
             replicas: gauge(
                 registry,
                 "switchboard_anchor_replicas",
-                "Replicas of the proxy that are connected, of an anchor that dials in.",
+                "Replicas of the proxy that the anchor is connected to.",
             )?,
             replicas_wanted: gauge(
                 registry,
                 "switchboard_anchor_replicas_wanted",
-                "Replicas of the proxy that an anchor that dials in has to be connected to.",
+                "Replicas of the proxy that the anchor has to be connected to.",
             )?,
             dials: counters(
                 registry,
@@ -73,7 +73,7 @@ impl DialInMetrics {
             misdirected: counter(
                 registry,
                 "switchboard_anchor_misdirected_total",
-                "Streams that the proxy has asked for by another name than the anchor serves.",
+                "Requests of the proxy for a name that the anchor does not serve.",
             )?,
         })
     }
@@ -126,7 +126,11 @@ impl Metrics {
                 "switchboard_anchor_plain_connections",
                 "Open plain connections.",
             )?,
-            memory: gauge(registry, "switchboard_anchor_memory_bytes", "Bytes that sessions keep.")?,
+            memory: gauge(
+                registry,
+                "switchboard_anchor_memory_bytes",
+                "Capacity of the buffers of all sessions.",
+            )?,
             memory_limit: gauge(
                 registry,
                 "switchboard_anchor_memory_limit_bytes",

@@ -33,19 +33,19 @@ metrics! {
     pub in_band_disconnects: IntCounter = counter("switchboard_in_band_disconnects_total");
     /// Tunnels that ended, by reason and by the side that ended them.
     pub tunnels_closed: Counters<2> = counters("switchboard_tunnels_closed_total", &["reason", "by"]);
-    /// Tunnels that a rule would have refused, were it not for `allowlist.report_only`, by rule.
+    /// Tunnels that `ssh_only` would have ended and requests that `access` would have refused, by rule.
     pub report_only_refusals: Counters<1> = counters("switchboard_report_only_refusals_total", &["rule"]);
     /// Seconds of a dial, all its tries together, whether it succeeded or not.
     pub dial_duration: Histogram = histogram("switchboard_dial_duration_seconds", &FAST);
-    /// Seconds from the accept to the answer.
+    /// Seconds from the accept, or over HTTP/2 from the request, to the answer.
     pub handshake_duration: Histogram = histogram("switchboard_handshake_duration_seconds", &FAST);
     /// Seconds from the 200 to the end of the tunnel.
     pub tunnel_duration: Histogram = histogram("switchboard_tunnel_duration_seconds", &SLOW);
     /// Pauses of a listener for lack of descriptors or memory.
     pub accept_paused: IntCounter = counter("switchboard_accept_paused_total");
-    /// Pipes that hold bytes of busy directions.
+    /// Kernel pipes that hold bytes of fast tunnels.
     pub pipes_in_use: IntGauge = gauge("switchboard_pipes_in_use");
-    /// 1 for the engine that moves bulk between plain sockets: splice, or copy where there are no pipes.
+    /// 1 for the engine that relays bulk between plain sockets: splice, or copy where there are no pipes.
     pub relay_engine: Gauges<1> = gauges("switchboard_relay_engine", &["engine"]);
     /// Targets on the allowlist.
     pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
@@ -53,23 +53,23 @@ metrics! {
     pub allowlist_name_conflicts: IntGauge = gauge("switchboard_allowlist_name_conflicts");
     /// 1 while a list from the cluster that lost all or most of its objects is held back.
     pub allowlist_removals_held: IntGauge = gauge("switchboard_allowlist_removals_held");
-    /// Listed namespaces that count as empty because the API server forbids to read them.
+    /// Listed namespaces that count as empty because the API server forbids reading them.
     pub allowlist_namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
     /// When the allowlist was last known to be current, in seconds since 1970.
     pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
-    /// Requests of anchors to serve a target, by result.
+    /// Registrations of anchors, by result.
     pub anchor_registrations: Counters<1> = counters("switchboard_anchor_registrations_total", &["result"]);
     /// Anchors that are connected.
     pub anchors: IntGauge = gauge("switchboard_anchors");
     /// Tunnels that anchors carry.
     pub anchor_streams: IntGauge = gauge("switchboard_anchor_streams");
-    /// Targets without an endpoint that a request was to start, by result.
+    /// Wakes of the workloads of targets, by result.
     pub wakes: Counters<1> = counters("switchboard_wakes_total", &["result"]);
     /// Events about Services that were to be written, by result.
     pub service_events: Counters<1> = counters("switchboard_service_events_total", &["result"]);
-    /// Reports of activity to the workloads of Services, by result.
+    /// Reports of activity to Notebooks, by result.
     pub activity_reports: Counters<1> = counters("switchboard_activity_reports_total", &["result"]);
-    /// Annotations of Services with a value that is malformed or not permitted.
+    /// Annotations of Services that are invalid, above the ceiling or without effect.
     pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");
     /// Endpoints and EndpointSlices of targets that are not dialled, by reason.
     pub endpoint_errors: Counters<1> = counters("switchboard_endpoint_errors_total", &["reason"]);
@@ -77,23 +77,23 @@ metrics! {
     pub watch_errors: Counters<1> = counters("switchboard_watch_errors_total", &["kind"]);
     /// 1 from the beginning of the drain.
     pub draining: IntGauge = gauge("switchboard_draining");
-    /// Requests that were judged, by the method that proved the user and by result.
+    /// Requests that access control has decided, by method of authentication and by result.
     pub access_requests: Counters<2> = counters("switchboard_access_requests_total", &["method", "result"]);
-    /// Questions to the API server about tokens and rights, by kind and result.
+    /// Reviews of tokens and permissions by the API server, by kind and result.
     pub access_reviews: Counters<2> = counters("switchboard_access_reviews_total", &["kind", "result"]);
-    /// Seconds of a question to the API server about a token or a right.
+    /// Seconds of a review by the API server.
     pub access_review_duration: Histogram = histogram("switchboard_access_review_duration_seconds", &FAST);
-    /// Answers that are remembered, by cache.
+    /// Cached answers about credentials and permissions, by cache.
     pub access_cache_entries: Gauges<1> = gauges("switchboard_access_cache_entries", &["cache"]);
-    /// Questions that were answered from memory: whose a credential is, what a user may do, and either by a stale answer.
+    /// Answers from the cache: about a credential, about a permission, or a stale one of either.
     pub access_cache_hits: Counters<1> = counters("switchboard_access_cache_hits_total", &["answer"]);
-    /// Rights in use that were asked about again, by result.
+    /// Rechecks of active grants, by result.
     pub access_rechecks: Counters<1> = counters("switchboard_access_rechecks_total", &["result"]);
-    /// Tickets, those that have expired included, and entries that are none.
+    /// Tickets of the Secret, expired ones included, and invalid entries.
     pub access_tickets: Gauges<1> = gauges("switchboard_access_tickets", &["state"]);
-    /// Users with tunnels to a target: pairs of one user, or one credential of it, and one target.
+    /// Pairs of a credential and a target with open tunnels.
     pub access_active_grants: IntGauge = gauge("switchboard_access_active_grants");
-    /// Credentials that came over a connection in clear, where others can read them.
+    /// Credentials that came over a connection in clear, and did not count.
     pub access_cleartext_credentials: IntCounter = counter("switchboard_access_cleartext_credentials_total");
     /// TLS handshakes that succeeded, by version, and whether they resumed an earlier session.
     pub tls_handshakes: Counters<2> = counters("switchboard_tls_handshakes_total", &["version", "resumed"]);
@@ -104,13 +104,13 @@ metrics! {
         "switchboard_tls_certificate_expiry_timestamp_seconds",
         &["certificate"]
     );
-    /// When the next revocation list of an authority is due, the nextUpdate of its list, in seconds since 1970.
+    /// The nextUpdate of an authority's revocation list, in seconds since 1970.
     pub tls_crl_next_update: Gauges<1> = gauges("switchboard_tls_crl_next_update_timestamp_seconds", &["issuer"]);
-    /// Polls that found faults in changed TLS files; the loaded ones stay in use.
+    /// Reads of changed TLS files that failed; the loaded ones stay in use.
     pub tls_reload_failures: IntCounter = counter("switchboard_tls_reload_failures_total");
-    /// 1 if the last reload of the configuration was applied, else 0.
+    /// 0 after a failed reload of the configuration, else 1.
     pub config_last_reload_successful: IntGauge = gauge("switchboard_config_last_reload_successful");
-    /// Reloads refused because of faults in the file.
+    /// Failed reloads of the configuration.
     pub config_reload_failures: IntCounter = counter("switchboard_config_reload_failures_total");
     /// Log lines dropped because they were not read fast enough, or could not be written.
     pub log_lines_dropped: IntCounter = counter("switchboard_log_lines_dropped_total");

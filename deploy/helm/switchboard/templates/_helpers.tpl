@@ -83,7 +83,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $sum -}}
 {{- end -}}
 
-{{- /* How long the preStop hook waits: until tunnels are closed that did not end by themselves. */ -}}
+{{- /* How long the preStop hook waits: until the drain begins to close the tunnels that are left. */ -}}
 {{- define "switchboard.drainWait" -}}
 {{- $drain := default dict .Values.config.drain -}}
 {{- $spread := include "switchboard.seconds" (dict "key" "config.drain.spread" "value" (default "5m" $drain.spread)) -}}
@@ -102,14 +102,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Whether websecure listens: some Service or the node has it. */ -}}
+{{- /* True if websecure listens: some Service or the node has it. */ -}}
 {{- define "switchboard.websecure" -}}
 {{- with .Values.ports.websecure -}}
 {{- if or (has true (values .expose)) .hostPort -}}true{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{- /* Whether pods take ports of their nodes. */ -}}
+{{- /* True if pods take ports of their nodes. */ -}}
 {{- define "switchboard.hostPorts" -}}
 {{- if .Values.deployment.hostNetwork -}}
 {{- range $name := list "web" "websecure" -}}
@@ -179,7 +179,7 @@ true
 {{- end -}}
 
 {{- /* The section `access` of the configuration file: that of the values without the chart's own keys, then `config.access`
-over it. Empty for the default, which is to ask nobody. */ -}}
+over it. Empty for the default, `open`. */ -}}
 {{- define "switchboard.access" -}}
 {{- $own := omit (deepCopy .Values.access) "clusterRole" "secrets" -}}
 {{- $access := mergeOverwrite $own (deepCopy (default dict .Values.config.access)) -}}
@@ -188,30 +188,30 @@ over it. Empty for the default, which is to ask nobody. */ -}}
 {{- end -}}
 {{- end -}}
 
-{{- /* Whether the API server is asked about users. */ -}}
+{{- /* True if the API server is asked about users. */ -}}
 {{- define "switchboard.reviews" -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
 {{- if (default dict $access.kubernetes).enabled -}}true{{- end -}}
 {{- end -}}
 
-{{- /* Whether tickets are read from the cluster. */ -}}
+{{- /* True if tickets are read from the cluster. */ -}}
 {{- define "switchboard.tickets" -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
 {{- if (default dict $access.tickets).enabled -}}true{{- end -}}
 {{- end -}}
 
-{{- /* Whether the pods follow their own Service, for anchors that dial in. */ -}}
+{{- /* True if the pods watch their own Service, for anchors that dial in. */ -}}
 {{- define "switchboard.replicas" -}}
 {{- if eq (dig "replicas" "" (default dict .Values.config.anchors) | toString) "auto" -}}true{{- end -}}
 {{- end -}}
 
-{{- /* Whether the pods ask the API server at all. */ -}}
+{{- /* True if the pods ask the API server at all. */ -}}
 {{- define "switchboard.cluster" -}}
 {{- $kubernetes := include "switchboard.kubernetes" . | fromYaml -}}
 {{- if or $kubernetes.enabled (include "switchboard.reviews" .) (include "switchboard.tickets" .) (include "switchboard.replicas" .) -}}true{{- end -}}
 {{- end -}}
 
-{{- /* The right that a user needs, as a rule of a ClusterRole; nothing for port-forward, which `edit` has. */ -}}
+{{- /* The permission that a user needs, as a rule of a ClusterRole; nothing for port-forward, which `edit` has. */ -}}
 {{- define "switchboard.accessRule" -}}
 {{- $access := include "switchboard.access" . | fromYaml -}}
 {{- $check := default "ssh" (default dict $access.kubernetes).check -}}
@@ -292,7 +292,7 @@ over it. Empty for the default, which is to ask nobody. */ -}}
 {{- dig "allowlist" "kubernetes" (dict "enabled" false) .Values.config | toYaml -}}
 {{- end -}}
 
-{{- /* What a follower of Services may do, and nothing else. */ -}}
+{{- /* The permissions to watch Services and to write to the cluster for them, and no other. */ -}}
 {{- define "switchboard.rules" -}}
 - apiGroups: [""]
   resources: [services]

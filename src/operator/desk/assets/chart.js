@@ -13,16 +13,16 @@ function theme() {
 }
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours = null; });
 
-/** To read a size has the browser lay the page out, which is too much for each row of each update. */
+/** The sizes of canvases: reading one makes the browser lay the page out, too much for each row of each update. */
 let sizes = new WeakMap();
 
-/** Has the sizes read again, as after a change of the window. */
+/** Forgets the sizes, since they have changed. */
 export function forgetSizes() {
   sizes = new WeakMap();
 }
 addEventListener("resize", forgetSizes);
 
-/** Prepares a canvas for its size on the screen. `null`: it is not shown. */
+/** Prepares a canvas for its size on the screen. Returns `null` if it is not shown. */
 function prepare(canvas) {
   const size = sizes.get(canvas) ?? { width: canvas.clientWidth, height: canvas.clientHeight };
   const { width, height } = size;
@@ -40,7 +40,7 @@ function prepare(canvas) {
   return { pen, width, height };
 }
 
-/** The points of a ring, the oldest first; `undefined` where there was none yet. */
+/** The points of a ring, the oldest first; NaN where there was none yet. */
 function* points(ring, tick) {
   for (let index = 1; index <= ring.length; index += 1) yield ring[(tick + index) % ring.length];
 }
@@ -89,7 +89,7 @@ function largest(...rings) {
 /** Canvases of rows with something on them. */
 const marked = new WeakSet();
 
-/** Both directions of one tunnel in a cell of a row, each row by its own scale; `null` is a tunnel without traffic. */
+/** Draws both directions of a tunnel in its row, each row by its own scale. `history` is `null` before the first traffic. */
 export function sparkline(canvas, history, tick) {
   if (!history && !marked.delete(canvas)) return;
   const drawn = prepare(canvas);
@@ -105,7 +105,7 @@ export function sparkline(canvas, history, tick) {
   line(pen, history.down, tick, most, area, theme().down, true);
 }
 
-/** The same with a scale: `label` says what its top is. */
+/** Draws the same with a scale: `label` makes the text at its top. */
 export function chart(canvas, history, tick, label) {
   const drawn = prepare(canvas);
   if (!drawn) return;

@@ -1,4 +1,4 @@
-// What the lists of tunnels and targets show.
+// The columns of the lists of tunnels and targets.
 
 import { sparkline } from "./chart.js";
 import { bytes, count, duration, rate } from "./format.js";
@@ -40,7 +40,7 @@ export function ofTargets() {
   ];
 }
 
-/** What a target does with a new tunnel. */
+/** Returns how a target treats a new tunnel. */
 export function state(row) {
   const { is_cordoned: cordoned, cordoned_by: by = [], endpoints_ready: ready } = row.facts;
   if (cordoned) return "cordoned";

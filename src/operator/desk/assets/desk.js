@@ -59,7 +59,7 @@ function finished(text, { faults = [] }) {
   poll();
 }
 
-/** Told by screen readers, politely. */
+/** Has screen readers say a text, politely. */
 function say(text) {
   at("said").textContent = text;
 }
@@ -165,7 +165,7 @@ async function poll() {
   if (Number.isFinite(wait) && !document.hidden) timer = setTimeout(poll, wait);
 }
 
-/** Asks for the tunnels that have ended, if there are more of them, or after a minute: those of more than an hour ago go. */
+/** Asks for the ended tunnels if there are new ones, or a minute after the last time: the desk drops them after an hour. */
 async function askEnded() {
   const version = `${model.started}/${model.endedCount}`;
   if (version === model.endedVersion && Date.now() - model.endedAt < 60_000) return;
@@ -203,7 +203,7 @@ function escape() {
   } else at("search").blur();
 }
 
-/** The focus goes into the list, where Enter opens the row. */
+/** Moves to another row, and the focus into the list, where Enter opens the row. */
 function step(steps) {
   grids[view]?.root.focus({ preventScroll: true });
   grids[view]?.move(steps);
@@ -235,7 +235,7 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-/** What is typed is shown at once, and said when the typing pauses. */
+/** The timer that has the matches said when typing pauses; they are shown at once. */
 let typing = 0;
 at("search").addEventListener("input", () => {
   if (model.tick < 0) return;

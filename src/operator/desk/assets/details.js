@@ -113,7 +113,7 @@ export class Details {
     at("details").hidden = false;
     const title = kind === "tunnel" ? `${row.user || row.client} → ${row.target}` : row.name;
     at("details-title").textContent = title;
-    // There the list is behind them.
+    // In a narrow window the details cover the list.
     if (matchMedia("(max-width: 760px)").matches) at("details-title").focus();
     at("details-chart").hidden = kind !== "tunnel";
     this.update();
@@ -137,7 +137,7 @@ export class Details {
     }
   }
 
-  /** Asks for what only the tunnel's own page of its replica tells: its TCP connections. */
+  /** Asks for the tunnel's TCP connections, which only its own page of its replica has. */
   async ask() {
     const { shown } = this;
     if (shown?.kind !== "tunnel" || shown.row.isSilent || !this.model.tunnels.has(shown.key)) return;
@@ -174,7 +174,7 @@ export class Details {
     this.onClose();
   }
 
-  /** Replaced only when there are others: a focused button stays. */
+  /** Replaces the buttons only by other ones, so that a focused button stays. */
   #buttons(kind, row, isThere) {
     const wanted = isThere && !row.isSilent ? this.actions(kind, row) : [];
     const place = at("details-actions");

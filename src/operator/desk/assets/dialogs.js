@@ -7,7 +7,7 @@ const at = (id) => document.getElementById(id);
 let run = null;
 let isSending = false;
 
-/** Adds the lines of a description list, as text. */
+/** Sets the lines of a description list, as text. */
 export function describe(list, lines) {
   list.replaceChildren(...lines.flatMap(([name, value]) => {
     const [term, description] = [document.createElement("dt"), document.createElement("dd")];
@@ -86,7 +86,7 @@ export function help() {
   at("help").showModal();
 }
 
-/** Whether a dialog waits for an answer. */
+/** Returns whether a dialog is open. */
 export function isAsking() {
   return at("dialog").open || at("help").open;
 }

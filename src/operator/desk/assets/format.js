@@ -14,7 +14,7 @@ export function bytes(count) {
   return `${size.toFixed(digits)} ${UNITS[unit]}`;
 }
 
-/** Bytes a second; a dot where nothing moves, so that what does stands out. */
+/** Bytes a second; a dot where nothing moves, so that busy rows stand out. */
 export function rate(perSecond) {
   return perSecond > 0 ? `${bytes(perSecond)}/s` : "·";
 }
@@ -44,7 +44,7 @@ export function moment(epoch) {
   return `${day.map((part) => String(part).padStart(2, "0")).join("-")} ${clock(epoch)}`;
 }
 
-/** A text of a peer with what is not seen, or turns the direction of its neighbours, made visible. */
+/** Returns a peer's text with its invisible characters, and those that change the direction of text, made visible. */
 export function visible(text) {
   return text.replace(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, "\ufffd");
 }

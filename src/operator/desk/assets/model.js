@@ -56,7 +56,7 @@ export class Model {
     return Date.now() + this.offset;
   }
 
-  /** A replica's name without what all their names begin with. */
+  /** A replica's name without the beginning that all names of replicas share. */
   short(name) {
     if (this.replicas.length < 2) return name;
     const first = this.replicas[0].name;

@@ -58,7 +58,7 @@ const PHASES = {
   closing: "drains: closes the tunnels that are left",
   terminated: "drained",
 };
-/** What is left of the tunnels with which a drain was first seen, by replica. */
+/** The most tunnels that each draining replica was seen with, by its name. */
 const before = new Map();
 
 function replicaItem() {

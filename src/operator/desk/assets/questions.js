@@ -1,4 +1,4 @@
-// What an operator may do with a tunnel or target, and what is asked before.
+// The actions of an operator on a tunnel or target, and the question before each.
 
 import { ask } from "./dialogs.js";
 import { authority, bytes, count, duration, plural } from "./format.js";
@@ -10,7 +10,7 @@ export function onFinished(done) {
   finished = done;
 }
 
-/** What may be done with a tunnel of a model. */
+/** The actions on a tunnel of a model. */
 export function tunnelActions(model, row) {
   const isResumable = row.facts["tunnel.resumable"];
   return [
@@ -20,7 +20,7 @@ export function tunnelActions(model, row) {
   ];
 }
 
-/** What may be done with a target. */
+/** The actions on a target. */
 export function targetActions(row) {
   const isCordoned = row.facts.is_cordoned || row.facts.cordoned_by?.length > 0;
   const actions = [{ label: isCordoned ? "Uncordon…" : "Cordon…", key: "c", run: () => cordon(row, !isCordoned) }];
