@@ -1,7 +1,7 @@
-//! The differences between the systems on which the client runs. The server's own calls of Linux are in the modules of its
-//! feature; the rest of the client is written once.
+//! The differences between the systems on which the client runs. Only these files of the client are compiled by system.
+//! The calls of Linux that only the server needs are in the server's modules.
 //!
-//! `unix` and `windows` have the same names with the same meaning. No other file of the client is compiled by system.
+//! `unix` and `windows` have the same names with the same meaning.
 
 #[cfg(not(target_os = "linux"))]
 mod no_pipes;

@@ -1,4 +1,4 @@
-//! A credential's text, which is never printed, and overwritten in memory when it is dropped.
+//! A credential's text, which is never printed, and is overwritten in memory on drop.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Secret {
         &self.0
     }
 
-    /// Returns a foreign text in which `…` replaces each word with a part of the secret.
+    /// Returns a foreign text with `…` instead of each word that contains a part of the secret.
     pub(crate) fn redacted(&self, text: &str) -> String {
         text.split_inclusive(|character: char| !is_of_token(character))
             .map(|word| {
@@ -34,14 +34,14 @@ fn is_of_token(character: char) -> bool {
     character.is_ascii_alphanumeric() || "-._~+/=".contains(character)
 }
 
-/// Returns whether the word has [`MIN_PART`] consecutive bytes of the token, or all of a shorter one.
+/// Returns whether the word has [`MIN_PART`] consecutive bytes of the token, or all of a shorter token.
 fn quotes(word: &[u8], token: &[u8]) -> bool {
     let length = MIN_PART.min(token.len()).max(1);
     word.windows(length)
         .any(|part| token.windows(length).any(|other| other == part))
 }
 
-/// In Base64: six bytes of the payload or of the signature.
+/// The shortest part that counts, in bytes: in Base64, six bytes of the payload or of the signature.
 const MIN_PART: usize = 8;
 
 /// Overwrites bytes that held a secret.
@@ -57,7 +57,7 @@ impl From<&str> for Secret {
 
 impl From<String> for Secret {
     fn from(text: String) -> Self {
-        // Overwritten as well: to shrink it could leave a copy.
+        // Copied and overwritten, because shrinking the `String` could leave a copy in freed memory.
         let text = Zeroizing::new(text);
         Self::from(text.as_str())
     }
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// Without the text.
+/// Omits the text.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")

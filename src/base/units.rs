@@ -132,7 +132,7 @@ pub enum UnitError {
     /// The value is less than one byte.
     #[error("must be at least 1 byte")]
     Zero,
-    /// The value does not fit 64 bits.
+    /// The value is larger than the type holds.
     #[error("too large")]
     TooLarge,
 }

@@ -1,4 +1,4 @@
-//! Names of users and groups: which can be shown, and which are Kubernetes' own.
+//! Checks of the names of users and groups: those that can be shown, and those that Kubernetes reserves.
 
 use crate::base::text::is_unprintable;
 
@@ -7,7 +7,7 @@ pub(crate) fn is_name(name: &str, max: usize) -> bool {
     !name.is_empty() && name.len() <= max && name.trim() == name && !name.contains(is_unprintable)
 }
 
-/// Returns whether a name begins with `system:`, which Kubernetes reserves, in any case and after spaces.
+/// Returns whether a name begins with `system:`, which Kubernetes reserves, in upper or lower case, or after spaces.
 pub(crate) fn is_reserved(name: &str) -> bool {
     name.trim_start()
         .get(..RESERVED.len())

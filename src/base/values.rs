@@ -67,7 +67,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
 /// Returns a duration of more than 0 s and of at most a year.
 ///
 /// # Errors
-/// It is another duration, or not one.
+/// The text is no duration, or one out of this range.
 pub fn timeout(text: &str) -> Result<Duration, &'static str> {
     match duration(text)? {
         Duration::ZERO => Err("must be more than 0s"),
@@ -117,12 +117,12 @@ pub(crate) fn domain(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// Returns whether it is a DNS label in lower case (RFC 1123), such as the name of a Namespace.
+/// Returns whether a text is a DNS label in lower case (RFC 1123), such as the name of a Namespace.
 pub(crate) fn is_label(text: &str) -> bool {
     text.len() <= 63 && !text.contains('.') && is_object_name(text)
 }
 
-/// Returns whether it is safe as an object's name in a path of the API server: a label with dots inside.
+/// Returns whether a text is safe as an object's name in a path of the API server: a long label, with dots inside.
 pub(crate) fn is_object_name(text: &str) -> bool {
     let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_inner = |byte: u8| is_end(byte) || matches!(byte, b'-' | b'.');
@@ -147,7 +147,7 @@ pub(crate) fn text(text: &str) -> Result<Box<str>, &'static str> {
 /// Returns an IP address with a port, to listen at or to query.
 ///
 /// # Errors
-/// It is a name, or has no port.
+/// The text is a name, or has no port.
 pub fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse()
         .map_err(|_| "give an IP address and a port, such as 127.0.0.1:2222 or [::]:2222")
@@ -158,9 +158,9 @@ pub(crate) fn shown(text: &str) -> String {
     excerpt(text, MAX_SHOWN)
 }
 
-/// The longest deadline of a handshake: each one holds a descriptor, and clients give up long before.
+/// The longest deadline of a handshake: each handshake holds a descriptor, and clients give up long before.
 const HOUR: Duration = Duration::from_secs(3600);
-/// The longest duration: a longer one is a unit typed wrong, and `Instant::now() + Duration::MAX` panics.
+/// The longest duration: a longer one is probably a mistyped unit, and `Instant::now() + Duration::MAX` panics.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The units of humantime that are longer than a week.
 const NO_UNITS: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];

@@ -1,8 +1,8 @@
 //! Reads the YAML files of users and operators: the server's configuration, and the client's.
 //!
-//! `tree` turns a file into texts with positions, and `de` reads a type of serde from it, single values by their `forms`.
-//! Every `diagnostic` of a file is reported at once, up to a YAML syntax error, with what was probably meant (`suggest`).
-//! Later ones take their position from a `field`. `schema` is the JSON Schema of a type.
+//! `tree` turns a file into texts with positions. `de` reads a serde type from the tree, and single values by their
+//! `forms`. Every `diagnostic` up to a YAML syntax error is reported at once, with what was probably meant (`suggest`).
+//! Checks after the reading take their positions from a `field`. `schema` is the JSON Schema of a type.
 
 pub(crate) mod de;
 pub(crate) mod diagnostic;
@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use self::diagnostic::{Diagnostics, Position};
 use self::tree::Node;
 
-/// Reads at most [`MAX_FILE_BYTES`] and one byte more, which `tree` refuses.
+/// Reads at most [`MAX_FILE_BYTES`] and one byte more: [`tree()`] refuses a file with that byte.
 pub(crate) fn bounded(reader: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
@@ -48,5 +48,5 @@ fn end_of(text: &str) -> Position {
     }
 }
 
-/// 1 MiB: 20,000 short static targets, and the largest ConfigMap.
+/// 1 MiB: room for 20,000 short static targets, and the size of the largest ConfigMap.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -27,7 +27,7 @@ pub(crate) struct Anchor {
     log: LogFlags,
 }
 
-/// The connections of an anchor that dials in. Further arguments are those of `connect`.
+/// The connections of an anchor that dials in. Further arguments are some of those of `connect`.
 #[derive(Args)]
 #[command(args = of_the_connection())]
 struct DialIn {
@@ -86,7 +86,7 @@ fn of_the_connection() -> Vec<Arg> {
     let of_connect = ProxySettings::augment_args(Command::new("connect"));
     let arguments = of_connect.get_arguments();
     let taken = arguments.filter(|argument| OF_THE_CONNECTION.contains(&argument.get_id().as_str()));
-    // After those of this program.
+    // After the anchor's own arguments.
     let place = |(place, argument): (usize, Arg)| argument.help_heading("Dial in").display_order(FIRST + place);
     taken.cloned().enumerate().map(place).collect()
 }
@@ -95,9 +95,9 @@ fn value<T: Clone + Send + Sync + 'static>(given: &ArgMatches, name: &str) -> Op
     given.get_one(name).cloned()
 }
 
-/// Their first place: an anchor has fewer arguments of its own.
+/// The place of the first argument of `connect`: the anchor has fewer arguments of its own.
 const FIRST: usize = 100;
-/// The names of these arguments.
+/// The names of the arguments that are taken from `connect`.
 const OF_THE_CONNECTION: [&str; 10] = [
     "ca",
     "cert",
@@ -113,16 +113,16 @@ const OF_THE_CONNECTION: [&str; 10] = [
 const IN_CLEAR: &str = "each host on the way to an http:// proxy can read and use a credential: use https://, or --allow-cleartext \
                         where the way is encrypted otherwise";
 
-/// Serves until a signal.
+/// Serves until a signal or a drain.
 pub(crate) fn anchor(arguments: Anchor, given: ArgMatches) -> anyhow::Result<ExitCode> {
     let dial_in = arguments.dial_in.options(given)?;
     let (runtime, logging) = start(&arguments.log, ProcessSize::ANCHOR)?;
     runtime.block_on(async {
         let stopped = stopped().context("cannot listen for signals")?;
-        // A terminal that is closed is no reason to end sessions: a handler that does nothing.
+        // A handler that does nothing, because a closed terminal is no reason to end sessions.
         let _hangup = signal(SignalKind::hangup()).context("cannot listen for signals")?;
         let anchor = anchor::Anchor::start(arguments.options, dial_in, logging.logs.clone())?;
-        // On a worker thread, as its connections are: in the main thread it would accept faster than they begin.
+        // On a worker thread, as its connections are: the main thread would accept faster than connections begin.
         tokio::spawn(anchor.run(stopped)).await.context("the anchor has failed")
     })?;
     runtime.shutdown_background();

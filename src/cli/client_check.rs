@@ -1,4 +1,4 @@
-//! `check` of the build without the proxy: it has the client's file alone to check.
+//! `check` of the build without the proxy, where the client's file is the only one to check.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ pub(crate) struct Check {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// As in the build with the proxy; here there is no other file to check
-    // `_`: it changes nothing.
+    // Unread, because the flag changes nothing here.
     #[arg(long = "client")]
     _client: bool,
 }

@@ -1,4 +1,4 @@
-//! `check` of the client's file: `check --client` in the whole build, `check` in that of the client alone.
+//! `check` of the client's file: `check --client` in the build with the proxy, `check` in a build without it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The settings of a client: flags go before the environment, and both before the entry of the client's file.
+//! The settings of a client: flags take precedence over the environment, and both over the entry of the client's file.
 
 use std::env;
 use std::ffi::OsString;
@@ -64,8 +64,8 @@ impl ClientFlags {
         })
     }
 
-    /// Returns the proxy, and the file's settings for it. With a proxy of a flag or a variable the file is not read: its
-    /// credentials are for another one.
+    /// Returns the proxy, and the file's settings for it. If a flag or a variable names the proxy, the file is not
+    /// read, because its credentials are for other proxies.
     fn proxy_and_entry(&self, target: &str) -> anyhow::Result<(ProxyUrl, ProxySettings)> {
         if let Some(proxy) = &self.settings.proxy {
             return Ok((proxy.clone(), ProxySettings::default()));
@@ -88,7 +88,7 @@ impl ClientFlags {
         Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).into())
     }
 
-    /// Refuses flags of TLS for a proxy without it, and warns of variables: a user could think that they are in effect.
+    /// Refuses flags of TLS for a proxy without TLS, and warns of such variables: a user may rely on them.
     fn refuse_unused_trust(&self, proxy: &ProxyUrl) -> Result<(), clap::Error> {
         let is_unused = |name: &&str| proxy.scheme() == Scheme::Http && self.given.contains_id(name);
         for name in ["ca", "cert", "server_name"].into_iter().filter(is_unused) {
@@ -104,7 +104,8 @@ impl ClientFlags {
         Ok(())
     }
 
-    /// Returns the source of credentials: of the command line, the URL, the environment or the file, in this order.
+    /// Returns the source of credentials from the command line, the environment or the file, in this order. `None` if
+    /// the URL has credentials, which take precedence over the environment.
     fn credential_options(&self, proxy: &ProxyUrl, entry: &ProxySettings) -> Result<credentials::Options, clap::Error> {
         let settings = &self.settings;
         let conflict = |message: &str| clap::Error::raw(ErrorKind::ArgumentConflict, message);
@@ -119,7 +120,7 @@ impl ClientFlags {
                     let token = variable("SWITCHBOARD_TOKEN")?;
                     Some(Source::Token(token.to_string_lossy().into_owned().into()))
                 };
-                // The reader of the file allows one.
+                // Never ambiguous: the reader of the file refuses an entry with several sources.
                 let of_entry = || entry.source(|_| true).ok().flatten();
                 set.or_else(token).or_else(of_entry)
             }
@@ -131,7 +132,7 @@ impl ClientFlags {
         })
     }
 
-    /// Returns the arguments that make `connect` do the same wherever it is started, but for the token of the environment.
+    /// Returns the flags and variables of `connect` as arguments, with absolute paths, but not SWITCHBOARD_TOKEN.
     pub(crate) fn to_words(&self) -> std::io::Result<Vec<String>> {
         let given = &self.given;
         let mut words = Vec::new();

@@ -32,7 +32,7 @@ pub(crate) fn completions(options: &Completions, mut command: Command) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page for the program and one for each of its tasks.
+/// Writes a manual page for the program, and one for each subcommand.
 pub(crate) fn manual(options: &Manual, command: Command) -> anyhow::Result<ExitCode> {
     let folder = &options.folder;
     let cannot = || format!("cannot write into {}", folder.display());

@@ -1,7 +1,7 @@
 //! Pipes of this process that the runtime waits for by itself, without a thread.
 //!
-//! A pipe is opened once more (proc_pid_fd(5)): O_NONBLOCK belongs to the open file description (open(2)), which the pipe's
-//! own descriptor may share with other processes.
+//! A pipe is opened once more (proc_pid_fd(5)), because O_NONBLOCK belongs to the open file description (open(2)). The
+//! pipe's own descriptor may share that description with other processes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,23 +13,23 @@ use tokio::net::unix::pipe::OpenOptions;
 /// Opens the pipe behind a descriptor for reads. Needs a runtime.
 ///
 /// # Errors
-/// It is no pipe, it is another user's, or there is no `/proc`.
+/// The descriptor is of no pipe or of another user's, or there is no `/proc`.
 pub(crate) fn pipe_input(input: &impl AsFd) -> io::Result<Box<dyn AsyncRead + Send + Unpin>> {
     Ok(Box::new(OpenOptions::new().open_receiver(path(input))?))
 }
 
-/// Opens the pipe behind a descriptor for writes. It has no buffer: what was written is in the pipe. Needs a runtime.
+/// Opens the pipe behind a descriptor for writes, without a buffer in this process. Needs a runtime.
 ///
 /// # Errors
-/// It is no pipe, it is another user's, or there is no `/proc`.
+/// The descriptor is of no pipe or of another user's, or there is no `/proc`.
 pub(crate) fn pipe_output(output: &impl AsFd) -> io::Result<Box<dyn AsyncWrite + Send + Unpin>> {
     Ok(Box::new(OpenOptions::new().open_sender(path(output))?))
 }
 
-/// The size of a pipe, which grows with what is moved through it.
+/// The size of a pipe, which grows once, at the first bulk that is moved through it.
 #[derive(Debug, Default)]
 pub(crate) struct PipeSize {
-    /// True after the attempt to enlarge it.
+    /// True after the attempt to enlarge the pipe, also a failed one.
     is_large: bool,
 }
 
@@ -45,10 +45,10 @@ impl PipeSize {
 
 /// Enlarges a pipe, unless it is large, or its user's pipes are at their limit of memory (pipe(7)).
 fn enlarge(pipe: &impl AsFd) {
-    // If it stays small, it is only slower.
+    // A pipe that stays small is only slower.
     if fcntl_getpipe_size(pipe).is_ok_and(|size| size < LARGE) && fcntl_setpipe_size(pipe, LARGE).is_ok() {
-        // Linux 5.8 to 6.6 wakes those that wait for a full pipe before it has more in it for them (bug 212295 of
-        // kernel.org), and no read of a pipe that is not full wakes them later. The same size again wakes them once it has.
+        // Linux 5.8 to 6.6 wakes the writers of a full pipe before the added room counts (bug 212295 of kernel.org).
+        // They wait again, and a read wakes them only if the pipe is full. Setting the same size again wakes them.
         fcntl_setpipe_size(pipe, LARGE).ok();
     }
 }

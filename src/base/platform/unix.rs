@@ -53,13 +53,13 @@ pub(crate) fn keep_attributes(file: &File, of: &Path) -> io::Result<()> {
     }
     file.set_permissions(old.permissions())?;
     let (mut names, mut value) = (vec![0; MAX_XATTR_BYTES], vec![0; MAX_XATTR_BYTES]);
-    // An error: a file system without them.
+    // A file system without extended attributes fails.
     let length = listxattr(of, &mut *names).unwrap_or_default();
     names.truncate(length);
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let length = getxattr(of, name, &mut *value)?;
         match fsetxattr(file, name, value.get(..length).unwrap_or_default(), XattrFlags::empty()) {
-            // Those of `security` and `trusted` are the system's: the new file has its own.
+            // Attributes of `security` and `trusted` are the system's: the new file has its own.
             Ok(()) | Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
             Err(error) => return Err(error.into()),
         }
@@ -89,7 +89,7 @@ pub(crate) fn has_no_reader(output: &impl AsFd) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Returns whether a write to an output would not block, now or within `timeout` (poll(2)): it has room, or an error.
+/// Returns whether an output has room for a write, or an error, now or within `timeout` (poll(2)).
 pub(crate) fn poll_writable(output: &impl AsFd, timeout: Duration) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::OUT)];
     let timeout = Timespec::try_from(timeout).ok();
@@ -113,7 +113,7 @@ pub fn ignore_sigxfsz() {
     drop(listen(SignalKind::from_raw(ProcessSignal::XFSZ.as_raw())));
 }
 
-/// SIGHUP, which ssh sends its ProxyCommand when it exits, and the signals that end it at once.
+/// SIGHUP, which ssh sends its ProxyCommand when ssh exits, and the signals that end the client at once.
 #[derive(Debug)]
 pub(crate) struct Signals {
     hangups: Option<Signal>,
@@ -131,8 +131,8 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal. Returns `true` if the client is to end gracefully, as the terminal or ssh has gone, and
-    /// `false` if at once.
+    /// Waits for the next signal. Returns `true` if the client is to end gracefully, because the terminal or ssh has
+    /// gone; `false` if the client is to end at once.
     pub(crate) async fn next_is_hangup(&mut self) -> bool {
         tokio::select! {
             biased;
@@ -143,12 +143,12 @@ impl Signals {
     }
 }
 
-/// Returns the signal, unless it is ignored: `nohup ssh` passes that on to its ProxyCommand.
+/// Returns a listener for a signal; `None` if the signal is ignored: the ProxyCommand of `nohup ssh` inherits that.
 fn listen(kind: SignalKind) -> Option<Signal> {
     if is_ignored(kind).unwrap_or(false) {
         return None;
     }
-    // If that fails, the signal ends the process, as by default.
+    // Without a listener the signal ends the process, as by default.
     signal(kind).ok()
 }
 
@@ -159,7 +159,7 @@ async fn next(signals: &mut Option<Signal>) {
     }
 }
 
-/// Returns whether the process ignores that signal, as it did from its start (proc_pid_status(5)). Fails on macOS: no /proc.
+/// Returns whether the process has ignored a signal since its start (proc_pid_status(5)). Fails on macOS: no /proc.
 fn is_ignored(kind: SignalKind) -> io::Result<bool> {
     let status = fs::read_to_string("/proc/self/status")?;
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -216,8 +216,8 @@ pub(crate) fn termination_signal(status: ExitStatus) -> Option<i32> {
     status.signal()
 }
 
-/// Returns whether a process is suspended (proc_pid_stat(5)): by SIGTTIN or SIGTTOU, as it is in the background of its terminal.
-/// On macOS, without /proc, always `false`: the deadline ends the program.
+/// Returns whether a process is suspended (proc_pid_stat(5)), such as by SIGTTIN in the background of its terminal.
+/// Always `false` on macOS, which has no /proc: there the caller's deadline ends the program.
 pub(crate) fn is_suspended(id: u32) -> bool {
     let Ok(line) = fs::read_to_string(format!("/proc/{id}/stat")) else {
         return false;
@@ -238,7 +238,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
         let found = with_flags(path, OFlags::PATH)?;
         demand_regular(&found.metadata()?)?;
         match File::open(format!("/proc/self/fd/{}", found.as_raw_fd())) {
-            // Without a /proc that may be used; or a file that may not be read, which the open below says as well.
+            // There is no usable /proc, or the file may not be read. In the second case the open below fails, too.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {}
             opened => return opened,
         }

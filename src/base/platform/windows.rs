@@ -17,7 +17,7 @@ pub fn home() -> Option<PathBuf> {
     folder("USERPROFILE")
 }
 
-/// There is no such limit.
+/// Does nothing: Windows has no maximum file size of a process.
 pub fn ignore_sigxfsz() {}
 
 fn folder(name: &str) -> Option<PathBuf> {
@@ -59,21 +59,21 @@ pub(crate) fn keep_attributes(_: &File, _: &Path) -> io::Result<()> {
 pub(crate) fn take_stdout() -> io::Result<File> {
     let null = FileDescriptor::dup(&OpenOptions::new().write(true).open("NUL")?).map_err(io::Error::other)?;
     let output = FileDescriptor::redirect_stdio(&null, StdioDescriptor::Stdout).map_err(io::Error::other)?;
-    // A copy; the original is closed here.
+    // A duplicate handle; `output` is closed here.
     output.as_file().map_err(io::Error::other)
 }
 
-/// Returns `false`: a pipe's writer learns it by a failed write only.
+/// Returns `false`: only a failed write shows that a pipe has no reader.
 pub(crate) fn has_no_reader<T>(_output: &T) -> bool {
     false
 }
 
-/// Returns `true`: neither a pipe nor a console tells.
+/// Returns `true`: neither a pipe nor a console reports whether there is room.
 pub(crate) fn poll_writable<T>(_output: &T, _longest: Duration) -> bool {
     true
 }
 
-/// The events of the console. A program that ends another one sends none: TerminateProcess is no signal.
+/// The events of the console. TerminateProcess, by which another program ends this one, sends no event.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupts: Option<CtrlC>,
@@ -91,8 +91,8 @@ impl Signals {
         }
     }
 
-    /// Waits for the next event. Returns `true` if the client is to end gracefully, as the console has gone, and `false` if
-    /// at once.
+    /// Waits for the next event. Returns `true` if the client is to end gracefully, because the console has gone;
+    /// `false` if the client is to end at once.
     pub(crate) async fn next_is_hangup(&mut self) -> bool {
         tokio::select! {
             () = next(self.interrupts.as_mut().map(CtrlC::recv)) => false,
@@ -116,8 +116,8 @@ pub(crate) fn shell(line: &str) -> Command {
     shell
 }
 
-/// A child process, killed when its `Child` is dropped. What it has started itself lives on: a group of processes has no
-/// safe call here.
+/// A child process, killed when its `Child` is dropped. The processes that it has started live on, because Windows has
+/// no safe call for a group of processes.
 #[derive(Debug)]
 pub(crate) struct ProcessGroup;
 
@@ -136,12 +136,12 @@ impl ProcessGroup {
     pub(crate) fn release(self) {}
 }
 
-/// There are no signals.
+/// Returns `None`: Windows has no signals.
 pub(crate) fn termination_signal(_status: ExitStatus) -> Option<i32> {
     None
 }
 
-/// No terminal suspends a process.
+/// Returns `false`: no terminal of Windows suspends a process.
 pub(crate) fn is_suspended(_id: u32) -> bool {
     false
 }
@@ -151,24 +151,25 @@ pub(crate) fn is_suspended(_id: u32) -> bool {
 /// # Errors
 /// `InvalidInput` if it is not a regular file; else those of the system.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
-    // Before the open: a pipe or a device would act on it.
+    // Checked before the open, because a pipe or a device would act on an open.
     match fs::metadata(path)?.is_file() {
         true => File::open(path),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 
-/// Used by the server only, which does not run here.
+/// Returns `false`: only the server, which does not run on Windows, needs the answer.
 pub(crate) fn is_shortage(_error: &io::Error) -> bool {
     false
 }
 
-/// The folder keeps other users out.
+/// Checks nothing: the permissions of the folder keep other users out.
 pub(crate) fn is_the_users(_file: &File) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Does nothing: Windows closes such a connection after some 20 s by itself (TcpMaxDataRetransmissions).
+/// Does nothing: Windows itself closes a connection whose bytes stay unacknowledged, after about 20 s
+/// (TcpMaxDataRetransmissions).
 pub(crate) fn set_tcp_user_timeout<S>(_socket: &S, _longest: Duration) -> io::Result<()> {
     Ok(())
 }

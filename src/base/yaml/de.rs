@@ -1,16 +1,17 @@
 //! Reads a value of any type that serde can deserialize from the tree of a file, and reports every fault at once.
 //!
-//! serde ends at the first fault of a map. [`read`] reports it with its line, column, path and suggestion, marks what is at
-//! fault as [`Value::Faulty`], and reads again, until nothing is left to report. The lists of [`forms`](super::forms) go on
-//! after an item at fault, so a file is read about as often as an item has keys. A key at fault has its default, and an item
-//! at fault is not in its list. So the caller checks afterwards what depends on several keys, and locates those findings by
-//! a [`Field`](super::field::Field).
+//! serde ends at the first fault of a map. [`read`] reports that fault with its line, column, path and suggestion,
+//! marks the value as [`Value::Faulty`], and reads the tree again, until nothing is left to report. The lists of
+//! [`forms`](super::forms) go on after a faulty item, so a file is read about as often as an item has keys.
+//!
+//! The result has the default for a faulty key, and lacks a faulty item of a list. Then the caller checks the rules
+//! that span several keys, and locates those findings by a [`Field`](super::field::Field).
 //!
 //! A type of the file is its own description:
-//! - A map is a struct with `#[derive(Deserialize)]`. A key that it does not have, and one that is there twice, are faults.
-//!   Null is the same as no key, so keys need a default (`#[serde(default)]`), or are `Option`s.
-//! - serde reports one missing key only. A struct lists its keys without a default in `#[serde(rename = "name, proxy")]`:
-//!   then all that are missing are reported at once.
+//! - A map is a struct with `#[derive(Deserialize)]`. An unknown key and a duplicate key are faults. Null is the same
+//!   as no key: a key that may be absent has a default (`#[serde(default)]`), or is an `Option`.
+//! - serde reports one missing key only. A struct lists its required keys in `#[serde(rename = "name, proxy")]`: then
+//!   all missing keys are reported at once.
 //! - A word is an enum with `#[serde(rename_all = "lowercase")]`, true or false is a `bool`; a `String`, `Box<str>` or `PathBuf`
 //!   may not be empty.
 //! - Any other single value has a form of [`forms`](super::forms): `#[serde(deserialize_with = "forms::one::<forms::Timeout, _>")]`,
@@ -35,7 +36,7 @@ use super::suggest;
 use super::tree::{Entry, Node, Scalar, Value};
 use crate::base::values::{self, shown};
 
-/// Reads a file or a part of it. After a fault the result must not be used: what is at fault has its default.
+/// Reads a file or a part of it. After a fault the result serves further checks only: faulty keys have defaults.
 pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Diagnostics) -> T {
     let max = findings.faults() + MAX_ERRORS;
     let mut last = root.position;
@@ -57,11 +58,11 @@ pub(crate) fn read<T: DeserializeOwned + Default>(root: &mut Node, findings: &Di
     T::default()
 }
 
-/// Reports a fault of the tree, and marks what is at fault.
+/// Reports a fault of the tree, and marks the faulty value.
 fn report(fault: DeError, root: &mut Node, findings: &Diagnostics) {
     let position = fault.position.unwrap_or(root.position);
     match (node_at(root, &fault.steps).map(|node| &mut node.value), fault.missing) {
-        // The struct requires this key, which is at fault; that has been reported.
+        // The struct requires this key. Its value has been reported as faulty.
         (Some(value), Some(key)) if has_faulty(value, key) => {
             *value = Value::Faulty;
             return;
@@ -95,8 +96,8 @@ fn node_at<'a>(root: &'a mut Node, steps: &[usize]) -> Option<&'a mut Node> {
     })
 }
 
-/// The faults that [`Deserialize`](serde::Deserialize) of a [`Node`] ends with: at least one, and for a list that a form
-/// reads at least one for each item at fault.
+/// The faults with which [`Deserialize`](serde::Deserialize) of a [`Node`] ends: at least one. A list of
+/// [`forms`](super::forms) has at least one for each faulty item, up to [`MAX_ERRORS`].
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?}")]
 pub(crate) struct DeErrors(Vec<DeError>);
@@ -112,7 +113,7 @@ impl DeErrors {
         }])
     }
 
-    /// Prepends the containing key or item, at that index, to the path of each fault.
+    /// Prepends the key or item that contains the faults, at `index`, to the path of each.
     fn below(mut self, index: usize, step: &str, position: Position) -> Self {
         for fault in &mut self.0 {
             let dot = if fault.path.is_empty() || fault.path.starts_with('[') {
@@ -132,13 +133,13 @@ impl DeErrors {
 struct DeError {
     /// The reason, and the suggestion.
     message: String,
-    /// The path of what is at fault, from the value that is read.
+    /// The path from the value that is read to the faulty one; empty if they are the same.
     path: String,
-    /// Its place; `None` for the value itself that is read.
+    /// The place of the faulty value; `None` if the path is empty.
     position: Option<Position>,
-    /// The indices of its path, in reverse order.
+    /// The indices of the path, in reverse order.
     steps: Vec<usize>,
-    /// The key that is missing there, if that is the fault.
+    /// The key that the map at the path lacks, if that is the fault.
     missing: Option<&'static str>,
 }
 
@@ -247,7 +248,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             fault(reason + &meant)
         })?;
         match is_quoted {
-            // A text to other readers of YAML, such as Helm.
+            // Other readers of YAML, such as Helm, take it for a text.
             true => Err(fault(format_args!(
                 "expected `true` or `false` without quotes (found the text \"{text}\")"
             ))),
@@ -255,7 +256,8 @@ impl<'de> Deserializer<'de> for &'de Node {
         }
     }
 
-    /// Gives the visitor the text of a number. One that other readers of YAML take for a text or another number is a fault.
+    /// Gives the visitor the text of a number. A number in quotes or with leading zeros is a fault, because other
+    /// readers of YAML take it for a text or another number.
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         let Scalar { text, is_quoted } = self.scalar()?;
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -278,7 +280,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor.visit_borrowed_str(&self.scalar()?.text)
     }
 
-    /// Gives the visitor a text that is not empty. Forms ask for any text.
+    /// Gives the visitor a text that is not empty. A form gets any text, by `deserialize_str`.
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DeErrors> {
         let text = values::read(&self.scalar()?.text, values::text).map_err(fault)?;
         visitor.visit_str(&text)
@@ -326,12 +328,13 @@ impl<'de> IntoDeserializer<'de, DeErrors> for &'de Node {
     }
 }
 
-/// The items of a list that are not at fault. `size_hint` counts the others, too: it is 0 at first if the file's list is empty.
+/// The items of a list, without those that are marked as faulty. `size_hint` counts the marked items, too, so that it
+/// is 0 at the start only for an empty list of the file.
 ///
-/// It keeps the faults itself, so that its visitor may go on to the next item after one.
+/// The faults are kept here, so that the visitor may go on to the next item after a fault.
 struct Items<'de> {
     rest: Enumerate<Iter<'de, Node>>,
-    /// The faults of those that could not be read.
+    /// The faults of the items that could not be read.
     faults: Vec<DeError>,
 }
 
@@ -390,7 +393,7 @@ impl<'de> MapAccess<'de> for Keys<'de> {
     }
 }
 
-/// Returns the keys without a default: the known ones that the struct's name lists.
+/// Returns the required keys: the known ones that the struct's name lists.
 pub(super) fn required_of(name: &'static str, known: &[&'static str]) -> impl Iterator<Item = &'static str> {
     name.split(", ").filter(|key| known.contains(key))
 }
@@ -407,7 +410,7 @@ fn either<T: AsRef<str>>(words: &[T]) -> String {
 
 /// The name of an enum that has a variant for each kind of value.
 pub(super) const ANY_OF: &str = "any of";
-/// A file of 1 MiB may have 75,000, and the comparisons for their suggestions take seconds.
+/// A file of 1 MiB may have 75,000 errors, and the comparisons for their suggestions take seconds.
 const MAX_ERRORS: usize = 1_000;
 
 #[cfg(test)]

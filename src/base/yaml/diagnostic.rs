@@ -170,7 +170,7 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// The findings so far while a file is read. Readers share it and go on after a fault, so that none hides another.
+/// The findings so far while a file is read. Readers share the list and go on after a fault: none hides another.
 #[derive(Debug)]
 pub(crate) struct Diagnostics {
     found: RefCell<Vec<Diagnostic>>,
@@ -196,7 +196,7 @@ impl Diagnostics {
         }
     }
 
-    /// See [`with_dispensable`](Self::with_dispensable).
+    /// Returns the severity of errors that a process can run with.
     pub(crate) fn dispensable(&self) -> Severity {
         self.dispensable
     }

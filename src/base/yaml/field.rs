@@ -25,8 +25,8 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Returns the value of a key below it, such as `tls.client_ca`. If the file lacks the key, the position is that of the
-    /// nearest key above.
+    /// Returns the field at a path below this one, such as `tls.client_ca`. If the file lacks the key, the position is
+    /// that of the nearest key or item above.
     pub(crate) fn at(&self, path: &str) -> Self {
         path.split('.').fold(self.clone(), |field, name| {
             let entry = match field.value {
@@ -45,7 +45,7 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Returns the valid items of a list, as `de` reads it; for a single value or a map, the value itself.
+    /// Returns the items of a list that `de` has read, without faulty ones. A single value or map is its own item.
     pub(crate) fn items(&self) -> impl Iterator<Item = Self> {
         let items = match self.value {
             Value::List(items) => items.as_slice(),
@@ -62,7 +62,7 @@ impl<'a> Field<'a> {
         sound.map(item).chain(itself)
     }
 
-    /// Returns its line in the file; for a list or map with a key, the line of the key.
+    /// Returns the value's line in the file; for a list or map with a key, the line of the key.
     pub(crate) fn line(&self) -> u64 {
         self.position.line
     }
@@ -92,7 +92,7 @@ impl<'a> Field<'a> {
         self.report(Severity::Error, reason);
     }
 
-    /// Reports that the configuration probably does not do what its author wants. It is accepted.
+    /// Reports that the configuration, which is accepted, probably does not do what its author wants.
     pub(crate) fn warning(&self, reason: impl Into<String>) {
         self.report(Severity::Warning, reason);
     }
@@ -103,14 +103,14 @@ impl<'a> Field<'a> {
         self.report(self.findings.dispensable(), reason);
     }
 
-    /// Reports a fault in `check` alone: a process reports it whenever it reads the file in question.
+    /// Reports a fault in `check` only. A process reports it whenever it reads the file that the value names.
     pub(crate) fn fault_of_a_check(&self, reason: impl Into<String>) {
         if self.findings.dispensable() == Severity::Error {
             self.fault(reason);
         }
     }
 
-    /// Reports what the author of the configuration may want to know. It is accepted.
+    /// Reports what the author of the configuration, which is accepted, may want to know.
     pub(crate) fn note(&self, reason: impl Into<String>) {
         self.report(Severity::Note, reason);
     }

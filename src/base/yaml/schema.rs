@@ -1,7 +1,8 @@
-//! The JSON Schema of a type that is read from a file, from its `Deserialize`.
+//! The JSON Schema of a type that is read from a file, derived from the type's `Deserialize`.
 //!
-//! serde asks a deserializer for the values of a type one by one. This one answers with an error that names the kind of
-//! value asked for. The next run leads serde on to a key, item or alternative of it, and learns its kind.
+//! serde requests the values of a type from a deserializer one by one. [`Guide`] leads serde along a path, and answers
+//! the request at its end with an error that names the requested kind of value. Further runs go one step on: to each
+//! key, item or alternative of that value.
 
 use std::fmt::Display;
 use std::iter::once;
@@ -50,7 +51,7 @@ fn describe<T: DeserializeOwned>(path: &mut Vec<&'static str>, or_null: bool) ->
     }
 }
 
-/// Returns the schema of a single value, which may be null.
+/// Adds null to the schema of a single value.
 pub(super) fn with_null(mut schema: Value) -> Value {
     if let Some(kind) = schema.get_mut("type") {
         *kind = json!([kind, "null"]);
@@ -74,11 +75,11 @@ enum SchemaNode {
     Single(Value),
     /// A list.
     Items,
-    /// A map with these keys, by the name of its struct.
+    /// A map: the name of its struct, and its keys.
     Keys(&'static str, &'static [&'static str]),
     /// A value of one of these kinds.
     AnyOf(&'static [&'static str]),
-    /// Nothing that a file has.
+    /// No kind of value that a file has.
     Other,
 }
 
@@ -139,7 +140,7 @@ impl<'de> Deserializer<'de> for Guide<'_> {
         Err(SchemaNode::Single(json!({"type": "boolean"})))
     }
 
-    /// Answers with the visitor's `expecting`: the schema of a form.
+    /// Answers with the visitor's `expecting` if it is a schema, as that of a form is; else with the schema of a text.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SchemaNode> {
         let expected = (&visitor as &dyn Expected).to_string();
         Err(SchemaNode::Single(

@@ -2,7 +2,7 @@
 
 use strsim::damerau_levenshtein;
 
-/// Returns `; did you mean …?` for an unknown key that is the former name of a known one, or near one; else nothing.
+/// Returns `; did you mean …?` if an unknown key is the former name of a known key, or close to one; else nothing.
 pub(crate) fn key(given: &str, known: &[&'static str]) -> String {
     let given = given.to_lowercase();
     match RENAMED
@@ -24,7 +24,7 @@ const RENAMED: [(&str, &str); 6] = [
     ("total", "process"),
 ];
 
-/// Returns `; did you mean …?` for a text that is not accepted, if one of `words` or an amount is near; else nothing.
+/// Returns `; did you mean …?` for a refused text, if one of `words` or an amount is close to it; else nothing.
 pub(crate) fn value(given: &str, words: &[&str], accepts: impl Fn(&str) -> bool) -> String {
     let mut meant = synonyms(given);
     if meant.iter().all(|word| !accepts(word)) {
@@ -45,7 +45,7 @@ fn question<T: AsRef<str>>(meant: &[T]) -> String {
     }
 }
 
-/// Returns spellings of other formats: YAML 1.1 has `yes` for true.
+/// Returns the words that a spelling of another format may stand for: `true` for `yes` of YAML 1.1.
 fn synonyms(given: &str) -> Vec<String> {
     let words: &[&str] = match given.to_lowercase().as_str() {
         "true" | "yes" | "y" | "on" | "enabled" => &["true"],
@@ -61,7 +61,7 @@ fn nearest_words(given: &str, words: &[&str]) -> Vec<String> {
     near.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns a whole number, without zeros before it, and what follows.
+/// Returns the whole number that a text begins with, without leading zeros, and the unit after it.
 fn number_and_unit(text: &str) -> Option<(&str, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(digits)?;
@@ -91,7 +91,7 @@ fn units(number: &str, given: &str) -> Vec<String> {
     nearest(&written, names).iter().map(with).collect()
 }
 
-/// Returns a unit in lower case, without the parts that are written in several ways.
+/// Returns a unit in lower case, without spaces, and without `/s` in any of its spellings.
 fn normal(unit: &str) -> String {
     let unit = unit.to_lowercase().replace(' ', "");
     let per_second = ["/second", "/sec", "/s"];
@@ -123,7 +123,7 @@ fn nearest<'a, 'b>(given: &str, names: impl Iterator<Item = (&'a str, &'b str)>)
 
 /// The longest text that is compared, in characters: the time of a comparison grows with its length.
 const MAX_CHARS: usize = 40;
-/// If more are equally near, none is suggested.
+/// The most suggestions: if more are equally close, none is made.
 const MAX_SUGGESTIONS: usize = 2;
 
 /// The units and their names in lower case, without `/s`.

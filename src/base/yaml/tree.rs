@@ -1,7 +1,7 @@
 //! Reads YAML into a tree of texts, lists and maps with their positions.
 //!
-//! It builds the tree from the parser's events. Serde would stop at the first fault, read `010` as a number and merge
-//! duplicate keys. Scalars stay text until a reader of a section parses them.
+//! The tree is built from the parser's events, because a serde reader of YAML would stop at the first fault, read `010`
+//! as a number and merge duplicate keys. Scalars stay text until `de` reads them.
 
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ pub(crate) enum Value {
 pub(crate) struct Scalar {
     /// Its text, without quotes.
     pub(crate) text: String,
-    /// True if it is in quotes or a block of lines, and so always a text (YAML 1.2.2 section 10.3.2).
+    /// True if it is a quoted or block scalar, and so always a text (YAML 1.2.2 section 10.3.2).
     pub(crate) is_quoted: bool,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Bounds {
     pub(crate) documents: usize,
     /// The most levels of nested lists and maps.
     pub(crate) depth: usize,
-    /// About the most bytes of memory that all nodes take.
+    /// The most bytes of memory that all nodes take, estimated.
     pub(crate) weight: usize,
 }
 
@@ -174,7 +174,7 @@ struct Builder<'a> {
     open: Vec<OpenNode>,
     /// The anchored nodes, by the number that the parser gives to `&name`.
     anchors: HashMap<usize, Node>,
-    /// About the bytes of memory that all nodes so far take.
+    /// The bytes of memory that all nodes so far take, estimated.
     weight: usize,
 }
 
@@ -280,7 +280,7 @@ impl Builder<'_> {
                 value: Value::Null,
             });
         };
-        // Weighed before it is copied: aliases of aliases grow exponentially ("billion laughs").
+        // Weighed before the copy, because aliases of aliases grow exponentially ("billion laughs").
         self.weight = self.weight.saturating_add(weight(&node.value));
         if self.weight > self.bounds.weight {
             return self.too_heavy(position);
@@ -352,7 +352,7 @@ impl Builder<'_> {
     }
 }
 
-/// About the bytes of memory that a value takes.
+/// Returns the bytes of memory that a value takes, estimated.
 fn weight(value: &Value) -> usize {
     NODE_WEIGHT
         + match value {
@@ -371,7 +371,7 @@ const EMPTY: &str = "empty, like a file that is still being written; write `{}` 
 /// The texts of null (YAML 1.2.2 section 10.3.2).
 const NULLS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
-/// Five levels are needed; 16 MiB are about 20,000 targets.
+/// A configuration needs five levels, and 20,000 targets weigh about 16 MiB.
 const CONFIGURATION: Bounds = Bounds {
     documents: 1,
     depth: 32,
