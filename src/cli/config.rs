@@ -30,7 +30,7 @@ pub(crate) struct ConfigFlags {
     /// Let further logins to a target share the connection of the first
     #[arg(long)]
     control_master: bool,
-    /// Install the block in a file beside FILE, which includes it [default: ~/.ssh/config]
+    /// Install the block in a file beside FILE, and include that file from FILE [default: ~/.ssh/config]
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "check")]
     write: Option<Option<PathBuf>>,
     /// Remove the block of these names
@@ -74,7 +74,7 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
     let mut is_resumable = true;
     for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
         let example = name.replace(['*', '?'], "x");
-        // By a flag, a variable, or the entry of the file.
+        // Each name needs a proxy: of a flag, a variable, or an entry of the file.
         let options = client.options(format!("{example}:22"))?;
         is_resumable &= options.session.is_some();
     }

@@ -50,7 +50,7 @@ pub(crate) fn connect(options: Connect, given: ArgMatches) -> anyhow::Result<Exi
     }))
 }
 
-/// Refuses a duration after `--wait` without its `=`: it would be taken for the host, and the target for the port.
+/// Refuses `--wait 5m`, which has no `=`: clap takes the duration for the host, and the target for the port.
 fn refuse_a_stray_duration(options: &Connect) -> Result<(), clap::Error> {
     let is_port = |port: &String| port.bytes().all(|byte| byte.is_ascii_digit());
     let is_stray = options.wait.is_some()
@@ -63,7 +63,7 @@ fn refuse_a_stray_duration(options: &Connect) -> Result<(), clap::Error> {
     Ok(())
 }
 
-/// Returns `%h:%p`, also of `%h %p`, in which an IPv6 address has no brackets.
+/// Returns the target as one argument. With `%h %p` an IPv6 address has no brackets yet.
 fn joined(host: String, port: Option<String>) -> String {
     match port {
         None => host,
@@ -78,10 +78,9 @@ In ~/.ssh/config:
   Host *.svc.cluster.local
     ProxyCommand switchboard connect --proxy https://ssh.example.com --context prod %h:%p
 
-A session whose connection is lost goes on over another one, if the target has an anchor (--resume). ssh must wait as \
-long: set ServerAliveInterval 0 (the default, but Debian's ssh has 300 with BatchMode).
+A session whose connection is lost goes on over another one, if the target has an anchor (--resume). ssh must not give \
+up meanwhile: set ServerAliveInterval 0 (the default, but Debian's ssh has 300 with BatchMode).
 
-SWITCHBOARD_TOKEN in the environment is a bearer token, for a proxy whose URL has no user, without options for \
-credentials.
+SWITCHBOARD_TOKEN in the environment is sent as a bearer token if neither the proxy's URL nor an option has credentials.
 
 Exit status: 0 the tunnel ended normally, 1 it did not open or failed, 2 usage";

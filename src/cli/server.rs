@@ -29,7 +29,7 @@ pub(crate) enum Task {
     /// Check a configuration file, and report all errors, warnings and notes at once
     #[command(after_help = CHECK_EXITS)]
     Check(Check),
-    /// Ask the process on this host to drain, as SIGTERM does: for preStop hooks without a shell
+    /// Begin the drain of the process on this host, as SIGTERM does: for preStop hooks without a shell
     #[command(after_help = DRAIN_EXITS)]
     Drain(drain_request::Options),
     /// Serve a page for operators on this computer: the tunnels, targets and refusals of all replicas
@@ -41,7 +41,7 @@ pub(crate) enum Task {
     /// List, end and limit the open tunnels of all replicas
     #[command(after_help = OPERATOR_EXITS)]
     Tunnels(Box<tunnels::Tunnels>),
-    /// List the targets of all replicas, and let no new tunnel to one begin
+    /// List the targets of all replicas, or stop new tunnels to a target
     #[command(after_help = OPERATOR_EXITS)]
     Targets(targets::Targets),
     /// List the clients of all replicas, those with the most tunnels first

@@ -6,11 +6,11 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
 
-/// Returns the error as it is printed, with those of all other values: clap stops at the first one. `command`: makes the whole command
-/// line.
+/// Returns the error to print. It reports every invalid value of a program, where clap stops at the first one.
+/// `command` creates the whole command line.
 pub(crate) fn usage_error(command: fn() -> Command, error: Error) -> Error {
     let mut accepting = command();
-    // Only then does an argument know how it is shown.
+    // Before `build` an argument's `to_string` is not the text that errors show.
     accepting.build();
     let mut errors = vec![error];
     while let Some(flag) = errors.last().and_then(flag_of_value) {
@@ -20,7 +20,7 @@ pub(crate) fn usage_error(command: fn() -> Command, error: Error) -> Error {
         };
         accepting = accepting.mut_subcommands(|task| task.mut_args(accept));
         match accepting.try_get_matches_from_mut(env::args_os()) {
-            // A missing value is an error for any parser.
+            // The same flag again: its value is missing, which no parser accepts.
             Err(error) if error.use_stderr() && flag_of_value(&error).as_ref() != Some(&flag) => errors.push(error),
             _ => break,
         }
@@ -48,14 +48,14 @@ fn flag_of_value(error: &Error) -> Option<String> {
     }
 }
 
-/// Makes the error of an empty value name the variable that is set and empty: clap names the flag alone, which was not given.
+/// Names the variable in the error of an empty value: clap names only the flag, which the user did not give.
 fn naming_the_variable(mut command: Command, error: Error) -> Error {
     let is_empty =
         matches!(error.get(ContextKind::InvalidValue), Some(ContextValue::String(value)) if value.is_empty());
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg).filter(|_| is_empty) else {
         return error;
     };
-    // Only then does an argument know how it is shown.
+    // Before `build` an argument's `to_string` is not the text that errors show.
     command.build();
     let arguments = command.get_subcommands().flat_map(Command::get_arguments);
     let variables = arguments
@@ -74,8 +74,8 @@ fn naming_the_variable(mut command: Command, error: Error) -> Error {
     }
 }
 
-/// Removes what may be a part of a proxy URL from an error: a password with a space in it and without quotation marks
-/// becomes arguments of its own.
+/// Removes from an error what may be a part of a proxy URL: without quotation marks a password with a space becomes
+/// several arguments.
 fn conceal(mut command: Command, error: Error) -> Error {
     let stray = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),

@@ -54,7 +54,7 @@ async fn check(options: &Options, dialing: &mut ProxyDialer) -> Result<String, S
         })?
 }
 
-/// Returns the steps with their results, one a line, up to the one that was begun last.
+/// Returns a line for each step. After a failure the last line is the one of `begun`.
 fn table(options: &Options, begun: Step, found: &Result<String, String>) -> String {
     let uplink::Options { proxy, forward, .. } = &options.uplink;
     let mut steps = vec![(Step::Settings, "settings", "the arguments and files".to_owned())];
@@ -86,7 +86,8 @@ fn table(options: &Options, begun: Step, found: &Result<String, String>) -> Stri
     text
 }
 
-/// Returns the server's identification, or what is there instead. Sends one first: some proxies do not answer a silent client.
+/// Returns the server's identification, or an error that quotes what came instead. The client's identification is sent
+/// first, because some SSH proxies do not answer a silent client.
 async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
     let hello = format!("SSH-2.0-switchboard_check_{}\r\n", env!("CARGO_PKG_VERSION"));
     let sent = async {

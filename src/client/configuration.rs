@@ -24,7 +24,7 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads a file, and returns it with its warnings. A missing file has no entries, unless it is demanded.
+    /// Reads a file, and returns it with its warnings. A missing file is an error if `is_demanded`, else it is empty.
     ///
     /// # Errors
     /// The file cannot be read, or has errors: all of them at once.
@@ -93,8 +93,8 @@ struct PathBase<'a> {
     /// The folder of relative paths.
     folder: &'a Path,
     home: Option<&'a Path>,
-    /// True if the files are opened to check them: one that cannot be is a fault. Otherwise only those of the entry that is used
-    /// are opened, later.
+    /// True if the files are opened to check them: a file that cannot be opened is a fault. Otherwise only the files of
+    /// the chosen entry are opened, later.
     opens_files: bool,
 }
 
@@ -122,7 +122,7 @@ fn parse(bytes: &[u8], name: &str, base: &PathBase<'_>) -> Result<(Configuration
     findings.finish(Some(name), configuration)
 }
 
-/// Makes the paths of an entry absolute, and reports errors of the entry as a whole.
+/// Resolves the paths of an entry against the file's folder, and reports contradictions between its settings.
 fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &PathBase<'_>) {
     let files = [
         ("ca", &mut settings.ca),
@@ -176,7 +176,7 @@ fn is_among(host: &str, patterns: &[String]) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let matches = |pattern: &str| is_match(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes());
     let mut excluded = patterns.iter().filter_map(|pattern| pattern.strip_prefix('!'));
-    // No host begins with `!`.
+    // A pattern with `!` matches no host here, because no host begins with `!`.
     patterns.iter().any(|pattern| matches(pattern)) && !excluded.any(matches)
 }
 

@@ -60,13 +60,13 @@ pub fn command(options: &Options) -> ExitCode {
     runtime.shutdown_background();
     match ended {
         Some(Ok(code)) => code,
-        // `local` still holds stdout open: ssh exits when its ProxyCommand's stdout ends, reported or not.
+        // `local` still holds stdout open: ssh exits when stdout ends, and the report would come too late.
         Some(Err(error)) => report(options, &error),
         None => ExitCode::FAILURE,
     }
 }
 
-/// Returns the event loop of the process, which is its only thread.
+/// Returns the event loop, which runs on the main thread alone.
 pub(in crate::client) fn runtime() -> Result<Runtime, ClientError> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.map_err(|error| ClientError::Never(anyhow!(error).context("cannot start the event loop")))
@@ -78,7 +78,7 @@ pub(in crate::client) fn report(options: &Options, error: &ClientError) -> ExitC
     ExitCode::from(error.exit_code())
 }
 
-/// Returns a failure with the requested name: with an ssh_config(5) alias the user does not see what `%h` became.
+/// Returns a failure with its target: with an ssh_config(5) alias the user does not see the value of `%h`.
 pub(in crate::client) fn sentence(options: &Options, error: &ClientError) -> String {
     let (line, target) = (chain(error), options.target.as_str());
     // An argument that is not a target may be part of a password with a space in it.

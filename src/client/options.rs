@@ -11,16 +11,16 @@ use crate::uplink;
 pub struct Options {
     /// The connection to the proxy.
     pub uplink: uplink::Options,
-    /// The `host:port` to ask for. It is checked as an [`Authority`] and then sent as typed: to other proxies two
+    /// The `host:port` to request. It is checked as an [`Authority`] and then sent as typed: to other proxies two
     /// spellings of one name may be different targets.
     ///
     /// [`Authority`]: crate::base::authority::Authority
     pub target: String,
-    /// The settings of a session, if there is an anchor beside the target. `None` looks for none.
+    /// The settings of a session, if there is an anchor beside the target. `None`: plain relay, without detection.
     pub session: Option<Settings>,
-    /// How long to retry after a 429 or 503 when the proxy asks for it. `None`: not at all.
+    /// How long to retry after a 429 or 503. `None`: not at all.
     pub wait: Option<Duration>,
-    /// True if a failure goes to stderr, too, when ssh was told in band.
+    /// True if a failure goes to stderr, too, when it was reported to ssh in band.
     pub verbose: bool,
 }
 

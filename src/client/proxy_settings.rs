@@ -21,7 +21,7 @@ use crate::uplink::dial::url::{ProxyUrl, ProxyUrlError};
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, rename = "names, proxy", deny_unknown_fields)]
 pub struct ProxySettings {
-    /// Patterns of the names that are reached through the proxy; none where it is named by a flag or a variable.
+    /// Patterns of the names that are reached through the proxy; none if a flag or a variable names the proxy.
     #[arg(skip)]
     #[serde(deserialize_with = "forms::list::<Pattern, _, _>")]
     pub names: Vec<String>,
@@ -144,14 +144,14 @@ pub fn variable(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Reads a URL of the file. Its error has no part of the URL, which may be its password.
+/// Reads a URL of the file. The error quotes no part of the URL, because that part may be the password.
 fn secret_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ProxyUrl>, D::Error> {
     let url = String::deserialize(deserializer)?.parse();
     url.map(Some).map_err(D::Error::custom)
 }
 
-/// The parser of a URL of the command line, with its flag's name and closing quote. clap's own would print an
-/// invalid URL, with the password in it.
+/// The parser of a URL of the command line: clap's own parser would print an invalid URL, with its password. The text
+/// is the flag and the variable for the message, which has the opening quote already.
 #[derive(Clone, Debug)]
 pub struct SecretUrl(pub &'static str);
 
@@ -159,7 +159,7 @@ impl TypedValueParser for SecretUrl {
     type Value = ProxyUrl;
 
     fn parse_ref(&self, command: &clap::Command, _: Option<&Arg>, value: &OsStr) -> Result<ProxyUrl, clap::Error> {
-        // No host is named in another encoding.
+        // A URL that is not UTF-8 has no valid host.
         let parsed = value.to_str().map_or(Err(ProxyUrlError::BadHost), str::parse);
         parsed.map_err(|fault| {
             let message = format!("invalid value for '{}: {fault}\n", self.0);

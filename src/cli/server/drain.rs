@@ -35,7 +35,7 @@ fn describe(progress: &DrainStatus) -> String {
 
 /// For `--help`.
 pub(crate) const DRAIN_EXITS: &str = "\
-Exit status: 0 the process drains, with --wait no more than N tunnels are left or it has ended, 1 the process \
-cannot be reached, 2 usage, 3 more were left after --timeout";
-/// The exit status of a process that had to cut tunnels, or has more left than it may.
+Exit status: 0 the process drains (with --wait: at most N tunnels are left, or the process has ended), 1 the process \
+cannot be reached, or refuses, 2 usage, 3 more than N were left after --timeout";
+/// The exit status of `serve` that has cut tunnels, and of `drain` whose timeout came with too many tunnels left.
 pub(crate) const DRAIN_CUT: u8 = 3;

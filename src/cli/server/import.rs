@@ -44,7 +44,7 @@ struct Files {
 }
 
 impl Files {
-    /// Reads all of them.
+    /// Reads all files.
     fn read(&self) -> Result<Vec<Input>, Report> {
         let read = |file: &PathBuf| {
             let unreadable = |error| Report::unreadable(&file.to_string_lossy(), format!("cannot be read: {error}"));

@@ -77,7 +77,7 @@ enum Output {
 }
 
 impl Columns {
-    /// Returns whether all of them are printed.
+    /// Returns whether all columns are printed.
     pub(crate) fn is_wide(&self) -> bool {
         matches!(self.output, Some(Output::Wide))
     }
@@ -97,7 +97,7 @@ impl ReplicaFlags {
     }
 }
 
-/// Returns the default addresses. As the `env` of the argument they would conflict with those of a cluster.
+/// Returns the default addresses. The variable is not the `env` of `--admin`: it would conflict with a cluster's flags.
 fn usual_addresses() -> anyhow::Result<Vec<SocketAddr>> {
     let text = env::var("SWITCHBOARD_ADMIN").unwrap_or_else(|_| "127.0.0.1:9090".to_owned());
     let addresses = text.split(',').map(|address| {
@@ -109,7 +109,7 @@ fn usual_addresses() -> anyhow::Result<Vec<SocketAddr>> {
     addresses.collect()
 }
 
-/// Runs a command that waits for replicas. A credential plugin that hangs does not delay its end.
+/// Runs a command that waits for replicas. A credential plugin that hangs does not delay the command's end.
 pub(crate) fn run<T, E>(work: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
 where
     anyhow::Error: From<E>,

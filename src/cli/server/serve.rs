@@ -42,7 +42,7 @@ pub(crate) fn serve(options: Serve) -> anyhow::Result<ExitCode> {
                 Err(StartError::Config(report)) => Err(anyhow::Error::new(report)),
                 Err(error) => Err(error.into()),
             },
-            // While the configuration is read, which may take until a mount answers. Nothing is served yet.
+            // A signal during the start: the configuration may be on a mount that hangs. Nothing is served yet.
             () = stopped => Ok(DrainResult::Clean),
         }
     });

@@ -25,10 +25,10 @@ enum Action {
     /// List the targets, with their tunnels on all replicas
     #[command(after_help = OPERATOR_EXITS)]
     List(List),
-    /// Let no new tunnel to a target begin, until it is uncordoned or the proxy restarts
+    /// Stop new tunnels to a target, until the target is uncordoned or the proxy restarts
     #[command(after_help = OPERATOR_EXITS)]
     Cordon(Cordon),
-    /// Let tunnels to a target begin again
+    /// Allow new tunnels to a target again
     #[command(after_help = OPERATOR_EXITS)]
     Uncordon(Cordon),
 }

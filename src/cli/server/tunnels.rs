@@ -121,7 +121,7 @@ struct WhyArgs {
 struct Close {
     #[command(flatten)]
     selection: ChangeSelection,
-    /// Refuse a resumable session that comes back for that long, on the replicas of its tunnels; 10m without it
+    /// Refuse to resume the closed sessions for DURATION, on the replicas of their tunnels [default: 10m]
     #[arg(long = "for", value_name = "DURATION", value_parser = |text: &str| timeout(text).map(|_| text.to_owned()))]
     refused_for: Option<String>,
 }
@@ -187,7 +187,7 @@ fn list(options: List) -> anyhow::Result<ExitCode> {
     Ok(status(&listed.replicas))
 }
 
-/// Returns the tunnels. For rates it lists them twice: a rate is that between two samples.
+/// Returns the tunnels. For rates it lists them twice, because a rate is measured between two samples.
 async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<MergedList<Tunnel>> {
     let first = replicas.list::<Tunnel>(query).await?;
     if query.sort != Some(Sort::Rate) {
@@ -197,7 +197,7 @@ async fn list_tunnels(replicas: &Replicas, query: &Query) -> anyhow::Result<Merg
     Ok(replicas.list(query).await?)
 }
 
-/// Returns the number of open tunnels, and of those shown that a restart of the proxies would cut.
+/// Returns the line below the table: how many tunnels are open, and how many of those shown a restart moves or cuts.
 fn summary(listed: &MergedList<Tunnel>) -> String {
     let answering = listed.replicas.iter().filter(|state| state.answers()).count();
     let (shown, total) = (listed.items.len(), listed.total);
@@ -244,7 +244,7 @@ fn show(replies: &Replies, replicas: &Replicas, id: &str, path: &str) -> anyhow:
 }
 
 fn close(options: ChangeSelection, is_move: bool, refused_for: Option<String>) -> anyhow::Result<ExitCode> {
-    // One runtime for all of it: the API client lives in the one that it began in.
+    // One runtime for all requests, because the API client needs the runtime in which it was created.
     run(close_asked(options, is_move, refused_for))
 }
 
@@ -287,7 +287,7 @@ async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Optio
     Ok(status_unless_none(ended.changed.is_empty(), &ended.replicas, not_found))
 }
 
-/// Returns a line for each tunnel that has ended.
+/// Returns a line for each tunnel that was closed or moved.
 fn said(ended: &replicas::ClosedTunnels, verb: &str, listed: &MergedList<Tunnel>) -> String {
     let lines = ended.changed.iter().map(|row| {
         let known = listed
@@ -322,7 +322,7 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
     Ok(found(&report))
 }
 
-/// Returns the exit status for one tunnel. If one replica has it, it does not matter that another one does not answer.
+/// Returns the exit status for one tunnel. If one replica has the tunnel, errors of other replicas do not matter.
 fn found<T>(report: &replicas::ChangeResult<T>) -> ExitCode {
     if !report.changed.is_empty() {
         return ExitCode::SUCCESS;
@@ -333,11 +333,11 @@ fn found<T>(report: &replicas::ChangeResult<T>) -> ExitCode {
 
 const NOT_FOUND: &str = "switchboard: no open tunnel is that";
 const NOT_RESUMABLE: &str = "switchboard: no open tunnel with a resumable session is that";
-/// The proxy samples a tunnel for 2 s, within the deadline of its answer.
+/// The proxy samples a tunnel for 2 s, so a `--timeout` must be longer.
 const LOOK: &str = "/diagnosis?over_ms=2000";
 /// The filters that select tunnels instead of an id.
 const FILTERS: [&str; 4] = ["target", "client", "user", "node"];
-/// Tunnels that are diagnosed without `--limit`.
+/// The default number of tunnels to diagnose, without `--limit`.
 const MAX_SAMPLES: usize = 16;
 const MAX_LARGE_SAMPLES: usize = 64;
 /// The proxy measures a rate over a second at least.

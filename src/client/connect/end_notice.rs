@@ -27,11 +27,11 @@ pub(in crate::client) struct EndNoticeStream<S> {
     marker: Marker,
     /// The last bytes read that may be of a notice, or were not passed on.
     kept: Vec<u8>,
-    /// How many of these have been passed on.
+    /// The number of `kept` bytes that have been passed on.
     passed: usize,
-    /// How many may be passed on.
+    /// The number of `kept` bytes that may be passed on, including `passed`.
     free: usize,
-    /// How many cannot be of a notice.
+    /// The number of `kept` bytes before the possible start of a notice.
     before: usize,
     /// The end of the download, which follows the bytes that may be passed on.
     end: Option<io::Result<()>>,
@@ -124,9 +124,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for EndNoticeStream<S> {
     }
 }
 
-/// The least bytes of a marker that are held back. One piece in 256 ends in the first byte of one, and a
-/// keystroke's echo must not wait for the next. Fewer than four bytes are no message to ssh: they are not yet the length of a
-/// packet (RFC 4253 section 6).
+/// The minimum number of a marker's bytes that are held back. One piece in 256 ends in a marker's first byte, and a
+/// keystroke's echo must not wait for the next piece. ssh does nothing on fewer than four bytes, the length of a packet
+/// (RFC 4253 section 6).
 const LEAST_HELD: usize = 4;
 
 #[cfg(test)]

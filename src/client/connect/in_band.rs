@@ -41,7 +41,7 @@ where
     }
 }
 
-/// Reports the failure to ssh, if nothing was written to stdout and ssh reads it. Returns whether it did.
+/// Reports the failure to ssh, if ssh reads stdout and nothing was written there. Returns whether it was reported.
 pub(in crate::client) async fn disconnect_ssh<R, W>(
     local: &mut Stdio<Input<R>, Output<W>>,
     error: &ClientError,
@@ -78,7 +78,7 @@ where
     if !matches!(timeout(STDIO_TIMEOUT, told).await, Ok(Ok(()))) {
         return false;
     }
-    // ssh writes its key exchange before it reads: without a reader it would report a broken pipe instead.
+    // ssh writes its key exchange before it reads. If nobody read stdin, ssh would report a broken pipe instead.
     let taken = async { while !matches!(local.stdin.read(&mut chunk).await, Ok(0) | Err(_)) {} };
     timeout(SSH_EXIT_TIMEOUT, taken).await.ok();
     true

@@ -68,7 +68,7 @@ where
         writer.write_all(&buffer).await.map_err(CopyError::Write)?;
         buffer.clear();
         buffer.reserve_exact(BUFFER);
-        // No flush while there is more to read: the writer's thread, or TLS, works in the meantime.
+        // No flush while bytes are ready: the next read need not wait for the writer's thread, or for TLS.
         let read = tokio::select! {
             biased;
             read = read_some(&mut reader, &mut buffer) => read,
@@ -98,7 +98,7 @@ enum CopyError {
     Close(io::Error),
 }
 
-/// Returns the result of a failed download. If its reader is gone, its bytes are not needed: they count as sent.
+/// Returns the result of a failed download. If stdout's reader is gone, the bytes are not needed and count as sent.
 fn download_error(error: CopyError) -> Result<bool, ClientError> {
     match error {
         CopyError::Read(error) => Err(lost(error)),
@@ -134,5 +134,5 @@ pub(in crate::client) fn is_reader_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// The size of the buffer: twice a pipe's, so that one read empties it.
+/// The size of the buffer: twice that of a new pipe, so that one read empties the pipe.
 const BUFFER: usize = 128 * 1024;

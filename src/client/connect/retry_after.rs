@@ -13,7 +13,7 @@ use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
 
-/// Opens the tunnel. After a 429 or 503 it retries when the proxy asks for it, for at most [`Options::wait`]. For a
+/// Opens the tunnel. After a 429 or 503 it retries for at most [`Options::wait`], with the pauses of Retry-After. For a
 /// starting target it waits as long as the proxy's answer allows, regardless of that option.
 pub(in crate::client) async fn open(
     options: &Options,
@@ -28,8 +28,8 @@ pub(in crate::client) async fn open(
             Err(ClientError::Refused(refusal)) if matches!(refusal.status, 429 | 503) => refusal,
             ended => return ended,
         };
-        // The proxy ends the wait for a start with another answer. If it does not, the wait ends after the time that it
-        // named first.
+        // Another answer of the proxy ends the wait for a start. Without it the wait ends after the time of the first
+        // answer and `GRACE`.
         let left = refusal.starting.filter(|_| refusal.status == 503);
         let left = left.map(|left| left.min(MAX_RETRY_AFTER));
         if let Some(left) = left.filter(|_| starts_by.is_none_or(|by| Instant::now() < by)) {
@@ -55,9 +55,9 @@ pub(in crate::client) async fn open(
 
 /// The pause if the proxy names none.
 const UNNAMED: Duration = Duration::from_secs(5);
-/// The maximum pause that a proxy may name.
+/// The maximum time to start that a proxy may name.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
-/// The time for the proxy's last answer, after the time that it has named.
+/// The time for the proxy's last answer, after the time to start.
 const GRACE: Duration = Duration::from_secs(30);
 /// The minimum pause, so that a proxy that names zero does not make this client spin.
 const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Runs an open tunnel: bytes are relayed as they are, or it carries a session with an anchor.
+//! Opens and runs a tunnel, which relays bytes as they are, or carries a session with an anchor.
 
 use std::future::pending;
 use std::time::Duration;
@@ -89,5 +89,5 @@ async fn stdout_closed<R, W>(local: &Stdio<R, W>) {
     }
 }
 
-/// Between two checks that stdout has a reader.
+/// The interval between checks that stdout has a reader.
 const LOOK: Duration = Duration::from_millis(250);

@@ -36,7 +36,7 @@ pub(in crate::client) use self::handshake::{FarEnd, detect};
 enum SessionExit {
     /// Both sides have said that it is over.
     Over(EndReason),
-    /// The time to agree on that is over.
+    /// The other side has not confirmed the end in time.
     Unacknowledged,
 }
 
@@ -59,7 +59,7 @@ pub(in crate::client) struct ClientSession<'a, R, W> {
     dialer: ProxyDialer,
     report: OutageReporter,
     backoff: Backoff,
-    /// The offset up to which the anchor has received, as of the last resume.
+    /// The offset up to which the anchor had received at the last resume.
     delivered: u64,
     next_look: Instant,
     /// The deadline of the anchor's answer to a new session; else `None`.
@@ -141,7 +141,7 @@ where
                 Ok(left) => return self.end(left),
                 Err(error) => error,
             };
-            // The other side cannot be told any more; or it was, and only its answer is lost.
+            // The end cannot reach the anchor any more; or the anchor has it, and only the answer was lost.
             let is_final = error.retry() == Retry::Never;
             if (self.is_leaving || self.driver.session().is_complete()) && is_final {
                 return self.error.map_or(Ok(()), Err);
@@ -182,7 +182,7 @@ where
             Ok(Err(_)) => return Err(error::unanswered()),
             Err(left) => return left,
         };
-        // The previous connection has delivered bytes, if only of an upload.
+        // The previous connection has served, as it has delivered bytes of an upload.
         if attached.received > self.delivered {
             self.delivered = attached.received;
             self.backoff.reset();
@@ -281,7 +281,7 @@ where
         if has_no_reader || is_over(self.hung_up.map(|at| at + LOGOUT_TIMEOUT)) {
             self.leave();
         }
-        // No deadline if the other side has ended the session: what it has sent is passed on for as long as ssh takes it.
+        // No deadline if the other side has ended the session: ssh may take any time to read the received bytes.
         let session = self.driver.session();
         if session.ending().is_some() && session.ended().is_none() {
             self.flush_timeout.get_or_insert(now + FLUSH_TIMEOUT);
@@ -315,7 +315,7 @@ where
         Ok(None)
     }
 
-    /// Leaves the connection: another network is worth an attempt at once.
+    /// Leaves the connection. The next attempt comes at once, because the network may be another one.
     fn leave_path(&mut self, reason: &'static str) -> ClientError {
         self.backoff.reset();
         self.driver.detach();
@@ -331,7 +331,7 @@ where
         }
     }
 
-    /// Ends the session, as ssh is gone or the process has to exit: the anchor is told after what was read of stdin.
+    /// Ends the session, as ssh is gone or the process has to exit. The end follows the bytes already read from stdin.
     fn leave(&mut self) {
         self.is_leaving = true;
         self.driver.session_mut().end(EndReason::ProgramExited);
@@ -341,7 +341,7 @@ where
     }
 }
 
-/// The time for the anchor to answer a new session: its 10 s to reach the target, and those of the handshake.
+/// The time for the anchor to answer a new session: 10 s to reach the target, and 10 s for the handshake.
 const NEW_SESSION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The failed handshakes after which a session that never began is abandoned.
 const MAX_UNANSWERED: u32 = 3;
@@ -350,11 +350,11 @@ const NOT_BEGUN: &str = "the anchor beside the SSH server begins no session";
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// After SIGHUP: the time for ssh to close stdin and for the target to finish.
 const LOGOUT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Between two ticks while there is a connection.
+/// The interval between ticks while there is a connection.
 const LINKED_LOOK: Duration = Duration::from_secs(1);
-/// Between two ticks while there is none.
+/// The interval between ticks while there is no connection.
 const DETACHED_LOOK: Duration = Duration::from_millis(250);
-/// A tick that is later means that the host was asleep. Up to this, the process may have waited for a processor.
+/// The maximum delay of a tick on a busy host. After a longer delay the host was asleep.
 const MAX_TICK_DELAY: Duration = Duration::from_secs(5);
 /// The least time of a connection after which the next attempt comes at once.
 const MIN_GOOD_CONNECTION: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! SIGHUP, which ssh sends its ProxyCommand when it exits, and the signals that end it at once.
+//! SIGHUP, which ssh sends to its ProxyCommand when ssh exits, and the signals that end the ProxyCommand at once.
 
 use std::future::pending;
 use std::pin::pin;
@@ -35,12 +35,13 @@ impl ExitSignals {
     }
 }
 
-/// Runs a tunnel to its end. `None` if a signal ended it first: nobody is left to report to.
+/// Runs a tunnel to its end. Returns `None` if a signal ended the tunnel, and it did not close gracefully after SIGHUP:
+/// nobody is left to report to.
 ///
 /// ssh sends SIGHUP at every logout, about when it closes stdin and stdout. A process that died of the signal would leave
 /// the proxy with a tunnel that was aborted, and perhaps without ssh's last message. So the tunnel has 1 s to close
-/// gracefully, by the end of stdin. After SIGTERM and SIGINT it has 1 s to end its credential plugin, and a session to
-/// tell its anchor.
+/// gracefully, by the end of stdin. After SIGTERM and SIGINT it has 1 s to end its credential plugin, and to send the
+/// anchor the end of the session.
 pub(in crate::client) async fn run_with_signals<T, F>(
     tunnel: impl FnOnce(ExitSignals) -> F,
 ) -> Option<Result<T, ClientError>>

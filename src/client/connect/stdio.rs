@@ -27,14 +27,14 @@ pub(in crate::client) fn take_stdout() -> io::Result<ClosableOutput> {
 /// The user's side of the tunnel.
 #[derive(Debug)]
 pub(in crate::client) struct Stdio<R, W> {
-    /// The bytes for the target. Its end becomes a FIN.
+    /// The bytes for the target. The end of `stdin` becomes a FIN.
     pub(in crate::client) stdin: R,
-    /// The bytes from the target. Its `shutdown` is called at their end, and must be an end of stream to its reader.
+    /// The bytes from the target, and then a `shutdown`, which must be the end of stream for the reader.
     pub(in crate::client) stdout: W,
     /// True if `stdin` is a terminal, which stays open when `stdout` ends: the proxy's end then ends the tunnel.
     pub(in crate::client) interactive: bool,
-    /// Returns whether the reader of `stdout` has left, which ends a login that nobody waits for: ssh that is killed
-    /// sends its ProxyCommand no signal. `None` if it cannot be told.
+    /// Returns whether the reader of `stdout` has left. Then the login ends, because an ssh that was killed sends its
+    /// ProxyCommand no signal. `None` if the reader is not watched.
     pub(in crate::client) is_abandoned: Option<fn(&W) -> bool>,
 }
 
@@ -84,8 +84,8 @@ impl From<File> for ClosableOutput {
 }
 
 impl ClosableOutput {
-    /// Returns whether its reader has closed it, if the platform reports that. `false` after a shutdown: the reader has
-    /// received the end, and the other stream goes on.
+    /// Returns whether the reader has closed the output, if the platform reports that. `false` after a shutdown: the
+    /// reader has received the end, and stdin goes on.
     pub(in crate::client) fn is_abandoned(&self) -> bool {
         self.file.as_ref().is_some_and(platform::has_no_reader)
     }

@@ -21,7 +21,7 @@ pub(super) struct Backoff {
     grown: usize,
     /// True if the last attempt found a proxy, or something instead of it.
     is_answered: bool,
-    /// The minimum pause that the proxy has asked for.
+    /// The pause that the proxy has asked for; zero without one.
     least: Duration,
 }
 
@@ -104,8 +104,8 @@ const GROWING: [Duration; 4] = [
     Duration::from_secs(8),
 ];
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// The longest pause that a proxy can ask for. A resume is mostly refused by a cap that the session's previous tunnel still
-/// counts in, which the proxy closes once the anchor has dropped it.
+/// The maximum pause that a proxy can ask for. Most refusals of a resume are of a cap that still counts the session's
+/// previous tunnel. The proxy closes that tunnel soon, once the anchor has dropped it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ where
             return left;
         }
         let options = self.options;
-        // The attempt looks at the path itself: a change must not end it.
+        // The attempt takes the dialer and watches the path itself: a change must not end the attempt.
         let mut dialing = std::mem::take(&mut self.dialer);
         dialing.set_again(self.backoff.timeout());
         let opened = self.beside(Box::pin(attempt::open(options, login, &mut dialing))).await;
@@ -56,7 +56,7 @@ where
     /// Runs `work` while the session waits for a connection.
     ///
     /// # Errors
-    /// The session ended first.
+    /// The session ended, or left its path, first.
     pub(super) async fn beside<T>(
         &mut self,
         work: impl Future<Output = T>,
