@@ -1,6 +1,6 @@
 //! Makes a ticket: 26 characters that name a user to the proxy, for clients that cannot send a token.
 //!
-//! It prints the proxy's Secret with the entry of this ticket alone, for `kubectl apply`, and asks no API server.
+//! Prints the proxy's Secret with the entry of this ticket alone, for `kubectl apply`, and calls no API server.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub struct Options {
     /// A group of that user (repeatable)
     #[arg(long = "group", value_name = "NAME")]
     groups: Vec<String>,
-    /// Its lifetime, 10m or more; the proxy's access.tickets.ttl limits it
+    /// Its lifetime, from 10m to 1d; the proxy's access.tickets.ttl limits it
     #[arg(long, value_name = "DURATION", value_parser = ttl, default_value = "12h")]
     ttl: Duration,
     /// The only target that it is valid for: SERVICE.NAMESPACE, or HOST:PORT of a static target
@@ -71,9 +71,9 @@ pub fn make(options: &Options) -> anyhow::Result<ExitCode> {
     // Alone on its line, for scripts.
     writeln!(io::stderr(), "{}", minted.ticket.expose()).ok();
     print(&summary(&ticket));
-    // A field manager of its own: a second apply by one manager would remove the key of the first, and so revoke it.
+    // Each ticket has its own field manager: the next apply by the same manager would remove its key, and so revoke it.
     print(&format!(
-        "it counts once stdout is applied: kubectl apply --server-side --field-manager=switchboard-{key} -f -"
+        "it is valid once the Secret is applied: kubectl apply --server-side --field-manager=switchboard-{key} -f -"
     ));
     let namespace = options.namespace.as_ref().map(|name| format!(" -n {name}"));
     print(&format!(

@@ -66,8 +66,8 @@ impl Routes {
 /// Binds the port and serves it from a new thread until the process ends, at most `connections` at once. Returns the bound
 /// address. Needs a runtime.
 ///
-/// One connection more evicts the oldest, so that no peer keeps out the kubelet, which would restart the pod with all its
-/// tunnels.
+/// One connection more evicts the oldest. Otherwise a peer could keep out the kubelet, and the kubelet would restart
+/// the pod.
 ///
 /// # Errors
 /// The errors of socket(2), bind(2), listen(2) or of the start of a thread.
@@ -86,14 +86,14 @@ pub fn start(address: SocketAddr, routes: Routes, connections: NonZeroU32) -> io
     Ok(address)
 }
 
-/// Answers the one request of a connection, within the time that it may last.
+/// Answers the only request of a connection, and drops a connection that lasts too long.
 pub(crate) async fn converse<S>(stream: S, caller: Caller, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let answering = http1::Builder::new()
         .timer(TokioTimer::new())
-        // A head has some 100 bytes; with hyper's 400 KiB any peer could take 50 MiB by all connections.
+        // A head has some 100 bytes. With hyper's limit of 400 KiB any peer could take 50 MiB through 128 connections.
         .max_buf_size(MAX_HEADER_BYTES)
         .header_read_timeout(HEADER_TIMEOUT)
         // One answer for each connection: a peer that requests hundreds and reads none would hold the thread and its slot.
@@ -136,7 +136,7 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the request and the reading of its one answer, unless that is a stream of events.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// A stream of events has a comment every 15 s. Few may read at once, and a stalled reader would be one of them permanently.
+/// A stream of events has a comment every 15 s. Readers are limited: a stalled one would keep its place forever.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

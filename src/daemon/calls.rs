@@ -10,13 +10,13 @@ use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Tries each of them.
+/// Tries each of these system calls.
 ///
 /// # Errors
-/// The system refuses one of them: the error names it.
+/// The system refuses a call, which the error names.
 pub fn try_calls() -> io::Result<()> {
     let refuses = |call| move |error: io::Error| io::Error::other(format!("the system refuses {call}: {error}"));
-    // AWS-LC aborts the process if it fails, except with ENOSYS: then it reads /dev/urandom.
+    // AWS-LC aborts the process if getrandom fails, except with ENOSYS: then AWS-LC reads /dev/urandom.
     match getrandom(&mut [0; 1], GetRandomFlags::empty()) {
         Err(Errno::NOSYS) => drop(File::open("/dev/urandom").map_err(refuses("getrandom(2), and /dev/urandom"))?),
         random => drop(random.map_err(|error| refuses("getrandom(2)")(error.into()))?),
@@ -26,8 +26,8 @@ pub fn try_calls() -> io::Result<()> {
     receiver.read_exact(&mut [0]).map_err(refuses("recvfrom(2)"))
 }
 
-/// Unblocks the signals that the process handles, for this thread and those that it starts. A supervisor that has blocked
-/// them for itself may pass that on.
+/// Unblocks the signals that the process handles, for this thread and those that it starts. The process inherits the
+/// signal mask of its supervisor, which may block them.
 ///
 /// # Errors
 /// The error of sigprocmask(2).

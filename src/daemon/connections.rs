@@ -10,10 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::net::listener;
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard, UnfinishedSet};
 
-/// Serves each connection in a task of its own, at most `max` at once, until it is dropped.
+/// Accepts connections until dropped, and serves each in a task of its own, at most `max` at once.
 ///
-/// One more evicts the oldest: were the newest refused, a peer that keeps connections open without a byte would keep all
-/// others out.
+/// One connection more evicts the oldest: were the newest refused, a peer with silent open connections would keep all
+/// other peers out.
 pub(crate) async fn accept<F>(listener: TcpListener, max: NonZeroU32, mut serve: impl FnMut(TcpStream, SocketAddr) -> F)
 where
     F: Future<Output = ()> + Send + 'static,

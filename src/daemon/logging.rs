@@ -56,15 +56,15 @@ pub struct Logging {
 }
 
 impl Drop for Logging {
-    /// Flushes in a thread, with a limit on the wait: a guard whose queue is full prints that to stdout when it is
-    /// dropped, which would block for as long as the reader stalls.
+    /// Flushes in a thread, with a limit on the wait: if a queue is full, the drop of its guard prints a message to
+    /// stdout, and blocks for as long as the reader stalls.
     fn drop(&mut self) {
         let writers = self.writers.take();
         run_within(FLUSH_TIMEOUT, move || drop(writers));
     }
 }
 
-/// The access log of a process, and the count of the lines that both logs have lost. The default one drops each line.
+/// The access log of a process, and the count of the lines that both logs have lost. The default value drops all lines.
 #[derive(Clone, Debug, Default)]
 pub struct Logs {
     access: Option<NonBlocking>,
@@ -75,7 +75,7 @@ pub struct Logs {
 impl Logs {
     /// Queues an access line: a JSON object of the time, the level and these members.
     ///
-    /// Not through tracing, whose filters and spans do not concern access lines: it would pass each member to several writers.
+    /// Bypasses tracing, which would pass each member to several writers; access lines need no filters and no spans.
     pub(crate) fn write_access(&self, members: &impl Serialize) {
         let Some(mut queue) = self.access.clone() else {
             return;
@@ -114,7 +114,7 @@ impl Logs {
     }
 }
 
-/// The members of every access line, before its own.
+/// An access line: its time and level, then the members of its record.
 #[derive(Serialize)]
 struct TimestampedLine<'a, M> {
     timestamp: &'a str,
@@ -145,8 +145,8 @@ pub fn start(filter: &str, format: Format, queued: usize) -> Result<Logging, Sta
             .flatten_event(true)
             .with_current_span(false)
             .with_span_list(false)
-            // It would clash with "target.namespace" where a log store makes objects of dotted names: collectors put both
-            // streams of a container into one index.
+            // A member `target` would clash with `target.namespace` of access lines in a log store that makes objects
+            // of dotted names: collectors put both streams of a container into one index.
             .with_target(false)
             .boxed(),
     };
@@ -172,11 +172,11 @@ fn directives(filter: &str) -> String {
 }
 
 const DEFAULT: &str = "switchboard=info";
-/// The drop of the guards takes 2.2 s at most where it does not print.
+/// The drop of the guards takes 2.2 s at most, unless it prints to a stalled stdout.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Such as `2026-01-02T03:04:05.678901Z`.
 const TIMESTAMP_BYTES: usize = 27;
-/// Most lines are shorter. A larger block would not come from the thread's cache of glibc.
+/// Most lines are shorter. glibc's cache of a thread has no larger blocks.
 const LINE_BYTES: usize = 1024;
 
 #[cfg(test)]

@@ -8,22 +8,22 @@ use std::num::NonZeroUsize;
 pub struct ProcessSize {
     /// The most threads that tunnels or sessions run on.
     pub workers: NonZeroUsize,
-    /// The lines that wait for a slow reader of a log, at about 600 bytes each.
+    /// The most lines that wait for a slow reader of a log, at about 600 bytes each.
     pub queued_lines: usize,
-    /// In bytes: the block by which the allocator learns to keep freed memory; 0 to let it give back all but 128 KiB.
+    /// The block, in bytes, that `keep_freed_memory` frees; 0 for glibc's defaults, which keep 128 KiB.
     pub largest_block: usize,
 }
 
 impl ProcessSize {
-    /// Of `serve`: as many threads as processors, and 10 MiB of lines at most.
+    /// The size of `serve`: as many threads as processors, and 10 MiB of lines at most.
     pub const SERVE: Self = Self {
         workers: NonZeroUsize::MAX,
         queued_lines: 16_384,
         largest_block: 8 << 20,
     };
 
-    /// Of `anchor`: two processors carry more than the SSH server beside it, and a node may have many, with an anchor in each
-    /// of its pods. It writes 100 access lines a second at the most.
+    /// The size of `anchor`: two threads carry more than the SSH server beside it. A thread for each processor would be
+    /// too many on a large node, where each pod may have an anchor. An anchor writes at most 100 access lines a second.
     pub const ANCHOR: Self = Self {
         workers: NonZeroUsize::MIN.saturating_add(1),
         queued_lines: 1024,

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
-/// Returns the number of runtime workers: TOKIO_WORKER_THREADS if it is set, else one a processor, at most `max`.
+/// Returns the number of runtime workers: TOKIO_WORKER_THREADS if set, else the number of processors up to `max`.
 pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
     let named = std::env::var("TOKIO_WORKER_THREADS")
         .ok()
@@ -18,8 +18,8 @@ pub fn workers(max: NonZeroUsize) -> NonZeroUsize {
         .unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Returns the time so far in which each worker has run, or has waited for a processor, by its thread id. Empty if `/proc`
-/// does not tell.
+/// Returns the time so far in which each thread of Tokio has run, or has waited for a processor, by its thread id.
+/// Empty if `/proc` lacks it.
 pub fn busy_workers() -> BTreeMap<OsString, Duration> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let busy = threads.filter_map(|thread| {
@@ -43,10 +43,10 @@ pub fn run_within(timeout: Duration, work: impl FnOnce() + Send + 'static) -> bo
         work();
         drop(done);
     };
-    // Never a message: the wait ends with the sender, or at its limit.
+    // No message is sent: the wait ends when the sender is dropped, or after `timeout`.
     let wait = |_| ended.recv_timeout(timeout);
     thread::Builder::new().spawn(run).map(wait).is_ok()
 }
 
-/// The beginning of the names that Tokio gives.
+/// The beginning of the names that Tokio gives its threads.
 const WORKER: &str = "tokio-rt";

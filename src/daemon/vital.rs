@@ -1,7 +1,7 @@
 //! Starts threads that the process cannot do without, such as that of the admin port, and ends the process when one panics.
 //!
-//! Tokio catches the panic of a task, which costs that task alone. A panic outside of tasks ends a thread, such as that of
-//! Tokio's own driver where the system refuses epoll_wait(2): the process would live on, without service and deaf to signals.
+//! Tokio catches the panic of a task, which costs that task alone. A panic outside of tasks ends its thread. Tokio's
+//! driver panics if the system refuses epoll_wait(2): the process would live on, without service and deaf to signals.
 
 use std::cell::Cell;
 use std::io::{self, Write, stderr};
@@ -18,11 +18,11 @@ use tokio::time::sleep;
 use tracing::error;
 
 thread_local! {
-    /// Set on vital threads: the id of the Tokio task that the thread itself runs as, if any. Each worker is one.
+    /// On a vital thread: the id of the Tokio task that the thread itself runs as, if any. Each worker runs as a task.
     static VITAL: Cell<Option<Option<Id>>> = const { Cell::new(None) };
 }
 
-/// Marks this thread as vital: a panic in it ends the process, unless it is inside of another Tokio task.
+/// Marks this thread as vital: its panic ends the process, unless another Tokio task panics on the thread.
 pub fn mark() {
     VITAL.set(Some(try_id()));
 }
@@ -39,7 +39,7 @@ pub fn watch() {
         let thread = thread::current().name().unwrap_or_default().to_owned();
         let reason = panic.payload_as_str().unwrap_or_default().to_owned();
         let place = panic.location().map(|place| format!(" ({place})")).unwrap_or_default();
-        // Not through the log, whose writer may be that thread. There may be no thread to wait for a stderr that blocks.
+        // Bypasses the log, whose writer may be that thread. Polls, since a write to a stalled stderr would block.
         let stderr = stderr();
         if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&WRITE_TIMEOUT)) != Ok(0) {
             let line =
@@ -72,7 +72,7 @@ where
             Ok((runtime, work)) => {
                 sender.send(Ok(())).ok();
                 runtime.block_on(work);
-                // In the background: a program or a write of a file may be in progress.
+                // Does not wait for a program or a write of a file that is in progress.
                 runtime.shutdown_background();
             }
             Err(error) => drop(sender.send(Err(error))),
@@ -83,7 +83,7 @@ where
     Ok(thread)
 }
 
-/// Starts a task, and forever again a second after its end. After a failure, which is a panic, `failed` is called.
+/// Starts a task, and starts it again a second after each end, forever. Calls `failed` after a panic.
 pub async fn supervise<T: Future<Output = Result<(), JoinError>>>(
     name: &str,
     start: impl Fn() -> T,

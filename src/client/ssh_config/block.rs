@@ -9,7 +9,7 @@ use super::quoting::{System, word};
 /// A block, before it is written.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The patterns of the names, as of ssh_config(5).
+    /// The patterns of names, in the syntax of ssh_config(5).
     pub names: Vec<String>,
     /// The path of the program, and its arguments before the target.
     pub words: Vec<String>,
@@ -24,7 +24,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Returns its lines, each with its end.
+    /// Returns the lines of the block, each with a line end.
     ///
     /// # Errors
     /// A part that ssh would not read as it is meant.
@@ -37,7 +37,7 @@ impl Block {
         let mut text = format!("Host {title}\n");
         let mut line = |keyword: &str, value: &str| writeln!(text, "    {keyword} {value}").unwrap_or_default();
         let words: Result<Vec<_>, _> = self.words.iter().map(|text| word(text, self.system)).collect();
-        // In two words: an IPv6 address in %h has no brackets.
+        // `%h:%p` would be ambiguous: an IPv6 address in %h has no brackets.
         line("ProxyCommand", &(words?.join(" ") + " %h %p"));
         if self.is_resumable {
             line("#", KEEPALIVES);
@@ -79,7 +79,7 @@ pub(super) fn title(names: &[String]) -> anyhow::Result<String> {
     Ok(names.join(" "))
 }
 
-/// Returns an account, if ssh reads its name as one.
+/// Returns `user`, if ssh reads it as the name of an account.
 fn account(user: &str) -> anyhow::Result<&str> {
     let is_odd = |character: char| character.is_control() || character.is_whitespace() || "\"'#%`$".contains(character);
     let is_account = !user.is_empty() && !user.starts_with('-') && !user.contains(is_odd);

@@ -17,7 +17,7 @@ use crate::base::platform;
 pub struct ConfigPaths {
     /// The user's file.
     pub config: PathBuf,
-    /// True if ssh reads it without `-F`: an Include of a relative path is below its folder then.
+    /// True if ssh reads `config` without `-F`: then a relative path of an Include is below the folder of `config`.
     pub is_default: bool,
 }
 
@@ -29,7 +29,7 @@ impl ConfigPaths {
     /// A file cannot be read or written.
     pub fn install(&self, names: &[String], block: &str) -> anyhow::Result<Vec<PathBuf>> {
         let (file, pattern) = (self.file(names)?, self.pattern()?);
-        // Before a folder is made: it fails if this is not a regular file.
+        // Fails before a folder is made, if the user's file is not a regular file.
         read(&self.config)?;
         self.config.parent().map_or(Ok(()), make_folder)?;
         let _lock = self.lock()?;
@@ -67,13 +67,13 @@ impl ConfigPaths {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("cannot remove {}", file.display())),
         }
-        // It stays while there is anything in it.
+        // The folder stays while there is anything in it.
         fs::remove_dir(&folder).unwrap_or_default();
         Ok(changed)
     }
 
-    /// Makes others that install or remove a block wait until it is dropped: they change the same file and folder. `None` if
-    /// the folder cannot be opened, as on Windows.
+    /// Locks the folder of the user's file: other programs that install or remove a block wait until the lock is
+    /// dropped. `None` if the folder cannot be opened, as on Windows.
     fn lock(&self) -> anyhow::Result<Option<File>> {
         let folder = self.config.parent().unwrap_or(Path::new("."));
         let Ok(opened) = File::open(folder) else {
@@ -82,7 +82,7 @@ impl ConfigPaths {
         for _ in 0..MAX_LOCK_ATTEMPTS {
             match opened.try_lock() {
                 Err(TryLockError::WouldBlock) => thread::sleep(LOCK_INTERVAL),
-                // An error: its file system has no locks.
+                // An error means that the folder's file system has no locks.
                 Ok(()) | Err(TryLockError::Error(_)) => return Ok(Some(opened)),
             }
         }
@@ -93,8 +93,8 @@ impl ConfigPaths {
         self.config.with_file_name(FOLDER)
     }
 
-    /// Returns the file of a block. Patterns of names have none of the characters that replace others here: each has a file
-    /// of its own. With `Host` before it none is hidden, or a device of Windows.
+    /// Returns the file of a block. No pattern has one of the replacement characters, so different names have different
+    /// files. The prefix `Host` keeps a file from being hidden, and from being a device of Windows.
     fn file(&self, names: &[String]) -> anyhow::Result<PathBuf> {
         let replaced = |character| match character {
             '*' => '+',
@@ -121,7 +121,7 @@ impl ConfigPaths {
     }
 }
 
-/// Returns the lines of the user's file.
+/// Returns the lines that are added to the user's file.
 fn include(pattern: &str) -> String {
     format!("{OURS}\nInclude {pattern}\n")
 }
@@ -140,7 +140,7 @@ fn has_include(text: &[u8], pattern: &str) -> bool {
     top.any(|(keyword, line)| keyword == "include" && line.contains(pattern.trim_matches('"')))
 }
 
-/// Makes a folder, unless it exists. Not its parents: a home may be missing on purpose, such as /nonexistent.
+/// Makes a folder, unless it exists. Makes no parents: a home may be missing on purpose, such as /nonexistent.
 fn make_folder(folder: &Path) -> anyhow::Result<()> {
     match platform::make_private_folder(folder) {
         Err(_) if folder.is_dir() => Ok(()),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Query {
-    /// Those to this target, `namespace/service`.
+    /// Tunnels to this target, `namespace/service`.
     pub target: Option<String>,
     /// Tunnels of this client.
     pub client: Option<IpAddr>,
@@ -19,9 +19,9 @@ pub struct Query {
     pub user: Option<String>,
     /// Tunnels to targets on this node.
     pub node: Option<String>,
-    /// The order of a list; the oldest first without it.
+    /// The order of a list; by default the oldest first.
     pub sort: Option<Sort>,
-    /// The most items of a list, or tunnels to close.
+    /// The maximum number of items in a list, or of tunnels to close.
     pub limit: Option<usize>,
     /// The value of `next` of the page before.
     pub cursor: Option<String>,
@@ -116,7 +116,7 @@ pub struct Tunnel {
     /// The address that was dialled.
     #[serde(default, rename = "upstream.address")]
     pub upstream_address: Option<SocketAddr>,
-    /// The node of that address, from its EndpointSlice; empty where that names none.
+    /// The node of that address; empty if its EndpointSlice names none.
     #[serde(default, rename = "upstream.node")]
     pub upstream_node: String,
     /// The user of the anchor that carries it; empty for an address that was dialled.
@@ -125,7 +125,7 @@ pub struct Tunnel {
     /// The target's SSH software.
     #[serde(default, rename = "upstream.software")]
     pub upstream_software: String,
-    /// True if its session outlives it: a drain, or an operator, moves the session to another tunnel.
+    /// True if the session outlives the tunnel: a drain, or an operator, moves the session to another tunnel.
     #[serde(default, rename = "tunnel.resumable")]
     pub is_resumable: bool,
     /// Bytes to the client.
@@ -162,11 +162,11 @@ pub struct Detail {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TcpLegs {
-    /// The client's; `None` if unknown. Over HTTP/2 its tunnels share it.
+    /// The client's; `None` if unknown. Over HTTP/2 several tunnels share a connection.
     pub client: Option<Leg>,
     /// The target's; `None` if unknown.
     pub upstream: Option<Leg>,
-    /// The reason why one is unknown; empty if both are known.
+    /// The reason why a connection is unknown; empty if both are known.
     pub unknown: String,
 }
 
@@ -190,7 +190,7 @@ pub struct Leg {
     pub in_flight: u32,
     /// Bytes that were written and are not sent.
     pub not_sent: u32,
-    /// Both together.
+    /// The sum of `in_flight` and `not_sent`.
     pub send_queue: u32,
     /// Bytes that came and are not read by the proxy.
     pub receive_queue: u32,
@@ -198,7 +198,7 @@ pub struct Leg {
     pub peer_window: u32,
     /// Milliseconds in which something was in the send queue.
     pub busy_ms: u64,
-    /// Those of them in which the peer's receive window held it back.
+    /// The part of `busy_ms` in which the peer's receive window stopped the sending.
     pub peer_window_limited_ms: u64,
 }
 
@@ -238,7 +238,7 @@ pub enum Verdict {
     Limit,
     /// The proxy: its threads lack CPU time.
     Proxy,
-    /// Nothing that is seen here.
+    /// No cause that the proxy can see.
     Nothing,
 }
 
@@ -263,12 +263,12 @@ pub struct Limit {
     pub rate: String,
     /// True if an operator has set it for this tunnel.
     pub is_own: bool,
-    /// Milliseconds that the direction has waited for this limit and for those that it shares.
+    /// Milliseconds that the direction has waited for this limit and for shared ones.
     pub waited_ms: u64,
 }
 
-/// The body of `PATCH /tunnels/{id}`: a rate such as `5MiB/s` or `unlimited`. `default` is the target's again, and a direction
-/// that is absent stays as it is.
+/// The body of `PATCH /tunnels/{id}`: a rate such as `5MiB/s` or `unlimited`. `default` restores the target's rate. An
+/// absent direction keeps its rate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rates {
@@ -284,10 +284,10 @@ pub struct Rates {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CloseRequest {
-    /// Why, in the operator's words: for the access log, and for the user of a session that ends.
+    /// The operator's reason, for the access log and for the user of a session that ends.
     #[serde(default)]
     pub reason: String,
-    /// True if sessions are to go on through other tunnels: tunnels without a session stay.
+    /// True if sessions are moved to other tunnels: then only resumable tunnels close.
     #[serde(default, rename = "move", skip_serializing_if = "std::ops::Not::not")]
     pub is_move: bool,
     /// How long this process refuses a session that has ended, such as `10m`, the default.
@@ -298,9 +298,9 @@ pub struct CloseRequest {
 /// The answer of `DELETE /tunnels` and `DELETE /tunnels/{id}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloseResponse {
-    /// The ids of the tunnels that have to close.
+    /// The ids of the matching tunnels that this request closes.
     pub closed: Vec<String>,
-    /// The number of those that match and stay open, as they were beyond `limit`.
+    /// The number of matching tunnels beyond `limit`, which stay open.
     #[serde(default)]
     pub left: usize,
 }
@@ -328,7 +328,7 @@ pub struct Target {
     /// Its ready endpoints, or the anchors that are connected to this replica.
     #[serde(default)]
     pub endpoints_ready: u32,
-    /// All of its endpoints, or these anchors.
+    /// All of its endpoints, or the connected anchors.
     #[serde(default)]
     pub endpoints: u32,
     /// The addresses that are dialled.
@@ -346,7 +346,7 @@ pub struct Target {
     /// Its open tunnels.
     #[serde(default)]
     pub tunnels: usize,
-    /// When a tunnel of it was last used (RFC 3339); absent before the first one in this process.
+    /// When a tunnel of it was last used (RFC 3339); absent before the first tunnel in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<String>,
 }
@@ -374,10 +374,10 @@ pub struct Anchor {
 pub struct Activity {
     /// True if a tunnel of the target is used, and not only kept alive.
     pub has_activity: bool,
-    /// When one was last used (RFC 3339); absent before the first one in this process.
+    /// When a tunnel was last used (RFC 3339); absent before the first tunnel in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<String>,
-    /// The open tunnels of the target, those that were used last first. Absent in an answer to another host.
+    /// The open tunnels of the target, the most recently used first. Absent in an answer to another host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Vec<TunnelUsage>>,
 }
@@ -430,13 +430,13 @@ pub struct Client {
     pub user: String,
     /// Its open tunnels.
     pub tunnels: usize,
-    /// Bytes to it, of the open tunnels.
+    /// Bytes to the client through its open tunnels.
     #[serde(default)]
     pub bytes_sent: u64,
-    /// Bytes from it.
+    /// Bytes from the client through its open tunnels.
     #[serde(default)]
     pub bytes_received: u64,
-    /// Milliseconds since one of them was last active.
+    /// Milliseconds since one of these tunnels was last active.
     #[serde(default)]
     pub idle_ms: u64,
 }
@@ -455,7 +455,7 @@ pub struct RefusalsByReason {
     pub reason: String,
     /// How many.
     pub count: u64,
-    /// The last one (RFC 3339).
+    /// The time of the last refusal (RFC 3339).
     #[serde(default)]
     pub last: String,
 }

@@ -41,12 +41,13 @@ impl Caller {
 
     /// Returns an error unless a request may see names and act.
     ///
-    /// A web page in a browser of this host may not, since its author may be on any host; with `kubectl port-forward` every
-    /// browser is on this host. A browser adds the origin of the page to a POST (Fetch section 3.2, and Fetch Metadata), and
-    /// a foreign name that was pointed at this address (DNS rebinding) is still in Host.
+    /// A web page may not, since its author may be on any host. Its requests come from loopback if its browser is on
+    /// this host, or on the other side of a `kubectl port-forward`. The browser adds the page's origin to a POST (Fetch
+    /// section 3.2, and Fetch Metadata). After DNS rebinding, which points a foreign name at this address, Host has the
+    /// foreign name.
     ///
-    /// Of loopback only the two addresses that programs of this host have: a service mesh forwards for other hosts from another
-    /// one (Istio's sidecar: 127.0.0.6 and ::6), and an HTTP proxy adds a field to the request.
+    /// Requests of other hosts may come from loopback, too. A service mesh forwards them from an address that is
+    /// neither 127.0.0.1 nor ::1 (Istio's sidecar: 127.0.0.6 and ::6). Most HTTP proxies add a field to them.
     pub(crate) fn require_local_caller(&self, fields: &HeaderMap) -> Result<(), &'static str> {
         let peer = self.peer.ip().to_canonical();
         if peer != Ipv4Addr::LOCALHOST && peer != Ipv6Addr::LOCALHOST {
@@ -67,7 +68,7 @@ impl Caller {
     }
 }
 
-/// Refuses what may not see names and act.
+/// Refuses requests that may not see names and act.
 pub(crate) async fn only_from_here(request: Request, next: Next) -> Response {
     let permitted = match request.extensions().get::<Caller>() {
         Some(caller) => caller.require_local_caller(request.headers()),
@@ -82,7 +83,7 @@ pub(crate) async fn only_from_here(request: Request, next: Next) -> Response {
 /// The networks that may read names of targets and their use, besides this host. `None`: all.
 pub type ScrapeNetworks = Option<Arc<[IpNet]>>;
 
-/// Refuses what may not read names of targets.
+/// Refuses requests that may not read names of targets.
 pub(crate) async fn only_scrapers(State(networks): State<ScrapeNetworks>, request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
     let peer = caller.map(|caller| caller.peer.ip().to_canonical());
@@ -128,5 +129,5 @@ fn is_port(text: &str) -> bool {
 
 /// Fields that HTTP proxies add (RFC 7239, RFC 9110 section 7.6.3).
 const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-envoy-external-address", "via"];
-/// Its value `none` is an address that the user typed; no web page can send it.
+/// A field whose value `none` stands for an address that the user typed. No web page can send that value.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";

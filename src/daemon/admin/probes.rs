@@ -50,8 +50,8 @@ pub struct DrainStatus {
     pub phase: String,
     /// Tunnels, open or with their dial in progress.
     pub tunnels: u32,
-    /// Those of them whose sessions go on through other tunnels: a drain closes them first, and cuts none of them. `None` for
-    /// an anchor: when it ends, so do all its sessions.
+    /// The resumable ones of these tunnels: a drain closes them first, and their sessions go on. `None` for an anchor,
+    /// whose sessions end with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumable: Option<u32>,
     /// Connections of clients.
@@ -65,8 +65,8 @@ struct Pages {
 }
 
 impl Pages {
-    /// Returns the page of metrics. Requests within a second share it while one of them still holds it: any peer may ask, and
-    /// read nothing.
+    /// Returns the page of metrics. Requests within a second share the page while one of them still holds it, since any
+    /// peer may send requests and read no answer.
     fn metrics(&self) -> Arc<[u8]> {
         let mut last = self.last.lock();
         let young = last.as_ref().filter(|(at, _)| at.elapsed() < SECOND);
@@ -140,5 +140,5 @@ fn page_of(progress: &DrainStatus, status: StatusCode) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], page).into_response()
 }
 
-/// A connection lasts 30 s at most, so no more than 31 pages are in memory.
+/// The age up to which a page is shared. A connection lasts 30 s at most, so no more than 31 pages are in memory.
 const SECOND: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ pub(crate) struct HttpError {
 }
 
 impl HttpError {
-    /// Creates an error whose sentence says what is wrong and with what.
+    /// Creates an error whose sentence names the fault and the faulty part.
     pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
         let error = error.into();
         Self { status, error }

@@ -14,7 +14,7 @@ use crate::daemon::vital;
 ///
 /// The thread of its queue flushes when the queue is empty. During the pause after that, lines queue up without a
 /// wake-up of the thread: a wake-up and a write(2) for each line were a tenth of the cost of a tunnel at 10,000 tunnels
-/// a second. A single line is written at once.
+/// a second. A line that comes after the pause is written without delay.
 #[derive(Debug)]
 pub(super) struct BatchWriter<W> {
     /// The name of the log in messages.

@@ -74,7 +74,7 @@ impl Failure {
         }
     }
 
-    /// Returns whether the connection or its credentials failed, so that a new client may succeed.
+    /// Returns whether no complete answer came, so that a new client may succeed.
     pub(crate) fn is_of_connection(self) -> bool {
         matches!(
             self,
@@ -148,8 +148,9 @@ impl From<serde_json::Error> for ApiError {
     }
 }
 
-/// Returns the wait after `failures` others in a row: 0.1 s, doubled up to `timeout` (at most 25.6 s), of which `spread`, a
-/// random number from 0 to 1, adds the second half.
+/// Returns the wait after a failure that follows `failures` others in a row. The longest wait is 0.1 s, doubled for
+/// each of those others, at most `timeout` and 25.6 s. `spread`, a random number from 0 to 1, selects a wait between
+/// half of the longest and the longest.
 pub(crate) fn backoff(failures: u32, spread: f64, timeout: Duration) -> Duration {
     let max = FIRST.saturating_mul(1 << failures.min(8)).min(timeout);
     max.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
