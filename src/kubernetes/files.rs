@@ -1,5 +1,5 @@
-//! Checks the files of the settings before they are used: whether a kubeconfig names an API server, and whether a snapshot
-//! can be written.
+//! Checks the files of the settings before they are used: whether a kubeconfig names an API server, and whether a
+//! snapshot can be written.
 
 use std::fs;
 use std::path::Path;
@@ -29,13 +29,13 @@ pub(crate) fn kubeconfig_fault(path: &Path) -> Option<String> {
     Some(format!("is not a usable kubeconfig: {}", chain(&error)))
 }
 
-/// Reads the current context, its cluster and the files that it names, as a connection to the API server does.
+/// Reads the current context, its cluster and the files that they name, as a connection to the API server does.
 fn selected(file: Kubeconfig) -> Result<(), KubeconfigError> {
     let options = KubeConfigOptions::default();
     let config = pin!(Config::from_custom_kubeconfig(file, &options));
     match config.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(config) => config.map(drop),
-        // It never waits today. If it did, the first request would report an error.
+        // The future never waits today. If it did, the first request would report the error.
         Poll::Pending => Ok(()),
     }
 }
@@ -49,8 +49,8 @@ pub(crate) fn snapshot_fault(path: &Path) -> Option<String> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         Some(_) | None => Path::new("."),
     };
-    // A snapshot is written to another file, which is then renamed: the folder alone decides. The dot fails for one that is
-    // not a folder. EACCESS checks the effective user, not the real one.
+    // A snapshot is written to another file, which is then renamed: the folder alone decides. With the dot the check
+    // fails for a path that is not a folder. EACCESS checks the effective user, not the real one.
     let may = Access::WRITE_OK | Access::EXEC_OK;
     let error = accessat(CWD, folder.join("."), may, AtFlags::EACCESS).err()?;
     Some(format!("cannot be written to {}: {error}", folder.display()))

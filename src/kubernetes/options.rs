@@ -17,7 +17,7 @@ use crate::policy::allowlist::{self, Suffixes};
 pub struct Options {
     /// True if the Services are on the allowlist.
     pub enabled: bool,
-    /// The kubeconfig file of the API server; `None` for the pod's service account, or outside a cluster for KUBECONFIG.
+    /// The kubeconfig file of the API server; `None` for the pod's service account, or outside a pod for KUBECONFIG.
     pub kubeconfig: Option<PathBuf>,
     /// The Namespaces whose Services are watched; empty for all.
     #[serde(deserialize_with = "forms::list::<Namespace, _, _>")]
@@ -129,8 +129,8 @@ fn namespace(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// Reads a label selector, whose grammar is the API server's. An empty one would select everything, and so would one that
-/// begins with a NUL, where the API server stops to read.
+/// Reads a label selector, whose grammar only the API server checks. An empty one would select everything, and so would
+/// one that begins with a NUL, where the API server stops reading.
 fn selector(text: &str) -> Result<Box<str>, &'static str> {
     let text = text.trim();
     let is_empty = !text.contains(|character: char| character.is_ascii_alphanumeric());

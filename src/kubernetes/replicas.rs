@@ -11,8 +11,8 @@ use super::api::thread::BackgroundRuntime;
 use super::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::tunnel::metrics::Metrics;
 
-/// Watches the Service in the pod's or kubeconfig's namespace, and calls `changed` with the names of its ready pods, but never with
-/// an empty set: this process itself is one.
+/// Watches the Service in the pod's or kubeconfig's namespace, and calls `changed` with the names of its ready pods. An
+/// empty set is left out, since it lacks this process itself.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.

@@ -28,7 +28,7 @@ impl Listing {
     /// Reads the next page: its objects, and if it is the last one, the resource version of the list.
     ///
     /// # Errors
-    /// It is not a page, there are too many, or the last one has no version.
+    /// The body is not a page, there are too many pages, or the last page has no resource version.
     pub(crate) fn read<'a>(&mut self, body: &'a [u8]) -> Result<(Vec<&'a RawValue>, Option<String>), ApiError> {
         let page: Page<'_> = serde_json::from_slice(body)?;
         let metadata = page.metadata.unwrap_or_default();
@@ -50,7 +50,8 @@ impl Listing {
 /// An event of a watch.
 #[derive(Debug)]
 pub(crate) struct WatchEvent<'a> {
-    /// The object that was added, changed or deleted, and `true` if it was deleted. `None` for a bookmark or an unknown type.
+    /// The object that was added, changed or deleted, and `true` if it was deleted. `None` for a bookmark or an unknown
+    /// type.
     pub(crate) change: Option<(&'a RawValue, bool)>,
     /// The resource version; `None` if the object has none.
     pub(crate) version: Option<String>,
@@ -60,7 +61,7 @@ impl<'a> WatchEvent<'a> {
     /// Reads a line of a watch. `None` for an empty one.
     ///
     /// # Errors
-    /// It is not an event, or an ERROR event.
+    /// The line is no event, or it is an ERROR event.
     pub(crate) fn read(line: &'a [u8]) -> Result<Option<Self>, ApiError> {
         if line.trim_ascii().is_empty() {
             return Ok(None);
@@ -88,7 +89,7 @@ struct Page<'a> {
     items: Option<Vec<&'a RawValue>>,
 }
 
-/// The metadata of a list or an object that lists and watches need.
+/// The metadata of a list or of an object, as far as it is needed here.
 #[derive(Debug, Default, Deserialize)]
 struct Metadata {
     /// The resource version.
@@ -116,7 +117,7 @@ struct VersionedObject {
     metadata: Option<Metadata>,
 }
 
-/// Returns the failure that the Status object of an ERROR event reports. The response's own status code was a success.
+/// Returns the failure from the Status object of an ERROR event: the status code of the response itself was a success.
 fn error_event(object: &RawValue) -> ApiError {
     #[derive(Default, Deserialize)]
     struct Status {

@@ -1,4 +1,4 @@
-//! An outage of the API server as one source sees it: when to log it, and when a 403 means a missing permission instead.
+//! An outage of the API server as one source sees it: when it is logged, and when 403s mean a missing permission.
 
 use std::time::Duration;
 
@@ -9,15 +9,17 @@ use super::failure::Failure;
 /// The current outage of a source, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// Its beginning; `None` without one.
+    /// Its beginning; `None` without an outage.
     started: Option<Instant>,
     /// The time and the failure of the last warning about it; `None` before the first.
     warned: Option<(Instant, Failure)>,
 }
 
 impl Outage {
-    /// Notes a failure after `failures` others in a row. Returns how long the outage has lasted if a warning is due: at once,
-    /// but after a single interruption only at the next failure; then once a minute, or 5 s after the last one for another failure.
+    /// Notes a failure after `failures` others in a row. Returns how long the outage has lasted if a warning is due.
+    ///
+    /// The first warning is due at once, but for an interrupted watch only at the next failure. The next warning is due
+    /// a minute after the last one, or 5 s after it if the failure differs.
     pub(crate) fn failed(&mut self, failure: Failure, failures: u32, now: Instant) -> Option<Duration> {
         let since = *self.started.get_or_insert(now);
         let is_due = match self.warned {

@@ -41,7 +41,7 @@ pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client,
         let config = runtime.block_on(configuration(&login));
         let mut config = config.map_err(|error| ApiError::caused(Failure::Credentials, &*error))?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // The other deadlines are below, and kube's own retries would hide the server's answer.
+        // Every read has its own deadline here, and kube's retries would hide the server's answer.
         config.read_timeout = None;
         config.default_retry = false;
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
@@ -54,14 +54,15 @@ pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client,
     }
 }
 
-/// Permits for attempts to get credentials. A thread in which a program or a read hangs cannot be ended: without a bound such
-/// threads would use up those for blocking work.
+/// Permits for attempts to get credentials. A thread in which a program or a read hangs cannot be ended: unbounded,
+/// such threads would use up the runtime's threads for blocking work.
 static ATTEMPTS: Semaphore = Semaphore::const_new(8);
 
 /// The source of the API server's address and of the credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Login {
-    /// The file; `None` for the pod's service account, or outside a pod or with a context, KUBECONFIG or `~/.kube/config`.
+    /// The kubeconfig file. `None` stands for the pod's service account; outside a pod, or with a context, for
+    /// KUBECONFIG or `~/.kube/config`.
     pub(crate) kubeconfig: Option<PathBuf>,
     /// The context of a kubeconfig; `None` for its current one.
     pub(crate) context: Option<String>,
@@ -72,7 +73,7 @@ impl Login {
         self.context.is_none() && env::var_os("KUBERNETES_SERVICE_HOST").is_some()
     }
 
-    /// Returns where it comes from, for the log.
+    /// Returns the name of the source, for the log.
     fn origin(&self) -> String {
         match (&self.kubeconfig, env::var("KUBECONFIG")) {
             (Some(file), _) => file.display().to_string(),
@@ -92,7 +93,7 @@ pub(crate) async fn report_cluster(section: &'static str, kubeconfig: Option<Pat
         let server = config.ok().map(|config| without_login(&config.cluster_url));
         match server {
             Some(server) => info!(server, from, "`{section}` reads this API server"),
-            // The first request to it logs the reason.
+            // The first request logs the reason.
             None => info!(from, "`{section}` reads no API server: its kubeconfig cannot be used"),
         }
     });
@@ -124,7 +125,7 @@ async fn configuration(login: &Login) -> Result<Config, Box<dyn Error + Send + S
 /// Sends a GET request, and returns the body of a successful response as soon as its head has arrived.
 ///
 /// # Errors
-/// The request cannot be sent, or the response is not a success or late.
+/// The request cannot be sent, or the response is late or not a success.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<BodyReader, ApiError> {
     send(client, Request::get(path), Body::empty()).await
 }
@@ -212,7 +213,7 @@ impl BodyReader {
                 (self.taken, self.scanned) = (end, end);
                 return Ok(line);
             }
-            // Not after each line: moving the rest each time would cost the square of a chunk's length.
+            // Only now, not after each line: to move the rest each time would cost the square of a chunk's length.
             self.buffer.drain(..self.taken);
             self.taken = 0;
             self.scanned = self.buffer.len();
@@ -251,15 +252,15 @@ pub(crate) fn encoded(value: &str) -> String {
 pub(crate) const FOLLOWER: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 /// The media type of an object.
 pub(crate) const JSON: &str = "application/json";
-/// For TCP and TLS. A server that comes back during an attempt is found after this and one backoff.
+/// For TCP and TLS. A server that comes back during an attempt is found after this timeout and one backoff.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// From the request to the head of the response; lists of large clusters take seconds.
+/// From the request to the head of the response: lists of large clusters take seconds. Also for getting credentials.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Between two frames of a body.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most objects of one list, if its pages are full: a server could claim forever that there are more.
 pub(crate) const MAX_LISTED: usize = 1_000_000;
-/// A page of a list, in bytes.
+/// In bytes, for a page of a list, or for a list in one page.
 pub(crate) const MAX_LIST: usize = 64 << 20;
 const MAX_LINE: usize = 8 << 20;
 /// All but the unreserved characters.

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::daemon::vital;
 
-/// Runs until it is dropped. The drop waits for the thread's end.
+/// A thread that runs until this handle is dropped. The drop waits for the thread's end.
 #[derive(Debug)]
 pub struct BackgroundRuntime {
     stop: CancellationToken,

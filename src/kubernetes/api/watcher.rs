@@ -1,10 +1,10 @@
 //! Lists and watches the objects of one kind, and sends its consumer the events.
 //!
 //! It does not use kube's watcher, which takes 7 to 10 s to find a server that is back, does not notice a half-open
-//! connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end it after [`WATCH`];
-//! one that is silent for longer has lost its server. A watch that ends in time is resumed at the last resource version.
-//! After most failures the objects are listed again: a server that was restored from a backup would send no event about a
-//! resource version that it has not reached yet.
+//! connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end it after
+//! [`WATCH`]; one that is silent for longer has lost its server. A watch that ends in time is resumed at the last
+//! resource version. After most failures the objects are listed again: a server that was restored from a backup would
+//! send no event about a resource version that it has not reached yet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(crate) struct WatchSpec {
     pub(crate) selector: String,
     /// The effect of a failure, for the log.
     pub(crate) effect: &'static str,
-    /// True if the permission to watch them may be missing permanently: without them access is still revoked, only later.
+    /// True if the permission to watch the objects may be missing permanently: access is then revoked later.
     pub(crate) is_optional: bool,
     /// The interval between lists, even if no watch fails.
     pub(crate) relist: Duration,
@@ -83,7 +83,7 @@ pub(crate) struct WatchSpec {
 /// The namespaces of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// All of them, or the objects have none.
+    /// All namespaces, or none for objects outside namespaces.
     Cluster,
     /// That of the kubeconfig's context, or of the pod.
     Own,
@@ -94,7 +94,7 @@ pub(crate) enum Scope {
 /// Where the API server is, and where failures are recorded.
 #[derive(Clone, Debug)]
 pub struct WatchContext {
-    /// The kubeconfig; `None` for the pod's service account, or the user's kubeconfig.
+    /// The kubeconfig; `None` for the pod's service account, or outside a pod for the user's kubeconfig.
     pub kubeconfig: Option<PathBuf>,
     /// The metrics.
     pub metrics: Metrics,
@@ -102,8 +102,8 @@ pub struct WatchContext {
     pub watches: Arc<Watches>,
 }
 
-/// Watches access rights, tickets or replicas, and never returns. After a panic it calls `restarted`, and starts again with
-/// a new consumer.
+/// Watches access rights, tickets or replicas, and never returns. After a panic it calls `restarted`, and starts again
+/// with a new consumer.
 pub(crate) async fn keep_following<O: Objects + 'static>(
     subject: WatchSpec,
     objects: impl Fn() -> O,
@@ -177,7 +177,7 @@ impl<O: Objects> Watcher<O> {
     /// Does one list, or one watch.
     async fn step(&mut self) -> Result<(), ApiError> {
         let client = self.link.client(&self.link.attempt()).await?;
-        // The time left until then is too short for a watch.
+        // A list may be early, if the time left is too short for a watch.
         let is_due = Instant::now() + MIN_WATCH_DURATION * 2 >= self.relist_at;
         // A list in doubt is not repeated at once: a faulty server would send the same again.
         let is_wanted = self.objects.wants_list() && !self.is_fresh();
@@ -293,13 +293,13 @@ impl<O: Objects> Watcher<O> {
         let failure = error.failure;
         self.refusals.failed(failure, now);
         let lacks_rights = self.refusals.are_lasting(now);
-        // Once that is logged, a single 403 after another failure is enough.
+        // Once the missing permission is logged, a single 403 after another failure is enough.
         let is_missing = lacks_rights || self.is_logged && failure == Failure::Forbidden;
         self.watch.note(is_missing && self.subject.is_optional);
         self.objects.take(Event::Failed(failure)).await;
         if failure == Failure::Expired {
-            // The next list is the remedy, the first time without a wait: the connection itself works. With no wait at all,
-            // a server that expires each list before its watch would be asked for lists without a pause.
+            // A new list is the remedy. Only the first one is requested without a wait, since the connection works: a
+            // server that expires each list before its watch must not get lists without a pause.
             self.version = None;
             if self.expired > 0 {
                 self.warn(error);
@@ -308,8 +308,8 @@ impl<O: Objects> Watcher<O> {
             self.expired = self.expired.saturating_add(1);
             return;
         }
-        // A watch that is cut soon after a list is resumed, and sends the events that it missed: a connection that is
-        // cut repeatedly costs one list every 10 s, not one each time.
+        // If a watch is cut soon after a list, the next watch resumes there and sends the missed events: repeated cuts
+        // cost one list every 10 s, not one list each.
         if self.is_fresh() && self.version.is_some() && failure == Failure::Cut {
             self.relist_at = self.relist_at.min(now + RELIST_SOON);
         } else {
@@ -348,7 +348,7 @@ impl<O: Objects> Watcher<O> {
         );
     }
 
-    /// Warns of a failure if that is due, but of no 403, which may pass.
+    /// Warns of a failure if a warning is due, but of no 403, which may pass.
     fn warn(&mut self, error: &ApiError) {
         let ApiError { failure, reason, .. } = error;
         if *failure != Failure::Forbidden
@@ -406,10 +406,10 @@ const WATCH: Duration = Duration::from_secs(20);
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// The longest delay of a watch's end.
 const GRACE: Duration = Duration::from_secs(3);
-/// The longest wait after a failure: it delays the discovery of a server that is back, and two requests a second are a small
-/// load.
+/// The longest wait after a failure. A longer one would delay the discovery of a server that is back, and two requests
+/// a second are a small load.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
-/// The longest wait after a 410: shorter than a watch that revokes access may be out of step.
+/// The longest wait after a 410, shorter than the time for which a watch that revokes access may be out of step.
 const MAX_EXPIRED_BACKOFF: Duration = Duration::from_secs(4);
 /// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
 const RELIST_SOON: Duration = Duration::from_secs(10);

@@ -14,11 +14,11 @@ use crate::policy::allowlist::{ClientNames, UserLists, Workload, WorkloadKind, W
 use crate::tunnel::limits::{Limits, Rate, Size, TargetLimits, TunnelLimits};
 use crate::tunnel::proxy_header::Version;
 
-/// The values of a Service's annotations; `None` for no annotation, one that switches off a limit or header, or an invalid
-/// one. An invalid one that restricts (`max-tunnels`, `allowed-clients`, `allowed-users`, `allowed-groups`, `ssh-only`)
-/// has its strictest value instead, since its author means to keep clients out.
+/// The values of a Service's annotations; `None` for no annotation, one that switches off a limit or header, or an
+/// invalid one. An invalid one that restricts (`max-tunnels`, `allowed-clients`, `allowed-users`, `allowed-groups`,
+/// `ssh-only`) has its strictest value instead, since its author means to keep clients out.
 ///
-/// Snapshots use the names of its fields in serde.
+/// Snapshots contain the serde names of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Annotations {
     /// `download`: the rate of each tunnel, pod to client.
@@ -171,7 +171,7 @@ impl ParsedAnnotations {
         match key {
             "max-tunnels" => values.max_tunnels = Some(0),
             "allowed-clients" => values.allowed_clients = Some(ClientNames::default()),
-            // The invalid list names no user; the other one still counts.
+            // The invalid list names no user; the other list still counts.
             "allowed-users" | "allowed-groups" => drop(values.user_lists.get_or_insert_default()),
             "ssh-only" => values.ssh_only = Some(true),
             _ => {}
@@ -237,7 +237,6 @@ pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> 
             "allowed-clients",
             without_clients.to_owned(),
         ),
-        // Every client reaches such a Service.
         (lists.is_some() && !options.knows_users, list, without_users.to_owned()),
         (asked.wake.is_some() && !options.wakes, "wake", off("wake")),
         (
@@ -262,8 +261,8 @@ pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> 
         .collect()
 }
 
-/// Returns the largest burst that an annotation may ask for: the bytes of one second at the lower of the ceiling's rates, or the
-/// default burst if that is more. Without this bound a burst of gigabytes would evade the ceiling.
+/// Returns the largest burst that an annotation may ask for: the bytes of one second at the lower of the ceiling's
+/// rates, or the default burst if that is more. Without this bound a burst of gigabytes would evade the ceiling.
 fn largest_burst(limits: &Limits) -> Size {
     let default = limits.tunnel.burst;
     let second = limits.ceiling.download.min(limits.ceiling.upload).get();
@@ -315,8 +314,8 @@ fn client_names(text: &str) -> Result<ClientNames, &'static str> {
     }
 }
 
-/// Returns the non-empty strings between commas, or an error if there are too many: a tenant may write 256 KiB, which as names of
-/// one letter would take 6 MiB per Service.
+/// Returns the non-empty strings between commas, or an error if there are too many: a tenant may write 256 KiB, which
+/// as names of one letter would take 6 MiB per Service.
 fn listed(text: &str) -> Result<impl Iterator<Item = &str>, &'static str> {
     let names = || text.split(',').map(str::trim).filter(|name| !name.is_empty());
     match names().count() {
@@ -334,7 +333,7 @@ fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
     }
 }
 
-/// In one list: more belong into a group.
+/// The most names in one list: more users belong in a group.
 const MAX_NAMES: usize = 1024;
 
 /// The names of all annotations, without the prefix.

@@ -1,5 +1,5 @@
-//! Decodes the objects of the cluster into the model. Decoding is lenient: null, absent and empty are the same, an invalid
-//! item of a list is left out, and an invalid object is reported without an effect on others.
+//! Decodes the objects of the cluster into the model. Decoding is lenient: null, absent and empty are the same, an
+//! invalid item of a list is left out, and an invalid object is reported without an effect on others.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -78,8 +78,8 @@ fn key(kind: Kind, name: Name) -> Option<Key> {
         },
         name: name.name?,
     };
-    // Names are part of answers, log lines and metric labels, and the API server accepts no others. With a dot in the name
-    // of a Service or namespace, two Services could claim one `svc.ns`.
+    // Names are part of answers, log lines and metric labels. The API server accepts no other characters. With a dot in
+    // the name of a Service or namespace, two Services could claim one `svc.ns`.
     let is_name = |text: &str, may_have_dots: bool| {
         let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let is_valid = |byte| is_inner(byte) || (may_have_dots && byte == b'.');
@@ -156,8 +156,8 @@ fn service(raw: RawService, prefix: &str) -> Service {
     }
 }
 
-/// Returns the port for SSH: the annotation's; else the only TCP port; else the first with `appProtocol: ssh`, then with the
-/// name `ssh` or `tcp-ssh`, then with the number 22. `None` without such a port.
+/// Returns the port for SSH: the annotation's; else the only TCP port; else the first with `appProtocol: ssh`, then
+/// with the name `ssh` or `tcp-ssh`, then with the number 22. `None` without such a port.
 fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<AnnotationError>) -> Option<ServicePort> {
     if ports.is_empty() && asked.is_none() {
         // A headless Service, the only kind that may have no ports: its pods are dialled at port 22.

@@ -89,7 +89,7 @@ pub(crate) struct Service {
 pub(crate) struct ServicePort {
     /// The number that clients ask for.
     pub(crate) number: u16,
-    /// The name, which its EndpointSlices use, too; empty for a port without one.
+    /// The name, which the Service's EndpointSlices use, too; empty for a port without a name.
     pub(crate) name: Box<str>,
     /// True if the Service has no ports, as only a headless one may: its EndpointSlices have none either, and its pods
     /// are dialled at this number.
@@ -106,7 +106,7 @@ pub(crate) struct Slice {
     pub(crate) ports: Box<[SlicePort]>,
     /// The endpoints with a valid address.
     pub(crate) endpoints: Box<[Endpoint]>,
-    /// The names of its other ports (another protocol, or no valid number); empty for a port without a name.
+    /// The names of its other ports (another protocol, or no valid number). A port without a name has an empty one.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) unusable_ports: Box<[Box<str>]>,
     /// True if an endpoint has no IP address of the address type.

@@ -23,19 +23,19 @@ use crate::policy::allowlist::Writer;
 use crate::tunnel::limits::Limits;
 use crate::tunnel::metrics::Metrics;
 
-/// Watches a cluster until it is dropped. The allowlist then stays as it is.
+/// The watches of a cluster, until this handle is dropped. The allowlist then stays as it is.
 #[derive(Debug)]
 pub struct Controller {
     options: Options,
     rules: watch::Sender<TargetPolicy>,
     outputs: Outputs,
-    /// `None` while it is replaced, and after that has failed.
+    /// `None` while it is replaced, and after a failed replacement.
     thread: Option<BackgroundRuntime>,
 }
 
 impl Controller {
-    /// Starts to watch a cluster, even while its API server does not answer. Until the first complete list, a name that is
-    /// not on the allowlist is unknown rather than forbidden.
+    /// Starts to watch a cluster, even while its API server does not answer. Until the first complete list, a name that
+    /// is not on the allowlist is unknown rather than forbidden.
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
@@ -124,7 +124,7 @@ impl Worker {
             tasks.spawn(feed.run(sender.clone(), self.outputs.metrics.clone()));
         }
         drop(sender);
-        // One that ends has panicked, or the `Controller` is dropped.
+        // A task that ends has panicked, or the `Controller` is dropped.
         tasks.join_next().await.unwrap_or(Ok(()))
     }
 

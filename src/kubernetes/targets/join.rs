@@ -1,7 +1,8 @@
 //! Joins Services with their EndpointSlices and Namespaces into targets. It has no I/O and no clock.
 //!
-//! An event marks the Services that it affects, and [`ClusterObjects::recompute`] computes the targets of the marked ones: the cost of
-//! an event does not grow with the cluster. The result depends only on the objects, not on the order of events.
+//! An event marks the Services that it affects, and [`ClusterObjects::recompute`] computes the targets of the marked
+//! ones: the cost of an event does not grow with the cluster. The result depends only on the objects, not on the order
+//! of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -61,7 +61,7 @@ impl ServiceNotice {
             }
             Self::Annotation(service, fault) => {
                 let (key, reason) = (&fault.key, &fault.reason);
-                // The annotation `port` is missing, or its own error has another notice.
+                // Without a port, the annotation `port` is missing, or another notice reports its own error.
                 let (word, message) = match fault.is_without_port {
                     true => ("NoUsablePort", format!("No port reaches sshd: {reason}")),
                     false => ("IgnoredAnnotation", format!("Ignored annotation {key}: {reason}")),

@@ -212,9 +212,9 @@ impl Reconciler {
         }
     }
 
-    /// Returns whether the API server forbids reading the namespace of a source, as it does once the namespace is deleted with
-    /// its Role. Returns `false` if objects that this process has listed remain, since a lost permission removes none, or if
-    /// no other namespace was ever read: then all permissions are missing.
+    /// Returns whether the API server forbids reading the namespace of a source, as it does once the namespace is
+    /// deleted with its Role. Returns `false` if objects that this process has listed remain: then only the permission
+    /// is lost. Returns `false`, too, if no other namespace was ever read: then all permissions are missing.
     fn seems_deleted(&self, source: &SourceState) -> bool {
         let namespace = &source.feed.source.namespace;
         let is_known = |kind| !self.join.keys(kind, namespace.as_deref()).is_empty();
@@ -232,8 +232,8 @@ impl Reconciler {
 
     /// Replaces the known objects of a source by a complete list.
     ///
-    /// Slices and Namespaces are held as long as their Services. Those without a known Service do not count for the hold:
-    /// an API server that has lost its data creates some of its own.
+    /// Slices and Namespaces are held as long as their Services. Slices and Namespaces without a known Service do not
+    /// count for the hold: an API server that has lost its data creates some, such as the Namespace `default`.
     fn replace(&mut self, index: usize, objects: Vec<Item>) {
         let Some(SourceState { feed, .. }) = self.sources.get(index) else {
             return;
@@ -369,8 +369,8 @@ impl Reconciler {
         }
     }
 
-    /// Shows when the oldest source was last current. Until every source has answered, the metric stays at the time of the
-    /// snapshot, or at 0.
+    /// Shows when the oldest source was last current. Until every source has answered, the metric stays at the time of
+    /// the snapshot, or at 0.
     fn show_age(&self) {
         let counted = self.sources.iter().filter(|source| !source.is_treated_as_empty);
         let current: Option<Vec<f64>> = counted.map(|source| source.current).collect();
@@ -379,7 +379,7 @@ impl Reconciler {
         }
     }
 
-    /// Sets the metric of held removals, and requests another list of those sources.
+    /// Sets the metric of held removals, and requests another list of each source that holds some.
     fn show_held(&self) {
         for source in &self.sources {
             let wants_list = source.removal_hold.is_active();
