@@ -1,15 +1,15 @@
 //! Switchboard: an SSH ingress for Kubernetes. One public port takes HTTP CONNECT, finds the target in an allowlist,
 //! dials it and relays bytes.
 //!
-//! The parts stand here from the bottom to the top, and an import goes down, never up; `cli` is the binary's. What the
-//! feature `anchor` switches on is imported by nothing that is always there, and what `server` switches on by neither.
+//! The parts are listed from the lowest layer to the highest, and each imports only lower ones; `cli` belongs to the
+//! binary. The features `anchor`, then `server`, add modules, which no module of a smaller build imports.
 //! `tests/architecture/` proves both.
 
 #![cfg_attr(
     not(feature = "server"),
     expect(
         dead_code,
-        reason = "the modules that several builds share hold what the server alone uses; its build finds what is dead"
+        reason = "shared modules have items that only the server uses; the server's build finds dead ones"
     )
 )]
 

@@ -1,4 +1,4 @@
-//! Writes to the cluster, each off unless its option is set.
+//! The writes to the cluster: each is off unless its option is set.
 
 pub(crate) mod activity_reports;
 pub(crate) mod event_recorder;

@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::base::text::chain;
 
-/// Returns a request with the fields that every one has.
+/// Returns a request with the header fields that all requests have.
 pub(crate) fn request(path: &str, host: &str, accept: &'static str) -> Builder {
     Request::builder()
         .uri(path)
@@ -25,10 +25,11 @@ pub(crate) fn request(path: &str, host: &str, accept: &'static str) -> Builder {
         .header(CONNECTION, "close")
 }
 
-/// Sends the request, and returns the head of the response; its body is read as long as the second value lives.
+/// Sends the request, and returns the head of the response. Its body can be read only while the second value lives.
+/// The caller sets the deadline.
 ///
 /// # Errors
-/// The reason, with words of the peer. There is no deadline: the caller has one.
+/// The reason, which may quote the peer.
 pub(crate) async fn send_request<S>(
     stream: S,
     request: Builder,
@@ -52,7 +53,7 @@ where
 /// Reads the body of a response, of at most `max` bytes.
 ///
 /// # Errors
-/// The reason: it is longer, or broke off.
+/// The reason: the body is longer, or was cut off.
 pub(crate) async fn body(frames: Incoming, max: usize) -> Result<Bytes, String> {
     let reason = |error: Box<dyn Error + Send + Sync>| match error.is::<LengthLimitError>() {
         true => format!("its answer has more than {} MiB", max >> 20),

@@ -1,4 +1,4 @@
-//! Keepalive of TCP: of the proxy's sockets and of its client's.
+//! TCP keepalive, for the proxy's sockets and for those of its clients.
 
 use std::io;
 use std::time::Duration;
@@ -23,7 +23,7 @@ impl Keepalive {
         interval: Duration::from_secs(15),
         probes: 4,
     };
-    /// The client's: it is a person who waits.
+    /// The client's: shorter, because a person waits.
     pub(crate) const CLIENT: Self = Self {
         idle: Duration::from_secs(30),
         interval: Duration::from_secs(10),
@@ -46,7 +46,7 @@ impl Keepalive {
         let keepalive = TcpKeepalive::new().with_time(self.idle).with_interval(self.interval);
         let socket = SockRef::from(socket);
         let all = keepalive.clone().with_retries(self.probes);
-        // Windows before version 1703 of 10, and wine, have a number of probes of their own: TCP_KEEPCNT is WSAENOPROTOOPT.
+        // Windows 10 before version 1703, and wine, fix the number of probes: TCP_KEEPCNT fails with WSAENOPROTOOPT.
         socket
             .set_tcp_keepalive(&all)
             .or_else(|_| socket.set_tcp_keepalive(&keepalive))

@@ -1,16 +1,16 @@
 //! The addresses at which sockets of one process can listen together: one rule for the configuration and the sockets.
 //!
-//! A socket at `[::]` takes IPv4 clients, too (IPV6_V6ONLY is off, whatever net.ipv6.bindv6only says). Only next to a
-//! port at `0.0.0.0` with the same number it leaves them to that one (IPV6_V6ONLY is on), so both can be configured.
+//! A socket at `[::]` takes IPv4 clients, too (IPV6_V6ONLY is off, whatever net.ipv6.bindv6only says). If a public port
+//! at `0.0.0.0` has the same number, that port takes them (IPV6_V6ONLY is on), so both can be configured.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Returns whether a port at the first address leaves the IPv4 clients of its number to a public port at the second.
+/// Returns whether `address` is `[::]` and leaves the IPv4 clients of its port to a public port at `other`.
 pub(crate) fn leaves_ipv4(address: SocketAddr, other: SocketAddr) -> bool {
     is_any_ipv6(address) && is_one_number(address, other) && is_any_ipv4(other)
 }
 
-/// Returns whether two sockets cannot listen at these addresses, if one at `[::]` takes IPv4 clients, too.
+/// Returns whether two sockets cannot listen at these addresses together, given that `[::]` includes IPv4.
 pub(crate) fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let is_within = |one: SocketAddr, other: SocketAddr| {
         is_any_ipv6(one) || (is_any_ipv4(one) && other.ip().to_canonical().is_ipv4())
@@ -30,7 +30,7 @@ pub(crate) fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
         && interface(one) == interface(other)
 }
 
-/// Returns whether the ports have one number. Port 0 is a different one each time.
+/// Returns whether the ports have the same number. For port 0 the kernel chooses a different number each time.
 fn is_one_number(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0
 }

@@ -22,7 +22,7 @@ pub struct Options {
     /// The address; with port 0 the kernel chooses.
     pub address: SocketAddr,
     /// True if other processes of the same user may have the port, too (SO_REUSEPORT): the kernel spreads clients over
-    /// them, so one can take over from another.
+    /// all of them, so a new process can take over from an old one.
     pub reuse_port: bool,
     /// True if a port at `[::]` leaves IPv4 clients to another port (IPV6_V6ONLY).
     pub ipv6_only: bool,
@@ -59,7 +59,7 @@ impl Options {
     }
 }
 
-/// Binds the port, with a backlog that a burst of 2,000 clients fits.
+/// Binds the port, with a backlog that holds a burst of 2,000 clients.
 ///
 /// # Errors
 /// Those of socket(2), bind(2) and listen(2): most often EADDRINUSE or EACCES.
@@ -72,11 +72,11 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
     if let IpAddr::V6(ip) = options.address.ip()
         && ip.is_unspecified()
     {
-        // In either case, as the default is the host's (net.ipv6.bindv6only).
+        // Set whether true or false, because the default depends on the host (net.ipv6.bindv6only).
         socket.set_only_v6(options.ipv6_only)?;
     }
     socket.set_nonblocking(true)?;
-    // Here once, and not at every accept: six system calls less for each connection.
+    // Accepted sockets inherit these options: six system calls less for each connection.
     socket::prepare(&socket)?;
     socket.bind(&options.address.into())?;
     socket.listen(BACKLOG)?;
@@ -104,9 +104,9 @@ impl From<TcpListener> for BoundListener {
 
 /// Hands every connection to `serve`, which must not block, until `stop` completes.
 ///
-/// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. When stopped it still
-/// hands over the connections in the backlog: closing the listener would reset them. A shared port takes [`TAPER`]
-/// more.
+/// At the descriptor limit it pauses instead of spinning, and calls `paused` once for each pause. After `stop`, a
+/// shared port is served for [`TAPER`] more. The connections then in the backlog are still handed over: closing the
+/// listener would reset them.
 pub async fn accept(
     BoundListener { listener, is_shared }: BoundListener,
     stop: impl Future<Output = ()>,
@@ -126,9 +126,9 @@ pub async fn accept(
 /// Makes the kernel keep no state for TCP handshakes that begin from now on.
 ///
 /// A close resets the handshakes that the kernel holds for this listener, even if another process listens on the port
-/// (unless net.ipv4.tcp_migrate_req is on). With a backlog of 0 it answers a SYN with a cookie instead: the process that
-/// listens when the client confirms the cookie has the connection. Without cookies (net.ipv4.tcp_syncookies) it drops
-/// the SYN, and the client sends it again a second later.
+/// (unless net.ipv4.tcp_migrate_req is on). With a backlog of 0 the kernel holds none, and answers a SYN with a cookie:
+/// the connection goes to a process that listens when the client returns the cookie. Without cookies
+/// (net.ipv4.tcp_syncookies) the kernel drops the SYN, and the client sends it again a second later.
 fn stop_queuing_syns(listener: &TcpListener) {
     if let Err(error) = rustix::net::listen(listener, 0) {
         warn!(%error, "cannot leave the shared port gently");
@@ -145,7 +145,7 @@ async fn accept_until(
     let mut at_once = 0;
     let mut quiet_until = Instant::now();
     loop {
-        // A pending connection that is evicted for a new one keeps its descriptor until its task has run.
+        // Yields, because a pending connection that is evicted for a new one keeps its descriptor until its task runs.
         at_once += 1;
         if at_once > AT_ONCE {
             at_once = 1;
@@ -161,7 +161,7 @@ async fn accept_until(
             Err(error) if concerns_one_client(&error) => {}
             Err(error) => {
                 paused();
-                // A process without descriptors would write ten lines a second for as long as it has none.
+                // Without this limit, a process without descriptors would log ten lines a second.
                 if quiet_until <= Instant::now() {
                     quiet_until = Instant::now() + BETWEEN_WARNINGS;
                     let address = listener.local_addr().ok().map(tracing::field::display);
@@ -176,7 +176,7 @@ async fn accept_until(
     }
 }
 
-/// Accepts without waiting until the backlog is empty; bounded, as clients may still be connecting.
+/// Accepts the connections in the backlog, and does not wait for more; bounded, as clients may still be connecting.
 fn drain_backlog(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStream, SocketAddr)) {
     for _ in 0..BACKLOG {
         let Ok((stream, peer)) = listener.accept() else { return };
@@ -195,8 +195,8 @@ fn canonical(peer: SocketAddr) -> SocketAddr {
 
 /// Returns whether the error belongs to the connection that was about to be accepted (accept(2), "Error handling").
 ///
-/// All others, such as EMFILE, ENOMEM, or EPERM of a seccomp profile, come back at once: a plain loop would spin on
-/// them.
+/// All other errors, such as EMFILE, ENOMEM, or EPERM of a seccomp profile, would recur at the next accept: a plain
+/// loop would spin.
 fn concerns_one_client(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -227,15 +227,16 @@ pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listening.port())
 }
 
-/// tokio's default is 1,024: of 2,000 clients at once half wait a second for their second SYN.
+/// With tokio's default, 1,024, half of 2,000 simultaneous clients wait a second and send a second SYN.
 const BACKLOG: i32 = 4096;
-/// Connections that a listener accepts before other tasks run. Each may evict another, whose descriptor is closed only then.
+/// Connections that a listener accepts before other tasks run. Each may evict a pending one, whose descriptor is
+/// closed by its task.
 pub(crate) const AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Between two messages about pauses.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(10);
-/// How long a shared port still accepts: by then the handshakes in progress are over, as a lost ACK is resent after 1
-/// s.
+/// The time for which a shared port still accepts after the stop. Handshakes in progress end within it: if their ACK is
+/// lost, the kernel resends the SYN-ACK after 1 s.
 const TAPER: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]

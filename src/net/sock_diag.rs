@@ -9,8 +9,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 
-/// A client of sock_diag(7), with several sockets, so that threads seldom wait for each other. A query is two or three
-/// system calls.
+/// A client of sock_diag(7), with several sockets, so that threads seldom wait for each other.
 #[derive(Debug, Default)]
 pub struct SockDiag([Mutex<DiagSocket>; SOCKETS]);
 
@@ -64,7 +63,7 @@ pub struct TcpInfo {
     pub acknowledged: u64,
     /// Bytes that were written and not acknowledged.
     pub send_queue: u32,
-    /// Those of them that were not sent yet.
+    /// Bytes of the send queue that were not sent yet.
     pub not_sent: u32,
     /// Bytes that came and were not read.
     pub receive_queue: u32,
@@ -74,13 +73,12 @@ pub struct TcpInfo {
     pub silence: Duration,
     /// Time with something in the send queue.
     pub busy: Duration,
-    /// The part of it in which the peer's receive window held it back.
+    /// The part of `busy` in which the peer's receive window held bytes back.
     pub peer_window_limited: Duration,
 }
 
 impl TcpInfo {
-    /// Returns whether bytes wait for the peer's receive window, and the peer is alive: it answers the probes of its
-    /// window.
+    /// Returns whether bytes wait for the peer's receive window, and the peer is alive: it answers window probes.
     pub fn is_window_closed(&self) -> bool {
         self.send_queue > 0 && (self.in_flight() == 0 || self.peer_window == 0) && self.silence < MAX_PROBE_SILENCE
     }
@@ -92,7 +90,7 @@ impl TcpInfo {
 }
 
 impl SockDiag {
-    /// Returns the kernel's counts of that connection. It takes two system calls and no wait.
+    /// Returns the kernel's counts of that connection. It takes two system calls, three without a socket, and no wait.
     ///
     /// # Errors
     /// Why it is not known.
@@ -101,7 +99,7 @@ impl SockDiag {
         seen
     }
 
-    /// Like [`look_up`](Self::look_up), for several connections with one call; [`DiagError::Closed`] for `None`.
+    /// Like [`look_up`](Self::look_up), for several connections with one query; [`DiagError::Closed`] for `None`.
     pub fn look_up_all<const N: usize>(&self, all: [Option<SocketAddrs>; N]) -> [Result<TcpInfo, DiagError>; N] {
         let mut asking = self.socket_for(all.iter().flatten().next()).lock();
         let mut failed = asking.query(&all).err();
@@ -118,7 +116,7 @@ impl SockDiag {
             }
         });
         if failed.is_some() {
-            // An answer that comes late would be taken for that of the next question.
+            // A late answer would be received in place of the next query's, which would fail.
             asking.socket = None;
         }
         seen
@@ -132,7 +130,7 @@ impl SockDiag {
 }
 
 impl DiagSocket {
-    /// Sends a query for each of them. The kernel takes the messages of one send(2) one by one (netlink(7)), and
+    /// Sends a request for each connection. The kernel takes the messages of one send(2) one by one (netlink(7)), and
     /// answers each within that call.
     fn query(&mut self, all: &[Option<SocketAddrs>]) -> Result<(), Errno> {
         self.answered = self.asked;
@@ -172,7 +170,7 @@ fn add_request(question: &mut Vec<u8>, ends: SocketAddrs, sequence: u32) {
     question.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     question.extend(NLM_F_REQUEST.to_ne_bytes());
     question.extend(sequence.to_ne_bytes());
-    // The kernel fills the port in.
+    // The kernel fills in the netlink port.
     question.extend([0; 4]);
     let [local, peer] = [ends.local, ends.peer].map(|address| address.ip().to_canonical());
     question.extend([
@@ -223,7 +221,7 @@ fn parse(answer: &[u8], sequence: u32) -> Result<Option<TcpInfo>, Errno> {
 /// Returns the `struct tcp_info` in a `struct inet_diag_msg` with its attributes.
 fn info_in(body: &[u8]) -> Option<TcpInfo> {
     let queues = Fields(body);
-    // The kernel looks a connection up as for a segment of it: without one it finds the listener of the port.
+    // The kernel looks up a socket as for a segment: if the connection is gone, it finds the listener of the port.
     if body.get(1) == Some(&TCP_LISTEN) {
         return None;
     }
@@ -238,7 +236,8 @@ fn info_in(body: &[u8]) -> Option<TcpInfo> {
     }
 }
 
-/// Reads the fields at the offsets of linux/tcp.h, which only grows at its end: an old kernel has zeros there.
+/// Reads the fields at the offsets of `struct tcp_info`, which only grows at its end: fields that an old kernel lacks
+/// are 0.
 fn info(fields: &Fields<'_>, [receive_queue, send_queue]: [u32; 2]) -> TcpInfo {
     let micros = |at| Duration::from_micros(u64::from(fields.u32(at)));
     let lowest_rtt = match fields.u32(148) {
@@ -286,8 +285,8 @@ impl Fields<'_> {
     }
 }
 
-/// The kernel probes a closed window every two minutes at least (TCP_RTO_MAX of net/tcp.h): a peer that is alive misses no two
-/// probes.
+/// The kernel probes a closed window at least every two minutes (TCP_RTO_MAX of net/tcp.h): a live peer misses no two
+/// probes in a row.
 const MAX_PROBE_SILENCE: Duration = Duration::from_secs(300);
 /// `sizeof(struct nlmsghdr)`.
 const HEADER: usize = 16;
@@ -296,7 +295,7 @@ const REQUEST_BYTES: usize = HEADER + 56;
 const QUESTION_LENGTH: u32 = 16 + 56;
 /// `sizeof(struct inet_diag_msg)`.
 const MESSAGE: usize = 72;
-/// Enough for the threads of a large machine: each holds one for microseconds, at the end of a tunnel.
+/// Enough for the threads of a large machine: each holds a socket for microseconds.
 const SOCKETS: usize = 8;
 /// About 400 bytes are used.
 const MAX_RESPONSE_BYTES: usize = 4096;

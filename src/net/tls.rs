@@ -45,8 +45,8 @@ pub struct Tls {
 #[derive(Debug)]
 struct FileState {
     settings: Settings,
-    /// Used if clients are not asked for certificates. Reloads keep its keys, which change every six hours and are valid
-    /// for as long again.
+    /// Used if clients are not asked for certificates. Its keys survive reloads; they change every six hours, and are
+    /// valid for six more.
     ticketer: Arc<dyn ProducesTickets>,
     material: Material,
     /// The remarks that have been returned since the files were loaded.
@@ -99,7 +99,7 @@ impl Tls {
 
     /// Makes [`reload`](Self::reload) read the files of these settings from now on.
     pub fn configure(&self, settings: Settings) {
-        // Lock order: as `reload`. A reading that has begun for other settings no longer counts.
+        // Locked in the order of `reload`. A reading that has begun for other settings no longer counts.
         let (mut readings, mut known) = (self.readings.lock(), self.file_states.lock());
         if known.settings != settings {
             known.settings = settings;
@@ -113,7 +113,7 @@ impl Tls {
             let settings = self.file_states.lock().settings.clone();
             FileContents::read(&settings)
         };
-        // A mounted Secret is swapped as a whole.
+        // Without a pause: a mounted Secret is swapped as a whole.
         follow::reload(&self.readings, Duration::ZERO, read, |contents| {
             let mut known = self.file_states.lock();
             let material = Material::new(&known.settings, &contents)?;
@@ -140,7 +140,7 @@ impl Tls {
         self.file_states.lock().material.next_updates.clone()
     }
 
-    /// Returns the remarks about the files that have become true since the last call, or since the files were loaded.
+    /// Returns the remarks that are true now, and were not returned since the files were loaded.
     pub fn new_remarks(&self) -> Vec<String> {
         let FileState { material, remarked, .. } = &mut *self.file_states.lock();
         let remarks = true_now(&material.cautions).map(ToString::to_string);
@@ -162,8 +162,8 @@ impl Tls {
         handshake::accept(stream, read, config, deadline).await
     }
 
-    /// Returns whether a client would still be accepted with the certificate of its session: it may have expired, and the
-    /// authorities, the revocation list and whether one is required may have changed.
+    /// Returns whether a new handshake would still accept the client's certificates: they may have expired, and the
+    /// authorities, the revocation lists or `client_auth` may have changed.
     pub fn trusts(&self, peer: &ClientTls) -> bool {
         let serving = self.serving.read().clone();
         serving.verify(&peer.certificates).is_ok()

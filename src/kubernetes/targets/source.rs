@@ -62,8 +62,8 @@ struct Sender {
     metrics: Metrics,
 }
 
-/// Returns the sources of a cluster: Services and EndpointSlices of each configured namespace, or of all; and the Namespaces, if
-/// there is a selector for them.
+/// Returns the sources of a cluster: Services and EndpointSlices of each configured namespace, or of all; and the
+/// Namespaces, if there is a selector for them.
 pub(crate) fn sources(options: &Options) -> Vec<Source> {
     let prefix: Arc<str> = (&*options.annotation_prefix).into();
     let all = [None];
@@ -82,7 +82,7 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
     };
     for namespace in namespaces {
         add(Kind::Service, namespace.clone(), Some(options.selector.clone()));
-        // Without a selector: the labels of a Service reach its slices with a delay.
+        // Slices get no selector, because the labels of a Service reach them with a delay.
         add(Kind::Slice, namespace.clone(), None);
     }
     if let Some(selector) = &options.namespace_selector {
@@ -106,7 +106,7 @@ impl SourceHandle {
             events,
             metrics,
         };
-        // Only for the allowlist: this watch revokes no access.
+        // Not added to the watches that tickets depend on: this watch revokes no access.
         let watch = Watches::default().add();
         Box::pin(follow(subject, sender, kubeconfig, watch)).await;
     }

@@ -1,7 +1,7 @@
 //! Reports changes of roles, bindings and ServiceAccounts of the cluster, so that active grants are rechecked.
 //!
-//! Permissions are not computed here: the API server reviews them. Of each object only a hash of the fields that affect
-//! permissions is kept: controllers annotate roles all day, which is not a change.
+//! Permissions are not computed here: the API server reviews them. Only a hash of the fields that affect permissions is
+//! kept of each object, because controllers annotate roles all day, which is not a change.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,8 +19,8 @@ use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, Watch
 use crate::policy::access::{Change, SETTLING_TIME};
 use crate::tunnel::metrics::Metrics;
 
-/// Watches roles, bindings and ServiceAccounts on a thread, even while the API server does not answer. Calls `changed` on it
-/// for each change, and for a first list that comes late.
+/// Watches roles, bindings and ServiceAccounts on a thread, which tries again while the API server does not answer. The
+/// thread calls `changed` for each change, and for a late first list of roles or bindings.
 ///
 /// # Errors
 /// The thread or its runtime cannot be started.
@@ -54,7 +54,7 @@ async fn follow(origin: WatchContext, changed: OnChange) {
             restarted(Change::Everywhere);
         }));
     }
-    // None of them returns.
+    // No follower returns.
     while followers.join_next().await.is_some() {}
 }
 
@@ -94,13 +94,13 @@ impl ObjectVersions {
 
     /// Takes a complete list, and returns the changes since the last one.
     ///
-    /// The first list has no changes unless it is late. All grants are rechecked at the end of the settling time after a
-    /// start: a revocation after that and before the first list would be missed.
+    /// The first list has no changes unless it is late. All grants are rechecked when the settling time after a start
+    /// ends. A late list would miss a revocation between that recheck and itself, so it counts as a change.
     fn list(&mut self, objects: Vec<Object>) -> Vec<Change> {
         let listed = objects.into_iter().map(|object| (object.uid, object.hash)).collect();
         let before = std::mem::replace(&mut self.hashes, listed);
         if !std::mem::replace(&mut self.is_complete, true) {
-            // The other half is a margin for the start of this thread.
+            // Half the settling time is a margin for the start of this thread.
             let is_late = !self.are_accounts && self.since.elapsed() >= SETTLING_TIME / 2;
             return Vec::from_iter(is_late.then_some(Change::Everywhere));
         }

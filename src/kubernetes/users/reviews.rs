@@ -1,8 +1,8 @@
 //! Authenticates tokens and authorizes users by reviews of the API server.
 //!
-//! It has its own client: no review waits for a list of the [watcher](crate::kubernetes::api::watcher), and the server's
-//! audit log shows its requests apart. A review has one deadline for everything. Each failure is a [`ReviewError`], which
-//! no caller may treat as a denial.
+//! Reviews have a client of their own: none waits for a list of the [watcher](crate::kubernetes::api::watcher), and the
+//! server's audit log shows reviews apart. One deadline covers all requests of a review. Each failure is a
+//! [`ReviewError`], which no caller may treat as a denial.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -39,10 +39,10 @@ pub struct ApiReviewer {
 /// The health of the server, as earlier answers show it.
 #[derive(Debug, Default)]
 struct Health {
-    /// The end of the wait that it has asked for; `None` without one.
+    /// The end of the wait that the server has asked for; `None` without one.
     resumes: Option<Instant>,
-    /// The last failure of each kind of review that a starting server would cause, too. By kind, since any client may send
-    /// a token that fails, and no such token may keep a lost permission alive.
+    /// The time of the last failure that a starting server may have caused, for each kind of review. Kinds are apart:
+    /// any client may send a token whose review fails, and that must not keep a lost permission alive.
     troubled: HashMap<Kind, Instant>,
 }
 
@@ -74,8 +74,8 @@ impl ApiReviewer {
                 .as_ref()
                 .is_err_and(|error| !matches!(error.failure, Failure::Timeout | Failure::Credentials))
         {
-            // The server may just have closed an idle connection, or the token may have been rotated, with the new one in
-            // its file. A review changes nothing, so it may be sent twice.
+            // The server may just have closed an idle connection, or switchboard's own token may have been rotated: the
+            // next client reads the new one. A review changes nothing, so it may be sent twice.
             let second = self.link.attempt();
             answer = self.post(&second, question, body).await;
             self.link.ended(&second, &answer);
@@ -123,7 +123,8 @@ impl ApiReviewer {
         }
     }
 
-    /// Returns whether [`SETTLES`] has passed since the last failure of this kind: the server then knows each role and binding.
+    /// Returns whether [`SETTLES`] has passed since the last failure of this kind: the server then knows each binding
+    /// and ServiceAccount.
     fn has_warmed_up(&self, kind: Kind) -> bool {
         let health = self.health.lock();
         let last = health.troubled.get(&kind);
@@ -131,7 +132,7 @@ impl ApiReviewer {
     }
 
     async fn token_verdict(&self, token: &Secret) -> Result<Verdict, ReviewError> {
-        // One deadline for both reviews, where there are two.
+        // If there are two reviews, they share one deadline.
         let question = ReviewRequest::new(Kind::Token, Some(token));
         let (asked_audiences, expires) = {
             let jwt = Jwt::parse(token.expose());
@@ -171,7 +172,7 @@ impl Reviewer for ApiReviewer {
     fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
         Box::pin(async {
             if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
-                // The server ignores what follows a space, and takes the bearer of an empty token for `system:anonymous`.
+                // The server cuts a token at its first space, and authenticates an empty one as `system:anonymous`.
                 return Ok(Verdict::Rejected(token::NOT_VALID.into()));
             }
             self.token_verdict(token).await
@@ -246,7 +247,7 @@ impl<'a> ReviewRequest<'a> {
         }
         let [kind, ..] = self.kind.names();
         let api_version = self.kind.version();
-        // In one piece: a buffer that grows leaves copies behind.
+        // Allocated in one piece: a buffer that grows leaves copies of the token behind.
         let size = self.token.map_or(0, |token| token.expose().len() * 2) + 1024;
         let mut body = Zeroizing::new(Vec::with_capacity(size));
         let asked = ReviewBody {
@@ -304,14 +305,14 @@ fn status<T: DeserializeOwned>(body: &[u8], kind: Kind) -> Result<T, ApiError> {
 
 /// The `User-Agent` of reviews, as audit logs show it.
 const AGENT: &str = concat!("switchboard-access/", env!("CARGO_PKG_VERSION"));
-/// For a review: ten times what a loaded API server takes, and a client still waits.
+/// Ten times what a review takes on a loaded API server, and short enough for a waiting client.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// An answer repeats the request, and lists the user's groups, of which a directory may have thousands.
 const MAX_RESPONSE_BYTES: usize = 256 << 10;
 /// The longest wait that the server may ask for: no new user gets in during it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// An API server answers before it has read each binding and ServiceAccount from its database: a denial then proves
-/// nothing. Reading takes a fraction of a second. A tunnel without permission stays open this much longer.
+/// nothing. Reading takes a fraction of a second. The cost: a tunnel that lost its permission lives this much longer.
 const SETTLES: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]

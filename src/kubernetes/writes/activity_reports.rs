@@ -1,4 +1,4 @@
-//! Reports activity to Kubeflow Notebooks, for Services with the annotation.
+//! Reports activity to Kubeflow Notebooks, for Services with the annotation `report-activity`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::kubernetes::api::failure::ApiError;
 use crate::policy::allowlist::{TargetId, Writer};
 use crate::tunnel::metrics::Metrics;
 
-/// Writes the last activity of targets on their Notebooks.
+/// The task that writes the last activity of targets to their Notebooks.
 pub(crate) struct ActivityReports {
     /// The API client.
     pub(crate) link: Arc<ApiClient>,
@@ -26,7 +26,7 @@ pub(crate) struct ActivityReports {
     pub(crate) metrics: Metrics,
 }
 
-/// The last report about a target. Its activity is 1970 if it has failed.
+/// The last report about a target. If it failed, `activity` is 1970.
 #[derive(Clone, Copy, Debug)]
 struct Report {
     activity: SystemTime,
@@ -101,7 +101,7 @@ impl ActivityReports {
 /// The annotation that Kubeflow's culler compares with its CULL_IDLE_TIME.
 const LAST_ACTIVITY: &str = "notebooks.kubeflow.org/last-activity";
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// For one target.
+/// The interval between reports about one target.
 const REPORT_EVERY: Duration = Duration::from_secs(300);
 const REMEMBERED: Duration = Duration::from_secs(3600);
 /// Characters of a reason in the log.

@@ -107,7 +107,7 @@ async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError
     let event = event(note, uid, SystemTime::now());
     let path = format!("/api/v1/namespaces/{namespace}/events");
     match link.post(&path, &event).await {
-        // Written before, or by another replica: the name is a hash of the contents.
+        // Another replica or an earlier call wrote the same Event: the name has a hash of the contents.
         Err(error) if error.status == Some(StatusCode::CONFLICT) => {
             let known = event
                 .pointer("/metadata/name")
@@ -145,7 +145,7 @@ fn event(note: &ServiceEvent, uid: &str, now: SystemTime) -> Value {
     })
 }
 
-/// The Events of the current period, of all Services and of each.
+/// The counts of Events, of all Services and of each, in the current periods.
 #[derive(Debug, Default)]
 struct EventLimits {
     all: EventWindow,

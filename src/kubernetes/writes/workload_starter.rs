@@ -79,7 +79,7 @@ impl WorkloadStarter {
             WorkloadKind::StatefulSet => "statefulsets",
             WorkloadKind::Deployment => "deployments",
             WorkloadKind::Notebook => {
-                // The controller of Notebooks scales one with this annotation to 0.
+                // The controller of Notebooks keeps a Notebook with this annotation at 0 replicas.
                 let resume = json!({"metadata": {"annotations": {"kubeflow-resource-stopped": null}}});
                 self.link.patch(&notebook_path(namespace, name), &resume).await?;
                 return Ok(true);
@@ -91,7 +91,7 @@ impl WorkloadStarter {
         if replicas.is_some_and(|replicas| replicas > 0) {
             return Ok(false);
         }
-        // With the version that was read: a workload that was scaled up since then must not be scaled down to 1.
+        // With the version that was read, so that a workload scaled up since then is not scaled down to 1.
         let version = scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
         let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}});
         match self.link.patch(&path, &patch).await {
@@ -107,7 +107,7 @@ pub(crate) fn notebook_path(namespace: &str, name: &str) -> String {
     format!("/apis/kubeflow.org/v1/namespaces/{namespace}/notebooks/{name}")
 }
 
-/// Workloads that are started at once.
+/// Workloads that are started at the same time.
 const AT_ONCE: usize = 16;
 /// Characters of a reason in the log and in an Event.
 const MAX_REASON: usize = 300;

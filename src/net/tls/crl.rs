@@ -1,7 +1,7 @@
 //! Chooses among the revocation lists of a file: the newest of each scope counts.
 //!
-//! The verifier uses the first list of a certificate's issuer. With an old list before a new one, as after appending
-//! the new one to the file, it would accept a certificate that only the new one revokes.
+//! The verifier uses the first list of a certificate's issuer. After a new list is appended to the file, the old one is
+//! first: the verifier would accept a certificate that only the new list revokes.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -26,8 +26,8 @@ pub(super) struct Crl {
     version: CrlVersion,
 }
 
-/// The certificates that a list is about: the DER of its issuer, and of its issuing distribution point (RFC 5280 section
-/// 5.2.5), which divides the certificates of one authority among lists.
+/// The certificates that a list is about: the DER of its issuer, and of its issuing distribution point (RFC 5280
+/// section 5.2.5), which divides the certificates of one authority among lists.
 type Scope = (Vec<u8>, Option<Vec<u8>>);
 
 /// The version of a list.
@@ -42,7 +42,7 @@ struct CrlVersion {
 /// The lists that count, and those that a newer one replaces.
 #[derive(Debug, Default)]
 pub(super) struct SelectedCrls {
-    /// One of each scope, the newest first: where scopes overlap, the verifier finds it first.
+    /// One of each scope, the newest first: where scopes overlap, the verifier uses the newest.
     pub(super) lists: Vec<Crl>,
     /// A list, and the line of the newer one.
     pub(super) replaced: Vec<(Crl, usize)>,

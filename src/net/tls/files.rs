@@ -56,8 +56,8 @@ impl fmt::Display for FileError {
     }
 }
 
-/// A remark about a file that is used all the same, such as that a certificate has expired, and when the remark is true, in
-/// seconds since 1970.
+/// A remark about a file that is used nevertheless, such as that a certificate has expired; and the times at which the
+/// remark is true, in seconds since 1970.
 pub(super) type FileWarning = (FileError, Range<i64>);
 
 /// The files as they were read.
@@ -73,7 +73,7 @@ impl FileContents {
     /// Reads the files.
     ///
     /// # Errors
-    /// A shortage of descriptors or memory, for which a file was not read.
+    /// A shortage of descriptors or memory, because of which a file was not read.
     pub(super) fn read(settings: &Settings) -> Result<Self, String> {
         let pairs = (0..).zip(&settings.certificates).map(|(index, paths)| {
             let cert = PemFile::read(TlsFile::Certificate(index), &paths.cert)?;

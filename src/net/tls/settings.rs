@@ -58,7 +58,8 @@ pub struct CertificatePaths {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Chosen by the name in the ClientHello. Other names get the first whose key the client supports.
+    /// The certificates, chosen by the name in the ClientHello. If none has that name, the first whose key the client
+    /// supports is used.
     pub certificates: Vec<CertificatePaths>,
     /// The demand for client certificates.
     pub client_auth: ClientAuth,

@@ -30,9 +30,10 @@ impl Audiences {
         }
     }
 
-    /// Returns the audiences of each review of a token, in order; the first success ends them. A `TokenReview` without
-    /// audiences checks for the server's own, whose name is unknown here: so no review can check for both. The claim `aud`
-    /// only decides the order: a good token mostly costs one review, and is not rejected for its claim.
+    /// Returns the audiences of each review of a token, in order; the first success makes the second review needless.
+    ///
+    /// A `TokenReview` without audiences checks for the server's own. Its name is unknown here, so no review can check
+    /// for both. The claim `aud` rejects no token, and only decides the order: a good token mostly costs one review.
     pub(super) fn to_ask(&self, token: Option<&Jwt<'_>>) -> [Option<&[Box<str>]>; 2] {
         let named = (!self.named.is_empty()).then_some(&*self.named);
         let own = self.servers_own.then_some(&[][..]);
@@ -76,7 +77,7 @@ pub(super) fn verdict(
     })
 }
 
-/// Returns the user of an answer, or why it is not accepted.
+/// Returns the user of an answer, or why that user is not accepted.
 fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'static str> {
     let is_nobody = told.username.is_empty()
         || *told.username == *ANONYMOUS
@@ -101,7 +102,7 @@ fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'stati
     })
 }
 
-/// Returns the sentence for the client that matches the server's error. The error itself is withheld: it may quote the token, and
+/// Returns the client's sentence for an error of the server. The error itself is withheld: it may quote the token, and
 /// contain what only operators need to know.
 fn sentence(error: &str) -> &'static str {
     if says(error, &["expired"]) {
@@ -117,8 +118,8 @@ fn sentence(error: &str) -> &'static str {
     }
 }
 
-/// Returns the server's error without its quoted parts: they come from the token, such as an audience, or are names of a tenant's
-/// choice, and could contain anything.
+/// Returns the server's error without its quoted parts, which could contain anything: they come from the token, such as
+/// an audience, or are names that a tenant chose.
 fn unquoted(text: &str) -> String {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let mut own = String::with_capacity(text.len());
@@ -166,7 +167,7 @@ struct UserInfo {
 }
 
 impl UserInfo {
-    /// Returns the bytes of all strings, plus [`PIECE`] for each.
+    /// Returns the bytes of all strings, with an overhead of [`PIECE`] for each.
     fn size(&self) -> usize {
         let of = |texts: &[Box<str>]| texts.iter().map(|text| text.len() + PIECE).sum::<usize>();
         let extra = self.extra.iter().map(|(key, values)| key.len() + PIECE + of(values));
@@ -178,7 +179,7 @@ impl UserInfo {
 pub(super) const NOT_VALID: &str = "the token is not valid";
 /// The sentence for a token whose ServiceAccount or bound object is gone.
 pub(super) const REVOKED: &str = "the token has been revoked";
-const TOO_LARGE: &str = "the token's user has too many groups, or too much else is said of it";
+const TOO_LARGE: &str = "the token's user has too many groups, or too much other data";
 
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
