@@ -154,7 +154,7 @@ impl Anchor {
         if let Some(coverage) = self.coverage {
             tokio::spawn(dial_in::run(coverage));
         }
-        // Logs at once if the target's name has no address. It may have one later.
+        // Logs at once if the target's name has no address. The anchor still serves: a later lookup may find one.
         let dialler = Arc::clone(&shared.dialler);
         tokio::spawn(async move { dialler.addresses().await });
         drop(self.listening);

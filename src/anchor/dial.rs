@@ -69,7 +69,7 @@ impl TargetDial {
         }
     }
 
-    /// Returns the connection to the target. Dials it if no dial has begun, or it has failed.
+    /// Returns the connection to the target. Dials first if no dial has begun, or the last dial has failed.
     ///
     /// # Errors
     /// The target cannot be reached.
@@ -127,10 +127,10 @@ fn reach(dialler: &Arc<TargetDialer>) -> Dialling {
 
 /// Returns how long a client may be silent before the target is dialled, at an anchor with `sessions` sessions.
 ///
-/// The anchor cannot measure a client's round trip, as its connection ends at the proxy. A dial is wasted only on a
-/// client that resumes a session, whose target is connected already. Such a client speaks as soon as the proxy has
-/// answered: in time if its round trip is no longer than this. Nor can this be longer: a middlebox may hold back the
-/// announcement, without which a client abandons a new session after 3 s.
+/// A dial is wasted only on a client that resumes a session, as the session has a target. Such a client speaks one
+/// round trip after the proxy's answer; the anchor cannot measure that time. A longer silence would waste fewer dials.
+/// But a middlebox may hold back the announcement until the SSH server's identification, and a client that has no
+/// announcement after 3 s begins no session.
 pub(super) fn silence(sessions: usize) -> Duration {
     if sessions == 0 { SILENCE } else { 2 * SILENCE }
 }

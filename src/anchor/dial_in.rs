@@ -31,7 +31,8 @@ pub(super) async fn run(coverage: Arc<Coverage>) {
                     shared.tasks.spawn(serve);
                     sleep(pause).await;
                 }
-                // A changed list may need a connection sooner. After a failed dial it would not help.
+                // After a change a replica may be missing, so the next dial is sooner. No change shortens the pause
+                // after a failed dial.
                 DialResult::Surplus => {
                     if timeout(pause, coverage.changed()).await.is_ok() {
                         sleep(backoff.restart()).await;

@@ -69,7 +69,7 @@ pub(super) enum HandshakeFailure {
     Evicted,
     /// The process ends.
     Stopping,
-    /// For this reason, which was sent to any client but a plain one.
+    /// The anchor has refused the client. Any client but a plain one was sent this reason.
     Ended(EndReason),
 }
 
@@ -132,7 +132,7 @@ struct Handshake<'a> {
 
 async fn accept(connection: Connection, shared: &Arc<Shared>) -> Result<ClientKind, HandshakeFailure> {
     let deadline = connection.accepted + HANDSHAKE_TIMEOUT;
-    // Without random bytes the anchor does not start.
+    // Does not fail: an anchor without random bytes does not start.
     let welcome = AnchorHandshake::new(&shared.key).map_err(|_| HandshakeFailure::Closed)?;
     let mut handshake = Handshake {
         probe: TargetDial::new(&shared.dialler, connection.accepted + silence(shared.sessions.len())),
@@ -157,8 +157,8 @@ impl Handshake<'_> {
         let stream = &mut self.connection.stream;
         let mut bytes = Vec::new();
         loop {
-            // The announcement, later the identification. A middlebox that passes only SSH may hold back the former
-            // until the latter.
+            // Sends the announcement first, later the identification. A middlebox that passes only SSH may hold back
+            // the announcement until the identification.
             stream.write_all(&self.welcome.take_output()).await?;
             tokio::select! {
                 biased;
@@ -253,7 +253,7 @@ impl Handshake<'_> {
 
     /// Sends the reason why there is no session, and closes the connection.
     async fn send(mut self, before: &[u8], end: EndReason) -> HandshakeFailure {
-        // The target does not wait for the client's close.
+        // Closes the target's connection first, as the client's close may take seconds.
         drop(self.probe);
         let mut bytes = before.to_vec();
         let rest = self.welcome.take_output();

@@ -31,8 +31,8 @@ impl Link {
         }
     }
 
-    /// Sends the end of stream, then waits up to 1 s: on a socket for the client's, on a stream for the flush. The
-    /// caller drops it next.
+    /// Sends the end of stream, then waits up to 1 s: on a socket for the client's end of stream, on a stream for the
+    /// flush. The caller drops the link next.
     pub(super) async fn shutdown_gracefully(&mut self) {
         match self {
             Self::Socket(socket) => socket::close_gently(socket).await,
@@ -40,7 +40,8 @@ impl Link {
         }
     }
 
-    /// Writes the last bytes within `max`, then closes gracefully, so that they arrive. Drops it if the write fails.
+    /// Writes the last bytes within `max`, then closes gracefully, so that the bytes arrive. Only drops the link if the
+    /// write fails.
     pub(super) async fn send_and_close(mut self, bytes: &[u8], max: Duration) {
         let written = timeout(max, self.write_all(bytes)).await;
         if matches!(written, Ok(Ok(()))) {

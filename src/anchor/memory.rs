@@ -14,8 +14,8 @@ use crate::protocol::resume::MIN_WINDOW;
 pub(super) struct MemoryPool {
     used: AtomicUsize,
     max: usize,
-    /// A window is at most the free memory divided by this: a quarter of the maximum number of sessions. If each
-    /// session fills one, e^-4 of the memory is left: by default still more than the minimum window for each.
+    /// A window is at most the free memory divided by this: a quarter of the maximum number of sessions. If all
+    /// sessions fill their windows, e^-4 of the memory is left: by default more than [`MIN_WINDOW`] per session.
     part: usize,
 }
 
@@ -39,7 +39,7 @@ impl MemoryPool {
         self.used() > self.max
     }
 
-    /// Returns the window of a session whose window is `current`, and at most `widest`.
+    /// Returns the next window of a session, from its `current` window and the `widest` allowed.
     ///
     /// It is `widest` if that fits, else a power of two, at least [`MIN_WINDOW`]. It shrinks only if it is a third too
     /// wide, so that it changes rarely: each change costs an ACK.

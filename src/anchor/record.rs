@@ -1,4 +1,4 @@
-//! The access line of a session, and of a plain connection: one at its end.
+//! The access line of a session or of a plain connection, written at its end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -44,8 +44,8 @@ pub(super) struct Resumption {
 }
 
 impl Resumption {
-    /// Answers that the session, which ended before the connection was attached, does not exist, and closes the
-    /// connection.
+    /// Answers that there is no such session, and closes the connection. The session ended before the connection was
+    /// attached.
     pub(super) async fn refuse(mut self) {
         Frame::End(EndReason::NoSuchSession).encode(&mut self.before);
         self.connection
@@ -137,7 +137,7 @@ impl SessionGuard {
     /// Removes the session, and refuses the connections that are queued for it.
     pub(super) fn close(mut self, tasks: &TaskTracker) {
         self.sessions.registry.lock().remove(self.id);
-        // From now on `send` returns a resumption to its sender. A sender that holds a permit is waited for.
+        // From now on `send` returns a resumption to its sender. `recv` waits for a sender that holds a permit.
         self.resumptions.close();
         tasks.spawn(async move {
             while let Some(resumption) = self.resumptions.recv().await {
@@ -260,7 +260,7 @@ enum Class {
     Spent,
     /// It is detached, and nobody has logged in.
     WithoutKeys,
-    /// It is detached, and too young for the SSH server to have closed it if nobody has logged in.
+    /// It is detached, and perhaps nobody has logged in: the SSH server's login timeout has not passed.
     Young,
 }
 
@@ -285,9 +285,10 @@ fn eviction_candidate(registry: &Registry<SessionEntry>) -> Option<SessionId> {
 /// Maximum number of detached sessions that may lack a login. With one user's 64 tunnels (the default) they stay below
 /// 100, where `MaxStartups 100:30:500` begins to refuse logins.
 const MAX_UNPROVEN: usize = 32;
-/// How long a session waits for its client before the end of the key exchange: a lost path is detected within 15 s.
+/// How long a session waits for its client while the key exchange is incomplete. A lost path is found within 15 s.
 const KEY_EXCHANGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an SSH server waits for a login: OpenSSH's LoginGraceTime, 120 s and up to 4 s more, and the time of its start.
+/// How long an SSH server waits for a login: the start of sshd's process, then the LoginGraceTime of OpenSSH, 120 s and
+/// up to 4 s more.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(150);
 /// How long an attached client has to fetch the last bytes before its session may be evicted for a new one.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(300);

@@ -1,4 +1,4 @@
-//! The task of one session: it moves the session's bytes over one connection after the other, and ends it.
+//! The task of one session: moves the session's bytes over one connection after the other, and ends the session.
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
@@ -35,7 +35,7 @@ pub(super) struct SessionTask {
     detached: Option<Instant>,
     /// When the shutdown ended the session; `None` before.
     stopping: Option<Instant>,
-    /// The task that closes the last displaced connection. Replacing it aborts it.
+    /// The task that closes the last displaced connection. Replacing the handle aborts the task.
     displaced: Option<AbortOnDropHandle<()>>,
     shared: Arc<Shared>,
 }
@@ -89,8 +89,8 @@ impl SessionTask {
     async fn run(mut self, mut record: SessionRecord) {
         let end = loop {
             match self.next_event().await {
-                // The client has abandoned this connection for a newer one, and only its proof was still in flight: it
-                // must not displace the newer one.
+                // The client has abandoned this connection for the newer one. The late proof must not displace the
+                // newer connection.
                 TaskEvent::Resumption(resumption) if resumption.connection.accepted < self.newest => {}
                 TaskEvent::Resumption(resumption) => {
                     self.newest = resumption.connection.accepted;
@@ -105,7 +105,7 @@ impl SessionTask {
                 TaskEvent::Event(Event::Detached(unlinked)) => {
                     if let (DetachCause::Silent, Some(link)) = (unlinked, &mut self.moving.link) {
                         // A FIN would queue after bytes that the proxy has no room for, and the tunnel would keep its
-                        // slot. Unacknowledged bytes are sent again.
+                        // slot. A reset loses nothing: unacknowledged bytes are sent again.
                         link.stream.reset_on_drop();
                     }
                     let now = Instant::now();
@@ -121,7 +121,7 @@ impl SessionTask {
                 TaskEvent::Event(Event::Confirmed(_)) => {}
                 TaskEvent::Ending => self.begin_ending(),
                 TaskEvent::Evicted => self.abort(EndReason::Memory),
-                // The key exchange has ended in the same poll, which moved the deadline.
+                // The key exchange has ended during the wait, which moved the deadline.
                 TaskEvent::TimedOut if self.deadline().is_none_or(|deadline| deadline > Instant::now()) => {}
                 TaskEvent::TimedOut if self.moving.ending.is_none() => self.abort(EndReason::Expired),
                 TaskEvent::Shutdown if self.moving.link.is_some() => {
@@ -175,8 +175,8 @@ impl SessionTask {
         detached.checked_add(max.min(self.shared.options.grace))
     }
 
-    /// Attaches a connection. Reads and sends this side's claim without yielding, so that the older connection delivers
-    /// nothing in between.
+    /// Attaches a connection. Reads the offset of this side's claim and attaches without yielding, so that the older
+    /// connection delivers nothing in between.
     fn attach(&mut self, resumption: Resumption) {
         let Resumption {
             connection,
@@ -222,8 +222,8 @@ impl SessionTask {
         self.begin_ending();
     }
 
-    /// Begins the end of the session. If the client has ended it, its bytes are still passed on; else the target is
-    /// closed.
+    /// Begins the end of the session. If the client has ended it, the client's bytes are still passed on. Otherwise the
+    /// target is closed.
     fn begin_ending(&mut self) {
         if self.moving.ending.is_some() {
             return;
@@ -281,7 +281,7 @@ impl SessionPoll {
             let now = Instant::now().into_std();
             self.driver.session_mut().set_window(window, now);
         }
-        // It is cancel safe: dropped here, and created again at the next poll.
+        // The future is cancel safe: dropped here, and created again at the next poll.
         let polled = pin!(self.driver.run(self.link.as_mut(), &mut self.target)).poll(context);
         if std::mem::take(&mut self.target.has_just_ended) {
             account.state.lock().target_gone = Some(Instant::now());

@@ -29,7 +29,7 @@ pub struct Options {
     /// Serve clients at this address [default: 0.0.0.0:2222, or none with --dial]
     #[arg(long, env = "SWITCHBOARD_ANCHOR_LISTEN", value_name = "ADDR", value_parser = address)]
     pub listen: Option<SocketAddr>,
-    /// Connect them to the SSH server at this address, or at this name, which is resolved for each connection
+    /// Connect clients to the SSH server at this address, or at this name, which is resolved for each connection
     #[arg(
         long,
         env = "SWITCHBOARD_ANCHOR_TO",
@@ -46,7 +46,7 @@ pub struct Options {
     /// Keep up to this many unacknowledged bytes of each direction of a session, 4KiB to 64MiB
     #[arg(long, value_name = "SIZE", value_parser = window, default_value = "1MiB")]
     pub window: u32,
-    /// Keep at most this many sessions, and as many connections without one
+    /// Keep at most this many sessions, and as many plain connections
     #[arg(long, value_name = "N", default_value = "1000")]
     pub max_sessions: NonZeroU32,
     /// Keep at most this many bytes of all sessions together, 64KiB or more
@@ -93,5 +93,6 @@ impl Shared {
 const MIN_MEMORY: u64 = 64 << 10;
 /// How long clients have to acknowledge a shutdown.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of connections in the handshake. One more evicts the oldest: a resume takes two round trips.
+/// Maximum number of connections in the handshake. One more evicts the oldest, as a handshake should be short: a resume
+/// takes two round trips.
 pub(super) const MAX_HANDSHAKES: u32 = 512;

@@ -51,8 +51,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Takes over the connection, and makes its drop reset it: after a panic here the stream must not look complete to
-    /// the target.
+    /// Takes over the connection. From now on its drop sends a reset: after a panic here the stream must not look
+    /// complete to the target.
     pub(super) fn new(dialled: TargetConnection, bytes: SessionBytes) -> Self {
         socket::reset_on_drop(&dialled.stream);
         Self {
@@ -68,8 +68,8 @@ impl Target {
         }
     }
 
-    /// Returns a future that closes the connection within a timeout; `None` if one was returned before. Unless
-    /// `is_orderly` (both streams have ended), the client's may be truncated, and a reset shows that.
+    /// Returns a future that closes the connection within a timeout; `None` if one was returned before. A reset shows
+    /// that the client's stream may be truncated, unless `is_orderly`: both streams have ended.
     pub(super) fn close(&mut self, is_orderly: bool) -> Option<impl Future<Output = ()> + Send + use<>> {
         let stream = self.stream.take()?;
         self.early = Vec::new();
@@ -174,7 +174,7 @@ impl AsyncWrite for Target {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(stream) = &mut self.stream {
             match ready!(Pin::new(stream).poll_shutdown(context)) {
-                // Without an end of stream the target may wait forever: its session must not.
+                // Without an end of stream the target may wait forever. The error ends the session.
                 Err(error) if socket::is_refusal_of_an_end(&error) => return Poll::Ready(Err(error)),
                 Ok(()) | Err(_) => self.has_finished = true,
             }

@@ -105,7 +105,7 @@ impl TargetDialer {
         }
     }
 
-    /// Connects to the target within [`DIAL_TIMEOUT`]. Its addresses share the time that the lookup leaves equally.
+    /// Connects to the target within [`DIAL_TIMEOUT`]. The addresses share the time after the lookup equally.
     /// Logs a failure, and the first success after it.
     ///
     /// # Errors
@@ -162,8 +162,8 @@ impl TargetDialer {
         }
     }
 
-    /// Joins the current lookup, or begins one. A lookup may hang forever, as glibc has no timeout for answers over
-    /// TCP: another begins once the last is older than [`LOOKUP_TIMEOUT`] times the number that hang.
+    /// Joins the newest lookup, or begins one. A lookup may hang forever, as glibc has no timeout for answers over TCP.
+    /// So another begins once the newest is older than [`LOOKUP_TIMEOUT`] times the number of unanswered lookups.
     fn join_lookup(&self, name: &str) -> Answer {
         let mut lookups = self.lookups.lock();
         // If the system has no thread for a lookup, Tokio panics, which drops its sender.
@@ -188,7 +188,7 @@ impl TargetDialer {
     }
 }
 
-/// Returns why a dial has failed. A refusal's phrase would not name the system's error.
+/// Returns why a dial has failed: with the system's error, unless the phrase of the refusal says as much.
 fn reason(error: &DialError) -> String {
     match error.errno.filter(|_| error.reason != RefusalReason::TargetRefused) {
         Some(errno) => format!("the target cannot be reached: {errno}"),

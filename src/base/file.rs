@@ -1,5 +1,5 @@
-//! Reads and replaces regular files. Nothing else is read: opening a FIFO blocks until it has a writer, and a device may
-//! have no end.
+//! Reads and replaces regular files. Nothing else is read: opening a FIFO blocks until it has a writer, and a device
+//! may have no end.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -52,8 +52,8 @@ pub(crate) fn unreadable(error: &io::Error) -> String {
 
 /// Replaces or creates a file: if the power fails, the old or the new one is there and complete.
 ///
-/// With `keeps_attributes` the new one has the owner, the permissions and the extended attributes of the old one. Else, and
-/// where there is none, no other user may read it.
+/// With `keeps_attributes` the new file takes over the owner, the permissions and the extended attributes of the old
+/// file. Without it, or without an old file, no other user may read the new file.
 ///
 /// # Errors
 /// Those of the system. The old file is unchanged.

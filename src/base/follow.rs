@@ -18,20 +18,20 @@ pub enum ReloadResult<F> {
     Unchanged,
     /// It has changed, and applies from now on.
     Loaded,
-    /// It has changed and has these faults: the contents before stay.
+    /// It has changed and has these faults: the former contents still apply.
     Invalid(Vec<F>),
-    /// It could not be read now, for this reason, which says nothing about it.
+    /// It could not be read now, for this reason. Whether it has changed is unknown.
     Deferred(String),
 }
 
-/// Reads a source again, and applies what it holds if that has changed. It blocks.
+/// Reads a source again, and applies what it holds if that has changed. Blocks.
 ///
-/// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link. New contents are read
-/// again, after a pause, until two reads agree: files may be swapped between the reads of a certificate and of its key, and a
-/// file that is written in place is empty or truncated for a moment.
+/// Contents are compared, not times: Kubernetes changes a mounted Secret by swapping a symbolic link. New contents are
+/// read again, after a pause, until two reads agree: files may be swapped between the reads of a certificate and of its
+/// key, and a file that is written in place is empty or truncated for a moment.
 ///
-/// Nothing is locked while it reads, which may last until a mount answers: a reading that hangs delays no other, and its
-/// result is dropped if a later reading has been applied.
+/// A reading may last until a mount answers, and holds no lock meanwhile, so it delays no other reading. Its result is
+/// dropped if a later reading has been applied.
 pub(crate) fn reload<T: Hash, F>(
     readings: &Mutex<Readings>,
     settling: Duration,
@@ -55,7 +55,8 @@ pub(crate) fn reload<T: Hash, F>(
     }
 }
 
-/// Returns contents and their fingerprint when two reads agree, or one agrees with `before`. Pauses only if there is one.
+/// Returns contents and their fingerprint when two successive reads agree, or the first agrees with `before`. Pauses
+/// between reads only if `before` is given.
 ///
 /// # Errors
 /// The reason for which nothing can be read now.
@@ -78,7 +79,7 @@ pub(crate) fn settled<T: Hash>(
     Err("it is being written".to_owned())
 }
 
-/// Returns a hash of contents: those with the same one are taken for the same. Their author has no reason to forge it.
+/// Returns a hash of contents. Contents with equal hashes count as equal: their author has no reason to forge a hash.
 pub(crate) fn fingerprint(contents: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     contents.hash(&mut hasher);
@@ -96,7 +97,7 @@ pub(crate) struct Readings {
 }
 
 impl Readings {
-    /// Makes the next reading apply what it finds, and none that began before: the source is another one.
+    /// Makes the next reading apply what it finds, changed or not, and drops the results of readings under way.
     pub(crate) fn restart(&mut self) {
         self.applied = self.begun;
         self.fingerprint = None;
@@ -132,7 +133,7 @@ impl Readings {
 /// The readings of a source that may hang: each is abandoned at its deadline, and few hang at a time.
 #[derive(Debug)]
 pub struct Reads {
-    /// The start of the last one. Those under way are counted by their references to it.
+    /// The start of the last reading. The number of references tells how many readings are under way.
     begun: Arc<Mutex<Instant>>,
 }
 
@@ -161,8 +162,8 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// Reads in a blocking thread, and waits at most 10 s; a later result is dropped. While four readings hang, one starts
-    /// every 5 min; while 32 hang, none does.
+    /// Reads in a blocking thread, and waits at most 10 s; a later result is dropped. While four readings hang, one
+    /// starts every 5 min; while 32 hang, none does.
     ///
     /// # Errors
     /// The reason why it was not read.
@@ -187,8 +188,8 @@ impl Reads {
     }
 }
 
-/// Reads a source after each pause, and when `again` is notified at once, even while readings hang. `read` reports its
-/// own result, possibly late. A failure is reported once while it repeats.
+/// Reads a source after each pause, and without a pause when `again` is notified, even if readings hang. `read` reports
+/// its own result, possibly late. A failure is reported once while it repeats.
 pub(crate) async fn follow(
     pause: impl Fn() -> Duration,
     again: &Notify,

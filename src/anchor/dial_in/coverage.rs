@@ -59,7 +59,7 @@ struct Replica {
     is_draining: bool,
 }
 
-/// The membership of a connection in the coverage; dropping it leaves.
+/// The membership of a connection in the coverage. Its drop removes the connection.
 #[derive(Debug)]
 pub(super) struct CoveredReplica {
     coverage: Arc<Coverage>,
@@ -141,7 +141,7 @@ impl Coverage {
         }
     }
 
-    /// Adds a connection, unless its replica already has a usable one, whose list it updates.
+    /// Adds a connection. If its replica already has a usable connection, only updates the replica's list.
     fn enter(self: &Arc<Self>, mut opened: OpenConnection) -> DialResult {
         let Some((id, list)) = opened.agreement.replicas.take() else {
             return DialResult::Failed(ClientError::NoAnchors);
@@ -183,8 +183,8 @@ impl Coverage {
         self.changed.notify_one();
     }
 
-    /// Publishes the readiness, and the numbers of connected and of wanted replicas, which it returns. The caller holds the lock, so that no
-    /// older state is published last.
+    /// Publishes the readiness, and the numbers of connected and of wanted replicas; returns the numbers. The caller
+    /// holds the lock, so that an older state is not published after a newer one.
     fn publish(&self, state: &mut State) -> (usize, usize) {
         if state.usable().next().is_some() {
             state.unconnected = None;
@@ -209,7 +209,8 @@ impl State {
 
     /// Returns the numbers of connected and of wanted replicas.
     ///
-    /// Each replica watches the cluster by itself, and its list may be stale: a replica in any list is wanted.
+    /// Each replica watches the cluster by itself, and its list may be stale. So a replica is wanted if any usable
+    /// connection lists it. Without a usable connection, the lists of draining replicas and the last list count.
     fn count(&self) -> (usize, usize) {
         let lists: Vec<_> = match self.usable().next() {
             Some(_) => self.usable().map(|replica| &replica.list).collect(),
@@ -288,8 +289,8 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause after a change of the lists or the connections: short, to find a missing replica soon, but a
-    /// list that keeps changing must not cause a loop of dials.
+    /// Returns the pause after a change of the lists or the connections. The pause is short, to find a missing replica
+    /// soon, but not zero: a list that keeps changing must not cause a loop of dials.
     pub(super) fn restart(&mut self) -> Duration {
         self.surplus = 0;
         jittered(MAX_HASTE)
@@ -357,13 +358,13 @@ const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0
 const MAX_CONNECTIONS: usize = 16;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_DOUBLINGS: u32 = 16;
-/// Maximum pause between failed dials, unless the proxy asks for more.
+/// Maximum pause between failed dials, unless the proxy asks for more or takes no anchors.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum pause between surplus dials: a balancer may never send this host to another replica.
 const MAX_SURPLUS_PAUSE: Duration = Duration::from_secs(5);
 /// Surplus dials before their pauses grow. 20 random dials miss one of five replicas with a probability of 1%.
 const HASTY_DIALS: u32 = 20;
-/// The pause between those, after a connection, and after a change.
+/// The pause between those dials, after a new connection, and after a change.
 const MAX_HASTE: Duration = Duration::from_millis(500);
 /// The pause if the proxy takes no anchors, and the maximum `Retry-After`.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(60);

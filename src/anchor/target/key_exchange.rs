@@ -23,7 +23,7 @@ impl KeyExchange {
     }
 }
 
-/// Returns whether SSH_MSG_NEWKEYS is complete. Packets are not encrypted before it (RFC 4253, sections 4.2, 6 and 7.3).
+/// Returns whether SSH_MSG_NEWKEYS is complete. Packets up to it are not encrypted (RFC 4253, sections 4.2, 6 and 7.3).
 fn has_new_keys(mut bytes: &[u8]) -> bool {
     let mut is_identified = false;
     while !is_identified {
