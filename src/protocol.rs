@@ -1,4 +1,4 @@
-//! The protocols of several programs: sessions, registrations, tickets, JWTs, notices, phrases, SSH disconnects.
+//! Protocols that several programs share: sessions, registrations, tickets, JWTs, notices, phrases, SSH disconnects.
 
 pub(crate) mod end_notice;
 pub mod jwt;

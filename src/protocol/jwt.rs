@@ -22,7 +22,7 @@ pub struct Jwt<'a> {
 }
 
 impl<'a> Jwt<'a> {
-    /// Parses a text that can be a token (RFC 6750 section 2.1), of at most 12 KiB; `None` if it is not a JWT.
+    /// Parses a bearer token (RFC 6750 section 2.1) of at most 12 KiB; `None` if it is not a JWT.
     ///
     /// # Errors
     /// The error, in ASCII, for the client. It holds no part of the token.
@@ -65,11 +65,11 @@ impl<'a> Jwt<'a> {
         Self::read(token).ok().flatten()
     }
 
-    /// Returns the error for a truncated token: its signature is shorter than any of the header's algorithm.
+    /// Returns the error for a truncated token, whose signature is too short for the header's algorithm.
     pub fn cut(&self) -> Option<Box<str>> {
         let length = self.message.len() + 1 + self.signature.len();
         // In characters of Base64: RFC 7518 sections 3.2 to 3.5, RFC 8037 section 3.1. RSA keys have 2,048 bits by
-        // section 3.3; a shorter one is accepted unless the length is one at which clients truncate.
+        // section 3.3. A shorter key is accepted unless clients truncate at the token's length.
         let rsa = if CUT.contains(&length) { 342 } else { 171 };
         let min = match self.header.text("alg").unwrap_or_default() {
             "HS256" => 43,
@@ -84,8 +84,8 @@ impl<'a> Jwt<'a> {
     }
 
     /// Returns why the token cannot be accepted now, regardless of its signature: it has expired or is not valid yet,
-    /// by more than [`SKEW`], or none of its audiences is among `audiences`. The empty string there is the API server's
-    /// own audience, which is not known here: then any audience may be right.
+    /// by more than [`SKEW`], or none of its audiences is among `audiences`. An empty string in `audiences` is the API
+    /// server's own audience: it is not known here, so the token may have any.
     ///
     /// The sentence is for the client.
     pub fn obviously_refused(&self, now: SystemTime, audiences: &[Box<str>]) -> Option<&'static str> {
@@ -115,7 +115,7 @@ impl<'a> Jwt<'a> {
             .any(|own| audiences.iter().any(|audience| own.as_str() == Some(audience)))
     }
 
-    /// Returns when the token expires. `None` if it does not, or at a time that cannot be represented.
+    /// Returns when the token expires; `None` without a valid `exp`.
     pub fn expires(&self) -> Option<SystemTime> {
         self.claims.time("exp").ok().flatten()
     }
@@ -134,8 +134,7 @@ fn cut(length: usize) -> Box<str> {
     }
 }
 
-/// A JSON object without duplicate names: of two claims with one name, another reader might use the other one (RFC 7519
-/// section 4).
+/// A JSON object without duplicate names: two parsers might use different values of a duplicate (RFC 7519 section 4).
 pub struct Object(BTreeMap<Box<str>, Value>);
 
 impl Object {
@@ -165,7 +164,7 @@ impl Object {
     }
 
     /// Returns the time of that name, in seconds since 1970, perhaps with a fraction (`NumericDate`, RFC 7519 section
-    /// 2). An earlier one becomes 1970.
+    /// 2). A time before 1970 becomes 1970.
     ///
     /// # Errors
     /// The value is not a time, or after the year 9999.

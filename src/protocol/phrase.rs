@@ -53,13 +53,13 @@ impl Phrase {
         }
     }
 
-    /// Adds what the user may do. It stays at the end, whatever else is added.
+    /// Adds advice for the user. It stays at the end, whatever else is added.
     #[must_use]
     pub fn advising(self, advice: &'static str) -> Self {
         Self { advice, ..self }
     }
 
-    /// Adds the number of a limit, which shows the user whose sessions to close.
+    /// Adds the value of the limit that is reached.
     #[must_use]
     pub fn limited(self, max: u32) -> Self {
         self.followed_by(&format!(" of {max}"))

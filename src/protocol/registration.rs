@@ -1,4 +1,4 @@
-//! The registration of an anchor that dials the proxy: an HTTP/1.1 upgrade, after which the roles of HTTP/2 are swapped.
+//! The registration of an anchor that dials the proxy: an HTTP/1.1 upgrade, then HTTP/2 with swapped roles.
 //!
 //! The anchor sends `GET /.well-known/switchboard/anchor/NAME:PORT` with `Upgrade: switchboard-anchor` (RFC 9110
 //! section 7.8), and authenticates as a client does. After the 101 the proxy is the HTTP/2 client: each of its CONNECTs
@@ -83,7 +83,7 @@ impl fmt::Display for ReplicaList {
     }
 }
 
-/// Parses a number as a count, as it is not an [id](is_id).
+/// Parses a count, or ids with commas between them. A number is no [id](is_id).
 impl FromStr for ReplicaList {
     type Err = BadReplicaList;
 

@@ -32,7 +32,8 @@ impl Default for Options {
 pub struct Suffixes(Vec<Box<str>>);
 
 impl Suffixes {
-    /// Creates the suffixes of a cluster with that domain. Case and dots at either end do not matter.
+    /// Creates the suffixes of a cluster with that domain. Case, dots at the end, and a dot before a public
+    /// suffix do not matter.
     pub fn new<'a>(cluster_domain: &str, public: impl IntoIterator<Item = &'a str>) -> Self {
         let spelled = |name: &str| format!(".{}", name.trim_matches('.').to_ascii_lowercase()).into();
         let cluster = [spelled("svc"), spelled(&format!("svc.{cluster_domain}"))];
@@ -44,7 +45,7 @@ impl Suffixes {
         Self(suffixes)
     }
 
-    /// Returns the host without its suffix: the shortest name of a Service, `svc.ns`. Any other host is returned as it is.
+    /// Returns the host without its suffix: the shortest name of a Service, `svc.ns`. Any other host is returned as is.
     pub fn strip<'a>(&self, host: &'a str) -> &'a str {
         self.0
             .iter()

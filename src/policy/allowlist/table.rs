@@ -1,7 +1,7 @@
 //! The immutable table that lookups read: static targets by authority, and Services in shards.
 //!
-//! A Service has many names (`svc.ns`, `svc.ns.svc`, …), each at two ports. They are reduced to the shortest, so that it has
-//! one entry. The entries are in shards, so that a change copies one shard and not the table.
+//! A Service has many names (`svc.ns`, `svc.ns.svc`, …), each at two ports. A lookup reduces a name to the shortest, so
+//! a Service needs one entry. The entries are in shards, so that a change copies one shard and not the table.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -43,13 +43,13 @@ impl TargetId {
         format!("{}.{}", self.service, self.namespace)
     }
 
-    /// Returns whether it is that of a static target: an authority has a colon, which no name of a Service can have. There may be
-    /// a namespace `static`.
+    /// Returns whether this is a static target's identity. A namespace may be called `static`, too, so the colon of the
+    /// authority decides: no name of a Service has one.
     pub fn is_static(&self) -> bool {
         &*self.namespace == STATIC && self.service.contains(':')
     }
 
-    /// Returns whether that `namespace/service` is its name.
+    /// Returns whether `name` is this identity as `namespace/service`.
     pub fn is_named(&self, name: &str) -> bool {
         let service = name
             .strip_prefix(&*self.namespace)
@@ -108,7 +108,7 @@ impl From<Vec<SocketAddr>> for Endpoints {
 /// Names of client certificates, one of which a client must have.
 pub type ClientNames = Box<[Box<str>]>;
 
-/// The users that may reach a target, instead of those whom the API server allows it. Snapshots contain the field names.
+/// The users that may reach a target: they replace the API server's decision. Snapshots contain the field names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserLists {
     /// Names of users.
@@ -133,7 +133,7 @@ pub struct TargetRules {
     pub allowed_clients: Option<ClientNames>,
     /// The users that may reach it; `None` leaves the decision to the API server, which knows no static target.
     pub user_lists: Option<Arc<UserLists>>,
-    /// Its anchors, if it is one that dials in; its endpoints do not count then.
+    /// The anchors of a target that dials in; `None` for a target that is dialled at its endpoints.
     pub dials_in: Option<DialsIn>,
     /// The workloads to start, and to report activity to.
     pub workloads: Workloads,
@@ -227,7 +227,7 @@ impl Target {
         self.terms.load().limits.tunnel.lifetime
     }
 
-    /// Returns the longest idle time of a tunnel that begins now; `None` is unlimited. `default` is that of the process.
+    /// Returns the longest idle time of a tunnel that begins now; `None` is unlimited. `default` is the process's.
     pub fn idle(&self, default: Option<Duration>) -> Option<Duration> {
         self.terms.load().limits.idle.unwrap_or(default)
     }
@@ -237,7 +237,7 @@ impl Target {
         self.terms.load().limits.ssh_only
     }
 
-    /// Returns whether what its rules would refuse is served and reported.
+    /// Returns whether a tunnel that its rules refuse is served, and only reported.
     pub fn reports(&self) -> bool {
         self.terms.load().limits.reports
     }
@@ -359,7 +359,7 @@ impl Target {
         let tunnel = &terms.limits.tunnel;
         self.rates.upload.set(tunnel.upload, tunnel.burst);
         self.rates.download.set(tunnel.download, tunnel.burst);
-        // Stored first: limits created at the same time are old or new ones, and are then set to these.
+        // Stored first: limits that a request creates from the old terms at the same time are then set to the new ones.
         self.terms.store(Arc::clone(terms));
         self.apply_limits();
         before.user_lists != terms.user_lists || before.dials_in != terms.dials_in
@@ -379,12 +379,12 @@ impl Target {
             return made;
         }
         let made = place.get_or_init(|| make(&self.terms.load().limits));
-        // An update may have missed it, just before it was there.
+        // An update just before `made` was stored has not changed it.
         self.apply_limits();
         made
     }
 
-    /// Applies the current limits to those that were created.
+    /// Applies the current terms to the limits that requests have created.
     fn apply_limits(&self) {
         let limits = self.terms.load().limits;
         if let Some(shared) = self.shared.get() {

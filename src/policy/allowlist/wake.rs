@@ -25,11 +25,11 @@ pub struct WakeRequest {
 /// The answer to a request for a target without an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeResult {
-    /// No request was sent: there is nothing to start, it was sent before or failed in the last 10 s, or the queue is full.
+    /// No request was sent: nothing can be started, one is pending or failed in the last 10 s, or the queue is full.
     NotRequested,
     /// A request was sent.
     Requested,
-    /// The client has woken 10 targets in its minute, or too many clients wake targets.
+    /// The client has woken 10 targets within a minute, or too many clients wake targets.
     RateLimited,
 }
 
@@ -49,7 +49,7 @@ struct State {
 
 #[derive(Clone, Copy, Debug)]
 struct PendingWake {
-    /// When it stops counting.
+    /// When the target may be woken again.
     until: Instant,
     has_failed: bool,
 }
@@ -104,7 +104,7 @@ impl WakeRequests {
         flight.until.checked_duration_since(Instant::now())
     }
 
-    /// Notes that the target has an endpoint: the next request without one may wake it again.
+    /// Notes that the target has an endpoint. Once it has none again, the next request may wake it.
     pub(super) fn started(&self, target: &TargetId) {
         self.state.lock().flights.remove(target);
     }
@@ -134,7 +134,7 @@ impl State {
         *count <= MAX_PER_CLIENT
     }
 
-    /// Drops what no longer counts, once there is much of it.
+    /// Drops the expired entries of each map that is full.
     fn forget(&mut self, now: Instant) {
         if self.flights.len() >= MAX_CLIENTS {
             self.flights.retain(|_, flight| flight.until > now);

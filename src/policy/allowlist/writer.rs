@@ -202,7 +202,8 @@ impl Writer {
         }
     }
 
-    /// Called after the store: a tunnel that begins in between is checked by the new lists, or notified.
+    /// Notifies the tunnels if the lists of users have changed. Called after the update: a tunnel that the old lists
+    /// admitted is notified.
     fn notify_user_lists(&self, changed: bool) {
         if changed {
             self.allowlist.user_lists.send_replace(());
@@ -220,7 +221,7 @@ impl Writer {
 }
 
 impl State {
-    /// Returns the terms in one allocation with those of other targets, if they are equal to the last ones.
+    /// Returns the terms, in the allocation of the last target's terms if both are equal.
     fn share(&mut self, terms: TargetRules) -> Arc<TargetRules> {
         if *self.terms != terms {
             self.terms = Arc::new(terms);

@@ -1,4 +1,4 @@
-//! Moves the bytes of one side of a session between its program and the connection that carries it now.
+//! Moves the bytes of one side of a session between that side's program and the session's current connection.
 //!
 //! [`Session`] decides what is sent and what is passed on; the driver reads and writes the streams for it. A connection
 //! comes and goes; the program, and what was read from it, stays.
@@ -21,7 +21,7 @@ use super::session::{AttachmentId, AttachmentState, Session};
 mod receive;
 mod writer;
 
-/// Evaluates to whether a step has moved something, and returns its event if it has one.
+/// Evaluates to true if a step has moved something. If the step has an event, the enclosing function returns it.
 macro_rules! moved {
     ($step:expr) => {
         match $step {
@@ -53,8 +53,8 @@ pub struct Attachment<S> {
 /// The result of the handshake of a connection.
 #[derive(Debug, Default)]
 pub struct HandshakeOutput<'a> {
-    /// This side's answer, which is sent before the first frame. Its offset must be [`Session::received`], with no await
-    /// between reading that and [`Driver::attach`].
+    /// This side's answer, which is sent before the first frame. Its offset must be [`Session::received`], read without
+    /// an await before [`Driver::attach`].
     pub answer: Vec<u8>,
     /// The offset that the other side expects.
     pub received: u64,
@@ -152,8 +152,8 @@ impl Driver {
         Attachment { stream, attachment }
     }
 
-    /// Attaches the connection of a new session after the client's [proof](ClientHandshake::is_proved): frames are sent
-    /// before the anchor has answered, which takes until it has connected to its target. The caller limits the time to
+    /// Attaches the connection of a new session after the client's [proof](ClientHandshake::is_proved). Frames are sent
+    /// before the anchor's answer, because the anchor first connects to its target. The caller limits the time until
     /// [`Event::Confirmed`].
     pub fn attach_early<S>(&mut self, stream: S, mut opening: Box<ClientHandshake>) -> Attachment<S> {
         let output = HandshakeOutput {
@@ -181,8 +181,8 @@ impl Driver {
         self.session.memory() + self.writer.memory()
     }
 
-    /// Moves bytes until the caller has to decide. Without a connection it still reads from the program, up to the
-    /// window, and writes received bytes to it.
+    /// Moves bytes until the caller has to decide. Also without a connection, the program is read up to the window, and
+    /// gets the bytes received before.
     ///
     /// Is cancel-safe: no byte is lost.
     ///
@@ -220,7 +220,7 @@ impl Driver {
             let mut has_moved = false;
             if let Some(link) = &mut link {
                 has_moved |= moved!(self.poll_receive(context, link, program));
-                // Before anything else: the other side closes next, and a read or a write would only report that.
+                // Before the next read or write: the other side closes next, and they would only report the close.
                 if let Some(event) = self.detach_if_peer_leaves(link.attachment) {
                     return Poll::Ready(event);
                 }
@@ -387,8 +387,8 @@ impl Driver {
     }
 }
 
-/// The number of bytes read from the program after which they are written: half of a window, so that the other side can
-/// acknowledge one half while the other is read.
+/// The number of the program's bytes that are gathered before a write: half of the default window. The other side can
+/// acknowledge one half while this side reads the next.
 const MAX_GATHERED: usize = 512 * 1024;
 /// The timeout for writing the last frames: a side that has ended the session may no longer read.
 const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_secs(5);

@@ -49,8 +49,8 @@ pub enum Frame {
     },
 }
 
-/// An invalid line or frame. It ends the session, or a connection without one, as [`EndReason::Malformed`]; a
-/// [`Claim`](Self::Claim) does so as [`EndReason::OutOfSync`].
+/// A protocol error of the other side. It ends the session, or a connection that has no session yet, with
+/// [`EndReason::Malformed`]; a [`Claim`](Self::Claim) with [`EndReason::OutOfSync`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ProtocolError {
     /// The length does not fit the type.
@@ -213,7 +213,7 @@ impl Fields<'_> {
 pub struct Decoder {
     held: [u8; MAX_HELD],
     length: usize,
-    /// The rest of a payload that is not held.
+    /// The position in the current frame: its held part, or the rest of a payload that is not held.
     within: DecodeState,
     /// The number of frames without bytes of a stream since [`take_frames`](Self::take_frames).
     frames: u32,

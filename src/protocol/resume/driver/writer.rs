@@ -90,6 +90,6 @@ impl Writer {
     }
 }
 
-/// The bytes of unwritten frames from which no more of the stream is added to them:
-/// [`MAX_GATHERED`](super::MAX_GATHERED), the frames' heads, and answers before them.
+/// The number of unwritten bytes at which no more of the stream is added: [`MAX_GATHERED`](super::MAX_GATHERED), the
+/// frames' heads, and answers before them.
 const MAX_UNWRITTEN: usize = 512 * 1024 + 256;

@@ -85,7 +85,7 @@ impl AnchorHandshake {
         std::mem::take(&mut self.output)
     }
 
-    /// Notes that the target's first bytes were sent, as the client is silent: it may be one that waits for them.
+    /// Notes that the target's first bytes were sent. A silent client gets them, because it may be waiting for them.
     pub fn sent_raw(&mut self, bytes: &[u8]) {
         self.is_within_line = bytes.last().map_or(self.is_within_line, |&last| last != b'\n');
     }

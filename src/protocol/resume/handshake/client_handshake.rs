@@ -53,7 +53,7 @@ pub enum HandshakeError {
     /// The anchor has ended the session.
     #[error("the anchor has ended the session ({0:?})")]
     Ended(EndReason),
-    /// The other side has not proved that it has the session. Another connection may reach one that does.
+    /// The other side has not proved that it has the session. Another connection may reach the session's anchor.
     #[error("the other side is not the anchor of the session")]
     Unproved,
     /// The bytes do not follow this protocol. Another connection may be better.
@@ -113,8 +113,8 @@ impl ClientHandshake {
         Self::new(Purpose::New)
     }
 
-    /// Begins the handshake for an existing session. The client expects the byte at offset `received` next. The hello is
-    /// sent at once. Detach an older connection first: the claim does not cover bytes that it would still bring.
+    /// Begins the handshake for an existing session. The client expects the byte at offset `received` next. The hello
+    /// is sent at once. Detach an older connection first: the claim does not cover bytes that it would still bring.
     ///
     /// # Errors
     /// The system has no random bytes.
