@@ -54,7 +54,7 @@ pub(crate) fn routes(
         .method_not_allowed_fallback(extract::method_not_allowed)
         .layer(DefaultBodyLimit::max(extract::MAX_BODY))
         .layer(middleware::from_fn(caller::only_from_here))
-        // Only this host learns by whom a target is used.
+        // Scrapers learn whether a target is used; only this host learns by whom.
         .route("/activity", get(targets::activity).route_layer(permission))
         .route(
             "/openapi.json",
@@ -87,7 +87,7 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
     })
 }
 
-/// Returns the writer of the page `/metrics`. It sets the gauges of state that others keep.
+/// Returns the writer of the page `/metrics`. The writer also sets the gauges whose values other parts keep.
 fn scrape(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
     Box::new(move || {
         let metrics = &shared.metrics;

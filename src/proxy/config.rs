@@ -1,8 +1,9 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
-//! `load` reads a file by `crate::base::yaml` into [`Config`], whose sections describe their keys themselves. `rules` finds
-//! the faults of several keys together, `listen` those of two ports, and `warnings` what is odd about the whole. Every finding
-//! of a file is reported at once, up to a YAML syntax error; `flags` and `warnings` check a file without faults only.
+//! `load` reads a file by `crate::base::yaml` into [`Config`], whose sections describe their keys themselves. `rules`
+//! finds the faults of several keys together, `listen` those of two ports, and `warnings` what is odd about the whole.
+//! All findings of a file are reported together, or a YAML syntax error and those before it. `flags` and `warnings`
+//! check only a file without faults.
 
 mod flags;
 mod listen;
@@ -35,7 +36,7 @@ use crate::tunnel::limits::Limits;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The certificates of the proxy, and the ones that it asks of clients.
+    /// The certificates of the proxy, and those that it requests from clients.
     pub tls: tls::Settings,
     /// The public ports; at least one.
     #[serde(deserialize_with = "listen::ports")]
@@ -54,7 +55,7 @@ pub struct Config {
     pub allowlist: Allowlist,
     /// The limits of tunnels, targets, clients and the process.
     pub limits: Limits,
-    /// True if both sides of the tunnels to a target without a setting of its own must begin with an SSH identification.
+    /// True if both sides of a tunnel must begin with an SSH identification. A target may have its own setting.
     pub ssh_only: bool,
     /// The deadlines of every wait for a peer.
     pub timeouts: Timeouts,
@@ -97,7 +98,7 @@ impl Default for Config {
 impl Config {
     /// Returns this configuration, overridden by the values of the command line and the environment.
     ///
-    /// A target of theirs is added, or replaces the one of the same name.
+    /// A target of `by` is added, or replaces the target of the same name.
     #[must_use]
     pub fn overridden(mut self, by: Overrides) -> Self {
         if !by.listen.is_empty() {
@@ -134,12 +135,12 @@ impl Config {
         self.access.mode != access::Mode::Open || self.takes_anchors()
     }
 
-    /// Returns whether a port asks clients for certificates.
+    /// Returns whether a port requests certificates from clients.
     fn requests_client_certificates(&self) -> bool {
         self.tls.client_auth != tls::ClientAuth::Off && self.listen.iter().any(|port| port.tls != tls::Mode::Off)
     }
 
-    /// Returns the sections that differ in `new` and take effect only after a restart. Access, targets, limits and TLS need none.
+    /// Returns the sections that differ in `new` and take effect only after a restart. The others take effect at once.
     pub fn changes_needing_restart(&self, new: &Self) -> Vec<&'static str> {
         // Every field by name: the compiler demands a decision about each new one.
         let Self {
@@ -168,7 +169,7 @@ impl Config {
         .collect()
     }
 
-    /// Returns the number of its static targets that are absent from `new`.
+    /// Returns the number of this configuration's static targets that are absent from `new`.
     pub fn targets_removed_in(&self, new: &Self) -> usize {
         let stay: HashSet<_> = new.allowlist.targets.iter().map(|target| &target.name).collect();
         let targets = self.allowlist.targets.iter();

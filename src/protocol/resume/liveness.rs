@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 pub struct Timing {
     /// Silence before a PING if everything is acknowledged.
     pub quiet: Duration,
-    /// Silence before a PING if something is unacknowledged: the other side may just be unable to pass it on.
+    /// Silence before a PING if something is unacknowledged: the other side may only be unable to pass bytes on.
     pub unacknowledged: Duration,
     /// The maximum silence while an answer is awaited: an acknowledgement, or a PONG.
     pub answer: Duration,

@@ -9,8 +9,8 @@ use crate::base::units::{Size, UnitError};
 /// The settings of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The maximum number of bytes of each stream that are kept until they are acknowledged, and of received bytes that
-    /// cannot be passed on yet. At least [`MIN_WINDOW`], at most [`MAX_WINDOW`].
+    /// The maximum number of bytes that are held of each stream: sent ones until they are acknowledged, received ones
+    /// until they are passed on. At least [`MIN_WINDOW`], at most [`MAX_WINDOW`].
     pub window: u32,
     /// The times by which the path is watched.
     pub timing: Timing,
@@ -30,7 +30,7 @@ pub(super) fn bounded(window: u32) -> usize {
     usize::try_from(window).unwrap_or(usize::MAX)
 }
 
-/// The timeout of a handshake, from the connection on.
+/// The timeout of a handshake, counted from the start of its connection.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an unconfirmed session lasts: the client stops its attempts, and the anchor drops a session that has no
 /// connection and no acknowledgement.

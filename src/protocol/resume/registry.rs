@@ -46,7 +46,7 @@ impl<S> Registry<S> {
     /// Returns the session that a client claims and has proved, and the session's keys.
     ///
     /// # Errors
-    /// [`EndReason::NoSuchSession`], also for another client's session: the id alone does not tell the two apart.
+    /// [`EndReason::NoSuchSession`], also for another client's session: the error does not reveal which ids exist.
     pub fn prove(&mut self, claim: &ResumeClaim, proof: &Mac) -> Result<(&Keys, &mut S), EndReason> {
         let entry = self.sessions.get_mut(&claim.id);
         let keys = entry.as_ref().map_or(&self.decoy, |(keys, _)| keys);
@@ -78,7 +78,7 @@ impl<S> Registry<S> {
         self.sessions.len() >= self.max
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there are no sessions.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
     }

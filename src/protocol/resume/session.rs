@@ -29,7 +29,7 @@ pub struct Session {
     link: Option<AttachmentLiveness>,
     attachments: u64,
     timing: Timing,
-    /// The end that this side has decided on.
+    /// The end that this side sends: its own decision, or its answer to the other side's end.
     ending: Option<LocalEnd>,
     /// The end that the other side has sent.
     ended: Option<EndReason>,
@@ -64,7 +64,7 @@ impl Session {
     }
 
     /// Returns memory for the program's next bytes, at most `max`, which saves a copy. `None` if they have to be
-    /// [written](Self::write), as while nothing is kept, so that an idle session has no memory.
+    /// [written](Self::write), such as the first bytes after an idle time: an idle session has no memory.
     pub fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         let max = self.free().min(max);
         self.outgoing.spare(max)
@@ -117,7 +117,7 @@ impl Session {
         self.incoming.expected()
     }
 
-    /// Changes the windows. Bytes that were asked for before may still arrive.
+    /// Changes the windows. Bytes that the old window permits may still arrive.
     pub fn set_window(&mut self, window: u32, now: Instant) {
         if self.ended.is_none() && self.ending.is_none() {
             self.outgoing.set_window(bounded(window));
@@ -130,9 +130,9 @@ impl Session {
         self.outgoing.memory() + self.incoming.memory()
     }
 
-    /// Attaches a new connection, from the offset that the other side expects, and displaces an older one: its bytes
-    /// are dropped. Read this side's own claim, [`received`](Self::received), without yielding before this call: until
-    /// then the old connection may still deliver bytes.
+    /// Attaches a new connection, from the offset that the other side expects. It displaces an older connection, whose
+    /// further bytes are dropped. Do not yield between [`received`](Self::received), for this side's claim, and this
+    /// call: the old connection could still deliver bytes.
     ///
     /// If the other side expects bytes that are not kept, or were never sent, that is a [`violation`](Self::violation):
     /// the session is lost, and the other side is sent the reason.
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    /// Starts the session again with an anchor that does not have it, as it never answered.
+    /// Starts the session again on a new connection, because no anchor has answered yet.
     ///
     /// # Errors
     /// The other side has acknowledged or sent bytes.
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// Like [`receive`](Self::receive), but offers the stream's bytes first to `pass`, which returns how many it took:
-    /// this saves two copies. The others are [readable](Self::readable). `pass` is not called while earlier bytes are
+    /// this saves two copies. The rest is [readable](Self::readable). `pass` is not called while earlier bytes are
     /// readable, and is called once for the bytes of many frames.
     pub fn receive_and_pass(
         &mut self,
@@ -205,7 +205,7 @@ impl Session {
             let applied = match link.decoder.next(&mut bytes) {
                 Ok(Some(Piece::Data { offset, bytes })) => taking.accept(&mut self.incoming, offset, bytes),
                 Ok(Some(Piece::Frame(frame))) => {
-                    // The bytes before it are taken first.
+                    // The bytes before the frame are taken first.
                     taking.take(&mut self.incoming);
                     self.apply(frame)
                 }
@@ -301,7 +301,7 @@ impl Session {
         self.ended
     }
 
-    /// Returns the end that this side has decided on, or has answered to the other's.
+    /// Returns the end that this side sends: its own decision, or its answer to the other side's end.
     pub fn ending(&self) -> Option<EndReason> {
         self.ending.map(|ending| ending.end)
     }
@@ -335,7 +335,7 @@ impl Session {
         self.incoming.due().into_iter().chain(link.liveness.deadline()).min()
     }
 
-    /// Returns when a connection is dead that accepts no bytes, so that nothing can be [transmitted](Self::transmit).
+    /// Returns when a connection counts as dead if it accepts no bytes: nothing can be [transmitted](Self::transmit).
     pub fn stuck_at(&self) -> Option<Instant> {
         self.link.as_ref().map(|link| link.liveness.stuck_at())
     }

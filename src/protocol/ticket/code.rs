@@ -10,8 +10,8 @@ use crate::base::secret::Secret;
 
 /// The SHA-256 of a ticket.
 ///
-/// It has neither salt nor a slow function, which protect strings that people choose: the 130 random bits of a ticket
-/// cannot be guessed at any speed, and no two are equal. A slow hash would make a flood of invalid ones more costly.
+/// A salt and a slow function protect strings that people choose. This hash needs neither: the 130 random bits of a
+/// ticket cannot be guessed, and no two are equal. A slow hash would make a flood of invalid tickets more costly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key([u8; 32]);
 

@@ -18,7 +18,7 @@ pub struct Ticket {
     pub user: Box<str>,
     /// The groups, without those of the cluster.
     pub groups: Vec<Box<str>>,
-    /// The time at which it expires, in whole seconds.
+    /// The time at which it expires; [`encode`](Self::encode) writes whole seconds.
     pub expires: SystemTime,
     /// The only target that it allows; `None` allows any.
     pub target: Option<TicketTarget>,

@@ -102,7 +102,7 @@ fn summary(legs: &TcpLegs) -> Vec<String> {
 const USUAL: Duration = Duration::from_secs(1);
 const MIN_DURATION: Duration = Duration::from_millis(100);
 const MAX_DURATION: Duration = Duration::from_secs(10);
-/// Between two samples.
+/// The time between two samples.
 const STEP: Duration = Duration::from_millis(50);
 /// A worker that was busy for a smaller share of the time is not awake.
 const AWAKE: f64 = 0.05;

@@ -39,7 +39,7 @@ pub(super) fn stream_events(watch: Subscription, caller: Caller) -> Response {
         ))
     };
     let mut events = Box::pin(stream::unfold(watch, next));
-    // It is polled only while the reader takes what was sent before.
+    // The stream is polled only while the reader takes the events that were sent before.
     let events = stream::poll_fn(move |context| {
         caller.renew();
         events.poll_next_unpin(context)

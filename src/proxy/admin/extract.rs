@@ -81,7 +81,7 @@ async fn in_path<T: DeserializeOwned + Send>(parts: &mut Parts, shared: &Arc<Sha
 
 /// The shape of a body, each field of it optional.
 pub(super) trait BodyShape: DeserializeOwned + Default {
-    /// Its form, for the error of any other body.
+    /// The form of the object, for the error about a body that is no object.
     const FORM: &'static str;
 }
 
@@ -107,7 +107,7 @@ impl<T: BodyShape, S: Send + Sync> FromRequest<S> for JsonBody<T> {
         if body.is_empty() {
             return Ok(Self(T::default()));
         }
-        // serde reads a struct from an array as well, where an optional field may be missing.
+        // serde would also read the struct from an array, even from an empty one, as each field is optional.
         if !body.trim_ascii_start().starts_with(b"{") {
             return Err(HttpError::bad(format!("body: expected {}", T::FORM)));
         }
@@ -116,21 +116,21 @@ impl<T: BodyShape, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// Answers a method that a path does not have. The methods that it has are added last of all.
+/// Answers a method that the path does not have. `name_the_methods` adds the permitted methods to this answer.
 pub(super) async fn method_not_allowed() -> Response {
     HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "").into_response()
 }
 
-/// Bytes of a body.
+/// The maximum size of a body in bytes.
 pub(super) const MAX_BODY: usize = 16 << 10;
 
 /// The query for a page.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
-    /// Items at most.
+    /// The maximum number of items.
     pub(super) limit: Option<usize>,
-    /// The value of `next` of the page before: a place in the order, without escapes for a URL.
+    /// The value of `next` of the page before: a place in the order, in characters that a URL need not escape.
     pub(super) cursor: Option<String>,
 }
 
@@ -142,11 +142,11 @@ pub(super) struct Page<T> {
     pub(super) next: Option<String>,
 }
 
-/// The place of an item in the order of a list. Of two items with one key, the one with the smaller name comes first.
+/// The place of an item in the order of a list. Items with equal keys are in the order of their names.
 pub(super) type SortKey<N> = (u64, N);
 
 impl PageQuery {
-    /// Returns the page of those items, in the order of their places, the largest key first. `place` is called once an item.
+    /// Returns the page of these items, the largest key first. `place` is called once for each item.
     ///
     /// An item whose key changes between two requests may be in both pages or in none.
     ///

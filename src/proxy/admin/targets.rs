@@ -1,5 +1,5 @@
-//! `/targets`: the allowlist with its open tunnels, and which targets take no new ones; `/activity`: whether one is in use, for
-//! cullers of idle ones.
+//! `/targets`: lists the allowlist with its open tunnels, and cordons targets; `/activity`: reports whether a target is
+//! in use, for cullers of idle targets.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(super) struct ActivityQuery {
     target: String,
 }
 
-/// Returns whether a target is in use, for cullers of idle ones.
+/// Returns whether a target is in use, for cullers of idle targets.
 pub(super) async fn activity(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
@@ -89,7 +89,7 @@ pub(super) async fn activity(
 ) -> Answer<Activity> {
     let is_it = |target: &Arc<Target>| target.id().is_named(&name);
     let target = shared.allowlist.all().into_iter().find(is_it);
-    // Not an idle target: a culler with a misspelt name would stop a used one.
+    // An unknown name does not count as idle, because a culler that misspells a name would stop a used target.
     let target = target.ok_or_else(|| HttpError::unknown(format!("no target {name} is on the allowlist")))?;
     let mut open = shared.registry.all();
     open.retain(|open| is_of(open, &target));

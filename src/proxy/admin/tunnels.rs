@@ -48,7 +48,7 @@ fn place(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
     let key = match sort {
         Sort::Bytes => sum(Both::from_fn(|direction| open.meter.bytes(direction))),
         Sort::Rate => sum(open.rates()),
-        // Not an age, which would be another one at the next request.
+        // The sequence number instead of the age, which would differ at the next request.
         Sort::Age => u64::MAX - open.facts.id.seq,
         Sort::Idle => view::millis(open.activity().idle),
     };
@@ -91,7 +91,8 @@ pub(super) async fn close_those(
     if query.is_for_all() {
         return Err(HttpError::bad("which tunnels? give target, client, user or node"));
     }
-    // From an unset variable: if it were ignored, more tunnels would end, and an empty user matches every tunnel without one.
+    // An empty value comes from an unset variable. If it were ignored, more tunnels would end; an empty user
+    // would match every tunnel without a user.
     let texts = [("target", &query.target), ("user", &query.user), ("node", &query.node)];
     if let Some((name, _)) = texts.iter().find(|(_, text)| text.as_deref() == Some("")) {
         return Err(HttpError::bad(format!("{name}: the value is empty")));
@@ -129,7 +130,7 @@ fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -
         log_change(open, Change::Closing, shared);
         closed.push(open.facts.id.to_string());
     }
-    // The session of a half-open tunnel may be in a newer one. A tunnel of another user only claims to carry it.
+    // If a tunnel was half-open, a newer tunnel may carry its session by now. A tunnel of another user only claims to.
     if !sessions.is_empty() {
         for open in shared.registry.all() {
             let session = open.open.session().map(|session| (session, open.facts.user_name()));
@@ -141,7 +142,7 @@ fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -
     Ok(CloseResponse { closed, left: 0 })
 }
 
-/// How long a session that an operator has ended is refused here: a client that is awake comes back sooner.
+/// How long this process refuses a session that an operator has ended: longer than an awake client stays away.
 const REFUSED_FOR: Duration = Duration::from_mins(10);
 
 fn log_change(open: &OpenTunnel, change: Change, shared: &Shared) {
@@ -157,7 +158,7 @@ pub(super) async fn limit(
 ) -> Answer<Tunnel> {
     let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
         .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
-    // All of them are read before one is set.
+    // Both rates are parsed before either is set.
     let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, HttpError>>()?;
     for (direction, rate) in wanted {
         open.rate_overrides[direction].set(rate);
@@ -166,7 +167,7 @@ pub(super) async fn limit(
     Ok(Json(view::tunnel(&open)))
 }
 
-/// Returns a rate; `None` is the target's.
+/// Parses a rate; `None` stands for the target's.
 fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, HttpError> {
     if text == "default" {
         return Ok(None);

@@ -11,7 +11,7 @@ use crate::base::yaml::forms::{self, Schema};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// The number of replicas, to each of which an anchor connects; `None` for the ready endpoints of the Service.
+    /// The number of the proxy's replicas: an anchor connects to each. `None` for the ready endpoints of the Service.
     #[serde(deserialize_with = "forms::one::<Replicas, _>")]
     pub replicas: Option<NonZeroU32>,
     /// The name of the proxy's own Service, in the namespace of the pod.
@@ -52,5 +52,5 @@ forms::forms! {
     Service: Box<str> = service, Schema::Pattern("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$");
 }
 
-/// Maximum number of connections of an anchor.
+/// The maximum number of connections of an anchor.
 const MAX_REPLICAS: u32 = 16;

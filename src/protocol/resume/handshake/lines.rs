@@ -85,7 +85,7 @@ impl Hello {
 pub enum FirstBytes {
     /// The bytes may become a hello: more are needed.
     NeedMore,
-    /// The bytes are not a hello: a plain SSH client's, for the target.
+    /// Not a hello, but the bytes of a plain SSH client. They are for the target.
     Plain,
     /// A hello, and the number of its bytes with the line end.
     Hello(Hello, usize),
@@ -127,8 +127,8 @@ pub fn classify(bytes: &[u8]) -> FirstBytes {
     }
 }
 
-/// Finds the session that an anchor's first bytes attach, with or without its lines before the frames. `Break(None)` if
-/// they attach none, `Continue` if more bytes are needed.
+/// Finds the session that an anchor's first bytes attach. They begin with the anchor's lines, or with its frames.
+/// `Break(None)` if they attach no session, `Continue` if more bytes are needed.
 pub fn attached(bytes: &[u8]) -> ControlFlow<Option<SessionId>> {
     let begins_like = |bytes: &[u8], other: &[u8]| bytes.iter().zip(other).all(|(one, other)| one == other);
     let (mut rest, mut are_frames) = (bytes, true);
@@ -170,7 +170,7 @@ pub fn is_ssh(line: &[u8]) -> bool {
     line.starts_with(b"SSH-")
 }
 
-/// The lines of a side before its frames, in limited memory.
+/// The lines of a side before its frames, and the bytes after them. The caller checks their limit.
 #[derive(Debug, Default)]
 pub(in crate::protocol::resume) struct Lines {
     held: Vec<u8>,
@@ -194,8 +194,8 @@ impl Lines {
         Some(without_end(line))
     }
 
-    /// Returns whether a side has sent more bytes than its lines may have. Call it only if there is no next line:
-    /// frames follow the last line.
+    /// Returns whether the bytes exceed the limit of the lines. Call it only if there is no next line, because frames
+    /// follow the last line.
     pub(in crate::protocol::resume) fn exceeds_limit(&self) -> bool {
         self.held.len() > MAX_LINE_BYTES
     }
@@ -229,7 +229,7 @@ fn without_end(line: &[u8]) -> &[u8] {
 const ANNOUNCEMENT: &str = "switchboard-resume-1 ";
 const HELLO: &str = "SSH-2.0-switchboard_resume_";
 const VERSION: &str = "1";
-/// The maximum length of a line in bytes with its end, as of an SSH identification (RFC 4253 section 4.2).
+/// The maximum length of a line in bytes with its end, the same as for an SSH identification (RFC 4253 section 4.2).
 pub const MAX_LINE: usize = 255;
 
 #[cfg(test)]

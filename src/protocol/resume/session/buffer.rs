@@ -2,13 +2,13 @@
 
 use std::mem;
 
-/// A queue of bytes. Its memory is limited by the maximum length, and freed down to 1 KiB when the queue is empty.
+/// A queue of bytes. Its memory is limited by the maximum length. An empty queue keeps at most 1 KiB.
 ///
 /// The queue is a ring: the bytes begin at `start`, and wrap from the end of the memory to its beginning. `VecDeque` is
 /// a ring, too, but has no [`spare`](Self::spare) memory for a read to fill.
 #[derive(Debug, Default)]
 pub(in crate::protocol::resume) struct Buffer {
-    /// As long as the memory that was used at least once: memory is not zeroed before it is needed.
+    /// Its length is the memory that was ever used: the rest of the capacity is not zeroed before it is needed.
     memory: Vec<u8>,
     start: usize,
     length: usize,
@@ -28,8 +28,8 @@ impl Buffer {
         let needed = self.length + bytes.len();
         let held = self.memory.capacity();
         if needed > held {
-            // Doubled as in a vector, so that not every push moves all bytes, but hardly more than will be used: near
-            // `max`, and beyond it after the window has shrunk, it grows by a quarter.
+            // Memory doubles as in a vector, so that not every push moves all bytes, but only up to `max`. Near `max`,
+            // or beyond it after the window has shrunk, memory grows by a quarter, so that little stays unused.
             let ahead = held.saturating_mul(2).min(max.max(held + held / 4));
             self.grow(needed.max(ahead));
         }
@@ -40,8 +40,8 @@ impl Buffer {
         self.length = needed;
     }
 
-    /// Returns memory after the last byte, for `max` bytes or at least half of them. `None` if there is not as much in
-    /// one piece, and for an empty queue, which takes no memory before there are bytes.
+    /// Returns memory after the last byte, for `max` bytes or at least half of them. `None` if there is less in one
+    /// piece, or if the queue is empty: memory is reserved by the first [`push`](Self::push).
     pub(in crate::protocol::resume) fn spare(&mut self, max: usize) -> Option<&mut [u8]> {
         let (end, room) = self.end();
         if self.length == 0 || room < max.div_ceil(2) {
@@ -166,7 +166,7 @@ impl Buffer {
     }
 }
 
-/// The bytes of memory that an empty queue keeps: enough for keystrokes, and little for thousands of idle sessions.
+/// The maximum memory of an empty queue in bytes: enough for keystrokes, and little for thousands of idle sessions.
 const KEPT_WHEN_EMPTY: usize = 1024;
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The budget of one connection. Each such frame costs a credit. Credits are earned with time, and with the bytes that
-/// this side sends, as they are acknowledged.
+/// The budget of one connection. Each frame without bytes of a stream costs a credit. Credits are earned with time, and
+/// with the bytes that this side sends, because the peer has to acknowledge them.
 #[derive(Debug)]
 pub(super) struct FrameBudget {
     credit: u64,
@@ -19,7 +19,8 @@ impl FrameBudget {
         }
     }
 
-    /// Charges `frames`, once this side has sent `sent` bytes of the session. Returns `false` if the budget is exhausted.
+    /// Charges `frames`. `sent` is the number of the session's bytes that this side has sent so far. Returns `false` if
+    /// the budget is exhausted.
     pub(super) fn charge(&mut self, frames: u32, sent: u64, now: Instant) -> bool {
         let (time, bytes) = self.counted_to;
         let by_time = now.saturating_duration_since(time).as_millis() / PER_CREDIT.as_millis();

@@ -16,9 +16,9 @@ pub(in crate::protocol::resume) type Pass<'a> = &'a mut dyn FnMut(&[IoSlice<'_>]
 #[derive(Debug)]
 pub(in crate::protocol::resume) struct Incoming {
     held: Buffer,
-    /// The bytes from `passed` on that this side asks for.
+    /// The maximum number of bytes from `passed` on that the other side may send.
     window: usize,
-    /// The maximum number of bytes that the other side keeps; `None` if it has not sent that on this connection.
+    /// The maximum number of bytes that the other side keeps; `None` without a KEEPS on this connection.
     kept: Option<usize>,
     /// The offset up to which all bytes have been passed on.
     passed: u64,
@@ -26,7 +26,7 @@ pub(in crate::protocol::resume) struct Incoming {
     expected: u64,
     /// True if the end was received.
     is_finished: bool,
-    /// The offset up to which this side has asked for bytes, exclusive.
+    /// The offset up to which this side has permitted bytes, exclusive.
     limit: u64,
     /// The offset of the last acknowledgement on this connection; `None` if there was none.
     told: Option<u64>,
@@ -70,8 +70,8 @@ impl Incoming {
         Ok(!self.is_closed)
     }
 
-    /// Takes all bytes that were [expected](Self::expect) and not yet taken. If none are held, `pass` gets them first,
-    /// and returns how many of them it took.
+    /// Takes all bytes that were [expected](Self::expect) and not yet taken. If no earlier bytes are held, `pass` gets
+    /// the new ones first, and returns how many it took.
     fn take(&mut self, pieces: &[IoSlice<'_>], now: Instant, pass: Pass<'_>) {
         let all = pieces.iter().map(|piece| piece.len()).sum();
         let mut passed = if self.held.is_empty() { pass(pieces).min(all) } else { 0 };
@@ -104,7 +104,7 @@ impl Incoming {
         self.held.front()
     }
 
-    /// Returns whether all bytes were passed on, and only the end is left to be.
+    /// Returns whether only the end of the stream is left to be passed on.
     pub(in crate::protocol::resume) fn is_at_fin(&self) -> bool {
         self.is_finished && !self.is_closed && self.passed + 1 == self.expected
     }
@@ -149,13 +149,13 @@ impl Incoming {
         self.kept = Some(kept);
     }
 
-    /// Starts on a new connection, which has sent no acknowledgement.
+    /// Starts on a new connection, on which this side has not acknowledged anything yet.
     pub(in crate::protocol::resume) fn resume(&mut self, now: Instant) {
         (self.told, self.kept) = (None, None);
         self.note(now);
     }
 
-    /// Starts again for another side that does not have the session: an error if it has sent anything.
+    /// Starts again on a new connection. It is an error if anything has arrived.
     pub(in crate::protocol::resume) fn restart(&mut self) -> Result<(), ProtocolError> {
         if self.expected > 0 {
             Err(ProtocolError::Claim)
@@ -206,7 +206,8 @@ impl Incoming {
     }
 
     /// Returns after how many bytes an acknowledgement is urgent: at most half of what the other side may send, so that
-    /// it does not have to wait. A sender without KEEPS may keep less than the window.
+    /// this side's acknowledgement comes before that side has to wait. A sender without KEEPS may keep less than the
+    /// window, hence a quarter.
     fn step(&self) -> u64 {
         let step = match self.kept {
             Some(kept) => self.window.min(kept) / 2,
@@ -283,7 +284,7 @@ const MAX_ACK_DELAY: Duration = Duration::from_millis(100);
 /// The delay from [`MIN_WINDOW`] bytes on: the other side may be short of memory, keep much less than the window, and
 /// wait.
 const MAX_ACK_DELAY_LARGE: Duration = Duration::from_millis(10);
-/// The delay from half of an urgent step on: on a long path the other side may have sent all it may, and then waits.
+/// The delay from half of an urgent step on: on a long path the other side may have used up its window, and wait.
 const MAX_ACK_DELAY_HALF_STEP: Duration = Duration::from_millis(2);
 /// The maximum number of pieces of a [`Pass`]. A read in bulk has three: two whole frames, and a part of one.
 const MAX_PIECES: usize = 8;
