@@ -56,7 +56,7 @@ pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shar
     }
 }
 
-/// An accepted connection, with its 200 sent (HTTP/1), or ready for streams (HTTP/2).
+/// An accepted connection, with its 200 or 101 sent (HTTP/1), or ready for streams (HTTP/2).
 enum ReadyConnection<'a> {
     Plain(Tunnel<'a, TcpStream>),
     Tls(Tunnel<'a, TlsStream>),
@@ -75,8 +75,8 @@ enum ServedRequest<'a, D: Transport> {
     Boxed(Served<'a>),
 }
 
-/// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200. `None` if no tunnel came
-/// of it.
+/// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200 or 101. `None` if
+/// the connection was refused, or its client has left.
 async fn accept(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -160,7 +160,7 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
     }
 }
 
-/// Reads one request and answers it. `None` if no tunnel came of it.
+/// Reads one request and answers it. `None` if it was refused, or its client has left.
 async fn serve_request<'a, E: Exchange>(
     mut exchange: E,
     mut pending: PendingRequest<'a>,
@@ -253,7 +253,7 @@ async fn connect_target(
     asked: ConnectRequest,
     pending: &mut PendingRequest<'_>,
 ) -> Result<ConnectedTarget<UpstreamKind>, Refusal> {
-    // Refused earlier, by the rate or the certificate; sent only now that the protocol is known.
+    // The rate or the certificate has decided earlier. The refusal is sent only now that the protocol is known.
     pending.admission?;
     let (end_marker, session) = (asked.end_marker, asked.session);
     let AuthorizedRequest { target, grant } = authorize(asked, pending).await?;
@@ -296,8 +296,8 @@ async fn connect_target(
     })
 }
 
-/// Asks an anchor of the target for a stream, or waits for an endpoint of the target, dials it, and writes the PROXY header if the target
-/// wants one.
+/// Asks an anchor of the target for a stream if the target dials in. Otherwise waits for an endpoint, dials it, and
+/// writes the PROXY header if the target wants one.
 async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Result<UpstreamKind, Refusal> {
     let PendingRequest {
         shared,

@@ -20,10 +20,10 @@ pub enum RefusalMode {
     /// By status, reason phrase and body.
     #[default]
     Http,
-    /// In band to the [programs](ClientProgram::SshProxyCommand) that SSH clients run: a 200, and after it an SSH disconnect
-    /// with the sentence, which SSH clients print. By HTTP to all others.
+    /// In band to the [programs](ClientProgram::SshProxyCommand) that SSH clients run: a 200, and after it an SSH
+    /// disconnect with the sentence, which SSH clients print. By HTTP to all others.
     Auto,
-    /// In band to all but `switchboard connect`, which needs the status, if the CONNECT was read.
+    /// In band to every program whose CONNECT was read, except `switchboard connect`, which needs the status.
     Ssh,
 }
 

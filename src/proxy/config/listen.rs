@@ -130,8 +130,8 @@ fn is_required(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// Reports the faults of ports that no key has alone. `has_certificates`: true if there are certificates for a port that
-/// speaks TLS.
+/// Reports the faults of ports that no key has alone. `has_certificates`: true if there are certificates for a port
+/// that speaks TLS.
 pub(super) fn check(config: &Config, top: &Field<'_>, has_certificates: bool) {
     let listen = top.at("listen");
     if config.listen.is_empty() && !listen.has_faults() {
@@ -196,7 +196,7 @@ pub(super) fn judge_admin(config: &Config, top: &Field<'_>) {
 /// Returns why the admin port conflicts with these public ports; `None` if it does not.
 pub(super) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
     let addresses = || listen.iter().map(|port| port.listener.address);
-    // Not `overlaps`: the admin port shares the clients of its port number with no public port.
+    // Not `overlaps`: a public port may share its port number with another public port, but not with the admin port.
     let other = addresses().find(|address| collide(*address, admin))?;
     Some(match other {
         same if same == admin => format!("`listen` and `admin` are both {admin}"),

@@ -13,9 +13,9 @@ use crate::base::yaml::{self, de};
 /// The purpose of reading a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To serve: a missing kubeconfig or folder of a snapshot is a warning, since a process can run without it.
+    /// To serve: a fault of a file that a process can run without, such as a kubeconfig, is a warning.
     Serve,
-    /// To check: then it is a fault.
+    /// To check: such a fault is an error.
     Check,
 }
 
@@ -32,7 +32,7 @@ impl LoadedConfig {
     /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` overrides them.
     ///
     /// # Errors
-    /// The file cannot be read or has faults; if it has none, flags have.
+    /// The file cannot be read, it has faults, or the flags have. Flags are checked only if the file has none.
     pub fn from_file(path: Option<&Path>, by: &Overrides, purpose: Purpose) -> Result<Self, Report> {
         let Some(path) = path else {
             return read(b"{}", None, by, purpose)

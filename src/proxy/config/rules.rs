@@ -59,7 +59,7 @@ fn client_auth(settings: &Settings, tls: &Field<'_>) {
 fn files_of_tls(settings: &Settings, tls: &Field<'_>) {
     let mut judged = settings.clone();
     if tls.at("client_auth").is_faulty() {
-        // They are meant to be used.
+        // The authorities and the revocation list are meant to be used.
         judged.client_auth = ClientAuth::Optional;
     }
     let pair = |index, key| {
@@ -95,8 +95,8 @@ fn certificates(access: &access::Options, top: &Field<'_>, knows_clients: bool) 
     }
 }
 
-/// Drops the settings that read a cluster unless they are enabled. All of `access` reads one cluster, which may be that of
-/// the allowlist.
+/// Drops the settings that read a cluster unless they are enabled. All of `access` reads one cluster, which may be that
+/// of the allowlist.
 fn clusters(config: &mut Config, top: &Field<'_>) {
     let (access, services) = (&mut config.access, &mut config.allowlist.kubernetes);
     let own = access.kubernetes.as_mut().and_then(|options| options.kubeconfig.take());
@@ -241,5 +241,5 @@ fn dials(config: &Config, timeouts: &Field<'_>) {
     }
 }
 
-/// In bytes: as much as the process reads.
+/// The maximum size of a file of keys: a running process reads no more either.
 const MAX_FILE_BYTES: u64 = 1 << 20;

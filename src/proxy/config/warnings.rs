@@ -13,8 +13,8 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
     locked_out(config, top);
     if config.limits.reports {
         top.at("allowlist.report_only").warning(
-            "REPORT MODE: `ssh_only` is not enforced, so any protocol reaches the targets of the allowlist; what it and \
-             `access` would refuse is logged. It is meant for the days of a migration",
+            "REPORT MODE: `ssh_only` is not enforced, so any protocol reaches the targets of the allowlist; what \
+             `ssh_only` and `access` would refuse is logged. This mode is meant for the days of a migration",
         );
     }
     tls(config, top);

@@ -24,8 +24,8 @@ pub(super) struct AuthorizedRequest {
     pub(super) grant: Option<TunnelGrant>,
 }
 
-/// Looks the authority up in the allowlist, and checks that this client may have a tunnel to it now. With access control
-/// the user is authenticated first, so that answers reveal no names.
+/// Looks the authority up in the allowlist, and checks that this client may have a tunnel to it now. With access
+/// control the user is authenticated first, so that answers reveal no names.
 pub(super) async fn authorize(
     asked: ConnectRequest,
     pending: &mut PendingRequest<'_>,
@@ -79,8 +79,8 @@ async fn authorize_user(
         return Ok(AuthorizedRequest { target, grant: None });
     };
     let grant = match boxed(with_report_timeout(counts, access.authorize(&subject, &target))).await {
-        // Checked again after the grant is registered: a certificate that was revoked before is found here, and one that is
-        // revoked later through the grant.
+        // Checked again now that the grant is registered: an earlier revocation is found here, and a later one ends the
+        // grant.
         Ok(_) if counts && !subject.is_trusted(&pending.shared.tls) => {
             return Err(RefusalReason::CertificateInvalidated.into());
         }
@@ -100,8 +100,8 @@ async fn authorize_user(
     Ok(AuthorizedRequest { target, grant })
 }
 
-/// Decides whether the user of a request may serve the target as its anchor. That counts with every `access.mode`, and the
-/// user is authenticated first, so that answers reveal no names.
+/// Decides whether the user of a request may serve the target as its anchor. A denial counts with every `access.mode`.
+/// The user is authenticated first, so that answers reveal no names.
 pub(super) async fn authorize_anchor(
     asked: ConnectRequest,
     pending: &mut PendingRequest<'_>,
@@ -129,7 +129,8 @@ fn report(target: &Target, pending: &PendingRequest<'_>) {
     }
 }
 
-/// Returns the answer to a question. One that does not count delays a tunnel by 1 s at most.
+/// Returns the result of a check of the user or the permission. If the result does not count, it is awaited for at most
+/// 1 s.
 async fn with_report_timeout<T>(
     counts: bool,
     question: impl Future<Output = Result<T, Refusal>>,
@@ -165,7 +166,7 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
     let target = shared.allowlist.find_target(&authority);
     record.info.authority = Some(authority);
     let is_draining = !shared.drain.phase().accepts_tunnels();
-    // Before the name counts: permission is checked after this, and an unknown name has another answer.
+    // Before the lookup's error: else in a drain an unknown name would get another answer than a known one.
     if is_draining && shared.access.hides_names() {
         return Err(RefusalReason::Draining.into());
     }
@@ -178,7 +179,7 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
     Ok(target)
 }
 
-/// The maximum wait of a request for a report-only answer.
+/// The maximum wait of a request for each result that does not count.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the denial as the client reads it: if names are hidden, a forbidden target looks like a missing one.

@@ -48,7 +48,7 @@ pub(super) struct TunnelContext {
     pub(super) _slots: [Slot; 3],
     /// The client, or the user where users are known: an office with one address is not one user.
     pub(super) owner: Arc<LimitOwner>,
-    /// The grant for the target; `None` if every client may reach it.
+    /// The grant for the target; `None` unless access is enforced.
     pub(super) grant: Option<TunnelGrant>,
     /// How its client is told that the target is not an SSH server.
     pub(super) refusals: RefusalMode,
@@ -122,7 +122,7 @@ impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
         self.record.closed(close, is_told);
     }
 
-    /// Relays until the tunnel ends. It names no part of it: the future of an idle tunnel would keep each name.
+    /// Relays until the tunnel ends. `self` is not destructured: an idle tunnel's future would keep each reference.
     async fn relay(&mut self, shared: &Shared) -> TunnelEnd {
         let options = relay::Options {
             idle: self.target.idle(shared.timeouts.idle),
@@ -166,7 +166,7 @@ impl<'a, D: Transport, U: Transport> Tunnel<'a, D, U> {
     }
 }
 
-/// Closes both sides of a tunnel. A client that has asked for it is told why the proxy has ended it.
+/// Closes both sides of a tunnel. If the proxy has ended it, a client that asks for an end notice gets the reason.
 async fn close_both<D: Transport, U: Transport>(
     transports: &mut Transports<D, U>,
     holdings: &TunnelContext,
@@ -186,8 +186,8 @@ async fn close_both<D: Transport, U: Transport>(
     relay::finish(transports, close, ends).await;
 }
 
-/// Waits for the SSH identifications of both sides; `None` when they have come. A tunnel without them is ended here, and its
-/// client is told why: by a notice, or as its port sends refusals.
+/// Waits for the SSH identifications of both sides; `None` when they have come. A tunnel without them is ended here.
+/// Its client gets the reason in an end notice, or else in band if its port refuses in band.
 async fn require_ssh<D: Transport, U: Transport>(
     ends: &mut Transports<D, U>,
     holdings: &TunnelContext,
@@ -229,7 +229,7 @@ async fn require_ssh<D: Transport, U: Transport>(
 #[derive(Debug)]
 struct NotIdentified {
     close: Close,
-    /// True if the client has.
+    /// True if the client has identified itself.
     is_client_ssh: bool,
 }
 
@@ -248,7 +248,7 @@ fn unidentified_end<'a, D, U>(
     }
 }
 
-/// Returns the limits of one direction. No closure of `relay`: an idle tunnel would keep it.
+/// Returns the limits of one direction. Not a closure in `relay`, which an idle tunnel would keep.
 fn bounds<'a>(
     direction: Direction,
     target: &'a Target,
@@ -296,8 +296,8 @@ async fn identify<D: Transport, U: Transport>(
     })
 }
 
-/// Tells an SSH client in band that its target is no SSH server, or has ended before it was one. Only before the target's
-/// first byte, while the client still waits for an identification. Returns whether it was told.
+/// Sends an SSH client the reason why the tunnel ends before its target's identification. Sends nothing once a byte of
+/// the target was passed on: the client no longer waits for an identification. Returns whether the message was sent.
 async fn send_disconnect<D: Transport, U: Transport>(
     ends: &mut Transports<D, U>,
     unidentified: &NotIdentified,
@@ -320,8 +320,8 @@ async fn send_disconnect<D: Transport, U: Transport>(
     is_told
 }
 
-/// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist, when its
-/// user's grant or its anchor ends, by an operator, or in a drain.
+/// Completes when the proxy has to end the tunnel: at its longest lifetime, when its target has left the allowlist,
+/// when its user's grant or its anchor ends, by an operator, or in a drain.
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -379,13 +379,13 @@ async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorTunnel) -> Cl
 /// Returns the notice of a tunnel that the proxy has closed.
 fn of_proxy(marker: Marker, reason: CloseReason, record: &TunnelRecord<'_>) -> Vec<u8> {
     let operator = record.tunnel().close_reason().unwrap_or_default();
-    // Any other end moves the session.
+    // After any other end the session may go on in another tunnel.
     let is_final = reason == CloseReason::Idle || record.tunnel().is_end_final();
     notice(marker, (close_phrase(reason, operator), is_final), record)
 }
 
 fn notice(marker: Marker, (phrase, is_final): (Phrase, bool), record: &TunnelRecord<'_>) -> Vec<u8> {
-    // The client knows the name that it has asked for, and puts it before a sentence without it.
+    // The client itself puts the requested name before a sentence that lacks it.
     let authority = record.tunnel().facts.authority.as_ref();
     let name = authority.filter(|_| phrase.is_of_target()).map(ToString::to_string);
     let phrase = phrase.preceded_by("the proxy ended the session: ");
@@ -393,10 +393,10 @@ fn notice(marker: Marker, (phrase, is_final): (Phrase, bool), record: &TunnelRec
     end_notice::notice(marker, &sentence, is_final)
 }
 
-/// Sends a notice to a client that takes it within 0.5 s. Returns `false` if perhaps only a part was sent.
+/// Sends a notice within 0.5 s. Returns `false` if the client may have received only a part of it.
 async fn send(client: &mut impl Transport, notice: &[u8]) -> bool {
     matches!(timeout(SEND_TIMEOUT, send_all(client, notice)).await, Ok(Ok(())))
 }
 
-/// A client that takes no more is cut off without a notice: the end of a drain waits for it.
+/// The end of a drain waits for this time, so a client that takes no more is cut off without a notice.
 const SEND_TIMEOUT: Duration = Duration::from_millis(500);

@@ -50,7 +50,7 @@ pub(super) async fn negotiate<'a>(
     None
 }
 
-/// Refuses a client in clear where TLS is required. Its request is read only to learn whether to tell it in band.
+/// Refuses a client in clear where TLS is required. Its request is read only to learn whether to refuse it in band.
 async fn refuse_cleartext(stream: TcpStream, read: Vec<u8>, pending: PendingRequest<'_>) {
     let mut exchange = http::http1(stream, read);
     if pending.refusals != RefusalMode::Http {

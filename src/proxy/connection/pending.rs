@@ -29,7 +29,7 @@ pub(super) struct PendingRequest<'a> {
     pub(super) admission: Result<(), RefusalReason>,
     /// How the port sends refusals.
     pub(super) refusals: RefusalMode,
-    /// True if the target is SSH only, or its name must not be disclosed.
+    /// True if the target is SSH only, or the request is not authorized yet: the form of a refusal must not tell.
     pub(super) target_is_ssh: bool,
     /// The limits that all connections of the client share; `None` before the PROXY header has been read.
     client: Option<Arc<LimitOwner>>,
@@ -65,13 +65,13 @@ impl<'a> PendingRequest<'a> {
         self.admission = self.shared.connect_rate.count(network);
     }
 
-    /// Returns the owner of the client's limits. There is one before any request.
+    /// Returns the owner of the client's limits, which is known before any request is read.
     pub(super) fn client(&self) -> Result<Arc<LimitOwner>, RefusalReason> {
         self.client.clone().ok_or(RefusalReason::Internal)
     }
 
-    /// Creates a further request on this HTTP/2 connection. It is checked as a connection is: first by the client's connect
-    /// rate, then by its certificate, whose signatures cost CPU time to verify.
+    /// Creates a further request on this HTTP/2 connection. It is checked as a connection is: first by the client's
+    /// connect rate, then by its certificate, whose signatures cost CPU time to verify.
     pub(super) fn new_stream(&self) -> Self {
         let record = self.record.request(self.shared.ids.next());
         let is_trusted = |()| match record.is_trusted(&self.shared.tls) {
@@ -88,8 +88,8 @@ impl<'a> PendingRequest<'a> {
         }
     }
 
-    /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait starts now:
-    /// its last request has been answered. It counts as younger than all before.
+    /// Completes when an HTTP/2 connection without a stream has waited too long for the next one. The wait starts now,
+    /// when the last request has been answered. The connection counts as younger than all earlier ones.
     pub(super) async fn idle_expired(&self) -> RefusalReason {
         self.expiry(Instant::now(), self.shared.ids.next().seq).await
     }
@@ -137,7 +137,7 @@ impl<'a> PendingRequest<'a> {
             tokio::select! {
                 biased;
                 told = exchange.refuse_in_band(&message) => told,
-                // It waits for its client, as a connection that has its refusal does.
+                // This, too, waits for the client, so other connections may evict this one.
                 _ = self.evicted() => None,
             }
         } else {
@@ -160,8 +160,8 @@ impl<'a> PendingRequest<'a> {
 
     /// Records a refusal that was sent, and keeps the connection until `close` has let the client read it.
     ///
-    /// Other connections may evict this one. Its client may lose the refusal then: a close with unread bytes is a reset,
-    /// which discards what has not been read.
+    /// Other connections may evict this one. Its client may lose the refusal then: a close with unread bytes is a
+    /// reset, which discards what the client has not read.
     pub(super) async fn linger(mut self, refusal: RefusalReason, close: impl Future<Output = ()>) {
         self.record.refused(refusal);
         // This connection was evicted: its descriptor is needed at once.
@@ -183,7 +183,8 @@ impl<'a> PendingRequest<'a> {
         self.record.refused(refusal);
     }
 
-    /// Completes when a wait that started at `since` is over. Waits end in the order of their numbers.
+    /// Completes when a wait that started at `since` is over. Among waits of one class the lowest number is evicted
+    /// first.
     async fn expiry(&self, since: Instant, number: u64) -> RefusalReason {
         let (class, evicted) = match self.admission {
             Ok(()) => (EvictionClass::Eligible, RefusalReason::Evicted),

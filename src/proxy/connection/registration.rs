@@ -36,7 +36,7 @@ struct Admission {
     /// Keeps the user's limits alive.
     _owner: Arc<LimitOwner>,
     _slot: Slot,
-    /// The list of replicas: a change after the admission is still to be sent.
+    /// The list of replicas: each change since the admission is still to be sent.
     replicas: watch::Receiver<ReplicaList>,
 }
 
@@ -114,7 +114,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     let (shared, info) = (pending.shared, &pending.record.info);
     let (number, peer) = (info.id.seq, info.client);
     let addresses = [peer, info.locals[0].unwrap_or(peer)];
-    // It has log lines of its own, and no access line.
+    // The connection of an anchor has log lines of its own, and no access line.
     pending.record.disarm();
     let Admission {
         serves,
@@ -127,7 +127,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
         return;
     };
     let mut driven = pin!(driven);
-    // An anchor that is connected to this replica already closes the connection instead.
+    // An anchor that has a connection to this replica already closes this one instead of sending its preface.
     let begun = tokio::select! {
         Ok(()) = preface => Ok(()),
         end = &mut driven => Err(match end {
@@ -147,7 +147,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
     let result = registered.as_ref().map_or_else(|end| *end, |_| "registered");
     shared.metrics.anchor_registrations.count([result]);
     let Ok(registration) = registered else { return };
-    // In a drain only its tunnels own the anchor, and keep the connection alive.
+    // Weak: in a drain only the anchor's tunnels own it, so the connection ends with the last of them.
     let anchor = Arc::downgrade(registration.anchor());
     let since = Instant::now();
     let end = tokio::select! {
@@ -206,7 +206,7 @@ async fn end_of_right(admission: &Admission) -> CloseReason {
     }
 }
 
-/// The time for an anchor to answer a POST, before which no other one is sent.
+/// The maximum wait for an anchor's answer to a POST. The next POST is sent after it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the tunnels of an anchor have to close after its grant has ended.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

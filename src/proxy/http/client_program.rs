@@ -67,8 +67,8 @@ fn field(line: &[u8]) -> Field<'_> {
     }
 }
 
-/// Returns the sender. Only programs with a `User-Agent` name themselves; the others are told apart from programs that are no
-/// SSH clients by what they leave out. `tests/it/requests` has the requests of each, byte for byte.
+/// Returns the sender. `switchboard connect` names itself in `User-Agent`. The heads of SSH clients are recognised by
+/// the fields that they lack: other programs send more. `tests/it/requests` has the requests of each, byte for byte.
 fn program(version: &str, target: &str, fields: &[Field<'_>]) -> ClientProgram {
     let is = |field: &Field<'_>, name: &[u8]| field.0.eq_ignore_ascii_case(name);
     if fields
@@ -88,7 +88,7 @@ fn program(version: &str, target: &str, fields: &[Field<'_>]) -> ClientProgram {
         ("HTTP/1.1", [host]) if is(host, b"host") && host.1.eq_ignore_ascii_case(target.as_bytes()) => {
             ClientProgram::SshProxyCommand
         }
-        // proxytunnel: the name of the proxy, or that of the target without its port.
+        // proxytunnel: its Host is the proxy's, or the target's without the port.
         ("HTTP/1.1", [host, connection])
             if is(host, b"host")
                 && is(connection, b"proxy-connection")

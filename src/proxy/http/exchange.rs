@@ -55,7 +55,7 @@ pub trait Exchange: Sized + Send {
     /// Reads until the request is complete.
     ///
     /// # Errors
-    /// The request is refused by the part that was read.
+    /// The refusal, which the bytes that were read have decided.
     fn read_head(
         &mut self,
         credentials: CredentialPolicy,
@@ -64,25 +64,26 @@ pub trait Exchange: Sized + Send {
     /// Completes when the client leaves before its answer, with the refusal to record.
     fn client_gone(&mut self) -> impl Future<Output = RefusalReason> + Send;
 
-    /// Sends the 200, which repeats the marker of an end notice. Returns the transport, and the bytes after the head, at most
-    /// 16 KiB together with it.
+    /// Sends the 200, which repeats the marker of an end notice. Returns the transport, and the bytes after the head.
+    /// The head and these bytes are at most 16 KiB together.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].
     fn accept(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
-    /// Sends the 101 of a [`Purpose::Registration`], with these fields. Returns the transport, and the bytes after the head.
+    /// Sends the 101 of a [`Purpose::Registration`], with these fields. Returns the transport, and the bytes after the
+    /// head.
     ///
     /// # Errors
     /// [`RefusalReason::ClientDisconnected`].
     fn upgrade(self, fields: &str) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
 
-    /// Sends the refusal. The caller then closes the transport gracefully, and parses nothing after the head: with keep-alive
-    /// those bytes would be taken for another request (RFC 9931 section 6). `None` if the client has left, or gets no answer;
-    /// after [`RefusalReason::TlsRecord`] the close sends the alert.
+    /// Sends the refusal. The caller then closes the transport gracefully, and parses nothing after the head: with
+    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` if the client has left,
+    /// or gets no answer; after [`RefusalReason::TlsRecord`] the close sends the alert.
     fn refuse(self, denial: &Refusal) -> impl Future<Output = Option<Self::Transport>> + Send;
 
-    /// Returns the program that has sent the request, and the target that it has asked for, as it was sent.
+    /// Returns the program that has sent the request, and the requested target as it was sent.
     fn client_program(&self) -> (ClientProgram, &str) {
         (ClientProgram::Unread, "")
     }
@@ -91,8 +92,8 @@ pub trait Exchange: Sized + Send {
     fn refuse_in_band(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
 }
 
-/// Returns the credential in the values of a request's fields `Proxy-Authorization`. Two fields are an error: another proxy on
-/// the way may have checked either.
+/// Returns the credential in the values of a request's fields `Proxy-Authorization`. Two fields are an error: another
+/// proxy on the way may have checked either.
 pub(super) fn credential<'a>(
     mut values: impl Iterator<Item = &'a [u8]>,
 ) -> Option<Result<Credential, CredentialError>> {
@@ -108,7 +109,8 @@ pub(super) fn session<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<
     SessionId::parse(str::from_utf8(values.next()?).ok()?)
 }
 
-/// The field with which `switchboard connect` names the session that is to go on. Its hello repeats that after the 200.
+/// The field with which `switchboard connect` names the session that is to go on. Its hello after the 200 repeats the
+/// name.
 pub(super) const SESSION_FIELD: &str = "switchboard-session";
 
 /// Returns the fields of a refusal over every version of HTTP, with the details for `Proxy-Status`.
@@ -136,8 +138,8 @@ pub(super) fn body(denial: &Refusal) -> String {
     format!("{}\n", denial.phrase())
 }
 
-/// The field of a refusal whose target is starting: the whole seconds that it has left, for `switchboard connect`, which
-/// waits. Others read Retry-After.
+/// The field of a refusal whose target is starting: the whole seconds that the target has left to start. `switchboard
+/// connect` waits that long; others read Retry-After.
 const STARTING_FIELD: &str = "switchboard-starting";
 
 /// Returns the `Proxy-Status` of a refusal (RFC 9209): its type, and the details if there are any.
@@ -153,8 +155,9 @@ fn proxy_status(refusal: RefusalReason, details: Option<&str>) -> String {
     }
 }
 
-/// Returns the challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1): Basic first, since
-/// clients that know nothing else take the first one. A credential that was refused is named so (RFC 6750 section 3).
+/// Returns the challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1). Basic
+/// is first, since clients that know nothing else take the first one. `invalid_token` marks a refused credential (RFC
+/// 6750 section 3).
 fn challenges(refusal: RefusalReason) -> Option<[&'static str; 2]> {
     let basic = "Basic realm=\"switchboard\", charset=\"UTF-8\"";
     if refusal == RefusalReason::CredentialsRequired {

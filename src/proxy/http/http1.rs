@@ -84,8 +84,8 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
         let mut known = 0;
         loop {
             let came = self.buffer.get(known..).unwrap_or_default();
-            // Only a line's end can complete the head, and only the first bytes can be no request at all: parsing
-            // after every byte of a slow client would cost the square of its head.
+            // Parsing after every byte of a slow client would cost the square of its head. So only the first bytes
+            // are parsed, which may be no request at all, and each line's end, which may complete the head.
             let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MAX_HEAD_BYTES;
             if decides && !came.is_empty() {
                 match head::parse(&self.buffer) {
@@ -96,7 +96,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
                     Ok(None) => {}
                     Err(refusal) => {
                         self.sent = identify(&self.buffer);
-                        // Its rest would pass for the client's next bytes.
+                        // The rest of the head would pass for the bytes after it.
                         self.buffer.clear();
                         return Err(refusal);
                     }
@@ -113,7 +113,8 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
         }
     }
 
-    /// A client leaves by a reset. An end of stream is a half-close, as that of `printf … | nc`: the client waits for its answer.
+    /// Completes at a reset. An end of stream is a half-close, as that of `printf … | nc`: the client waits for its
+    /// answer.
     async fn client_gone(&mut self) -> RefusalReason {
         while self.buffer.len() < MAX_HEAD_BYTES {
             match self.read_some().await {
@@ -153,12 +154,12 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
         (self.sent.program, &self.sent.target)
     }
 
-    /// corkscrew drops what it reads together with the 200. An SSH client sends its identification as soon as corkscrew has
-    /// read that, so the message follows the client's first bytes, or a pause.
+    /// corkscrew drops what it reads together with the 200. As soon as corkscrew has read the 200, an SSH client sends
+    /// its identification. So the message is sent after the client's first bytes, or after a pause.
     async fn refuse_in_band(mut self, message: &[u8]) -> Option<D> {
         self.send(CONFIRMATION).await.ok()?;
         if self.buffer.is_empty() {
-            // The end of the client's stream may be a half-close, and a failure is one of the next write, too.
+            // An end of stream may be a half-close, and after a failure the next write fails, too.
             timeout(PAUSE, self.read_some()).await.ok();
         }
         self.send(message).await.ok()?;
@@ -200,8 +201,8 @@ fn confirmation(marker: Marker) -> String {
 const CONFIRMATION: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 /// The timeout of an answer, which fits any send buffer: a client that does not take it has vanished.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// From the 200 to the message after it, for a client that waits for the server's identification. A client on a busy
-/// machine has read the 200 by then.
+/// The pause between the 200 and the message, for a client that waits for the server's identification. By then even a
+/// client on a busy machine has read the 200.
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

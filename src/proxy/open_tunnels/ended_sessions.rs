@@ -10,13 +10,13 @@ use crate::protocol::resume::keys::SessionId;
 
 type OwnedSession = (SessionId, Box<str>);
 
-/// The sessions by their users, each with the operator's reason and the time up to which it is refused. A hello proves nothing
-/// to the proxy: closing a tunnel that claims another user's session must not end that.
+/// The sessions, each with the operator's reason and the end of its refusal. A session is refused only to its user: a
+/// hello proves nothing to the proxy, so closing a tunnel that claims another user's session must not end that session.
 #[derive(Debug, Default)]
 pub struct EndedSessions(Mutex<HashMap<OwnedSession, (Box<str>, Instant)>>);
 
 impl EndedSessions {
-    /// Refuses a session of `user`, empty for none, for `time`, unless 10,000 are refused already.
+    /// Refuses a session for `time`, unless 10,000 are refused already. `user` is its user; empty if there is none.
     pub fn refuse(&self, session: SessionId, user: &str, reason: &str, time: Duration) {
         let (mut sessions, now) = (self.0.lock(), Instant::now());
         sessions.retain(|_, (_, until)| *until > now);
@@ -33,7 +33,7 @@ impl EndedSessions {
     }
 }
 
-/// With up to 2 KB of a reason each. A client that heeds its notice does not come back in any case.
+/// A session has up to 2 KB of a reason. One beyond the maximum ends as well if its client heeds the end notice.
 const MAX_SESSIONS: usize = 10_000;
 
 #[cfg(test)]

@@ -29,13 +29,14 @@ pub struct OpenTunnel {
     pub start: Start,
     /// Its byte counts.
     pub meter: Meter,
-    /// The tunnel in a drain.
+    /// Counts the tunnel as open for a drain, and knows its session.
     pub open: TunnelGuard,
     /// Rates that replace those of its target.
     pub rate_overrides: Both<RateOverride>,
     /// The operator's reason for closing it, and whether the session in it ends, too.
     close_reason: OnceLock<(Box<str>, bool)>,
-    /// The waker of the tunnel's task, which waits for `close_reason`. Not a `Notify`, whose 72 bytes an idle tunnel would keep.
+    /// The waker of the tunnel's task, which waits for `close_reason`. Not a `Notify`, whose 72 bytes an idle tunnel
+    /// would keep.
     closer: AtomicWaker,
     /// The series of its target's last activity.
     series: Arc<TargetSeries>,
@@ -45,7 +46,7 @@ pub struct OpenTunnel {
     last_rtt: Mutex<[Option<RttSample>; 2]>,
     /// True if a send queue was not empty at the last check of its windows.
     has_unsent: AtomicBool,
-    /// True after the last check of its connections.
+    /// True once its connections have been sampled for the last time.
     is_closed: AtomicBool,
 }
 
@@ -130,8 +131,8 @@ impl OpenTunnel {
         seen
     }
 
-    /// Checks whether a side keeps its receive window closed. Called every minute. A quiet one with nothing unsent costs
-    /// nothing.
+    /// Checks whether a side keeps its receive window closed. Called every minute. Skips a quiet tunnel with nothing
+    /// unsent.
     pub(crate) fn look_at_windows(&self, diag: &SockDiag) {
         let is_quiet = self.meter.last_moved().elapsed() > WINDOW_INTERVAL * 2;
         if is_quiet && !self.has_unsent.load(Ordering::Relaxed) {
@@ -145,8 +146,8 @@ impl OpenTunnel {
         }
     }
 
-    /// Samples the connections for the last time, when a side has ended: later they may be gone. That takes a twelfth of a
-    /// set-up's CPU time, so a tunnel of less than a second is not sampled.
+    /// Samples the connections for the last time, when a side has ended: later they may be gone. That takes a twelfth
+    /// of a set-up's CPU time, so a tunnel of less than a second is not sampled.
     pub(crate) fn look_at_end(&self, diag: &SockDiag) {
         if self.start.established.elapsed() >= MIN_SAMPLE_INTERVAL && !self.is_closed.swap(true, Ordering::Relaxed) {
             let _seen = self.legs(diag);
@@ -158,8 +159,8 @@ impl OpenTunnel {
         *self.last_rtt.lock()
     }
 
-    /// Ends the tunnel, with a reason for the access log, and if `is_final` the session in it. Returns whether this call was the
-    /// first.
+    /// Ends the tunnel, with a reason for the access log, and if `is_final` the session in it. Returns whether this
+    /// call was the first.
     pub fn close(&self, reason: &str, is_final: bool) -> bool {
         let reason = excerpt(reason, MAX_REASON).into();
         let is_first = self.close_reason.set((reason, is_final)).is_ok();
@@ -177,8 +178,8 @@ impl OpenTunnel {
         self.close_reason.get().is_some_and(|(_, is_final)| *is_final)
     }
 
-    /// Completes when an operator ends the tunnel, or has ended the session that its client wants to go on with. Only its own task
-    /// waits for it.
+    /// Completes when an operator ends the tunnel, or has ended the session that its client wants to go on with. Only
+    /// the tunnel's own task may wait for this.
     pub(crate) async fn closed_by_operator(&self, ended: &EndedSessions) {
         let mut session = None;
         poll_fn(|context| {
@@ -202,12 +203,12 @@ impl OpenTunnel {
 const MAX_REASON: usize = 200;
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The use of a tunnel, now and last.
+/// The current and the last activity of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// True if its last minute was active, or the current one is.
     pub is_active: bool,
-    /// The last byte of its last active minute, or else the tunnel's start.
+    /// The time of the last byte in its last active minute, or else of the tunnel's start.
     pub last_active: SystemTime,
     /// The time since its last activity.
     pub idle: Duration,

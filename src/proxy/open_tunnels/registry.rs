@@ -24,7 +24,7 @@ pub struct Registry {
     pub ended_sessions: EndedSessions,
     /// Refusals since the start of the process.
     pub refusals: Refusals,
-    /// The access to the kernel's counts of their connections.
+    /// The access to the kernel's counts of the tunnels' connections.
     pub sock_diag: SockDiag,
 }
 
@@ -38,8 +38,8 @@ impl Registry {
         all
     }
 
-    /// Every minute, ends the minute of each tunnel and checks its windows; never returns. The shards take turns: 10,000
-    /// tunnels at once would occupy a thread for milliseconds.
+    /// Every minute, ends the minute of each tunnel and checks its windows; never returns. The shards take turns:
+    /// 10,000 tunnels at once would occupy a thread for milliseconds.
     pub async fn keep_judging(&self) {
         let mut ticks = interval(MINUTE / PARTS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -97,7 +97,7 @@ impl Drop for Registration<'_> {
     fn drop(&mut self) {
         let number = self.tunnel.facts.id.seq;
         self.registry.shard(number).lock().remove(&number);
-        // Events that are not read yet hold the tunnel for as long as their reader stalls.
+        // Not left to the tunnel's drop: unread events own the tunnel for as long as their reader stalls.
         self.tunnel.open.end();
     }
 }

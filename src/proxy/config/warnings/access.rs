@@ -61,7 +61,7 @@ fn unreachable(config: &Config, top: &Field<'_>) {
     let unnamed = targets.filter(|target| target.user_lists().is_none());
     if let Some(names) = some(unnamed.map(|target| &target.name)) {
         top.at("allowlist.static").warning(format!(
-            "no user may reach {names}: the API server knows no static target, so it needs `allowed_users` or \
+            "no user may reach {names}: the API server knows no static target, so each needs `allowed_users` or \
              `allowed_groups`"
         ));
     }
@@ -134,5 +134,5 @@ fn some(names: impl Iterator<Item = impl ToString>) -> Option<String> {
     }
 }
 
-/// In a line that fits a terminal.
+/// The maximum number of names in a warning: its line fits a terminal.
 const MAX_NAMED: usize = 3;

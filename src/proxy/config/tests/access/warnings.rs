@@ -56,7 +56,7 @@ fn targets_that_no_user_reaches_are_warned_of() {
     };
     let no_user = |names: &str| {
         format!(
-            "3:13: warning: allowlist.static: no user may reach {names}: the API server knows no static target, so it \
+            "3:13: warning: allowlist.static: no user may reach {names}: the API server knows no static target, so each \
              needs `allowed_users` or `allowed_groups`"
         )
     };
