@@ -1,4 +1,4 @@
-//! The parts of every tunnel, whichever program carries it: dial, limits, relay, drain, how it ends, and what is counted.
+//! The parts of every tunnel, whichever program carries it: dial, limits, relay, drain, outcome and metrics.
 
 pub mod dial;
 pub mod direction;

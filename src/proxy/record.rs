@@ -50,7 +50,7 @@ pub struct RequestRecord<'a> {
     /// The way in which the client was answered.
     pub(in crate::proxy) answered: AnswerKind,
     accounted: bool,
-    /// `None` for a request on an HTTP/2 connection: that has a record of its own.
+    /// `None` for a request on an HTTP/2 connection: the connection has a record of its own.
     connection: Option<Connection<'a>>,
 }
 
@@ -97,7 +97,7 @@ impl<'a> RequestRecord<'a> {
         self.info.authorization = Some(excerpt(reason, MAX_REASON).into());
     }
 
-    /// Records why the request is refused, or, unless it `counts`, why it would be.
+    /// Records why the request is refused, or why it would be, unless the denial `counts`.
     pub fn set_authorization(&mut self, denial: &Refusal, counts: bool) {
         let would_be = if counts { "" } else { WOULD_BE_REFUSED };
         self.set_reason(&match denial.details() {
@@ -111,8 +111,8 @@ impl<'a> RequestRecord<'a> {
         self.info.tls.as_ref()?.identity.as_ref()
     }
 
-    /// Returns whether a new handshake would accept the client's certificate: on a long HTTP/2 connection it may have expired
-    /// or been revoked since.
+    /// Returns whether a new handshake would accept the client's certificate, which may have expired or been revoked
+    /// during a long HTTP/2 connection.
     pub fn is_trusted(&self, tls: &Tls) -> bool {
         self.info.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
@@ -190,7 +190,7 @@ impl Drop for RequestRecord<'_> {
 /// The record of an established tunnel; its drop writes the close line.
 #[derive(Debug)]
 pub struct TunnelRecord<'a> {
-    /// Boxed: an idle tunnel would keep it in its future.
+    /// Boxed, to keep the future of an idle tunnel small.
     held: Box<TunnelAccounts<'a>>,
     close: Option<Close>,
     /// True if the end was sent to the client in band.
@@ -203,7 +203,7 @@ struct TunnelAccounts<'a> {
     telemetry: Telemetry<'a>,
     registration: Registration<'a>,
     series: Arc<TargetSeries>,
-    /// `None` for a request on an HTTP/2 connection: that has a record of its own.
+    /// `None` for a request on an HTTP/2 connection: the connection has a record of its own.
     _connection: Option<Connection<'a>>,
 }
 
@@ -232,8 +232,8 @@ impl TunnelRecord<'_> {
         }
     }
 
-    /// Notes, at the end of a tunnel that was watched, a side that has sent something and has not identified itself, or
-    /// was silent for `timeout`: `ssh_only` would not have waited longer.
+    /// Notes, at the end of a watched tunnel, a side that has not identified itself: if the side has sent bytes, or if
+    /// the tunnel has lasted for `timeout`, after which `ssh_only` would have ended the tunnel.
     pub fn finish_watch(&self, timeout: Duration) {
         let is_late = self.tunnel().start.established.elapsed() >= timeout;
         for direction in Direction::ALL {
@@ -295,8 +295,8 @@ impl Drop for TunnelRecord<'_> {
     }
 }
 
-/// The inspector of the first bytes of both sides of a tunnel with `allowlist.report_only`: counts and notes the first side
-/// that does not begin as SSH does.
+/// The inspector of a tunnel's first bytes with `allowlist.report_only`: counts and notes the first side that does not
+/// begin as SSH does.
 #[derive(Debug)]
 pub struct NotSshReporter {
     seen: Arc<SshPeers>,
@@ -304,7 +304,7 @@ pub struct NotSshReporter {
 }
 
 impl NotSshReporter {
-    /// Counts and notes that side, unless one was noted already.
+    /// Counts and notes that side, unless a side was noted already.
     fn refuses(&self, side: Side) {
         if self.seen.not_ssh.set(side).is_ok() {
             self.metrics.report_only_refusals.count(["ssh_only"]);
@@ -345,5 +345,5 @@ impl Drop for Connection<'_> {
     }
 }
 
-/// Characters of the log field `authorization.reason`: the API server's names the binding and the role.
+/// Characters of the log field `authorization.reason`: a reason of the API server names the binding and the role.
 const MAX_REASON: usize = 512;

@@ -138,7 +138,7 @@ impl App {
         let awaits_services = self.awaits_services;
         tokio::spawn(async move {
             shared.allowlist.completed().await;
-            // Without a cluster, a warning of the configuration has said so.
+            // Without a cluster, the configuration's warnings have reported an empty allowlist.
             if awaits_services && shared.allowlist.targets() == 0 {
                 warn!("{EMPTY}");
             }
@@ -171,8 +171,8 @@ impl App {
         self.readiness.withdraw("shutdown");
         let cut_short = CancellationToken::new();
         let second_stop = async {
-            // Kubernetes sends SIGTERM when the preStop hook that has asked for the drain is done: that signal is the
-            // first of this drain, and only another one cuts it short.
+            // When the preStop hook that has requested the drain is done, Kubernetes sends SIGTERM. So the first signal
+            // does not cut the drain short; the second does.
             if !is_signalled {
                 commands.stop().await;
             }
@@ -182,8 +182,8 @@ impl App {
         let drained = self.conductor.run(&self.drain_options, &tasks, second_stop).await;
         self.shared.access_log.close();
         if !is_signalled && !cut_short.is_cancelled() {
-            // When the first process of a container ends, all others are killed: the hook that waits for the drain
-            // has to read its end before.
+            // When the first process of a container ends, all others are killed. Before that, the hook that waits for
+            // the drain must read that the drain has ended.
             sleep(LAST_PROGRESS).await;
         }
         drained
@@ -301,7 +301,7 @@ fn share(
 /// Returns the anchors of this replica, which are none yet.
 fn anchors(config: &Config) -> Anchors {
     let options = config.anchors.clone().unwrap_or_default();
-    // As the Service names its endpoints. Where the pod has the network of its node, HOSTNAME is the node's.
+    // The EndpointSlices have the pod's name. HOSTNAME comes last: with the node's network it is the node's name.
     let pod = || {
         ["POD_NAME", "HOSTNAME"]
             .into_iter()
@@ -309,7 +309,7 @@ fn anchors(config: &Config) -> Anchors {
     };
     let pod = pod().filter(|name| options.replicas.is_none() && is_id(name));
     if options.replicas.is_none() && pod.is_none() {
-        warn!("anchors.replicas: auto needs the name of this pod in POD_NAME: without it anchors go on dialling");
+        warn!("anchors.replicas: auto needs this pod's name in POD_NAME: without it, anchors never stop dialling");
     }
     let anchors = Anchors::new(pod.map(Into::into), options.replicas.unwrap_or(NonZeroU32::MIN));
     anchors.set_taken(config.takes_anchors());

@@ -11,12 +11,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::net::socket;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
-/// The longest times of a dial, and its pacing.
+/// The times of a dial, and its pacing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// At one address.
+    /// The longest time at one address.
     pub dial_try: Duration,
-    /// At all addresses together.
+    /// The longest time at all addresses together.
     pub dial: Duration,
     /// True if a connection to a loopback address is made without pacing.
     pub unpaced_on_loopback: bool,
@@ -59,7 +59,7 @@ impl From<DialError> for Refusal {
 /// The caller spreads the load by counting `start` up. Dropping the future ends the attempt that is in progress.
 ///
 /// # Errors
-/// The error of the last address that was tried; [`RefusalReason::NoEndpoint`] if there are none.
+/// The error of the last address that was tried; [`RefusalReason::NoEndpoint`] without addresses.
 pub async fn dial(addresses: &[SocketAddr], start: usize, options: &Options) -> Result<Upstream, DialError> {
     let deadline = Instant::now() + options.dial;
     let mut last = DialError::from(RefusalReason::NoEndpoint);
@@ -105,8 +105,9 @@ async fn connect(address: SocketAddr, options: &Options) -> io::Result<Upstream>
     Ok(Upstream { stream, address, local })
 }
 
-/// A dial to a free port of this host's ephemeral range can pick that very port as its own and connect to itself (TCP
-/// simultaneous open), where no server listens. Ports differ but for one dial of 28,000: only then the peer is asked for.
+/// Returns whether a dial has connected to itself (TCP simultaneous open), where no server listens: a dial to a free
+/// port of this host's ephemeral range can pick that port as its own. One dial of 28,000 has equal ports, so the system
+/// call for the peer is rare.
 fn connects_to_itself(stream: &TcpStream, [local, dialled]: [SocketAddr; 2]) -> io::Result<bool> {
     Ok(local.port() == dialled.port() && local == stream.peer_addr()?)
 }
@@ -117,7 +118,7 @@ fn classify(error: &io::Error) -> RefusalReason {
             RefusalReason::OutOfSockets
         }
         Some(Errno::TIMEDOUT) => RefusalReason::DialTimeout,
-        // ENOTCONN: it was connected, and reset before its peer was asked for.
+        // ENOTCONN: the connection was reset before the system call for its peer.
         Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => RefusalReason::TargetRefused,
         Some(_) => RefusalReason::TargetUnreachable,
         None if error.kind() == io::ErrorKind::ConnectionRefused => RefusalReason::TargetRefused,

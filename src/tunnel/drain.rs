@@ -1,5 +1,5 @@
-//! A drain: stop accepting, close the tunnels whose sessions go on elsewhere, let the others end by themselves, close the
-//! rest gracefully.
+//! A drain: stop accepting, close the tunnels whose sessions go on elsewhere, let the others end by themselves, close
+//! the rest gracefully.
 
 use std::future::{Future, poll_fn};
 use std::sync::{Arc, OnceLock};
@@ -20,7 +20,7 @@ use crate::base::yaml::forms;
 
 mod tunnels;
 
-/// The longest times of the phases of a drain, which takes at most `delay + timeout + spread + 8 s`.
+/// The longest times of the phases of a drain, which takes at most `delay + timeout + spread + 9 s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
@@ -107,12 +107,12 @@ pub enum DrainResult {
 #[derive(Clone, Debug)]
 pub struct Drain {
     phase: watch::Receiver<Phase>,
-    /// Cancelled once the ports are closed. A wait for it takes half the memory of one for a watch, and is the only one
-    /// of an idle tunnel.
+    /// Cancelled once the ports are closed. An idle tunnel waits only for this token, which takes half the memory of a
+    /// wait for a watch.
     draining: ShardedToken,
     /// Cancelled at the deadline.
     deadline: ShardedToken,
-    /// When resumable tunnels are closed: known when `draining` is cancelled, unless everything ends at once.
+    /// The window for resumable tunnels: set before `draining` is cancelled, unless everything ends at once.
     moving: Arc<OnceLock<ResumableWindow>>,
     counts: Arc<Counts>,
 }
@@ -183,13 +183,13 @@ impl Drain {
 
     /// Completes when a tunnel has to close. `tunnel` is called at first, and then only once the drain has begun.
     ///
-    /// A resumable tunnel closes soon after the ports: its client comes back at once, and through open ports a load
-    /// balancer could send it here again. Once they are closed it reaches another process, which in a rolling update is
-    /// ready before this one drains. Other tunnels close after the deadline, idle ones in the first tenth of the
-    /// spread, the others in the rest.
+    /// A resumable tunnel closes soon after the ports. Its client comes back at once: a load balancer could send the
+    /// client here again while the ports are open, but sends it to another process once they are closed. In a rolling
+    /// update, that process is ready before this one drains. Other tunnels close after the deadline: idle tunnels in
+    /// the first tenth of the spread, the others in the rest.
     ///
-    /// Marking a tunnel resumable does not wake this future. Only the task that polls it may do so, and must poll it
-    /// right afterwards: in `identify` of `proxy/connection/established.rs` and in `inspect` of
+    /// Marking a tunnel resumable does not wake this future. So only the task that polls the future may mark the
+    /// tunnel, and must poll right afterwards: in `identify` of `proxy/connection/established.rs` and in `inspect` of
     /// `tunnel/relay/prefix.rs`.
     #[expect(
         clippy::manual_async_fn,
@@ -309,7 +309,7 @@ impl DrainController {
             "draining: closing the ports"
         );
         self.phase.send_replace(Phase::ClosingListeners);
-        // Acceptors empty the backlog without waiting; shared ports (`reuse_port`) take 1.5 s.
+        // Acceptors empty the backlog without waiting; those of shared ports (`reuse_port`) take 2.5 s.
         acceptors.wait().await;
         info!(tunnels = tunnels(), resumable = resumable(), timeout = ?options.timeout, "draining: waiting for tunnels to end");
         let moving_ends = self.stop(options);
@@ -339,11 +339,11 @@ impl DrainController {
         drained
     }
 
-    /// Ends the admission of tunnels. Returns when the last resumable tunnel has to close.
+    /// Ends the admission of tunnels. Returns the time by which the last resumable tunnel has to close.
     fn stop(&self, options: &Options) -> Instant {
         let since = Instant::now();
         let spread = options.resumable_spread.min(options.timeout + options.spread);
-        // It is not set before.
+        // Never fails: the window is set only here.
         self.drain.moving.set(ResumableWindow { started: since, spread }).ok();
         self.phase.send_replace(Phase::Draining);
         self.drain.draining.cancel();
@@ -366,7 +366,7 @@ impl DrainController {
     }
 }
 
-/// Returns when a tunnel closes, as a part of the spread, 0 to 1.
+/// Returns the part of the spread, 0 to 1, after which a tunnel closes.
 fn close_offset(number: u64, idle: bool) -> f64 {
     if idle {
         IDLE_PART * spread_evenly(number)
@@ -385,7 +385,7 @@ fn spread_evenly(number: u64) -> f64 {
     even
 }
 
-/// The locks of the waits for a drain.
+/// The shards, each with a lock, of a token.
 const PARTS: usize = 16;
 /// A tunnel without an active minute for this long is idle.
 const IDLE: Duration = Duration::from_secs(60);
@@ -393,7 +393,7 @@ const IDLE: Duration = Duration::from_secs(60);
 const IDLE_PART: f64 = 0.1;
 /// 2^64 divided by the golden ratio.
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The time for connections that have to end to flush what was read and to write their log lines.
+/// The time in which connections flush what was read and write their log lines, once they have to end.
 const LAST_WAIT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub enum WaitFor {
 /// The events that cause a GOAWAY: the client then opens new tunnels on another connection.
 #[derive(Clone, Copy, Debug)]
 pub struct GoAway<'a> {
-    /// The drain of connections, by number.
+    /// The drain of the process.
     pub drain: &'a Drain,
     /// The number of this connection.
     pub connection_id: u64,
@@ -316,8 +316,8 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         self.phase = Phase::Closing(linger);
     }
 
-    /// Returns the refusal of a closed connection as an error. After a request only a flood or a violation of RFC 9113
-    /// is one: a request with a field name in upper case ends its connection, too.
+    /// Returns the refusal of a closed connection as an error. After a request, only a flood or a violation of RFC 9113
+    /// is an error. Even a field name in upper case is such a violation, which ends the connection.
     fn verdict(&self, error: Option<&h2::Error>) -> Result<(), RefusalReason> {
         let refusal = error.map_or(RefusalReason::PortProbe, refusal_of);
         if self.requests == 0 || matches!(refusal, RefusalReason::Flood | RefusalReason::Malformed(_)) {
@@ -334,7 +334,7 @@ async fn end<D: Transport>(
     evicted: impl Future<Output = RefusalReason>,
 ) {
     tokio::select! {
-        // First: its first poll sends the alert.
+        // First, because the first poll sends the alert.
         biased;
         () = connection.end(refusal) => {}
         _ = evicted => {}
@@ -350,15 +350,15 @@ async fn end<D: Transport>(
 const WINDOW: u32 = 256 * 1024;
 /// The largest window (RFC 9113 section 6.9.1).
 const MAX_WINDOW: u32 = (1 << 31) - 1;
-/// The same as over HTTP/1.
+/// The maximum size of a request's header, as over HTTP/1.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
-/// The bytes that a stream may queue in h2: all send buffers of the connection, if it is alone.
+/// The bytes that a stream may queue in h2: all send buffers of the connection, if there is no other stream.
 const MAX_UNSENT: usize = 512 * 1024;
 /// Maximum number of streams that h2 resets for the client's errors. More of them are an attack, not a mistake.
 const MAX_STREAM_ERRORS: usize = 100;
-/// The bytes by which waiting DATA frames may together fall short of 256 each: 8,000 keystrokes.
+/// The budget for small DATA frames that wait, each of which takes what it lacks of 256 bytes: 8,000 keystrokes.
 const SMALL_FRAMES: usize = 2 * 1024 * 1024;
-/// How long a client has to close a connection that is no longer needed.
+/// The time in which a client has to close a connection that is no longer needed.
 const LINGER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -28,11 +28,11 @@ pub struct RequestInfo {
     pub peer: SocketAddr,
     /// The client's address: the peer's, or that of a trusted PROXY header.
     pub client: SocketAddr,
-    /// The accept of the connection, or the beginning of the request.
+    /// The time of the connection's accept, or of the request's beginning.
     pub accepted: Instant,
     /// The authority that the request names.
     pub authority: Option<Authority>,
-    /// The allowlist's entry for it.
+    /// The allowlist's entry for the authority.
     pub target: Option<Arc<Target>>,
     /// The address that the dial has reached.
     pub upstream: Option<SocketAddr>,
@@ -48,15 +48,15 @@ pub struct RequestInfo {
     pub tls: Option<Arc<ClientTls>>,
     /// The user of the request.
     pub user: Option<Arc<User>>,
-    /// The user whose password the request claims to have, if it was rejected.
+    /// The user whom the request claims to be, if its password was not accepted.
     pub claimed: Option<Box<str>>,
     /// Why the user may reach the target, or why not.
     pub authorization: Option<Box<str>>,
     /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
     pub http: &'static str,
-    /// The proxy's addresses of the client's and of the target's connection.
+    /// The proxy's own addresses on the client's connection and on the target's.
     pub(crate) locals: [Option<SocketAddr>; 2],
-    /// The SSH software of both sides. Not in place: it would make every pending request larger.
+    /// The SSH software of both sides. An `Arc` keeps pending requests small.
     pub(crate) seen: Arc<SshPeers>,
 }
 
@@ -65,7 +65,7 @@ pub struct RequestInfo {
 pub(crate) struct SshPeers {
     /// The client's and the target's.
     software: [OnceLock<Software>; 2],
-    /// The first side that `ssh_only` would have refused, had it counted.
+    /// The first side that `ssh_only` would have refused, if it were enforced.
     pub(crate) not_ssh: OnceLock<Side>,
 }
 
@@ -109,7 +109,7 @@ impl RequestInfo {
         ]
     }
 
-    /// Takes the info; that of the accept stays.
+    /// Takes the info, and leaves one with only the facts of the accept.
     pub(crate) fn take(&mut self) -> Self {
         let mut left = Self::new(self.id, [self.peer, self.client], self.accepted);
         left.locals = self.locals;

@@ -1,4 +1,4 @@
-//! Bounds the access lines of refusals: further ones of a client and a reason share one line a second.
+//! Bounds the access lines of refusals: those beyond the bound share one line a second for each client and reason.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,11 +16,11 @@ use crate::tunnel::outcome::{Outcome, RefusalReason};
 
 /// The access log of a process.
 ///
-/// Each pair of client network and reason has a maximum of lines a second, as have all together. Refusals beyond it are
-/// counted, in one line a second. Established tunnels are bounded only by the connect rate of their client.
+/// Each pair of client network and reason has a maximum of lines a second, and so have all pairs together. Refusals
+/// beyond a maximum are counted, in one line a second for each pair. Only connect rates bound the lines of tunnels.
 #[derive(Debug, Default)]
 pub struct AccessLog {
-    /// Where the lines are written.
+    /// The logs that the lines are written to.
     pub(crate) logs: Logs,
     seconds: Mutex<SecondTally>,
     /// True once the log ends: every later refusal has its line at once.
@@ -46,7 +46,7 @@ struct LineTally {
     refusal: RefusalReason,
     written: u32,
     left_out: u64,
-    /// The claimed user of those that were left out; empty if they differ.
+    /// The claimed user of the refusals that were left out; empty if their users differ.
     claimed: Option<Box<str>>,
 }
 
@@ -60,12 +60,13 @@ impl AccessLog {
         }
     }
 
-    /// Writes the line of a tunnel.
+    /// Writes a line.
     pub(super) fn write(&self, line: &AccessLine<'_>) {
         self.logs.write_access(line);
     }
 
-    /// Writes the line of a refusal, or counts it for a later one. Port probes have none: they would drown the rest.
+    /// Writes the line of a refusal, or counts the refusal for a later line. Port probes have no lines, which would
+    /// drown the rest.
     pub(super) fn refused(&self, facts: &RequestInfo, refusal: RefusalReason, answered: AnswerKind) {
         let addresses = [facts.client.ip(), facts.peer.ip()];
         let claimed = facts.claimed.as_deref().unwrap_or_default();
@@ -158,7 +159,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The lines of refusals a second, of all clients: about 120 KB/s. The kubelet keeps 50 MiB of a container's log by
 /// default: seven minutes of these. Without this bound 1,000 addresses wrote 5 MB/s.
 const MAX_LINES: u32 = 200;
-/// The table takes about 100 KiB.
+/// The maximum of shares in the table, which then takes about 100 KiB.
 const MAX_SHARES: usize = 1_024;
 
 #[cfg(test)]

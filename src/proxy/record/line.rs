@@ -17,8 +17,8 @@ use crate::tunnel::dial::Errno;
 use crate::tunnel::outcome::{Malformed, Outcome, RefusalReason};
 use crate::tunnel::ssh::identification::Software;
 
-/// The line of a connection or request, or of several that were refused: a member for each field, every time, so that a log
-/// pipeline needs no cases. The names are an interface.
+/// The line of a connection or request, or of several that were refused. Every line has every field, so that a log
+/// pipeline needs no cases. The fields' names are an interface.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct AccessLine<'a> {
     #[serde(rename = "client.address", serialize_with = "or_empty")]
@@ -41,7 +41,7 @@ pub(super) struct AccessLine<'a> {
     pub(super) uid: String,
     #[serde(rename = "auth.method")]
     pub(super) method: &'static str,
-    /// The user whose password the request claims to have.
+    /// The user whom the request claims to be, if its password was not accepted.
     #[serde(rename = "auth.claimed_user")]
     pub(super) claimed: &'a str,
     #[serde(rename = "authorization.reason")]
@@ -98,8 +98,8 @@ pub(super) struct AccessLine<'a> {
 }
 
 impl<'a> AccessLine<'a> {
-    /// Creates the line of a connection, request or tunnel without bytes, up to now, that was answered by HTTP. The open line of
-    /// a tunnel has no outcome.
+    /// Creates the line of a connection, request or tunnel: answered by HTTP, without bytes, with the duration up to
+    /// now. The open line of a tunnel has no outcome.
     pub(super) fn new(facts: &'a RequestInfo, event: &'static str, outcome: Option<Outcome>) -> Self {
         let identity = facts.tls.as_ref().and_then(|peer| peer.identity.as_ref());
         let (user, target) = (facts.user.as_deref(), facts.target.as_deref().map(Target::id));
@@ -140,7 +140,7 @@ impl<'a> AccessLine<'a> {
         }
     }
 
-    /// Creates the line of several refusals of one client; without addresses, of many.
+    /// Creates the line of several refusals: of one client or, without addresses, of many clients.
     pub(super) fn of_several(
         addresses: Option<[IpAddr; 2]>,
         refusal: RefusalReason,
@@ -185,7 +185,7 @@ pub(super) fn millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }
 
-/// Returns the groups between commas, as many as fit.
+/// Returns the groups, separated by commas, as many as fit.
 fn groups(user: &User) -> String {
     let mut listed = String::new();
     for group in &user.groups {
@@ -219,12 +219,13 @@ pub enum AnswerKind {
     None,
     /// By a status of HTTP.
     Http,
-    /// In band, by an SSH disconnect.
+    /// By an SSH disconnect.
     Ssh,
 }
 
 impl AnswerKind {
-    /// Returns how a refusal without an in-band message is answered: a client that speaks SSH to the port is answered in SSH.
+    /// Returns how a refusal is answered that is not sent in band: a client that speaks SSH to the port is answered in
+    /// SSH.
     pub fn from_refusal(refusal: RefusalReason) -> Self {
         if refusal == RefusalReason::Malformed(Malformed::Ssh) {
             Self::Ssh

@@ -22,17 +22,17 @@ pub(super) struct AccessSources {
     applied: Option<(access::Options, bool)>,
     issuers: SourceSlot<Vec<access::Issuer>, Arc<oidc::Issuers>>,
     users: SourceSlot<access::UserFileOptions, UserFile>,
-    /// By their options and the kubeconfig.
+    /// The tickets, with their options and the kubeconfig.
     tickets: SourceSlot<(TicketOptions, Option<PathBuf>), ClusterTickets>,
-    /// Dropped with the settings that it follows.
+    /// The watch of roles and bindings, replaced when the settings change.
     watch: Option<BackgroundRuntime>,
 }
 
-/// A source with the settings that it was made of. As long as these are the same it stays: its keys and users apply even
-/// while their file or server cannot be read.
+/// A source and the settings that it was made from. While the settings are the same, the source stays: its keys and
+/// users apply even if their file or server cannot be read.
 type SourceSlot<O, T> = Option<(O, T)>;
 
-/// Returns the source of these settings, which is made unless the slot has it.
+/// Returns the source of these settings: the slot's, if it has the same settings, or a new source.
 fn keep_or<'a, O: Clone + PartialEq, T>(
     slot: &'a mut SourceSlot<O, T>,
     settings: Option<&O>,
@@ -82,7 +82,7 @@ impl AccessSources {
         self.applied = Some(applied);
     }
 
-    /// Returns the sources of these settings; none without any.
+    /// Returns the sources of these settings; no sources without settings.
     fn sources(&mut self, options: Option<&access::Options>, shared: &Arc<Shared>) -> Sources {
         let kubeconfig = options.and_then(|options| options.kubeconfig.clone());
         let reviewer = |own| -> Arc<dyn Reviewer> { Arc::new(ApiReviewer::new(own, kubeconfig.clone())) };
@@ -123,7 +123,7 @@ fn users_of(options: &access::UserFileOptions, shared: &Arc<Shared>) -> UserFile
     follow_users(options, move |users, found| {
         match &found {
             Ok(found) => log_unread(found, &what),
-            Err(error) => warn!("the file of users was {error}: they stay as they were"),
+            Err(error) => warn!("the file of users was {error}: the users stay as they were"),
         }
         if found == Ok(ReloadResult::Loaded) {
             info!(users = users.len(), "users loaded");
@@ -132,7 +132,8 @@ fn users_of(options: &access::UserFileOptions, shared: &Arc<Shared>) -> UserFile
     })
 }
 
-/// Reads the file, for as long as a reading may take, and follows it. Every reading is reported, the first one and late ones too.
+/// Reads the file, waiting at most [`READ_TIMEOUT`], and follows it. Every reading is reported, even the first and late
+/// ones.
 fn follow_users<R>(options: &access::UserFileOptions, report: R) -> UserFile
 where
     R: Fn(&passwords::PasswordFile, Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + Sync + 'static,
@@ -190,7 +191,7 @@ fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<BackgroundRu
     let watch = watch_rbac(origin, move |change| access.changed(&change));
     watch
         .inspect_err(
-            |error| error!(%error, "cannot follow roles and bindings: rights are asked about again at `recheck`"),
+            |error| error!(%error, "cannot follow roles and bindings: rights are reviewed again at `recheck` only"),
         )
         .ok()
 }

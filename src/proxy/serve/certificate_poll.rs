@@ -12,7 +12,7 @@ use crate::proxy::connection::Shared;
 
 /// Polls for as long as the process runs.
 pub(super) async fn watch(shared: Arc<Shared>) {
-    // The warnings of the configuration have most of them; some have become true since it was read.
+    // The configuration's warnings had most remarks; others have become true since the configuration was read.
     remark(&shared);
     let polled = Arc::clone(&shared);
     let poll = move || {

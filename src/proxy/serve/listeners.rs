@@ -75,23 +75,24 @@ async fn accept(listener: TcpListener, port: Arc<Port>, shared: Arc<Shared>, tas
     let paused = || shared.metrics.accept_paused.inc();
     listener::accept(listening, shared.drain.clone().listeners_closing(), spawn, paused).await;
     if is_shared {
-        // Another process serves the port on, so that no client may be refused: the last ones still have to send
-        // their request, and the drain refuses requests as soon as this task has ended.
+        // No client may be refused, as another process goes on serving the port. The drain refuses requests once this
+        // task has ended, so it waits for the requests of the last clients.
         sleep(LAST_REQUESTS).await;
     }
 }
 
-/// A connection that was accepted. Boxed on its way into its task, which has room for it for as long as the tunnel runs.
+/// A connection that was accepted. Passed to its task in a box, because the task keeps the room of its arguments for as
+/// long as the tunnel runs.
 struct AcceptedStream {
     stream: TcpStream,
     peer: SocketAddr,
     port: Arc<Port>,
 }
 
-/// Serves the stream. Not an async function, which would keep the box, empty, for as long.
+/// Serves the stream. Not an async function, which would keep the emptied box as long.
 #[expect(
     clippy::boxed_local,
-    reason = "the caller is a task, which has room for what it passes on"
+    reason = "the caller is a task, which keeps the room of what it passes on"
 )]
 fn serve(accepted: Box<AcceptedStream>, shared: &Shared) -> impl Future<Output = ()> + Send {
     let AcceptedStream { stream, peer, port } = *accepted;

@@ -46,7 +46,7 @@ pub(super) async fn keep_reloading(
         match applied {
             Ok(None) => {}
             Ok(Some(TargetCounts { targets, removed })) => {
-                // They were read with the configuration; their mount may hang since.
+                // The certificates were read with the configuration, but since then their mount may hang.
                 certificate_poll::read(&of_certificates, &shared).await;
                 shared.metrics.config_last_reload_successful.set(1);
                 info!(targets, removed, "configuration reloaded");
@@ -91,8 +91,8 @@ impl Reload {
                 if !needing_restart.is_empty() {
                     warn!("changed, but needs a restart: {}", needing_restart.join(", "));
                 }
-                // Before the targets: a new one is never open to clients without permission, and lists that no longer
-                // count end no tunnel.
+                // Before the targets, so that a new target is never open to clients without permission, and user lists
+                // that no longer apply end no tunnel.
                 shared.anchors.set_taken(new.takes_anchors());
                 self.users.apply(&new, shared);
                 self.writer.publish(&new.allowlist.targets, &new.limits);
@@ -150,7 +150,7 @@ impl Reload {
     }
 }
 
-/// Logs every finding, as `switchboard check` prints it but for its severity, which is the line's level.
+/// Logs every finding as `switchboard check` prints it, but with its severity as the level of the line.
 pub(super) fn log(report: &Report) {
     for (severity, line) in report.log_lines() {
         match severity {

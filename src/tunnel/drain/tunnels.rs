@@ -13,9 +13,9 @@ use crate::protocol::resume::keys::SessionId;
 pub struct TunnelState {
     /// Its number in this process.
     pub id: u64,
-    /// The last byte of its last active minute.
+    /// The time of the last byte of its last active minute.
     pub last_active: Instant,
-    /// True if the session in it outlives it.
+    /// True if its session outlives it.
     pub is_resumable: bool,
 }
 
@@ -49,8 +49,8 @@ impl TunnelGuard {
         self.set_resumable();
     }
 
-    /// Notes that the session in the tunnel outlives it: its client will open another tunnel for it. A false claim only
-    /// ends the tunnel earlier in a drain.
+    /// Notes that the session in the tunnel outlives it: the client will open another tunnel for the session. A false
+    /// claim only ends the tunnel earlier in a drain.
     pub fn set_resumable(&self) {
         if !self.is_resumable.swap(true, Ordering::Relaxed) {
             self.counts.resumable.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Drop for TunnelGuard {
     }
 }
 
-/// The numbers of open tunnels. A tunnel is in one of them.
+/// The numbers of open tunnels. Each tunnel is counted in one of them.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     plain: AtomicUsize,

@@ -1,7 +1,7 @@
 //! The HTTP/2 client on a connection that its peer, an anchor, has dialled.
 //!
-//! Each stream is a tunnel's upstream (RFC 9113 section 8.5). The connection is driven in a task of its own, and its streams in those of
-//! their tunnels.
+//! Each stream is a tunnel's upstream (RFC 9113 section 8.5), driven in the task of the tunnel. The connection has a
+//! task of its own.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -66,9 +66,9 @@ impl ConnectionEnd {
 }
 
 impl Streams {
-    /// Begins HTTP/2 on a connection of which `early` was read already. The future drives the connection, and completes
-    /// at its end. The receiver completes with the peer's preface (RFC 9113 section 3.4): the peer serves the
-    /// connection.
+    /// Begins HTTP/2 on a connection whose first bytes, `early`, were read already. The future drives the connection,
+    /// and completes at its end. The receiver completes when the peer serves the connection: with the peer's preface
+    /// (RFC 9113 section 3.4).
     ///
     /// # Errors
     /// h2 refuses its settings: never, as they are constant.
@@ -155,8 +155,8 @@ impl Streams {
     }
 }
 
-/// Returns the URI of a CONNECT, or with `path` that of a POST. An authority is valid in both: it has only ASCII
-/// letters, digits and `-._:`.
+/// Returns the URI of a CONNECT or, with `path`, of a POST. An authority is valid in both: it has only ASCII letters,
+/// digits and `-._:[]`.
 fn uri(authority: &Authority, path: Option<&'static str>) -> Uri {
     let uri = Uri::builder().authority(authority.to_string());
     let uri = match path {
@@ -166,7 +166,7 @@ fn uri(authority: &Authority, path: Option<&'static str>) -> Uri {
     uri.build().unwrap_or_default()
 }
 
-/// Drives a connection. Flushes the bytes that h2 and the streams have written together.
+/// Drives a connection, and flushes in one go what h2 and the streams have written.
 fn poll_driver<D: Transport>(
     h2: &mut client::Connection<Connection<D>, Payload>,
     connection: &Connection<D>,

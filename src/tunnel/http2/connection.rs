@@ -15,7 +15,7 @@ use super::write_queue::WriteQueue;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::tunnel::outcome::RefusalReason;
 
-/// A connection as h2 reads and writes it. The clones are one connection: h2 has one, the task that drives h2 another.
+/// A connection as h2 reads and writes it. The clones share it: h2 has one clone, the task that drives h2 another.
 ///
 /// h2 writes and flushes each frame of 16 KiB separately. On a socket that is four system calls for a read of 64 KiB
 /// from the target; over TLS two records per frame, as 16 KiB and nine bytes exceed one. So a flush by h2 does nothing,
@@ -46,12 +46,12 @@ impl<D> Clone for Connection<D> {
 }
 
 impl<D: Transport> Connection<D> {
-    /// Creates a connection of a client, of which `early` was read already.
+    /// Creates the connection of a client, whose first bytes, `early`, were read already.
     pub fn new(transport: D, early: Vec<u8>) -> Self {
         Self::with_budget(transport, early, FrameBudget::of_client)
     }
 
-    /// Allows the peer `streams` streams at once, and any number of frames: many clients cause them.
+    /// Allows the peer `streams` streams at once, and any number of frames, because many clients cause its frames.
     pub fn trusting(self, streams: u32) -> Self {
         let mut state = self.0.lock();
         state.streams = streams;
@@ -65,7 +65,7 @@ impl<D: Transport> Connection<D> {
         self.0.lock().streams
     }
 
-    /// Creates a connection to a server, of which `early` was read already.
+    /// Creates the connection to a server, whose first bytes, `early`, were read already.
     pub(super) fn to_server(transport: D, early: Vec<u8>) -> Self {
         Self::with_budget(transport, early, FrameBudget::of_server)
     }
@@ -105,8 +105,8 @@ impl<D: Transport> Connection<D> {
         self.0.lock().budget.settings > 0
     }
 
-    /// Ends a connection that h2 has abandoned. After an invalid TLS record the close sends the alert;
-    /// [`poll_shutdown`](AsyncWrite::poll_shutdown) would read records after it, which is no longer possible.
+    /// Ends a connection that h2 has abandoned. After an invalid TLS record, the transport's close sends the alert;
+    /// [`poll_shutdown`](AsyncWrite::poll_shutdown) would read further records, which is no longer possible.
     pub(super) async fn end(self, refusal: RefusalReason) {
         if refusal == RefusalReason::TlsRecord
             && let Some(state) = Arc::into_inner(self.0)
@@ -148,8 +148,8 @@ impl<D: Transport> State<D> {
         Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
     }
 
-    /// Renews the permits once h2 has acknowledged SETTINGS, and so applied them. Earlier, streams could take the new
-    /// permits for windows that the SETTINGS then shrink.
+    /// Renews the permits once h2 has acknowledged SETTINGS, and so applied them. After an earlier renewal, streams
+    /// could take the new permits for windows that the SETTINGS then shrink.
     fn note_acknowledgements(&mut self, piece: &[u8]) {
         if self.acknowledged >= self.budget.settings {
             return;
@@ -174,8 +174,8 @@ impl<D: Transport> State<D> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the queue and the end of stream, then waits for the client's. A close with unread input makes the kernel
-    /// send a reset, on which the client's kernel drops the GOAWAY that it has not read yet (RFC 9112 section 9.6).
+    /// Sends the queue and the end of stream, then waits for the peer's. A close with unread input makes the kernel
+    /// send a reset, on which the peer's kernel drops a GOAWAY that the peer has not read (RFC 9112 section 9.6).
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(context))?;
         let (mut reader, mut writer) = self.transport.split();

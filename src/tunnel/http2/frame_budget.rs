@@ -10,9 +10,9 @@ use tokio::time::Instant;
 ///
 /// Nine bytes can ask for work: to answer a PING, to apply SETTINGS, to dial for HEADERS that a RST_STREAM cancels
 /// (CVE-2023-44487). h2 bounds the memory that such frames hold, but serves most of them at any rate. Here each frame
-/// has a price, and a connection that cannot pay it has to end. Credit is earned over time, and by what is sent to the
-/// peer, which it answers with WINDOW_UPDATEs and PINGs. The initial credit opens and resets 100 streams at once; then
-/// each second's 200 credits pay for 20 more, or for 100 PINGs.
+/// has a price, and a connection that cannot pay it has to end. Credit is earned over time, and by sending to the peer,
+/// because the peer answers with WINDOW_UPDATEs and PINGs. The initial credit opens and resets 100 streams at once;
+/// then each second's 200 credits pay for 20 more, or for 100 PINGs.
 #[derive(Debug)]
 pub(super) struct FrameBudget {
     head: Vec<u8>,
