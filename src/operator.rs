@@ -1,4 +1,4 @@
-//! The programs of operators: all replicas asked at once, tables, `desk`, and `import` of other gateways' files.
+//! The programs of operators: requests to all replicas at once, tables, `desk`, and `import` of other gateways' files.
 
 pub mod desk;
 pub mod drain_request;

@@ -3,9 +3,9 @@
 /// The progress of the current record.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Records {
-    /// Bytes of its header, while that is incomplete.
+    /// The bytes read of an incomplete header; else 0.
     header: u8,
-    /// Its length, as far as it has been read.
+    /// The length of the record, as far as it has been read.
     length: u16,
     /// Bytes of its body that have not arrived.
     left: u16,
@@ -23,7 +23,7 @@ impl Records {
             }
             bytes = rest;
             self.header = (self.header + 1) % HEADER;
-            // When the header is complete, only its last two bytes are left of this.
+            // Earlier bytes are shifted out: after a whole header its last two bytes are left.
             self.length = self.length << 8 | u16::from(*byte);
             if self.header == 0 {
                 self.left = self.length;

@@ -13,7 +13,7 @@ use super::socket;
 
 /// One end of a tunnel: a socket, a TLS stream or a stream of an HTTP/2 connection.
 pub trait Transport: Send {
-    /// How a relay moves bulk between this transport, downstream, and a socket.
+    /// How a relay moves bulk between this transport as the downstream and a socket as the upstream.
     const BULK: BulkMode;
 
     /// The half that reads.
@@ -28,8 +28,7 @@ pub trait Transport: Send {
     /// Returns both halves. What must outlast them, such as decrypted bytes, stays in the transport.
     fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>);
 
-    /// Limits what the kernel takes before it can send it, so that the bytes written next leave soon. It costs
-    /// CPU time.
+    /// Limits the unsent bytes in the kernel, so that bytes written later leave soon. The limit costs CPU time.
     fn keep_unsent_short(&mut self) {}
 
     /// Makes the drop send a reset, and discard what is not sent yet.
@@ -53,20 +52,20 @@ pub trait Transport: Send {
     fn shutdown_gracefully(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// The peer cancelled its stream because it needs nothing more from it. Not a failure if the peer has finished, or has
-/// received the end of stream.
+/// The cancellation of a stream by a peer that needs no more of the stream. Not a failure if the peer has finished, or
+/// has received the end of stream.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the peer needs no more of the stream")]
 pub struct StreamCancelled;
 
 impl StreamCancelled {
-    /// Returns whether that error is one.
+    /// Returns whether an error is a cancellation.
     pub fn is(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|cause| cause.is::<Self>())
     }
 }
 
-/// Callers that do not check for it see a reset.
+/// Callers that do not check for a cancellation see a reset.
 impl From<StreamCancelled> for io::Error {
     fn from(cancelled: StreamCancelled) -> Self {
         Self::new(io::ErrorKind::ConnectionReset, cancelled)
@@ -80,14 +79,14 @@ pub enum BulkMode {
     Splice,
     /// By copies in large pieces, through memory of the worker thread.
     Chunks,
-    /// The download by reads into memory that the [writer lends](Writer::lender), the upload by copies. The transport is
-    /// one of many in its task.
+    /// The download by reads into memory that the [writer lends](Writer::lender), the upload by copies. A transport of
+    /// this mode shares its task with many others.
     Lend,
 }
 
 impl BulkMode {
-    /// Returns how bulk moves between a downstream transport of this mode and an upstream of that one: the kernel splices
-    /// between two sockets only.
+    /// Returns how bulk moves between a downstream of this mode and an upstream of the mode `upstream`: the kernel
+    /// splices between two sockets only.
     pub(crate) fn with_upstream(self, upstream: Self) -> Self {
         match (self, upstream) {
             (Self::Splice, Self::Chunks | Self::Lend) => Self::Chunks,
@@ -106,13 +105,13 @@ pub trait Reader: Send + Sync {
 
     /// Reads at most as many bytes as `buffer` has, and none at the end of stream, however often it is polled.
     ///
-    /// They are in `buffer` or, if that spares a copy, in memory of the reader. From then on they are the caller's: the
-    /// next read finds those after them. A read, or a wait for one, confirms that the bytes before were passed on: a
-    /// peer that is held back by a window may send as many more.
+    /// The bytes are in `buffer` or, if that spares a copy, in memory of the reader. The next read returns the bytes
+    /// after them. A read, or a wait for one, confirms that the earlier bytes were passed on: a window lets the peer
+    /// send as many more.
     ///
     /// # Errors
-    /// A reset is `ConnectionReset` in any transport, an end where there cannot be one is `UnexpectedEof`, and what
-    /// cannot be decrypted is `InvalidData`: a graceful close sends the alert.
+    /// A reset is `ConnectionReset` in any transport, and an end where there cannot be one is `UnexpectedEof`. A record
+    /// that cannot be decrypted is `InvalidData`: the caller closes gracefully, which sends the alert.
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>>;
 
     /// Completes when the peer resets or times out, without reading.
@@ -132,7 +131,7 @@ pub trait Reader: Send + Sync {
 
 /// The half of a transport that writes.
 pub trait Writer: Send + Sync {
-    /// Takes some of the bytes, at least one. What it holds back of them is bounded, and sent by a flush.
+    /// Takes at least one of the bytes. The writer may hold back a bounded number of bytes, which a flush sends.
     ///
     /// # Errors
     /// A reset is `ConnectionReset` or `BrokenPipe` in any transport.
@@ -147,7 +146,7 @@ pub trait Writer: Send + Sync {
         self.poll_write(context, first.map_or(&[], |piece| piece))
     }
 
-    /// Completes when all that it holds back is sent.
+    /// Completes when all that the writer holds back is sent.
     ///
     /// # Errors
     /// As a write.
@@ -155,14 +154,14 @@ pub trait Writer: Send + Sync {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends what it holds back, and the end of stream after it, once, however often it is polled.
+    /// Sends what the writer holds back, then the end of stream: once, however often it is polled.
     ///
     /// # Errors
     /// As a write.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Makes the kernel wait for a peer that keeps its receive window closed, or time it out again. Does nothing for a
-    /// stream, whose connection is shared.
+    /// Sets whether the kernel waits for a peer that keeps its receive window closed, or times it out. Does nothing for
+    /// an HTTP/2 stream, whose connection is shared.
     fn tolerate_closed_window(&self, _is_tolerated: bool) {}
 
     /// Completes when the end of stream, and all before it, has been handed to the kernel, or never will be. To be
@@ -184,7 +183,7 @@ pub trait Writer: Send + Sync {
 
 /// A writer with memory of its own: what is read into it need not be copied to be sent.
 pub trait BufferLender {
-    /// Completes when it can [lend](Self::lend), which has to happen at once.
+    /// Completes when the writer can [lend](Self::lend), which the caller must call at once.
     ///
     /// # Errors
     /// As a write.
@@ -221,7 +220,7 @@ pub fn send_all(transport: &mut impl Transport, mut bytes: &[u8]) -> impl Future
 /// As a read.
 pub fn read_more(reader: &mut impl Reader, max: usize, read: &mut Vec<u8>) -> impl Future<Output = io::Result<usize>> {
     poll_fn(move |context| {
-        // On the stack: a buffer of the future would be held by every client that is slow.
+        // On the stack: a buffer in the future would take memory while a slow client is waited for.
         let mut chunk = [0; CHUNK];
         let room = chunk.get_mut(..max.min(CHUNK)).unwrap_or_default();
         let bytes = task::ready!(reader.poll_read(context, room))?;
@@ -265,7 +264,7 @@ impl Reader for ReadHalf<'_> {
         self.as_ref().poll_read_ready(context)
     }
 
-    /// With tokio's `poll_read`, which spares the second read(2) that would only say EAGAIN.
+    /// Uses tokio's `poll_read`, which spares a second read(2) that would only return EAGAIN.
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
         let mut into = ReadBuf::new(buffer);
         task::ready!(AsyncRead::poll_read(Pin::new(self), context, &mut into))?;

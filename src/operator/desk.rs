@@ -2,7 +2,7 @@
 //! the operator's changes.
 //!
 //! The page's own files are served to every browser that uses the right name; all else needs the secret in the printed
-//! address. Nothing is stored.
+//! address. The state is kept in memory only.
 
 use std::io;
 use std::net::SocketAddr;
@@ -95,13 +95,13 @@ async fn converse(stream: TcpStream, router: Router) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        // A page asks once a second, and a connection on loopback costs nothing.
+        // A page polls once a second, and a connection on loopback costs nothing.
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .await
 }
 
-/// One more evicts the oldest.
+/// One more connection evicts the oldest.
 const MAX_CONNECTIONS: NonZeroU32 = NonZeroU32::new(128).unwrap();
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the request and its answer, which may need requests to replicas.

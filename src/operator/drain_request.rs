@@ -11,7 +11,7 @@ use super::replicas::{AdminRequest, Replica, ReplicaError};
 use crate::base::values;
 use crate::daemon::admin::DrainStatus;
 
-/// The process to ask, and how long to wait for it: the arguments of the program.
+/// The process to drain, and how long to wait for it: the arguments of the program.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The admin port of the process
@@ -26,7 +26,7 @@ pub struct Options {
     /// Return when the tunnels of the process have ended
     #[arg(long)]
     wait: bool,
-    /// Return when at most N tunnels that would be cut are left; resumable ones do not count
+    /// Return when no resumable tunnel and at most N others are left
     #[arg(long, value_name = "N", default_value_t = 0, requires = "wait")]
     at_most: u32,
     /// Wait no longer than this, such as 50m
@@ -76,8 +76,8 @@ pub async fn drain(options: &Options) -> Result<ReplicaAnswer, RequestError> {
         let is_open = matches!(progress.phase.as_str(), "serving" | "not_ready" | "closing_listeners");
         let resumable = progress.resumable.unwrap_or_default();
         let are_few = !is_open && progress.tunnels.saturating_sub(resumable) <= options.at_most;
-        // Resumable tunnels move away within seconds, and are waited for: all that are left when the process ends
-        // reconnect at once.
+        // Also waits for resumable tunnels, which move away within seconds: those left at the end of the process would
+        // all reconnect at the same moment.
         if are_few && resumable == 0 {
             return Ok(ReplicaAnswer::Draining(progress));
         }
@@ -101,7 +101,7 @@ pub async fn drain(options: &Options) -> Result<ReplicaAnswer, RequestError> {
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A process with work to do answers within milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Failed polls in a row. After one more, at most 110 seconds, the process hangs.
+/// The tolerated failures of polls in a row. After one more, within 110 seconds, the process counts as hung.
 const MAX_FAILURES: u32 = 20;
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! annotations of Services, or as static targets.
 //!
 //! Printed lines consist of parsed values, never of raw text of the file: invalid names are refused, so no printed line can
-//! run anything but `kubectl`. A name with an option that may restrict and has no counterpart is not printed: the result
-//! never allows more than the file did.
+//! run anything but `kubectl`. A name with an option that may restrict and has no counterpart is not printed. An option
+//! of the whole gateway is only reported, as it stays with the gateway.
 
 pub use self::diagnostics::{Extent, ImportResult};
 pub use self::envoyfilter::envoyfilter;

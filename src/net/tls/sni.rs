@@ -1,4 +1,4 @@
-//! Chooses the certificate that a client asks for.
+//! Chooses the certificate for the name that a client requests (SNI).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,8 +44,9 @@ impl SniResolver {
 }
 
 impl ResolvesServerCert for SniResolver {
-    /// Of several with one name the first that the client can verify: one may be RSA, another ECDSA. An IP address is not
-    /// a name (RFC 6066 section 3), and rustls passes none on.
+    /// Returns the first certificate of the name that the client can verify: one may be RSA, another ECDSA.
+    ///
+    /// rustls passes on no IP address, which is not a name (RFC 6066 section 3).
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let named = self.named(hello.server_name());
         let fits =

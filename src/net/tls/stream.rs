@@ -21,7 +21,7 @@ use crate::net::transport::{BulkMode, Reader, Transport, Writer};
 #[derive(Debug)]
 pub struct TlsStream {
     stream: TcpStream,
-    /// Boxed: a tunnel without TLS need not hold memory for it.
+    /// Boxed: an enum of plain and TLS tunnels stays small.
     state: Box<Mutex<State>>,
 }
 
@@ -53,7 +53,8 @@ impl TlsStream {
         self.stream
     }
 
-    /// Sends what the handshake has to send, then reads once if it is not complete. Returns whether it is.
+    /// Sends what the handshake has to send. Returns true if the handshake is complete; else reads once and returns
+    /// false.
     pub(super) fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let (mut reader, mut writer) = self.split();
         ready!(writer.poll_flush(context))?;
@@ -62,7 +63,7 @@ impl TlsStream {
         }
         let received = ready!(reader.poll_receive(context));
         if let Err(error) = received {
-            // The alert, if the socket takes it at once: it says why.
+            // Sends the alert, which names the reason, if the socket takes it at once.
             drop(writer.poll_flush(context));
             return Poll::Ready(Err(error));
         }
@@ -85,7 +86,7 @@ struct State {
     /// True if the client has sent its close_notify or its FIN.
     peer_has_ended: bool,
     sent_end: bool,
-    /// True if a write has failed and taken the socket's error (SO_ERROR): a read after it returns an end of stream.
+    /// True if a write has taken the socket's error (SO_ERROR): a later end of stream means a reset.
     has_failed: bool,
 }
 
@@ -93,7 +94,7 @@ impl State {
     /// Decrypts what was read from the socket, into `buffer` as far as it fits.
     ///
     /// # Errors
-    /// The session has failed; an alert is ready to be sent.
+    /// The session has failed; the alert, if rustls has one for the error, is ready to be sent.
     fn decrypt(&mut self, mut encrypted: &[u8], buffer: &mut [u8]) -> io::Result<usize> {
         let mut moved = 0;
         loop {
@@ -158,7 +159,7 @@ impl Transport for TlsStream {
         socket::reset_on_drop(&self.stream);
     }
 
-    /// Without a close_notify, which would claim a graceful end (RFC 8446 section 6.1).
+    /// Sends no close_notify, which would claim a graceful end (RFC 8446 section 6.1).
     async fn abort(&mut self) {
         let (_, mut writer) = self.split();
         let flush = std::future::poll_fn(|context| writer.poll_flush(context));
@@ -184,7 +185,7 @@ pub struct TlsReader<'a> {
 }
 
 impl TlsReader<'_> {
-    /// Reads once from the socket, and decrypts that.
+    /// Decrypts the unread bytes or, if there are none, the bytes of one read from the socket.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_fetch(context, &mut []).map_ok(drop)
     }
@@ -215,7 +216,7 @@ impl TlsReader<'_> {
                     Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
                 }
                 Ok(()) if encrypted.filled().is_empty() => {
-                    // Without close_notify, as curl ends, and a client that is killed: SSH detects what is missing.
+                    // curl, and a client that is killed, send no close_notify: SSH detects a truncation.
                     state.peer_has_ended = true;
                     Poll::Ready(Ok(0))
                 }
@@ -260,7 +261,7 @@ impl Reader for TlsReader<'_> {
         self.reader.failed().await
     }
 
-    /// A close_notify that is not read yet is followed by a FIN.
+    /// Waits for the FIN: a close_notify that is not read yet precedes one.
     async fn ended(&mut self) -> io::Result<()> {
         if self.state.lock().peer_has_ended {
             return Ok(());
@@ -306,7 +307,7 @@ impl Writer for TlsWriter<'_> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
-    /// Takes at most 64 KiB, which are encrypted at once: the most that rustls buffers.
+    /// Takes, and encrypts at once, at most the 64 KiB that rustls buffers.
     fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let mut state = self.state.lock();
         ready!(self.poll_send(context, &mut state))?;
@@ -322,7 +323,7 @@ impl Writer for TlsWriter<'_> {
         self.poll_send(context, &mut state)
     }
 
-    /// Sends a close_notify, and the FIN after it: some clients wait for the one, and some for the other.
+    /// Sends a close_notify, then a FIN: some clients wait for the close_notify, others for the FIN.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.state.lock();
         if !std::mem::replace(&mut state.sent_end, true) {

@@ -240,8 +240,8 @@ fn a_list_that_another_key_of_the_same_name_has_signed_is_a_fault() {
     let (own, foreign) = (files.list(1, &[6], [2020, 2090]), stranger.list(2, &[], [2021, 2090]));
     let fault = |line: usize| {
         format!(
-            "crl: line {line}: the revocation list of CN=authority is not signed by the key that CN=authority has in ca, or \
-             by an algorithm that is not supported, such as with SHA-1"
+            "crl: line {line}: the revocation list of CN=authority is signed by another key than CN=authority has in \
+             ca, or with an algorithm that is not supported, such as SHA-1"
         )
     };
     assert_eq!(files.said(&files.with_lists(&foreign)), (vec![fault(1)], vec![]));

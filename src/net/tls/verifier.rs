@@ -1,4 +1,4 @@
-//! Makes the verifier of client certificates: their authorities, and the revocation lists of those.
+//! Makes the verifier of client certificates, from their authorities and the authorities' revocation lists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,10 +92,10 @@ fn lists(file: &PemFile) -> Result<SelectedCrls, FileError> {
     choose(lists).map_err(|(line, reason)| file.fault_at(line, reason))
 }
 
-/// Finds the lists with the name of an authority whose key has not signed them: the verifier would refuse every certificate of
-/// it. A list of another name may be that of an intermediate authority, which only clients show.
+/// Finds the lists that name an authority of the file, but that no key of this authority has signed: the verifier would
+/// refuse every certificate of it. A list may name an intermediate authority, whose certificate only clients send.
 ///
-/// If an authority has several keys, the verifier refuses certificates of those that did not sign: a remark says so.
+/// If an authority has several keys, the verifier refuses the certificates of keys that did not sign: a remark says so.
 fn of_other_keys(
     chosen: &SelectedCrls,
     (authorities, file): (&PemFile, &PemFile),
@@ -117,8 +117,8 @@ fn of_other_keys(
         let (issuer, path) = (&list.issuer, authorities.path.display());
         if signers.is_empty() && !others.is_empty() {
             let reason = format!(
-                "the revocation list of {issuer} is not signed by the key that {issuer} has in {path}, or by an algorithm that \
-                 is not supported, such as with SHA-1"
+                "the revocation list of {issuer} is signed by another key than {issuer} has in {path}, or with an \
+                 algorithm that is not supported, such as SHA-1"
             );
             faults.push(file.fault_at(list.line, reason));
             continue;

@@ -24,7 +24,7 @@ pub struct CertificateNames {
 }
 
 impl CertificateNames {
-    /// Returns the names in a certificate in DER; `None` if it cannot be parsed, which a verified one can.
+    /// Returns the names in a certificate in DER; `None` if it cannot be parsed. A verified certificate can.
     pub(crate) fn from_certificate(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let subject = certificate.subject();
@@ -47,7 +47,7 @@ impl CertificateNames {
         })
     }
 
-    /// Returns the alternative names for logs: separated by commas, and escaped as the subject.
+    /// Returns the alternative names for logs, separated by commas and escaped as in RFC 4514.
     pub fn listed_names(&self) -> String {
         names::list(self.alternative_names.iter().map(|name| &**name))
     }

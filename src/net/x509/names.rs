@@ -18,7 +18,7 @@ pub(crate) fn distinguished(name: &X509Name<'_>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns alternative names, separated by commas; a comma of a name itself is escaped.
+/// Returns alternative names, separated by commas; commas and backslashes in a name are escaped.
 pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names
         .map(|name| escaped(name, |character| matches!(character, ',' | '\\')))
@@ -67,8 +67,8 @@ fn value_of(value: &str) -> String {
     }
 }
 
-/// Escapes a text: these characters, and a space at an end, get a backslash, and unprintable ones become the bytes of
-/// their UTF-8, such as `\E2\80\AE`.
+/// Escapes a text: special characters, and a space at either end, get a backslash. Unprintable characters become the
+/// bytes of their UTF-8, such as `\E2\80\AE`.
 fn escaped(text: &str, is_special: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for (start, character) in text.char_indices() {

@@ -48,7 +48,7 @@ pub(crate) trait PemKind: PemObject {
     /// The command of openssl(1) that writes it as PEM.
     const COMMAND: &'static str;
 
-    /// Returns the error of a section whose label resembles one of this kind, but is not read; `None` for any other.
+    /// Returns the error of a label that resembles this kind's, but is not read; `None` for any other label.
     fn refuse(label: &str) -> Option<&'static str>;
 }
 
@@ -132,8 +132,9 @@ fn refuse_other_forms<T: PemKind>(bytes: &[u8]) -> Result<(), PemError> {
     let reason = match bytes {
         [0xef, 0xbb, 0xbf, ..] => "it begins with a byte order mark (BOM): save it without one, as plain ASCII".into(),
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is UTF-16: save it as plain ASCII".into(),
-        // A SEQUENCE of more than 127 bytes: certificates, lists, keys and PKCS #12 are that in DER.
-        [0x30, 0x81..=0x84, ..] => {
+        // A SEQUENCE, as certificates, lists, keys and PKCS #12 are in DER. The second test is for a length below 128
+        // bytes, such as of an Ed25519 key.
+        [0x30, length, rest @ ..] if matches!(length, 0x81..=0x84) || usize::from(*length) == rest.len() => {
             let command = T::COMMAND;
             format!("it is DER, not PEM: `openssl {command} -inform der` converts it, `openssl pkcs12` a .p12 file")
         }
@@ -309,10 +310,12 @@ mod tests {
     #[test]
     fn other_forms_of_a_file_are_named() {
         let fault = |bytes: &[u8]| items::<PrivateKeyDer<'static>>(bytes).unwrap_err().to_string();
-        assert_eq!(
-            fault(&[0x30, 0x82, 1, 2]),
-            "it is DER, not PEM: `openssl pkey -inform der` converts it, `openssl pkcs12` a .p12 file"
-        );
+        for der in [&[0x30, 0x82, 1, 2][..], &[0x30, 3, 2, 1, 0]] {
+            assert_eq!(
+                fault(der),
+                "it is DER, not PEM: `openssl pkey -inform der` converts it, `openssl pkcs12` a .p12 file"
+            );
+        }
         assert_eq!(fault(b"\xff\xfe-\0-\0"), "it is UTF-16: save it as plain ASCII");
         for text in [
             "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",

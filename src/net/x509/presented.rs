@@ -11,7 +11,7 @@ pub(crate) fn issuer(certificate: &[u8]) -> Option<String> {
     Some(names::distinguished(certificate.issuer()))
 }
 
-/// Returns whether it names itself as its issuer.
+/// Returns whether the certificate names itself as its issuer.
 pub(crate) fn is_self_issued(certificate: &[u8]) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.issuer() == certificate.subject())
 }

@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 
 use aws_lc_rs::rand;
 
-/// The file that redirects a browser to an address, until it is dropped.
+/// A file that redirects a browser to an address; removed on drop.
 ///
-/// All users of a computer may read the arguments of its programs, but only this user the file.
+/// Every user of a computer may read the arguments of a program, but only this user may read the file.
 #[derive(Debug)]
 pub struct BrowserLaunch {
     file: PathBuf,
@@ -49,10 +49,10 @@ impl BrowserLaunch {
 
 impl Drop for BrowserLaunch {
     fn drop(&mut self) {
-        // It may have been removed.
+        // The file may have been removed.
         fs::remove_file(&self.file).unwrap_or_default();
         if let Some(program) = &mut self.program {
-            // Reaps it, if it has ended. A browser that it has become goes on.
+            // Reaps xdg-open, if it has ended. If it has become the browser, it goes on.
             program.try_wait().ok();
         }
     }

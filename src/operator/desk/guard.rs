@@ -30,8 +30,8 @@ impl RequestCheck {
         Arc::new(Self { hosts, secret })
     }
 
-    /// Checks that the browser means this page: Host shows a foreign name that resolves to this address (DNS rebinding), and
-    /// Origin shows a page of another origin.
+    /// Checks that the browser means this page. Another Host is a foreign name that resolves to this address (DNS
+    /// rebinding); another Origin is that of a foreign page.
     fn is_meant(&self, fields: &HeaderMap) -> Result<(), &'static str> {
         let mut hosts = fields.get_all(HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
@@ -43,7 +43,7 @@ impl RequestCheck {
         let own = [b"http://", host.as_bytes()].concat();
         match fields.get_all(ORIGIN).iter().all(|origin| origin.as_bytes() == own) {
             true => Ok(()),
-            false => Err("not from a page of another origin"),
+            false => Err("refused from a page of another origin"),
         }
     }
 

@@ -74,7 +74,7 @@ async fn tunnel(State(hub): State<Arc<Hub>>, Query(which): Query<TunnelPath>) ->
     hub.fetch(&which.replica, path).await
 }
 
-/// Returns why a tunnel is slow, after a second; `null` if it has ended.
+/// Returns why a tunnel is slow, by observing it for a second; `null` if it has ended.
 async fn diagnosis(State(hub): State<Arc<Hub>>, Query(which): Query<TunnelPath>) -> Reply<Value> {
     let path = format!("{}/diagnosis", path_of(&which.tunnel_id)?);
     hub.fetch(&which.replica, path).await
@@ -95,7 +95,7 @@ struct Close {
 struct ChangeResponse {
     /// The ids of the tunnels that are being closed.
     closed: Vec<String>,
-    /// The replicas that refused, or did not answer: these may have made the change.
+    /// The replicas that refused, or did not answer: those without an answer may have made the change.
     faults: Vec<ReplicaState>,
 }
 
@@ -104,7 +104,7 @@ async fn close(State(hub): State<Arc<Hub>>, Json(Object(close)): Json<Object<Clo
     let ask = AdminRequest::with_body("DELETE", path_of(&close.tunnel_id)?, &closing);
     let answer = hub.find(&close.replica)?.find::<CloseResponse>(&ask).await;
     hub.refresh();
-    // A 404 means that it has ended.
+    // A 404 means that the tunnel has ended.
     let CloseResponse { closed, .. } = answer?.unwrap_or_default();
     let faults = Vec::new();
     Ok(Json(ChangeResponse { closed, faults }))
@@ -201,7 +201,7 @@ fn path_of(id: &str) -> Result<String, HttpError> {
 
 impl Hub {
     async fn fetch(&self, replica: &str, path: String) -> Reply<Value> {
-        // Not a 404, which browsers would log as an error.
+        // `null` instead of a 404, which browsers would log as an error.
         let answer = self.find(replica)?.find(&AdminRequest::get(path)).await?;
         Ok(Json(answer.unwrap_or_default()))
     }

@@ -1,4 +1,4 @@
-//! The state of all replicas, and its changes since a page's last request: of 5,000 idle tunnels an answer has none.
+//! The state of all replicas, and the changes since a page's last request: an answer has only changed tunnels.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -60,7 +60,7 @@ pub(super) struct Changes {
     reset: bool,
     /// New tunnels, and those that have changed.
     tunnels: Vec<TunnelRow>,
-    /// Keys of those that have ended.
+    /// The keys of ended tunnels.
     gone: Vec<String>,
     /// Milliseconds since 1970.
     now: u64,
@@ -70,7 +70,7 @@ pub(super) struct Changes {
     pub(super) replicas: Vec<ReplicaRow>,
     targets: Vec<TargetRow>,
     refusals: RefusalRows,
-    /// How many tunnels have ended so far. A page that shows them requests them when it grows.
+    /// The number of tunnels that have ended so far. When it grows, a page that shows ended tunnels requests them.
     ended: u64,
     /// How many events were missed: ends, refusals and others.
     missed: u64,
@@ -108,7 +108,7 @@ pub(super) struct ReplicaRow {
 struct RefusalRows {
     /// The most frequent one first.
     reasons: Vec<ReasonRow>,
-    /// Those of the last hour, at most [`MAX_REFUSED`], the latest first.
+    /// The refusals of the last hour, at most [`MAX_REFUSED`], the latest first.
     latest: Vec<Value>,
 }
 
@@ -121,7 +121,7 @@ struct ReasonRow {
 }
 
 impl State {
-    /// Creates it without replicas.
+    /// Creates a state without replicas.
     pub(super) fn new() -> Self {
         Self {
             started: now(),
@@ -170,7 +170,7 @@ impl State {
         self.fault = Some(error);
     }
 
-    /// Sets a replica's tunnels. One that does not answer keeps its last ones, but not its targets.
+    /// Sets a replica's tunnels. A replica that does not answer keeps its last tunnels, but not its targets.
     pub(super) fn set_counts(&mut self, name: &str, answer: Result<Vec<Tunnel>, ReplicaError>, now: u64) {
         let Some(state) = self.replicas.get_mut(name) else {
             return;
@@ -241,7 +241,7 @@ impl State {
         self.ended.list(now)
     }
 
-    /// Returns the changes since a page's generation; all if it is 0 or cannot be known.
+    /// Returns the changes since a page's generation; all tunnels if the generation is 0, too old or unknown.
     pub(super) fn changes_since(&self, generation: u64, now: u64) -> Changes {
         let reset = generation == 0 || generation < self.whole_since || generation > self.generation;
         let since = if reset { 0 } else { generation };
@@ -251,7 +251,7 @@ impl State {
             tunnels.extend(rows.map(|(_, row)| row.clone()));
         }
         let gone = self.gone.iter().filter(|(at, _)| !reset && *at > since);
-        // A tunnel that was seen again since is in `tunnels`, too: a page applies `gone` first.
+        // A tunnel that came back is in both `gone` and `tunnels`: a page applies `gone` first.
         let gone = gone.map(|(_, key)| key.clone()).collect();
         let targets = self.replicas.iter();
         let targets = targets.flat_map(|(name, state)| state.targets.iter().map(move |target| (&**name, target)));
@@ -367,7 +367,7 @@ const MAX_GONE: usize = 20_000;
 /// More than the proxy has.
 const MAX_REASONS: usize = 100;
 const MAX_REFUSED: usize = 100;
-/// A busy hour has more; their access lines have them all.
+/// A busy hour has more; the replicas' access logs have them all.
 const MAX_ENDED: usize = 1000;
 
 #[cfg(test)]

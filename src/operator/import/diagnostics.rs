@@ -93,7 +93,7 @@ impl ImportDiagnostics {
         self.keep(place.file, finding);
     }
 
-    /// Adds a diagnostic. A file of 16 MiB may have a million: at most twice as many as are shown are kept.
+    /// Adds a diagnostic. Keeps at most twice the number that is shown: a file of 16 MiB may have a million.
     fn keep(&mut self, file: usize, finding: Diagnostic) {
         self.leaves_out |= finding.severity != Severity::Note;
         self.found.push((file, finding));

@@ -55,7 +55,7 @@ impl<'a> ValueRef<'a> {
         keys.iter().try_fold(self, |at, key| at.get(key))
     }
 
-    /// Returns the keys of a map; none for any other value.
+    /// Returns the keys of a map and their values; none for any other value.
     pub(super) fn pairs(self) -> impl Iterator<Item = Pair<'a>> {
         self.entries().iter().map(move |entry| Pair {
             key: snake(&entry.key),
@@ -109,7 +109,8 @@ impl<'a> ValueRef<'a> {
         self.pairs().find(|pair| !known.contains(&&*pair.key))
     }
 
-    /// Returns whether no map has a key twice, in either spelling: readers differ in which one counts. Adds those to `remarks`.
+    /// Returns whether no map has a key twice, in either spelling: readers differ in which value counts. Adds each
+    /// duplicate to `remarks`.
     pub(super) fn has_no_duplicates(self, remarks: &mut ImportDiagnostics) -> bool {
         let (mut is_sound, mut open) = (true, vec![self]);
         while let Some(at) = open.pop() {

@@ -10,7 +10,7 @@ use crate::base::values::is_label;
 use crate::tunnel::limits::Rate;
 use crate::tunnel::proxy_header::Version;
 
-/// A name that clients ask for, and its target.
+/// A name that clients request, and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: Authority,
@@ -30,8 +30,8 @@ pub(super) enum Target {
     Addresses(Vec<SocketAddr>),
 }
 
-/// The identity of a Service: both parts are DNS labels (RFC 1123), so that no shell and no flag of kubectl takes them for
-/// anything else.
+/// The identity of a Service: both parts are DNS labels (RFC 1123), which neither a shell nor kubectl takes for
+/// anything but names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Service {
     pub(super) namespace: Box<str>,
@@ -41,7 +41,7 @@ pub(super) struct Service {
 /// The settings of a target; `None` for the proxy's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Settings {
-    /// The longest silence; zero for none.
+    /// The idle timeout; zero for no timeout.
     pub(super) idle: Option<Duration>,
     pub(super) proxy_header: Option<Version>,
     /// The rate of each tunnel and direction.

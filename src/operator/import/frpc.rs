@@ -46,7 +46,7 @@ pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> ImportResult {
     remarks.finish(text)
 }
 
-/// Returns the file's documents, regardless of its format; none after an error.
+/// Returns the file's documents, in the format of its extension, else as TOML; none after an error.
 fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node> {
     let findings = Diagnostics::default();
     let Some(text) = input.text(&findings) else {
@@ -63,7 +63,7 @@ fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node
         .and_then(|extension| extension.to_str());
     let root = match extension.map(str::to_ascii_lowercase).as_deref() {
         Some("yaml" | "yml" | "json") => return input.yaml(file, remarks),
-        // As frpc detects INI.
+        // frpc, too, detects INI by this section.
         extension if extension != Some("toml") && text.lines().any(|line| line.trim() == "[common]") => {
             findings.fault(Position::START, "", INI);
             None
