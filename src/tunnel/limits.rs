@@ -76,7 +76,7 @@ pub struct TunnelOverrides {
     pub lifetime: Option<Option<Duration>>,
 }
 
-/// The rates that many tunnels share: those of a target, of a client, or of the process.
+/// The rates that many tunnels share: those of a target, of a limit owner, or of the process.
 pub type SharedLimits = Both<Rate>;
 
 /// The limits of each client, or of each user.
@@ -86,7 +86,7 @@ pub struct OwnerLimits {
     pub rates: SharedLimits,
     /// The burst of those rates.
     pub burst: Size,
-    /// The most tunnels, those that are still dialled included.
+    /// The most tunnels, including those still being dialled.
     pub tunnels: Option<NonZeroU32>,
     /// The most connections of anchors that dial in.
     pub anchors: Option<NonZeroU32>,
@@ -188,7 +188,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the limits of a target with these overrides. `ssh_only` is its own setting, `None` for the default.
+    /// Returns the limits of a target with these overrides. `ssh_only` is the target's setting, `None` for the default.
     pub fn of_target(&self, tunnel: &TunnelOverrides, ssh_only: Option<bool>) -> TargetLimits {
         TargetLimits {
             tunnel: self.tunnel.overridden(tunnel),

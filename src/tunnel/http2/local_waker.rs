@@ -35,8 +35,8 @@ impl LocalWaker {
         }
     }
 
-    /// Polls `once` until it is ready, is not woken during the poll, or has used up [`MAX_ROUNDS`] or the task's
-    /// budget.
+    /// Polls `once`, and again after each poll that wakes the task, until it is ready or [`MAX_ROUNDS`] or the task's
+    /// budget are used up.
     pub(super) fn poll<T>(
         &self,
         context: &mut Context<'_>,
@@ -54,7 +54,7 @@ impl LocalWaker {
             }
         }
         state.polling.store(false, Ordering::SeqCst);
-        // Another thread has woken it after its last round, or the rounds or the budget are used up.
+        // Another thread has woken the task after the last round, or the rounds or the budget are used up.
         if polled.is_pending() && state.woken.load(Ordering::SeqCst) {
             context.waker().wake_by_ref();
         }

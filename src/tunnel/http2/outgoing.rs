@@ -24,8 +24,8 @@ struct Shared {
     renewals: AtomicU32,
     zero_copy: ZeroCopy,
     credit: Credit,
-    /// Senders that are dropped by the next flush, for streams whose END_STREAM has been written. `None` once there will
-    /// be no flush.
+    /// Senders to drop at the next flush: h2 has finished with the payload that held each of them. `None` once there
+    /// will be no flush.
     unflushed: Mutex<Option<Vec<oneshot::Sender<Infallible>>>>,
 }
 
@@ -45,8 +45,8 @@ impl Outgoing {
         self.0.permits.lock().semaphore(class)
     }
 
-    /// Replaces the permits after the client may have shrunk windows (RFC 9113 section 6.9.2): payloads that wait in h2
-    /// for window space may hold all permits, and streams that have space would wait for them.
+    /// Replaces the permits after the peer may have shrunk windows (RFC 9113 section 6.9.2). Payloads that wait in h2
+    /// for window space may hold all former permits, for which streams with space would wait.
     ///
     /// Each renewal adds to the memory that unsent downloads may hold, so there are only [`MAX_RENEWALS`].
     pub(super) fn renew_permits(&self) {
@@ -91,6 +91,6 @@ impl Outgoing {
     }
 }
 
-/// How often a client may shrink its windows without harm to its own streams. Each time its connection's unsent
-/// downloads may hold 640 KiB more: 5 MiB.
+/// How often a client may shrink its windows without harm to its own streams. Each renewal lets the connection's unsent
+/// downloads hold 640 KiB more, 5 MiB in all.
 const MAX_RENEWALS: u32 = 8;

@@ -14,8 +14,8 @@ pub(super) struct Payload {
     memory: PayloadBytes,
     /// The bytes that h2 has written so far.
     written: usize,
-    /// For the last payload of a stream, and for a mark: dropped when everything up to it has been flushed. Else
-    /// `None`.
+    /// The sender to drop at the next flush after this payload. `None` except in the last payload of a stream and in a
+    /// mark.
     flushed: Option<oneshot::Sender<Infallible>>,
     outgoing: Outgoing,
 }
@@ -56,7 +56,7 @@ impl Payload {
     }
 
     /// Creates the last payload of a stream, such as the text of a refusal, or an empty mark. The receiver completes
-    /// when everything up to it has been flushed, or never will be.
+    /// when the payload has been flushed, or never will be.
     pub(super) fn last(bytes: Vec<u8>, outgoing: &Outgoing) -> (Self, oneshot::Receiver<Infallible>) {
         let (sender, receiver) = oneshot::channel();
         let mut last = Self::copied(bytes, None, outgoing);

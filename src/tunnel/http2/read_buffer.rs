@@ -1,4 +1,4 @@
-//! The bytes that a connection has received and h2 has not asked for: h2 reads one frame, the socket holds many.
+//! The bytes that a connection has received and h2 has not read yet: h2 reads one frame, the socket holds many.
 
 use std::cell::RefCell;
 use std::io;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::net::transport::Reader;
 
-/// The rest of one read. An empty one holds no memory: the worker thread keeps that for the next read.
+/// The rest of one read. An empty buffer holds no memory: its worker thread keeps the memory for the next read.
 #[derive(Debug, Default)]
 pub(super) struct ReadBuffer {
     memory: Vec<u8>,
@@ -25,7 +25,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Completes when there are bytes, or none at the end of the connection. Reads only if the buffer is empty.
+    /// Completes when the buffer has bytes, or stays empty at the end of the connection. Reads only if it is empty.
     pub(super) fn poll_fill(&mut self, context: &mut Context<'_>, reader: &mut impl Reader) -> Poll<io::Result<()>> {
         if self.start < self.end {
             return Poll::Ready(Ok(()));

@@ -15,7 +15,7 @@ pub(super) struct RecvQueue {
     stream: RecvStream,
     /// Payloads of DATA frames, as h2 returned them.
     payloads: VecDeque<Bytes>,
-    /// After those, the payloads of small frames, joined: kept separately, each would keep one of h2's read buffers
+    /// The payloads of small frames after `payloads`, joined: kept separately, each would keep one of h2's read buffers
     /// alive.
     small: BytesMut,
     end: Option<End>,
@@ -110,7 +110,7 @@ impl RecvQueue {
         length
     }
 
-    /// Opens the window by `bytes`, as they have been passed on.
+    /// Opens the window by `bytes`, which have been passed on.
     pub(super) fn release(&mut self, bytes: usize) {
         // It fails for a stream that is closed, whose window has no use any more.
         self.stream.flow_control().release_capacity(bytes).ok();

@@ -19,14 +19,14 @@ pub(super) struct BufferPermits {
 /// The class of a stream by its last read. Each has permits of its own, so that keystrokes do not queue behind bulk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Nothing was read yet, so the next read may be long: many downloads that begin must not delay a keystroke.
+    /// Nothing was read yet. Not interactive, because many downloads that begin must not delay a keystroke.
     Beginning,
     /// The last read returned less than 4 KiB.
     Interactive,
     Bulk,
 }
 
-/// The memory for one read, with the permits for it. The worker thread keeps the memory for the next one.
+/// The memory for one read, with the permits for it. The worker thread keeps the memory for the next buffer.
 #[derive(Debug)]
 pub(super) struct SendBuffer {
     memory: Vec<u8>,
@@ -164,7 +164,7 @@ const PERMIT_BYTES: usize = 4096;
 const PERMITS_PER_BUFFER: u32 = (BUFFER_BYTES / PERMIT_BYTES) as u32;
 /// Two send buffers: more would not stay in the CPU's cache.
 const BULK_PERMITS: usize = 2 * BUFFER_BYTES / PERMIT_BYTES;
-/// 64 KiB, and as many for first reads.
+/// 64 KiB for keystrokes, and another 64 KiB for first reads.
 const INTERACTIVE_PERMITS: usize = 16;
 /// The buffers that a worker thread keeps.
 const MAX_SPARE: usize = 2;

@@ -21,7 +21,7 @@ pub(super) struct WriteQueue {
 
 #[derive(Debug)]
 enum Piece {
-    /// A number of the next copied bytes.
+    /// The next copied bytes, by their number.
     Copied(usize),
     Buffered(Slice),
 }

@@ -1,7 +1,7 @@
 //! Recognises a send buffer's bytes in h2's writes, so that they are queued in place instead of copied.
 //!
 //! h2 takes a payload as a [`Buf`](bytes::Buf) and later writes plain slices ([`tokio::io::AsyncWrite`]). Only a
-//! slice's address then tells which buffer it belongs to, and so must stay alive until it is sent. In bulk this saves a
+//! slice's address then identifies its send buffer, which must stay alive until the slice is sent. In bulk this saves a
 //! copy of every byte (docs/decisions/10-http2-bulk.md).
 //!
 //! This relies on the behaviour of h2 0.4, in `src/codec/framed_write.rs`:
@@ -12,8 +12,8 @@
 //!   `Buf::chunk` of the payload and then `poll_write_vectored`, with nothing in between.
 //! - That slice begins where the chunk begins, and is cut to the frame's length, 16 KiB for most clients.
 //!
-//! So `Buf::chunk` of a payload calls [`offer`](ZeroCopy::offer), and the connection asks for each slice with
-//! [`claim`](ZeroCopy::claim).
+//! So `Buf::chunk` of a payload calls [`offer`](ZeroCopy::offer), and the connection calls [`claim`](ZeroCopy::claim)
+//! for each slice.
 //!
 //! If h2 changes any of it, slices are not recognised and are copied like all others: the bytes stay right, and
 //! downloads cost more. A match cannot be wrong. The last offer keeps its send buffer alive, so no other memory can
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 
 use super::send_buffer::Slice;
 
-/// The bytes that h2 was shown last.
+/// The last offer: the bytes that h2 was shown last.
 #[derive(Debug, Default)]
 pub(super) struct ZeroCopy(Mutex<Option<Slice>>);
 
@@ -46,7 +46,7 @@ impl ZeroCopy {
         Some(claimed)
     }
 
-    /// Forgets the offer after a write: one that h2 has copied must not hold its send buffer.
+    /// Forgets the offer after a write: bytes that h2 has copied must not hold their send buffer.
     pub(super) fn clear(&self) {
         drop(self.0.lock().take());
     }

@@ -13,13 +13,13 @@ use super::{Rate, SharedLimits, Size};
 use crate::base::boxed::boxed;
 use crate::tunnel::direction::Both;
 
-/// One rate for one direction of all tunnels of a target, of a client or of the process.
+/// One rate for one direction of all tunnels of a target, of a limit owner or of the process.
 ///
-/// Start-time fair queueing (Goyal, Vin and Cheng, 1996): a request is tagged with the bytes that its tunnel has been
-/// granted, or with the tag of the request served last if that is larger, and the smallest tag is served first. Each
-/// grant puts a tunnel in bulk further ahead, so the busy ones alternate. Alone, that would make a keystroke wait for a
-/// grant to each of them. So, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead come first: those
-/// that send less than their share.
+/// Start-time fair queueing (Goyal, Vin and Cheng, 1996): the request with the smallest tag is served first. Its tag is
+/// the number of bytes granted to its tunnel, or the tag of the request served last if that is larger. Each grant puts
+/// a tunnel in bulk further ahead, so busy tunnels alternate. Alone, that would make a keystroke wait for a grant to
+/// each of them. So, as in fq_codel (RFC 8290), tunnels that are less than a grant ahead come first: those that send
+/// less than their share.
 #[derive(Debug)]
 pub struct Budget {
     limit: RateLimit,
@@ -46,7 +46,7 @@ impl Budgets {
 struct State {
     /// In debt if the last grant exceeded the credit: a grant is not cut to what is left.
     bucket: TokenBucket,
-    /// The largest tag that was served, except of small messages while other requests wait.
+    /// The largest tag that was served. A small message that is served while other requests wait does not count.
     served: u64,
     /// The number of requests that have been queued.
     tickets: u64,
@@ -77,7 +77,7 @@ impl Budget {
         }
     }
 
-    /// Changes it; tunnels that wait follow within [`MAX_WAIT`](super::bucket::MAX_WAIT).
+    /// Changes rate and burst; tunnels that wait follow within [`MAX_WAIT`](super::bucket::MAX_WAIT).
     pub fn set(&self, rate: Rate, burst: Size) {
         self.limit.set(rate, burst);
     }
@@ -105,14 +105,14 @@ pub struct Share<'a> {
 }
 
 impl Share<'_> {
-    /// Returns whether no limit is set now: every grant would be of all that is asked for.
+    /// Returns whether no limit is set now: every grant would be the whole `max`.
     pub fn is_unlimited(&self) -> bool {
         self.budget.rate().is_unlimited()
     }
 
     /// Waits until it is served, and returns how many bytes it is granted: 1 to `max`.
     ///
-    /// `waited` is called with the length of each wait. What is not used is [given back](Self::give_back).
+    /// `waited` is called with the length of each wait. The caller [gives back](Self::give_back) unused bytes.
     pub async fn take(&mut self, max: usize, waited: impl Fn(Duration)) -> usize {
         let rate = self.budget.rate();
         if rate.is_unlimited() {
@@ -252,7 +252,7 @@ impl State {
     }
 }
 
-/// Returns the bytes of one grant: 2 ms of the rate, the longest that it delays the next, or [`MIN_QUANTUM`].
+/// Returns the bytes of one grant: those of 2 ms, so that the next grant waits no longer, but at least [`MIN_QUANTUM`].
 fn quantum(rate: Rate) -> u64 {
     (rate.get() / QUANTA_PER_SECOND).max(MIN_QUANTUM)
 }

@@ -1,5 +1,5 @@
-//! Caps: the rates that several tunnels share, and the most tunnels, connections and dials at once, which take descriptors
-//! and memory. `None` is unlimited.
+//! Caps on tunnels, connections and dials, which take descriptors and memory, and the rates that several tunnels share.
+//! `None` is unlimited.
 
 use std::num::NonZeroU32;
 
@@ -17,10 +17,10 @@ pub struct TotalCaps {
     pub download: Rate,
     /// The rate from the clients to the targets.
     pub upload: Rate,
-    /// The most tunnels, those that are still dialled included.
+    /// The most tunnels, including those still being dialled.
     #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
-    /// The most unfinished connections: those whose request is not complete.
+    /// The most unfinished connections: their request is incomplete, or its refusal unread.
     #[serde(rename = "max_unfinished", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub unfinished: Option<NonZeroU32>,
 }
@@ -53,10 +53,10 @@ pub struct ClientCaps {
     pub download: Rate,
     /// The rate from the client to the targets.
     pub upload: Rate,
-    /// The most tunnels, those that are still dialled included.
+    /// The most tunnels, including those still being dialled.
     #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
-    /// The most unfinished connections: those whose request is not complete.
+    /// The most unfinished connections: their request is incomplete, or its refusal unread.
     #[serde(rename = "max_unfinished", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub unfinished: Option<NonZeroU32>,
     /// The most new connections a second in the long run.
@@ -67,8 +67,8 @@ pub struct ClientCaps {
     pub connects_burst: NonZeroU32,
 }
 
-/// The needs of an office behind one address: 256 tunnels, 256 unfinished connections, and 50 new ones a second or 200 at
-/// once.
+/// The needs of an office behind one address: 256 tunnels, 256 unfinished connections, and 50 new connections a second
+/// or 200 at once.
 impl Default for ClientCaps {
     fn default() -> Self {
         Self {
@@ -90,7 +90,7 @@ pub struct UserCaps {
     pub download: Rate,
     /// The rate from the user to the targets.
     pub upload: Rate,
-    /// The most tunnels, those that are still dialled included.
+    /// The most tunnels, including those still being dialled.
     #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
     /// The most connections of anchors that dial in.
@@ -118,7 +118,7 @@ pub struct TargetCaps {
     pub download: Rate,
     /// The rate from the clients to the target.
     pub upload: Rate,
-    /// The most tunnels, those that are still dialled included.
+    /// The most tunnels, including those still being dialled.
     #[serde(rename = "max_tunnels", deserialize_with = "forms::one::<forms::Cap, _>")]
     pub tunnels: Option<NonZeroU32>,
     /// The most dials in progress, the wait for an endpoint included.
@@ -143,7 +143,7 @@ impl TargetCaps {
     }
 }
 
-/// Unlimited tunnels, and 100 dials: sshd accepts no more unauthenticated connections at once (`MaxStartups 10:30:100`).
+/// Unlimited tunnels, and 100 dials: sshd accepts no more unauthenticated connections (`MaxStartups 10:30:100`).
 impl Default for TargetCaps {
     fn default() -> Self {
         Self {

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::ClientCaps;
 use crate::tunnel::outcome::RefusalReason;
 
-/// The connect rates of all clients, by the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371),
-/// which keeps one instant a client. This outlives the client's connections: a reconnect must not bring a new burst.
+/// The connect rates of all clients, by the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371).
+/// The one instant a client that it keeps outlives the client's connections: a reconnect must not bring a new burst.
 #[derive(Debug)]
 pub struct ConnectRate(Mutex<State>);
 
@@ -39,7 +39,7 @@ impl ConnectRate {
         self.0.lock().caps = caps;
     }
 
-    /// Counts a connect from that [network](super::owners::network). One that is refused does not count.
+    /// Counts a connect from that [network](super::owners::network), unless it is refused.
     ///
     /// # Errors
     /// [`RefusalReason::ConnectRate`]: the client has reached its connect rate.

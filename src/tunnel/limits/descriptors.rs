@@ -14,11 +14,11 @@ use crate::net::listener::AT_ONCE;
 pub(crate) struct FdLimit {
     /// `None` is any number.
     pub(crate) max: Option<u64>,
-    /// The part of them that ports beyond the first one take.
+    /// The number of descriptors that ports beyond the first take.
     ports: u64,
 }
 
-/// The process may have fewer descriptors than it needs to serve.
+/// The limit of open files is too low to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the limit of open files is {0}, and has to be {LEAST} at least, see RLIMIT_NOFILE (`ulimit -Hn`)")]
 pub struct TooFewFds(u64);
@@ -27,7 +27,7 @@ impl FdLimit {
     /// Raises the soft limit, most often 1,024, to the hard one.
     ///
     /// # Errors
-    /// There are fewer than [`LEAST`].
+    /// The limit is still below [`LEAST`].
     pub(crate) fn raise() -> Result<Self, TooFewFds> {
         let limit = fs::read_to_string(LIMITS).ok().and_then(|page| open_files(&page));
         let limit = limit.unwrap_or_else(|| getrlimit(Resource::Nofile));
@@ -53,7 +53,8 @@ impl FdLimit {
         }
     }
 
-    /// Reserves descriptors for further ports: each needs a listener and room for the connections that it accepts at once.
+    /// Reserves descriptors for the ports beyond the first: each needs a listener, and [`AT_ONCE`] connections that it
+    /// accepts at once.
     pub(crate) fn reserving_runtimes(self, ports: usize) -> Self {
         let taken = ports.saturating_sub(1).saturating_mul(1 + AT_ONCE);
         Self {
@@ -68,14 +69,14 @@ impl FdLimit {
         fit.map_or(wanted, |fit| wanted.min(fit))
     }
 
-    /// Returns the most connections of the admin port: [`MAX_ADMIN`], or an eighth of the descriptors.
+    /// Returns the most connections of the admin port: [`MAX_ADMIN`], or an eighth of the descriptors if that is fewer.
     pub(crate) fn admin_connections(self) -> NonZeroU32 {
         at_most(NonZeroU32::new(MAX_ADMIN), self.max.map_or(u64::MAX, |max| max / 8))
     }
 
-    /// Returns the caps lowered to what fits next to `pipes` pipes. A tunnel takes two descriptors, a connection
-    /// without one takes one. A connection beyond the caps is refused with a reason; one beyond the descriptors cannot
-    /// even be accepted.
+    /// Returns the caps lowered to what fits next to `pipes` pipes. A tunnel takes two descriptors, an unfinished
+    /// connection one. A connection beyond the caps is refused with a reason; a connection beyond the descriptors
+    /// cannot even be accepted.
     pub(crate) fn caps_for(self, caps: TotalCaps, pipes: usize) -> TotalCaps {
         let Some(max) = self.max else { return caps };
         let pipes = 2 * u64::try_from(pipes).unwrap_or(u64::MAX / 2);
@@ -116,7 +117,7 @@ const LIMITS: &str = "/proc/self/limits";
 const LEAST: u64 = 128;
 /// The connections of the admin port where descriptors are plenty.
 const MAX_ADMIN: u32 = 128;
-/// Descriptors that are neither connections nor pipes: 26 for logs, runtimes, listeners and watches, [`AT_ONCE`] for each
+/// The descriptors for everything else: 26 for logs, runtimes, listeners and watches, [`AT_ONCE`] connections for each
 /// of two ports, and 6 for files and requests of the process.
 const OTHERS: u64 = 64;
 

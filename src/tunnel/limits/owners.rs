@@ -52,7 +52,7 @@ impl LimitOwners {
         Self(Arc::new(Mutex::new(State { limits, by_name })))
     }
 
-    /// Returns the owner of that name, which is added if there is none.
+    /// Returns the owner of that name, and adds it if it is new.
     pub fn get(&self, name: OwnerName) -> Arc<LimitOwner> {
         let mut state = self.0.lock();
         if let Some(owner) = state.by_name.get(&name).and_then(Weak::upgrade) {
@@ -76,7 +76,7 @@ impl LimitOwners {
         let mut state = self.0.lock();
         state.limits = limits;
         let owners: Vec<_> = state.by_name.values().filter_map(Weak::upgrade).collect();
-        // This may be the last reference to an owner, and its drop takes the lock.
+        // `owners` may hold the last reference to an owner, whose drop takes the lock.
         drop(state);
         for owner in owners {
             owner.budgets.set(limits.rates, limits.burst);

@@ -13,9 +13,9 @@ use super::slots::{Slot, Slots};
 
 /// The slots for the dials of one target.
 ///
-/// A target that answers serves a thousand clients quickly, so they may wait. A dead one would keep all of them, with
-/// the connections that they hold, until they time out: when nothing has [succeeded](Permit::succeeded) for
-/// [`QueueTimeouts::stalled`], no request waits until a dial succeeds or no slot is taken.
+/// A target that answers serves a thousand clients quickly, so they may wait. A dead target would keep all of them,
+/// with the connections that they hold, until they time out. So once nothing has [succeeded](Permit::succeeded) for
+/// [`QueueTimeouts::stalled`], requests without a slot fail at once, until a dial succeeds or all slots are free.
 #[derive(Debug)]
 pub(crate) struct DialQueue {
     slots: Arc<Slots>,
@@ -54,13 +54,13 @@ impl DialQueue {
         }
     }
 
-    /// Changes the number of slots. Permits that are out stay valid, even if they are more.
+    /// Changes the number of slots. Permits beyond a lower number stay valid.
     pub(crate) fn set(&self, max: Option<NonZeroU32>) {
         self.slots.set(max);
         self.freed.notify_waiters();
     }
 
-    /// Takes a slot, at once or after the requests that came before. `None` if the queue is full, or `timeouts` run out.
+    /// Takes a slot, at once or after earlier requests. `None` if the queue is full, or `timeouts` run out.
     pub(crate) async fn acquire(self: &Arc<Self>, timeouts: QueueTimeouts) -> Option<Permit> {
         if self.waiting.taken() == 0
             && let Some(permit) = self.take()

@@ -1,4 +1,4 @@
-//! A counted resource: a fixed number of slots, each free again when the value that represents it is dropped.
+//! A counted resource: a limited number of slots, each free again when the value that represents it is dropped.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ impl Slots {
         }
     }
 
-    /// Changes the number of slots. Slots that are taken stay valid, even if they are more.
+    /// Changes the number of slots. Taken slots beyond a lower number stay valid.
     pub fn set(&self, max: Option<NonZeroU32>) {
         self.max.store(number(max), Ordering::Relaxed);
     }

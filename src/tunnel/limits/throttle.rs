@@ -13,8 +13,8 @@ use crate::base::boxed::boxed;
 pub struct Throttle<'a> {
     limit: &'a RateLimit,
     rate_override: Option<&'a RateOverride>,
-    /// `None`: there was no limit at the last call, and one that is set now starts with a full bucket. Boxed: an idle tunnel
-    /// without limits has two throttles.
+    /// `None` without a limit at the last call: a limit that is set later starts with a full bucket. Boxed to save
+    /// memory in tunnels without limits, which have two throttles.
     bucket: Option<Box<TokenBucket>>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Throttle<'a> {
         }
     }
 
-    /// Returns the throttle with a rate of the tunnel that replaces the limit's while it is set.
+    /// Returns the throttle with an override: while that is set, it replaces the limit's rate.
     pub fn with_override(self, rate_override: Option<&'a RateOverride>) -> Self {
         Self { rate_override, ..self }
     }
@@ -52,10 +52,10 @@ impl<'a> Throttle<'a> {
         is_unlimited
     }
 
-    /// Waits until enough bytes for a wake-up may be moved, and returns how many: 1 to `max`.
+    /// Waits until the credit is worth a wake-up, and returns how many bytes may be moved: 1 to `max`.
     ///
-    /// `waited` is called with the length of each wait for credit. Call [`spend`](Self::spend) with the bytes moved
-    /// then.
+    /// `waited` is called with the length of each wait for credit. Afterwards, call [`spend`](Self::spend) with the
+    /// bytes moved.
     pub async fn admit(&mut self, max: usize, waited: impl Fn(Duration)) -> usize {
         loop {
             match self.admit_at_once(max) {
@@ -114,10 +114,10 @@ fn worth_moving(rate: Rate) -> u64 {
     (rate.get() / MOVES_PER_SECOND).clamp(1, MIN_MOVE)
 }
 
-/// A sleep is for 50 ms worth of bytes: 20 wake-ups a second, whatever the rate.
+/// A sleep is for 50 ms worth of bytes, which is 20 wake-ups a second, or for the burst if that is less.
 ///
-/// A flow that sleeps finds the CPU's caches cold, which costs more than the bytes do. With longer sleeps, a second
-/// would no longer be within 10 % of the rate.
+/// A flow that sleeps finds the CPU's caches cold, which costs more than the bytes do. With longer sleeps, the bytes of
+/// one second would be more than 10 % off the rate.
 const QUANTA_PER_SECOND: u64 = 20;
 /// A quarter of a quantum is worth moving.
 const MOVES_PER_SECOND: u64 = 80;

@@ -1,8 +1,8 @@
-//! Bounds the connections whose request is not complete, or that were refused and are still open. One beyond the bound
-//! evicts another: first those that are refused anyway, then the oldest.
+//! Bounds the connections whose request is not complete, or that were refused and are still open. Beyond the bound, one
+//! is evicted: first those that are refused anyway, then the oldest.
 //!
 //! The newest is not refused instead: a few hundred connections that trickle their bytes would keep all others out. An
-//! honest client's request is complete after a round trip, so the oldest is the least likely to be one.
+//! honest client's request is complete after a round trip, so the oldest is the least likely to be an honest client's.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -25,22 +25,22 @@ struct State {
     waiting: BTreeMap<EvictionKey, Arc<Notify>>,
 }
 
-/// A connection's position in the order of evictions: by its class, then by its age. It keeps its number until it is
-/// answered and closed, so that bytes do not make it younger.
+/// A connection's position in the order of evictions: by its class, then by its age. A request keeps its number until
+/// it is answered and closed, so that further bytes do not make it younger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EvictionKey {
     /// The eviction class of the connection.
     pub class: EvictionClass,
-    /// The number of the connection or request, drawn when it came: the lower number is the older one.
+    /// The number of the connection, request or idle wait, drawn at its beginning: the lowest number is the oldest.
     pub seq: u64,
 }
 
-/// The outcome that a connection waits for. A connection never evicts one of a higher class.
+/// The outcome that a connection waits for, in the order of eviction. A connection never evicts one of a later class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EvictionClass {
     /// It has been refused, and may still read the answer.
     Refused,
-    /// It will be refused once its protocol is known: its client has exceeded the connect rate, or is not allowed.
+    /// It will be refused once its protocol is known: for the connect rate, or because its certificate has lapsed.
     ToBeRefused,
     /// It may yet become a tunnel.
     Eligible,

@@ -18,7 +18,7 @@ pub(super) struct ReceiveHalf {
     inbox: RecvQueue,
     /// The payload that the last read returned.
     current: Bytes,
-    /// How many bytes the last read returned: the next one releases their window space.
+    /// How many bytes the last read returned: the next read releases their window space.
     unreleased: usize,
 }
 
@@ -57,7 +57,7 @@ impl ReceiveHalf {
         memory.get(..length).unwrap_or_default()
     }
 
-    /// Copies the next bytes that fit, and returns their number: 0 at the end of the stream, if it is readable.
+    /// Copies the next bytes that fit, and returns their number. On a readable stream, 0 is the end of stream.
     pub(super) fn read(&mut self, memory: &mut [u8]) -> usize {
         self.unreleased = self.inbox.read(memory);
         self.unreleased

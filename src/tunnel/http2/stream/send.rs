@@ -24,7 +24,7 @@ pub(super) struct SendHalf {
     stream: SendStream<Payload>,
     outgoing: Outgoing,
     finished: bool,
-    /// Completes when END_STREAM or the mark has been flushed; `None` before there is one, or after the wait.
+    /// Completes when END_STREAM or the mark has been flushed; `None` before either is sent, and after the wait.
     flushed: Option<oneshot::Receiver<Infallible>>,
 }
 
@@ -72,7 +72,7 @@ impl SendHalf {
         if !self.finished {
             let (empty, flushed) = Payload::last(Vec::new(), &self.outgoing);
             self.flushed = Some(flushed);
-            // It fails for a stream that has been reset, and completes at once.
+            // It fails for a stream that has been reset. Then the next flush ends the wait.
             self.stream.send_data(empty, false).ok();
         }
     }
@@ -134,9 +134,9 @@ impl<'a> StreamWriter<'a> {
 }
 
 impl BufferLender for StreamWriter<'_> {
-    /// Acquires window space, then permits, so that a stream with permits can send. It releases each while it waits for
-    /// the other: a client may shrink windows (RFC 9113 section 6.9.2) under payloads that hold permits, which then
-    /// need space in the connection's window that no stream waiting for permits may hold.
+    /// Acquires window space, then permits, so that a stream with permits can send. Holds neither while it waits for
+    /// the other. When a client shrinks windows (RFC 9113 section 6.9.2), payloads that hold permits wait for space in
+    /// the connection's window. Streams that wait for permits must not hold that space.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = self.send.lock();
         let Poll::Ready(capacity) = send.poll_capacity(context, self.class.longest_read()) else {
