@@ -1,7 +1,7 @@
 //! The client of the admin API, whose server is `proxy/admin`: sends requests to all replicas of a proxy, and merges the answers.
 //!
-//! A replica without an answer is listed with its error, next to the others' answers. Either the admin ports are given, or
-//! the pods are listed and a port of each is forwarded by the API server, with the operator's permission for
+//! A replica without an answer is listed with its error, next to the others' answers. Either the admin ports are given,
+//! or the API server lists the pods and forwards a port of each. The operator then needs the permission for
 //! `pods/portforward`.
 
 use std::net::SocketAddr;
@@ -104,7 +104,7 @@ impl Replicas {
         Ok(replicas.collect())
     }
 
-    /// Returns the items of all replicas that a query matches, merged.
+    /// Returns the items that a query matches, merged from all replicas.
     ///
     /// # Errors
     /// See [`find`](Self::find). A replica without an answer is in [`MergedList::replicas`].
@@ -113,8 +113,7 @@ impl Replicas {
         Ok(merge::merge(self.each(ask).await?, query))
     }
 
-    /// Returns each replica's answer about a tunnel, at `path` below it, such as `/diagnosis`; none of replicas that do not
-    /// have the tunnel.
+    /// Returns the answers to `/tunnels/<id><path>` from the replicas that have the tunnel; `path` may be `/diagnosis`.
     ///
     /// # Errors
     /// As above.
@@ -123,7 +122,7 @@ impl Replicas {
             .await
     }
 
-    /// Closes tunnels. A replica without the tunnel of an id has nothing to close.
+    /// Closes tunnels. A replica that does not know the id adds nothing to the result.
     ///
     /// # Errors
     /// As above.
@@ -138,7 +137,7 @@ impl Replicas {
         Ok(closed.into())
     }
 
-    /// Sets the rates of a tunnel until it ends. The result has nothing of replicas without it.
+    /// Sets the rates of a tunnel until it ends. Replicas without the tunnel add nothing to the result.
     ///
     /// # Errors
     /// As above.
@@ -147,7 +146,8 @@ impl Replicas {
         self.query_each(AdminRequest::with_body("PATCH", path, rates)).await
     }
 
-    /// Stops new tunnels to a target on all replicas, or allows them again. The result has nothing of replicas without it.
+    /// Stops new tunnels to a target on all replicas, or allows them again. Replicas without the target add nothing to
+    /// the result.
     ///
     /// # Errors
     /// As above.
@@ -175,7 +175,7 @@ impl Replicas {
         Ok(ChangeResult { changed, replicas })
     }
 
-    /// Calls `ask` for each replica, [`MAX_AT_ONCE`] at a time. Returns names and answers in their order.
+    /// Calls `ask` for each replica, [`MAX_AT_ONCE`] at a time. Returns names and answers in the replicas' order.
     async fn each<T, F>(
         &self,
         ask: impl Fn(Replica) -> F,
@@ -188,7 +188,7 @@ impl Replicas {
             let name = replica.name().to_string();
             let answer = ask(replica);
             async move {
-                // Never closed.
+                // Not an error: the semaphore is never closed.
                 let _permit = permits.acquire().await;
                 (name, answer.await)
             }
@@ -197,7 +197,7 @@ impl Replicas {
     }
 }
 
-/// Concurrent requests to replicas. Each takes a connection; a port-forward takes two of the API server's.
+/// The most concurrent requests to replicas. Each takes a connection; for a port-forward, the API server holds two.
 const MAX_AT_ONCE: usize = 16;
 
 #[cfg(test)]

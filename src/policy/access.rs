@@ -100,7 +100,7 @@ impl Access {
     /// Authenticates the user of a request.
     ///
     /// # Errors
-    /// The refusal of a request without a user, or for which that cannot be decided now.
+    /// The refusal: the request has no user, or the user cannot be determined now.
     pub async fn authenticate(&self, request: RequestCredentials<'_>) -> Result<Subject, Refusal> {
         let rules = self.judge.config.load_full();
         let presented = request.credential.as_ref().and_then(|read| read.as_ref().ok());
@@ -113,7 +113,7 @@ impl Access {
         authenticated
     }
 
-    /// Returns the user of the file whose password a credential claims to be; `None` for a token or an unknown name.
+    /// Returns the user of the file whom a Basic credential names; `None` for a token or an unknown name.
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
         let sources = &self.judge.config.load().sources;
         let name = sources.password_name(credential)?;
@@ -121,13 +121,13 @@ impl Access {
         Some(users.full_name(name).into())
     }
 
-    /// Decides whether the subject may reach the target: the one that is dialled, by whatever name it was asked for.
+    /// Decides whether the subject may reach the target that is dialled, whatever name was requested.
     ///
     /// # Errors
-    /// [`RefusalReason::NotAuthorized`], or [`RefusalReason::AuthorizationUnavailable`] without an answer. A credential that
-    /// has been revoked since it was authenticated is refused as such.
+    /// [`RefusalReason::NotAuthorized`], or [`RefusalReason::AuthorizationUnavailable`] without an answer. Or
+    /// [`RefusalReason::CredentialsRefused`], if the ticket or the password's user was removed after authentication.
     pub async fn authorize(&self, subject: &Subject, target: &Arc<Target>) -> Result<TunnelGrant, Refusal> {
-        // Before the review: a permission that is revoked during it is revoked for this grant, too.
+        // The grant is registered before the review, so that a revocation during the review reaches the grant, too.
         let active = self.grants.get_or_insert(subject, target);
         let decided = match self.judge.check(subject, target, ReviewMode::Login).await {
             Ok(reason) => Ok(TunnelGrant::new(active, reason)),
@@ -157,7 +157,7 @@ impl Access {
         }
     }
 
-    /// Revokes the grants that changed lists of targets no longer allow.
+    /// Rechecks all grants after a change of the targets' lists of users.
     pub fn user_lists_changed(&self) {
         self.grants.request_recheck_where(|_| true);
     }
@@ -184,7 +184,7 @@ impl Access {
             .end_where(|subject| !subject.is_trusted(tls) && !subject.has_expired_certificate());
     }
 
-    /// Updates the gauges of active grants and cached answers.
+    /// Updates the gauges of active grants, cached answers and tickets.
     pub fn count(&self) {
         let AccessDecider {
             config: rules,

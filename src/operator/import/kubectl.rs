@@ -104,8 +104,8 @@ fn annotations(plan: &Plan) -> impl Iterator<Item = (&'static str, String)> {
     .filter_map(|(key, value)| Some((key, value?)))
 }
 
-/// Returns a word quoted for a shell, unless each character is harmless. Today all words are, since they are printed from parsed
-/// values; the quotes are for words that may be added.
+/// Returns a word, quoted for a shell unless each character is harmless. Today every word is harmless, since all are
+/// printed from parsed values.
 fn quoted(word: &str) -> String {
     let is_harmless = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/' | b':');
     match !word.is_empty() && word.bytes().all(is_harmless) {

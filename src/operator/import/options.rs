@@ -17,7 +17,7 @@ pub enum Format {
     Static,
 }
 
-/// The arguments of the program: how the proxy is configured, which the files do not say.
+/// The arguments for all files: the format of the output, and how the proxy is configured.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The output: kubectl commands, or the section `allowlist` of a configuration file
@@ -31,7 +31,7 @@ pub struct Options {
     pub alias_port: u16,
 }
 
-/// The arguments for frpc files: settings that these do not have.
+/// The arguments for frpc's files.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frp {
     /// A port that clients request, which frp ignores (repeatable; 22 without one)

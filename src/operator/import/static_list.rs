@@ -32,11 +32,11 @@ pub(super) fn section(
 fn push(lines: &mut String, entry: &Entry, addresses: &[SocketAddr], remarks: &mut ImportDiagnostics) {
     let name = &entry.name;
     if let Some(odd) = addresses.iter().find(|address| is_odd(address.ip())) {
-        let reason = "an address of the proxy's own host, or of no host: see that it is meant";
+        let reason = "a loopback, link-local or other special address: check that it is meant";
         remarks.note(entry.place, format!("{name} points to {odd}, {reason}"));
     }
     if entry.settings.idle.is_some() {
-        let reason = "the idle timeout is left out: `timeouts.idle` is one for all static targets";
+        let reason = "the idle timeout is left out: `timeouts.idle` applies to all static targets";
         remarks.warning(entry.place, format!("{name}: {reason}"));
     }
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();

@@ -63,7 +63,7 @@ impl ReplicaStatus {
 }
 
 impl Replica {
-    /// Returns its items that a query matches, up to its limit.
+    /// Returns the replica's items that a query matches, up to the query's limit.
     pub(crate) async fn list<T: Item>(&self, query: &Query) -> Result<Vec<T>, ReplicaError> {
         Ok(Box::pin(all(self, query)).await?.0)
     }
@@ -74,7 +74,7 @@ pub trait Item: DeserializeOwned {
     /// The path of the list.
     const PATH: &'static str;
 
-    /// Returns the item's sort key: that value, largest first, then its name.
+    /// Returns the item's sort key: the value to sort by, largest first, then the item's name.
     fn place(&self, sort: Sort) -> (Reverse<u64>, String);
 }
 
@@ -121,12 +121,12 @@ struct Part<T> {
 
 /// Returns the items of one replica, read page by page, and the number of matches.
 pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
-    // Each page has its own deadline besides.
+    // Each page has a deadline of its own, too.
     let timeout = replica.deadline().saturating_mul(MAX_LIST);
     all_within(timeout, query, |ask| async move { replica.ask_sized(&ask).await }).await
 }
 
-/// Like [`all`], with a function that returns one page and its bytes.
+/// Like [`all`], with a function that returns one page and the page's size in bytes.
 async fn all_within<T, F>(
     max: Duration,
     query: &Query,

@@ -14,10 +14,10 @@ pub struct Reason(String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReasonError {
     /// It has no visible character.
-    #[error("a reason is needed that can be read: it goes into the access log")]
+    #[error("a readable reason is needed: it goes into the access log")]
     Invisible,
-    /// It has this control character, or one that changes the direction of text.
-    #[error("a reason has neither control characters nor those that turn the direction of writing: U+{0:04X}")]
+    /// It has this character, which controls lines, the terminal or the direction of text.
+    #[error("a reason must not have characters that control lines, terminals or the direction of text: U+{0:04X}")]
     Control(u32),
 }
 

@@ -83,7 +83,7 @@ impl AdminRequest {
 
     /// Creates a request with a body of JSON.
     pub fn with_body(method: &'static str, path: impl Into<String>, body: &impl Serialize) -> Self {
-        // Never an error: the bodies of the API are structs of strings.
+        // Never an error: the bodies of the API have no keys other than strings.
         let body = serde_json::to_vec(body).unwrap_or_default().into();
         Self {
             method,

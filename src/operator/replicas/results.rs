@@ -1,4 +1,4 @@
-//! The results of a change on all replicas, and lists in which one item of many replicas is one row.
+//! The results of a request to all replicas, and lists with one row for an item that several replicas have.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -66,7 +66,7 @@ impl From<ChangeResult<CloseResponse>> for ClosedTunnels {
     }
 }
 
-/// A target of all replicas.
+/// A target, merged from all replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TargetRow {
     /// The namespace of its Service, or `static`.
@@ -87,13 +87,13 @@ pub struct TargetRow {
     /// The anchors that are connected to a replica, each user and host once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub anchors: Vec<AnchorRow>,
-    /// True if every replica that has it has it cordoned.
+    /// True if the target is cordoned on every replica that knows it.
     pub is_cordoned: bool,
-    /// The replicas that have it cordoned.
+    /// The replicas on which it is cordoned.
     pub cordoned_by: Vec<String>,
     /// Its tunnels on all replicas.
     pub tunnels: usize,
-    /// The number of replicas that have it.
+    /// The number of replicas that know it.
     #[serde(skip)]
     pub replicas: usize,
 }

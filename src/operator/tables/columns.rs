@@ -79,7 +79,7 @@ impl Table {
     }
 }
 
-/// Returns the width of the terminal on stdout; `None` if there is none, or of unknown width.
+/// Returns the width of the terminal on stdout; `None` if stdout is no terminal, or the width is unknown.
 pub fn terminal_width() -> Option<usize> {
     let size = tcgetwinsize(std::io::stdout()).ok()?;
     // A terminal of unknown size reports 0.

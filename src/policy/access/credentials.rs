@@ -40,7 +40,7 @@ pub struct RequestCredentials<'a> {
 pub struct Subject {
     /// The user.
     pub user: Arc<User>,
-    /// The right that it asks for.
+    /// The right that the request needs.
     pub(super) right: Right,
     /// The credential; `None` if the certificate alone is the proof.
     pub(super) credential: Option<Credential>,
@@ -62,7 +62,7 @@ impl Subject {
         self.certificate.as_ref().is_none_or(|peer| tls.trusts(peer))
     }
 
-    /// Returns whether the proof of the user expires within `time`, by either clock: the system's may be set.
+    /// Returns whether the proof of the user expires within `time`, by the monotonic clock or by the system's.
     pub(super) fn user_expires_within(&self, time: Duration) -> bool {
         self.user_expires
             .is_some_and(|expires| expires <= Instant::now() + time)
@@ -79,8 +79,8 @@ impl Subject {
             || self.has_expired_certificate()
     }
 
-    /// Completes when the credential or the certificate has expired. It polls the system clock, which may be set; the
-    /// other clock stops while the machine sleeps.
+    /// Completes when the credential or the certificate has expired. The system clock is polled, since it may be set;
+    /// the monotonic clock stops while the machine sleeps.
     pub(super) async fn expired(&self) {
         let Some(expires) = self.expires else {
             return pending().await;
@@ -138,10 +138,9 @@ fn user_of(identity: &CertificateNames) -> Option<User> {
 
 /// Refuses anonymous users, and those that only the cluster itself can prove.
 ///
-/// `system:anonymous` is what the API server makes of a request without a credential; a token that begins with a space
-/// has been answered so. Names and groups that begin with `system:` are the cluster's own, and RBAC gives
-/// `system:masters` every right: an authority for client certificates, an OIDC issuer or a file of users is not the
-/// cluster, even if the same team runs both.
+/// The API server names the user `system:anonymous` if it sees no credential, or a token that begins with a space.
+/// Names and groups that begin with `system:` are the cluster's own, and RBAC gives `system:masters` every right.
+/// Authorities for client certificates, OIDC issuers and files of users are not the cluster, even if one team runs all.
 pub(super) fn check_user(user: &User) -> Result<(), Refusal> {
     let is_anonymous = &*user.name == "system:anonymous" || user.groups.iter().any(|group| &**group == UNAUTHENTICATED);
     if is_anonymous || user.name.is_empty() {
@@ -167,8 +166,7 @@ pub(super) fn check_user(user: &User) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses a certificate whose names exceed the limits of the other sources. No group is left out instead: an
-/// authorizer may deny by it.
+/// Refuses a certificate whose names exceed the limits. No group is left out instead: an authorizer may deny by it.
 pub(super) fn check_names(user: &User) -> Result<(), Refusal> {
     let phrase = match () {
         () if !is_name(&user.name, MAX_TEXT) => "the common name of the certificate",
@@ -204,11 +202,12 @@ pub(super) fn brief(name: &str) -> String {
     }
 }
 
-/// The delay until a tunnel ends whose credential expires when the clock is set.
+/// The interval at which the system clock is polled: a tunnel outlives its credential by at most
+/// this interval if the clock is set.
 const BETWEEN_CLOCK_LOOKS: Duration = Duration::from_secs(15);
 /// The group of requests without a user.
 const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// The most bytes of a name or group of a certificate, as of an OIDC token.
+/// The most bytes of a name or group of a certificate. An OIDC token has the same limit.
 const MAX_TEXT: usize = 512;
 /// 256 groups of a certificate, and the group of all users.
 const MAX_GROUPS: usize = 257;

@@ -1,7 +1,7 @@
 //! Active grants: the authorization of a user for a target, while tunnels use it or one is being opened.
 //!
-//! A task for each rechecks it once in the interval, and at once when a change may have revoked it. A missing answer revokes
-//! nothing.
+//! Each grant has a task. The task rechecks it once in the interval, and at once when a change may have revoked it. A
+//! missing answer revokes nothing.
 
 mod turns;
 
@@ -149,7 +149,7 @@ impl ActiveGrants {
             registry: Arc::clone(self),
         });
         grants.insert(key, Arc::downgrade(&grant));
-        // Not dropped before the lock is free: its drop takes it.
+        // `known` is dropped after the lock is released, since its drop takes the lock.
         drop(grants);
         drop(known);
         Recheck::new(&grant).spawn();
@@ -165,7 +165,7 @@ impl ActiveGrants {
         self.grants.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Rechecks the grants that are concerned: local knowledge revokes them at once, a review soon.
+    /// Rechecks the grants that `concerns` selects: at once by local knowledge, and soon by a review.
     pub(super) fn request_recheck_where(&self, concerns: impl Fn(&ActiveGrant) -> bool) {
         for grant in self.all().iter().filter(|grant| concerns(grant)) {
             match self.judge.decide_locally(&grant.subject, &grant.target) {
@@ -175,7 +175,7 @@ impl ActiveGrants {
         }
     }
 
-    /// Revokes the grants of the subjects to which it applies.
+    /// Revokes the grants of the subjects that `applies` selects.
     pub(super) fn end_where(&self, applies: impl Fn(&Subject) -> bool) {
         let all = self.all();
         let due = all.iter().filter(|grant| applies(&grant.subject));
@@ -202,7 +202,7 @@ impl Drop for ActiveGrant {
     fn drop(&mut self) {
         let mut grants = self.registry.grants.lock();
         let key = key(&self.subject, &self.target);
-        // There may be another one by now.
+        // The key may belong to a newer grant by now.
         if grants.get(&key).is_some_and(|known| known.strong_count() == 0) {
             grants.remove(&key);
         }
@@ -220,7 +220,8 @@ struct Recheck {
     grant: Weak<ActiveGrant>,
     look: Arc<Notify>,
     namespace: Box<str>,
-    /// The part of the period at which it is due, at most [`SPREAD`] from that of another grant of the subject.
+    /// The fraction of the period after which the recheck is due. The fractions of a subject's grants differ by at most
+    /// [`SPREAD`].
     phase: f64,
 }
 
@@ -329,7 +330,7 @@ impl Recheck {
 
     /// Rechecks the grant; `None` if it has ended.
     async fn recheck_once(&self, how: ReviewMode) -> Option<RecheckState> {
-        // Dropped before the review, which must not keep it alive.
+        // The grant is dropped before the review, which must not keep it alive.
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
         drop(active);
@@ -360,7 +361,7 @@ impl Recheck {
 
     /// Returns when the next periodic recheck is due.
     fn next_due(&self) -> Instant {
-        // Shorter, so that an answer for all grants of a credential counts until each one's next recheck.
+        // Shorter than the interval: an answer for all grants of a subject counts until the next recheck of each grant.
         let period = self.interval().mul_f64(1.0 - SPREAD);
         let periods = self.registry.begun.elapsed().as_secs_f64() / period.as_secs_f64();
         // Not 0: after rounding, a time that has just passed may be due again.

@@ -50,7 +50,7 @@ impl<'a> Proxy<'a> {
         }
     }
 
-    /// Returns its names, each at the ports that clients ask for; none if it is not translated. `remarks` get the reason.
+    /// Returns an entry for each name and requested port. `remarks` get the reason if there is none.
     pub(super) fn entries(&self, context: Context<'_>, remarks: &mut ImportDiagnostics) -> Vec<Entry> {
         let name = shown(self.name);
         let wanted = self
@@ -67,7 +67,7 @@ impl<'a> Proxy<'a> {
         for (host, place) in &wanted.hosts {
             for port in ports {
                 if let Some(line) = wanted.anchor(host, *port) {
-                    let reason = "where no connection reaches the host of frpc, with `dials_in` in place of addresses";
+                    let reason = "if no connection reaches frpc's host, set `dials_in`, not `addresses`; run there";
                     remarks.note(*place, format!("the proxy {name}: {reason}: {line}"));
                 }
                 match named(host, *port, &wanted, context) {
@@ -98,7 +98,7 @@ impl<'a> Proxy<'a> {
             (kind, _) => {
                 let kind = shown(kind.unwrap_or("tcp"));
                 return unsuited(format!(
-                    "of the type {kind}, whose clients name no target: only tcpmux is translated"
+                    "of the type {kind}, whose clients send no CONNECT: only tcpmux is translated"
                 ));
             }
         }
@@ -139,14 +139,14 @@ impl<'a> Proxy<'a> {
 /// The outcome of the translation of an option.
 enum OptionOutcome {
     Translated,
-    /// It is left out or changed, as this sentence says.
+    /// The option is left out or changed, as this sentence says.
     LeftOut(&'static str),
     /// It was about the connection to frps.
     NotNeeded,
 }
 
 impl<'a> ProxySettings<'a> {
-    /// Returns the command to run on frpc's host to serve a name instead of frpc; `None` if the target is on another host.
+    /// Returns the command that replaces frpc for a name, on frpc's host; `None` if the target is on another host.
     fn anchor(&self, host: &str, port: u16) -> Option<String> {
         let name = exact_name(&format!("{host}:{port}")).ok()?;
         let to = self.ip.unwrap_or(LOCAL);
@@ -157,7 +157,7 @@ impl<'a> ProxySettings<'a> {
         ))
     }
 
-    /// Reads one option. An error: it is invalid, or may restrict and has no counterpart.
+    /// Translates one option. Fails if the option is invalid, or may restrict and has no counterpart.
     fn read(&mut self, key: &str, at: ValueRef<'a>) -> Result<OptionOutcome, &'static str> {
         let text = at.text().unwrap_or_default();
         match key {
@@ -173,10 +173,10 @@ impl<'a> ProxySettings<'a> {
             "httpUser" | "httpPassword" => {
                 return Err("it asks for a password: see `access.users` and `allowed_users`, and add the name by hand");
             }
-            "routeByHTTPUser" => return Err("the user decides which target one name means, and is not known here"),
+            "routeByHTTPUser" => return Err("the user decides which target a name means, but here only the name does"),
             "transport.bandwidthLimit" => {
                 self.settings.rate = Some(bandwidth(text).ok_or("expected a number with KB or MB")?);
-                let reason = "becomes the limit of each tunnel and direction; frp shares it among all of the proxy";
+                let reason = "becomes the limit of each tunnel and direction; in frp all tunnels of a proxy share it";
                 return Ok(OptionOutcome::LeftOut(reason));
             }
             "transport.proxyProtocolVersion" => {
@@ -186,7 +186,7 @@ impl<'a> ProxySettings<'a> {
             _ if is_of_frps(key) => return Ok(OptionOutcome::NotNeeded),
             _ if key.starts_with("healthCheck.") => {
                 return Ok(OptionOutcome::LeftOut(
-                    "is left out: switchboard opens no connection to sshd but for a client",
+                    "is left out: switchboard opens a connection to sshd only for a client",
                 ));
             }
             _ => return Err("not translated, and it may restrict"),
@@ -245,7 +245,7 @@ fn service(name: &Authority, wanted: &ProxySettings<'_>, context: Context<'_>) -
     let service = shorts
         .filter_map(|short| short.split_once('.'))
         .find_map(|(service, namespace)| Service::new(service, namespace));
-    // The Service does not exist yet, and will have one port, which the file does not say.
+    // The file does not say the port: the Service, which will replace frpc, does not exist yet. It will have one port.
     service.map(|service| Target::Service(service, None)).ok_or_else(|| {
         "which Service is it? Give --public-suffix DOMAIN for names SERVICE.NAMESPACE.DOMAIN, or use --format static"
             .to_owned()
@@ -292,7 +292,7 @@ fn is_of_frps(key: &str) -> bool {
     exactly.contains(&key) || of.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// The options whose empty value means the same as none.
+/// The options that count as absent if their value is empty.
 const EMPTY_IS_ABSENT: [&str; 8] = [
     "subdomain",
     "httpUser",

@@ -219,7 +219,7 @@ fn an_option_that_restricts_nothing_is_translated_or_named() {
 #[test]
 fn a_proxy_that_no_name_leads_to_is_named() {
     for (from, to, reason) in [
-        ("tcpmux", "tcp", "of the type tcp, whose clients name no target"),
+        ("tcpmux", "tcp", "of the type tcp, whose clients send no CONNECT"),
         ("httpconnect", "other", "only the multiplexer httpconnect"),
         ("box-1.research", "*", "a pattern"),
         ("box-1.research", "a b", "forbidden character"),

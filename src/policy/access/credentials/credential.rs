@@ -51,8 +51,8 @@ impl Credential {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(CredentialError::Scheme);
         }
-        // A space before a token is not skipped: the API server would take it for no token at all, and authenticate its
-        // bearer as `system:anonymous`.
+        // A space before a token is not skipped: the API server ignores such a token, and authenticates its bearer as
+        // `system:anonymous`.
         let is_token = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_graphic());
         is_token
             .then(|| Self::Bearer(rest.into()))

@@ -36,7 +36,7 @@ impl Key {
     /// Creates a random key.
     pub(in crate::policy::access) fn new() -> Self {
         let mut bytes = [0; 32];
-        // If the system fails, the random keys of the standard library's maps, which it provided before.
+        // If the system's generator fails, the key is made of the random keys of the standard library's maps.
         if rand::fill(&mut bytes).is_err() {
             for (index, part) in bytes.chunks_mut(8).enumerate() {
                 part.copy_from_slice(&RandomState::new().hash_one(index).to_ne_bytes());
@@ -69,7 +69,7 @@ impl Key {
         credential: Option<&Credential>,
         certificate: Option<&ClientTls>,
     ) -> Digest {
-        // The same for every network.
+        // A constant address: the digest of a subject does not depend on the network.
         let proof = credential.map(|credential| self.credential(credential, Ipv4Addr::UNSPECIFIED.into()).0);
         let own = certificate.and_then(|peer| peer.certificates.first());
         self.digest(&(identity(user), right, proof, own.map(|own| own.as_ref())))
@@ -102,7 +102,7 @@ impl io::Write for Text {
     }
 }
 
-/// Without the key.
+/// Prints no key.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")

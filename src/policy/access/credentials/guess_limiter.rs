@@ -70,8 +70,8 @@ pub(in crate::policy::access) const EACH: Duration = Duration::from_secs(10);
 pub(in crate::policy::access) const BURST: u32 = 100;
 /// The keys that are remembered: about 1 MiB.
 const MAX_KEYS: usize = 8192;
-/// The keys that are evicted together when there are too many: those that are clear, or will be first. Finding one
-/// takes a pass over all keys, and so does finding these.
+/// The keys that are evicted together when there are too many: those that are clear, or will be first. One pass over
+/// all keys finds all of them.
 const EVICTED: usize = MAX_KEYS / 8;
 const MAX_RECENT: usize = 8;
 

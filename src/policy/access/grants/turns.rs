@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 
 /// The turns of rechecks.
 ///
-/// Each namespace has one place among those that wait for a turn, and one more for grants that were denied once. So changes
-/// in one namespace, however many there are, delay no other one.
+/// Each namespace has one place among those that wait for a turn, and one more for grants that were denied once. Thus
+/// changes in one namespace, however many, do not delay the rechecks of another.
 #[derive(Debug)]
 pub(super) struct Turns {
     turns: Semaphore,

@@ -40,16 +40,16 @@ pub(super) fn check(jwt: &Jwt<'_>, issuer: &Issuer, now: SystemTime) -> Result<S
 pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Result<User, &'static str> {
     let name = claims.text(&issuer.username);
     let name = name.ok_or("the token has no claim with the user's name")?;
-    // As Kubernetes does: an address that its owner has not confirmed may be that of another user. An issuer that omits
-    // the claim has no unconfirmed addresses; null counts as unconfirmed.
+    // As in Kubernetes, an unconfirmed address is refused, since it may be that of another user. An issuer that omits
+    // the claim is taken to have no unconfirmed addresses; null counts as unconfirmed.
     let verified = claims.get("email_verified").and_then(Value::as_bool);
     let is_verified = !claims.has("email_verified") || verified == Some(true);
     if &*issuer.username == "email" && !is_verified {
         return Err("the token's e-mail address is not verified");
     }
     let prefixed = format!("{}{name}", issuer.username_prefix.as_deref().unwrap_or_default());
-    // The cluster's own names: `system:admin`, `system:serviceaccount:…`, `system:node:…`. With a prefix, those of
-    // another cluster differ.
+    // These names are the cluster's own: `system:admin`, `system:serviceaccount:…`, `system:node:…`. With a prefix, an
+    // issuer may be another cluster, since the prefixed names no longer begin with `system:`.
     if is_reserved(&prefixed) {
         return Err("the user's name begins with system:");
     }
@@ -63,7 +63,7 @@ pub(super) fn user(claims: &Object, issuer: &Issuer, expires: SystemTime) -> Res
 }
 
 /// Returns the groups, without invalid names and those that begin with `system:`: `system:masters` may do everything,
-/// whatever the cluster's roles say. The token is not refused for them: its owner may be unable to change it.
+/// whatever the cluster's roles say. The token is not refused, since its owner may be unable to change the groups.
 fn groups(claims: &Object, issuer: &Issuer) -> Result<Vec<Box<str>>, &'static str> {
     let values = issuer.groups.as_ref().and_then(|name| claims.list(name));
     let mut groups: Vec<Box<str>> = Vec::new();

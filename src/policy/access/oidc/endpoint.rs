@@ -51,7 +51,7 @@ impl Endpoint {
     /// Gets the key set.
     ///
     /// # Errors
-    /// The reason, for the operator. No answer within [`REQUEST_TIMEOUT`] is one, too.
+    /// The reason, for the operator, such as no whole answer within [`REQUEST_TIMEOUT`].
     pub(super) async fn get(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
         match timeout(REQUEST_TIMEOUT, self.request(reads)).await {
             Ok(answer) => answer,
@@ -110,8 +110,8 @@ impl Endpoint {
     }
 }
 
-/// Returns the TLS settings, which trust either `ca` or the system's certificates: no public authority can issue a
-/// certificate for a private issuer.
+/// Returns the TLS settings, which trust only `ca` if it is given, else the system's certificates. With `ca`, a
+/// certificate of a public authority is not accepted for a private issuer.
 fn tls(ca: Option<&Path>) -> Result<ClientConfig, Box<str>> {
     let roots = match ca {
         Some(path) => roots_of(path)?,
@@ -148,5 +148,5 @@ pub(super) fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
 
 /// From the look-up of the host to the end of the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// For one address: there is time for another one.
+/// For one address. The rest of [`REQUEST_TIMEOUT`] is left for the others.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
