@@ -1,5 +1,5 @@
-//! The allowlist: the names that clients may ask for, and their targets. A lookup reads an immutable table, which a writer
-//! replaces as a whole, so that readers never wait.
+//! The allowlist: the names that clients may request, and their targets. A lookup reads an immutable table, which a
+//! writer replaces as a whole, so that readers never wait.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ impl Allowlist {
     /// Returns the target of an authority.
     ///
     /// # Errors
-    /// [`RefusalReason::NotAllowed`] for an unknown name or port; [`RefusalReason::AllowlistNotReady`] instead, as long as the Services
-    /// of the cluster are not known completely.
+    /// [`RefusalReason::NotAllowed`] for an unknown name or port; [`RefusalReason::AllowlistNotReady`] instead, as long
+    /// as the Services of the cluster are not known completely.
     pub fn find_target(&self, authority: &Authority) -> Result<Arc<Target>, RefusalReason> {
         let table = self.table.load();
         match table.find(authority) {
@@ -66,7 +66,7 @@ impl Allowlist {
         }
     }
 
-    /// Returns the endpoints of a target. If it has none it waits for one, since a pod may be about to start.
+    /// Returns the endpoints of a target. Waits for one while there is none, since a pod may be about to start.
     ///
     /// # Errors
     /// After [`Options::wait_for_ready`], [`RefusalReason::TargetStarting`] while it starts, else

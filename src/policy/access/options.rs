@@ -24,7 +24,7 @@ pub struct Options {
     pub hide_names: bool,
     /// The treatment of tunnels whose credential has expired.
     pub on_expiry: OnExpiry,
-    /// The kubeconfig of all that reads a cluster here; `None` is that of the pod or the user.
+    /// The kubeconfig for `kubernetes` and `tickets`; `None` is that of the pod or the user.
     #[serde(skip)]
     pub kubeconfig: Option<PathBuf>,
     /// The API server as authenticator and authorizer.
@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns whether any of it reads a cluster.
+    /// Returns whether any of these settings reads a cluster.
     pub fn reads_cluster(&self) -> bool {
         self.kubernetes.is_some() || self.tickets.is_some()
     }
@@ -53,7 +53,7 @@ pub enum Mode {
     Open,
     /// Access is decided; what would be refused is logged, counted and served.
     Report,
-    /// Access is decided, and the decision counts.
+    /// Access is decided, and the decision is enforced.
     Enforce,
 }
 
@@ -74,10 +74,10 @@ pub enum Cleartext {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExpiry {
-    /// It goes on: the credential proved the user when it was opened.
+    /// The tunnel goes on: the credential proved the user at its start.
     #[default]
     Keep,
-    /// It ends.
+    /// The tunnel ends.
     Close,
 }
 
@@ -185,11 +185,11 @@ pub struct Issuer {
     /// The audiences of which the claim `aud` must hold one; at least one.
     #[serde(deserialize_with = "forms::list::<IssuerAudience, _, _>")]
     pub audiences: Vec<Box<str>>,
-    /// The claim that is the user's name; by default `sub`, which every token has, and no other user of the issuer ever gets
-    /// (OpenID Connect Core 1.0, section 2).
+    /// The claim that is the user's name. The default is `sub`: every token has it, and the issuer never reassigns its
+    /// value to another user (OpenID Connect Core 1.0, section 2).
     #[serde(default = "subject")]
     pub username: Box<str>,
-    /// The prefix of its users' names, before the claim; `None` if that is not decided, see [`UserFileOptions`].
+    /// The prefix of its users' names, before the claim; `None` if the setting is absent, see [`UserFileOptions`].
     #[serde(default, deserialize_with = "forms::some::<NamePrefix, _>")]
     pub username_prefix: Option<Box<str>>,
     /// The claim that lists the groups, if there is one.
@@ -207,8 +207,8 @@ pub struct Issuer {
 pub struct UserFileOptions {
     /// Its path.
     pub file: PathBuf,
-    /// The prefix of its users' names, before the name in the file. An empty one makes its users those of the same
-    /// names of other sources; so does `None`, with a warning.
+    /// The prefix of its users' names, before the name in the file. With an empty prefix, `alice` of this file and of
+    /// another source are one user. `None` has the same effect, with a warning.
     #[serde(default, deserialize_with = "forms::some::<NamePrefix, _>")]
     pub username_prefix: Option<Box<str>>,
 }
@@ -293,7 +293,7 @@ fn subject() -> Box<str> {
     "sub".into()
 }
 
-/// Parses a prefix of users' names, none of which is the cluster's own.
+/// Parses a prefix of users' names: any but `system:`, with which the cluster's own names begin.
 fn name_prefix(text: &str) -> Result<Box<str>, &'static str> {
     match text {
         "" => Ok(Box::default()),
@@ -323,7 +323,7 @@ fn part(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
-/// Parses a duration of at most a day. `reasons`: why it may not be shorter, and not longer.
+/// Parses a duration from `least` to a day. `reasons` are the errors for a shorter and for a longer one.
 fn within_a_day(text: &str, least: Duration, reasons: [&'static str; 2]) -> Result<Duration, &'static str> {
     match values::duration(text)? {
         short if short < least => Err(reasons[0]),

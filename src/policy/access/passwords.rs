@@ -21,7 +21,7 @@ pub use crate::net::x509::PemError as UserFault;
 mod entry;
 mod hash;
 
-/// The users of a file, in effect until a better one has been read.
+/// The users of a file, in effect until new valid contents have been read.
 #[derive(Debug)]
 pub struct PasswordFile {
     path: PathBuf,
@@ -39,8 +39,8 @@ pub struct PasswordFile {
 type Table = BTreeMap<Box<str>, Arc<Entry>>;
 
 impl PasswordFile {
-    /// Reads a file of at most 1 MiB, whose lines are `name:hash` or `name:hash:group,group`. Empty lines and those that
-    /// begin with `#` are skipped. The hashes are argon2id and bcrypt.
+    /// Reads a file of at most 1 MiB, whose lines are `name:hash` or `name:hash:group,group`. Empty lines and those
+    /// that begin with `#` are skipped. The hashes are argon2id and bcrypt.
     ///
     /// # Errors
     /// The first 20 errors of the file, and how many more there are.
@@ -115,9 +115,9 @@ impl PasswordFile {
 
     /// Verifies a password. Two are hashed at a time.
     ///
-    /// An unknown name is refused after as long as the file's first user would take. This hides which names exist from
-    /// a client with a clock only if all users have the same kind of hash and the same cost, and there is no queue. A
-    /// file without users hides nothing.
+    /// For an unknown name, the password is hashed like that of the alphabetically first user. If all hashes have one
+    /// kind and cost and no password waits, the time of the answer does not reveal which names exist. A file without
+    /// users hides nothing.
     ///
     /// # Errors
     /// No file has been read yet, or the password cannot be hashed.
@@ -131,7 +131,7 @@ impl PasswordFile {
             Some(entry) => self.hash(&entry, password).await?,
             None => false,
         };
-        // The line may have been removed or changed while it was hashed; changed groups count.
+        // The line may have been removed or changed while the password was hashed. New groups apply.
         let now = entry.filter(|_| is_right).zip(self.entry(user));
         Ok(match now.filter(|(entry, now)| now.hash == entry.hash) {
             Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(&self.full_name(user)))),
@@ -141,8 +141,8 @@ impl PasswordFile {
 
     /// Reads the file again, and applies it if it has changed and is valid. Blocks, for 0.1 s if it has changed.
     pub fn reload(&self) -> ReloadResult<UserFault> {
-        // htpasswd(1) writes the file in place: for a moment it is empty or cut, and those of its users who are missing would
-        // lose their tunnels.
+        // htpasswd(1) writes the file in place: for a moment it is empty or cut, and the missing users would lose their
+        // tunnels.
         let read = || file::read_unless_short(&self.path, MAX_FILE_BYTES);
         follow::reload(&self.readings, SETTLING, read, |read| {
             let bytes = read.map_err(|reason| vec![UserFault::of_the_file(reason)])?;
@@ -151,7 +151,7 @@ impl PasswordFile {
         })
     }
 
-    /// Reads the file every 10 s for as long as it is polled, and reports what each reading finds, or why there is none.
+    /// Reads the file every 10 s while the future is polled. Reports the result of each reading, or why there is none.
     pub async fn follow<R>(self: Arc<Self>, report: R)
     where
         R: Fn(Result<ReloadResult<UserFault>, ReadFailure>) + Clone + Send + 'static,
@@ -196,9 +196,9 @@ pub fn check(bytes: &[u8]) -> Result<usize, Vec<UserFault>> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
-    // So is a file that is being written, or never was.
+    // An empty file may be one that is being written, or that nobody has filled yet.
     if bytes.is_empty() {
-        let reason = "it is empty: without users, it has a line that begins with #";
+        let reason = "it is empty: a file without users needs a line that begins with #";
         return Err(vec![UserFault::of_the_file(reason.to_owned())]);
     }
     let Ok(text) = str::from_utf8(bytes) else {
@@ -239,7 +239,7 @@ fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
 const WRONG: &str = "the user or the password is wrong";
 /// The largest file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The errors of one file that are reported one by one: a file of 1 MiB may have 500,000, and each is a line of the log.
+/// The errors of one file that are reported singly. A file of 1 MiB may have 500,000, and each is a line of the log.
 const MAX_ERRORS: usize = 20;
 /// The passwords that are hashed at a time: each occupies a CPU.
 pub(super) const MAX_HASHED: usize = 2;

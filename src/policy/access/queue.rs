@@ -37,7 +37,7 @@ pub(super) struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// For reviews that cost the answering side 1 ms of CPU time or more: eight at a time occupy all its CPUs.
+    /// The limits of reviews that cost the API server 1 ms of CPU time or more: eight at a time occupy all its CPUs.
     pub(super) const COSTLY: Self = Self {
         in_flight: 8,
         in_flight_per_network: 2,
@@ -46,7 +46,8 @@ impl QueueLimits {
         timeout: Duration::from_secs(3),
     };
 
-    /// For passwords: an office may log in at once after a change of the file, and a hash takes tenths of a second.
+    /// The limits of passwords. After a change of the file a whole office may log in, and each hash takes tenths of a
+    /// second.
     pub(super) const PASSWORDS: Self = Self {
         in_flight: MAX_HASHED,
         in_flight_per_network: 2,
@@ -58,7 +59,7 @@ impl QueueLimits {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those with a permit or a waiting request, and those of recent requests.
+    /// The networks that have a permit, a waiting request or a recent request.
     networks: HashMap<IpAddr, Network>,
     /// The requests that wait, in the order of their turns.
     waiting: BTreeMap<Turn, (IpAddr, oneshot::Sender<Permit>)>,
@@ -78,12 +79,12 @@ struct Network {
     last: u64,
 }
 
-/// The number of the request before that one from the same network, and its own.
+/// The number of the same network's previous request, and that of the request itself.
 type Turn = (u64, u64);
 
 /// The permission for one review, until it is dropped.
 #[derive(Debug)]
-#[must_use = "dropping it lets the next one ask"]
+#[must_use = "dropping the permit admits the next request"]
 pub(super) struct Permit {
     queue: Arc<ReviewQueue>,
     network: IpAddr,

@@ -13,10 +13,10 @@ use crate::base::secret::Secret;
 
 /// Sends reviews to the API server. Each has a deadline of its own; none is repeated or cached here.
 pub trait Reviewer: fmt::Debug + Send + Sync {
-    /// Asks which user a token proves: a `TokenReview` of `authentication.k8s.io/v1`.
+    /// Reviews which user a token proves: a `TokenReview` of `authentication.k8s.io/v1`.
     fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict>;
 
-    /// Asks whether the user may do that: a `SubjectAccessReview` of `authorization.k8s.io/v1`.
+    /// Reviews whether the user may take the action: a `SubjectAccessReview` of `authorization.k8s.io/v1`.
     fn review_access<'a>(&'a self, user: &'a User, action: &'a Action) -> Review<'a, Decision>;
 }
 
@@ -56,19 +56,19 @@ pub enum Right {
     /// To open tunnels to it.
     #[default]
     Connect,
-    /// To serve it, as an anchor that dials in: whoever does sees its logins.
+    /// To serve it, as an anchor that dials in, and so sees the target's logins.
     Serve,
 }
 
 /// The action of a user (`ResourceAttributes` of `authorization.k8s.io/v1`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Action {
-    /// The right, such as `create services/ssh`.
+    /// The permission, such as `create services/ssh`.
     #[serde(flatten)]
     pub check: Check,
     /// The namespace of the target.
     pub namespace: Box<str>,
-    /// The name of the target's Service; empty asks about every object of the namespace.
+    /// The name of the target's Service; empty for every object of the namespace.
     pub name: Box<str>,
 }
 

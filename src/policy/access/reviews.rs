@@ -33,15 +33,15 @@ pub(super) struct Reviews {
     verdicts: Arc<ReviewCache<Verdict>>,
     decisions: Arc<ReviewCache<Decision>>,
     changes: Mutex<Changes>,
-    /// For tokens that the API server reviews. Any client can send some that take it seconds.
+    /// The queue of tokens. Any client can send tokens that take the API server seconds.
     tokens: Arc<ReviewQueue>,
-    /// For rights: a known user never waits for a token.
+    /// The queue of rights, apart so that no known user waits behind tokens.
     rights: Arc<ReviewQueue>,
-    /// For passwords, whose checks take as long: they delay no review of the API server.
+    /// The queue of passwords, apart because hashing one takes long and must not delay reviews by the API server.
     pub(super) passwords: Arc<ReviewQueue>,
     /// Wrong passwords, by network and by name.
     password_guesses: Mutex<GuessLimiter>,
-    /// Wrong tickets, by network. They cost no hash: a flood of them must not evict wrong passwords.
+    /// Wrong tickets, by network: kept apart because a flood of these cheap guesses must not evict wrong passwords.
     ticket_guesses: Mutex<GuessLimiter>,
     /// True if the last review of a token had no answer.
     tokens_fail: AtomicBool,
@@ -49,7 +49,7 @@ pub(super) struct Reviews {
     rights_fail: AtomicBool,
     /// True if the last review of a right had no answer at all.
     is_silent: AtomicBool,
-    /// The number of final answers about rights after one that was not.
+    /// The number of recoveries: final answers about rights, each after a review without one.
     recovered: watch::Sender<u64>,
     /// The watches that revoke access.
     pub(super) watches: Arc<Watches>,
@@ -69,10 +69,10 @@ pub(super) struct ReviewContext {
 pub(super) enum ReviewMode {
     /// For a request: queued. Tokens and rights that were approved before stay so while there is no answer.
     Login,
-    /// For running tunnels: not queued, and what has no answer stays unknown. No answer counts that was asked for
-    /// before that time.
+    /// For running tunnels: not queued, and what has no answer stays unknown. Answers from before that time do not
+    /// count.
     Recheck(Option<Instant>),
-    /// Like `Recheck` after a denial: no earlier decision counts.
+    /// The second recheck, after a denial: no cached decision counts.
     Uncached,
 }
 
@@ -157,8 +157,8 @@ impl Reviews {
         self.decisions.clear();
     }
 
-    /// Returns the time until every API server knows of the last change in that namespace; `None` if there is none, or
-    /// an answer that was `asked` for then has it.
+    /// Returns the time until every API server knows of the last change in that namespace. `None` without a change, or
+    /// if an answer that was `asked` for at that time reflects the change.
     pub(super) fn wait_until_settled(&self, namespace: &str, asked: Instant) -> Option<Duration> {
         let settled = self.changes.lock().last(namespace)? + SETTLING_TIME;
         (settled > asked).then(|| settled.saturating_duration_since(Instant::now()))
@@ -169,7 +169,7 @@ impl Reviews {
         self.is_silent.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of final answers about rights after one that was not.
+    /// Returns a receiver of the number of recoveries.
     pub(super) fn recovered(&self) -> watch::Receiver<u64> {
         self.recovered.subscribe()
     }
@@ -229,8 +229,8 @@ impl Reviews {
                 None => boxed(self.review_credential(source, *client, digest)).await,
             };
         }
-        // A right password waits for its permit like a wrong one, and no earlier approval counts without one: in a full
-        // queue they could be told apart, and wrong ones would not be counted.
+        // A right password waits for its permit like a wrong one, even if it was approved before. Otherwise a full
+        // queue would refuse only wrong passwords, and so tell guesses apart without counting them.
         let is_token = matches!(credential, Credential::Bearer(_));
         if let Some(verdict) = is_token.then(|| self.remembered(&digest)).flatten() {
             return Ok(verdict);
@@ -265,7 +265,7 @@ impl Reviews {
         } = review;
         let source = rules.source(credential);
         let _permit = self.permit(&source, *client).await?;
-        // Guesses that waited with it may have been wrong.
+        // While this guess waited, wrong ones may have used up the limit.
         if !self.allows_guess(credential, *client) {
             return Err(too_many_guesses());
         }
@@ -275,9 +275,9 @@ impl Reviews {
         let verdict = self.review_credential(source, *client, digest).await?;
         if let Credential::Basic { user, .. } = credential {
             let (mut guesses, network) = (self.password_guesses.lock(), network(*client));
-            // A guess that was hashed with it may have been the last one.
+            // A guess that was hashed at the same time may have used up the limit.
             let is_allowed = allows_password(&guesses, user, network);
-            // A password that was sent for that name before is no guess.
+            // A repeated wrong password for that name is no further guess.
             if matches!(verdict, Verdict::Rejected(_)) && guesses.record_wrong(&**user, digest) {
                 guesses.record_wrong(network, digest);
             }
@@ -289,7 +289,7 @@ impl Reviews {
     }
 
     /// Takes the permit to check a credential. A token of an OIDC issuer needs none: its signature costs less than the
-    /// TLS handshake before it, and a wait for the issuer's keys is limited there.
+    /// TLS handshake before it, and the issuer's keys limit the tokens that wait for them.
     async fn permit(&self, source: &Source<'_>, client: IpAddr) -> ReviewResult<Option<Permit>> {
         let queue = match source {
             Source::Users(..) => &self.passwords,
@@ -367,8 +367,8 @@ impl Reviews {
         self.or_stale(answer, is_failing, stale, Decision::is_sure).await
     }
 
-    /// Asks the API server whether the user may do that, and caches the answer. An incomplete denial is not cached, and
-    /// replaces no approval.
+    /// Lets the API server review whether the user may take the action, and caches the answer. An incomplete denial is
+    /// not cached, and replaces no approval.
     async fn review_access(&self, rules: &AccessConfig, user: &User, action: &Action) -> ReviewResult<Decision> {
         let Some(reviewer) = &rules.sources.reviewer else {
             return Err(ReviewError::new("unconfigured", "there is no API server to ask"));
@@ -395,8 +395,8 @@ impl Reviews {
         Ok(decision)
     }
 
-    /// Waits for an answer; while the API server `is_failing`, for at most 1 s if there is a stale approval. That
-    /// counts unless the answer is final.
+    /// Waits for an answer, but at most 1 s if the API server `is_failing` and there is a stale approval. Without a
+    /// final answer, the stale approval counts.
     async fn or_stale<T>(
         &self,
         answer: impl Future<Output = ReviewResult<T>>,
@@ -447,7 +447,7 @@ impl Changes {
         self.everywhere.max(self.namespaces.get(namespace).copied())
     }
 
-    /// Returns whether the user was deleted within 60 s: the API server still authenticates it for 10 s.
+    /// Returns whether the user was deleted in the last 60 s. The API server may authenticate a deleted user for 10 s.
     fn is_deleted(&self, user: &User) -> bool {
         let is_recent = |at: &Instant| at.elapsed() < GONE_FOR;
         self.deleted_users
@@ -456,7 +456,7 @@ impl Changes {
     }
 }
 
-/// Limits by name, even if no user has it: the answer must not reveal names.
+/// Returns whether a password may be checked. Names without a user are limited too: the answer must not reveal names.
 fn allows_password(guesses: &GuessLimiter, user: &str, network: IpAddr) -> bool {
     guesses.is_clear(network) || (guesses.allows(network) && guesses.allows(user))
 }
@@ -468,7 +468,7 @@ fn too_many_guesses() -> ReviewError {
 /// Converts a time of the system clock to the monotonic one.
 pub(super) fn instant(time: SystemTime) -> Instant {
     let left = time.duration_since(SystemTime::now()).unwrap_or_default();
-    // If it is too late for the clock: later than any tunnel's end.
+    // A time beyond the clock's range becomes one that no tunnel reaches.
     Instant::now()
         .checked_add(left)
         .unwrap_or_else(|| Instant::now() + CENTURY)
@@ -486,14 +486,14 @@ const FRESH_DENIAL: Duration = Duration::from_secs(5);
 pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
 /// The wait for an answer of an API server whose last review failed, if a stale approval can replace it.
 const STALE_WAIT: Duration = Duration::from_secs(1);
-/// Longer than the API server authenticates a user that was deleted.
+/// The time for which a deleted user is refused: the API server authenticates such a user for less.
 const GONE_FOR: Duration = Duration::from_secs(60);
 const MAX_GONE: usize = 1024;
-/// Namespaces with changes of their own; beyond, a change is one everywhere.
+/// The namespaces whose changes are kept apart. Beyond, a change counts for all namespaces.
 const MAX_NAMESPACES: usize = 1024;
-/// Bytes of each kind of answer, as they are counted here: with what the allocator adds less than 8 MiB together, as
-/// `tests/access_memory.rs` measures. They hold about 1,600 users with ten groups each, 3,600 refused credentials, and
-/// 3,800 and 1,500 rights; what does not fit is asked again.
+/// The most bytes of each kind of answer, as counted here. With the allocator's overhead, all caches together take less
+/// than 8 MiB (`tests/access_memory.rs`). They hold about 1,600 users with ten groups each, 3,600 refused credentials,
+/// 3,800 allowed rights and 1,500 denied ones. What does not fit is reviewed again.
 const MAX_PROVED: usize = 7 << 18;
 const MAX_REFUSED: usize = 1 << 20;
 const MAX_ALLOWED: usize = 5 << 18;

@@ -46,9 +46,9 @@ pub(super) enum Source<'a> {
 }
 
 impl Sources {
-    /// Returns the credential in the form in which it is checked: a password is a token, whatever the user name, if
-    /// there is no file of users, or if it is a ticket or looks like a token that may be accepted. Any other stays a
-    /// password, even if the file lacks the name: a misspelt name must not send the password to another server.
+    /// Returns the credential in the form in which it is checked. A password becomes a token, whatever the user name,
+    /// if there is no file of users, or if it has the form of a ticket or of an accepted token. Any other password
+    /// remains one, even if the file lacks the name: a misspelt name must not send a password to the API server.
     pub(super) fn normalize(&self, credential: Credential) -> Credential {
         match credential {
             Credential::Basic { password, .. } if !self.takes_password(&password) => Credential::Bearer(password),
@@ -56,7 +56,8 @@ impl Sources {
         }
     }
 
-    /// Returns the user name of a credential that is a password, even if the file lacks it: the answer must not reveal names.
+    /// Returns the user name of a credential that is a password, even if the file lacks the name, which the answer must
+    /// not reveal.
     pub(super) fn password_name<'a>(&self, credential: &'a Credential) -> Option<&'a str> {
         match credential {
             Credential::Basic { user, password } => self.takes_password(password).then_some(user),
@@ -73,14 +74,14 @@ impl Sources {
         self.reviewer.is_some() || self.issuers.is_some()
     }
 
-    /// Returns the tickets, and the hash of a string that has the shape of one. Nothing else of that shape is accepted
-    /// then, so a wrong one costs no more than its hash.
+    /// Returns the tickets, and the hash of a string that has the shape of a ticket. Such a string is checked as
+    /// nothing else, so a wrong ticket costs no more than its hash.
     pub(super) fn ticket(&self, text: &Secret) -> Option<(&Tickets, Key)> {
         Some((self.tickets.as_deref()?, Key::from_ticket(text)?))
     }
 }
 
-/// Returns whether a string may be a token: a JWT, or as long as those of clouds are.
+/// Returns whether a string may be a token: it is a JWT, or as long as the tokens of clouds.
 fn is_like_a_token(text: &str) -> bool {
     text.starts_with("eyJ") || text.len() >= 100
 }
@@ -101,7 +102,7 @@ impl AccessConfig {
         self.options.kubernetes.as_ref().is_some_and(|own| own.certificates)
     }
 
-    /// Returns the one source that checks a credential, which is [normalized](Sources::normalize).
+    /// Returns the one source that checks a [normalized](Sources::normalize) credential.
     pub(super) fn source<'a>(&'a self, credential: &'a Credential) -> Source<'a> {
         let sources = &self.sources;
         let token = match (credential, &sources.users) {
@@ -130,7 +131,7 @@ impl AccessConfig {
         }
     }
 
-    /// Returns why a token is refused that was cut, or is not for now or not for here by its own claims.
+    /// Returns why a token is refused without a review: it was cut, or its claims name another time or audience.
     fn obviously_refused(&self, jwt: &Jwt<'_>, verifier: Option<&Verifier>) -> Option<Box<str>> {
         let audiences = match verifier {
             Some(verifier) => Some(&verifier.issuer.audiences),
@@ -140,8 +141,8 @@ impl AccessConfig {
         jwt.cut().or_else(|| refused().map(Into::into))
     }
 
-    /// Returns the review of an access to a target; `None` if the API server has no say: a static target is no object
-    /// of the cluster, even if a Service has its name.
+    /// Returns the action to review for a target; `None` without the API server, or for a static target, which is no
+    /// object of the cluster even if a Service has its name.
     pub(super) fn action(&self, id: &TargetId, right: Right) -> Option<Action> {
         let own = self.options.kubernetes.as_ref().filter(|_| !id.is_static())?;
         let check = match right {

@@ -12,13 +12,13 @@ use crate::base::secret::Secret;
 type AnswerToken = Box<dyn Fn(&str) -> Result<Verdict, ReviewError> + Send + Sync>;
 type AnswerAccess = Box<dyn Fn(&User, &Action) -> Result<Decision, ReviewError> + Send + Sync>;
 
-/// Answers by functions, and counts what it is asked.
+/// A reviewer that answers by functions, and counts its reviews.
 pub(super) struct Script {
     pub(super) token: Mutex<AnswerToken>,
     pub(super) access: Mutex<AnswerAccess>,
     pub(super) tokens: AtomicUsize,
     pub(super) accesses: AtomicUsize,
-    /// Milliseconds of an answer.
+    /// The milliseconds until an answer.
     pub(super) delay: AtomicUsize,
     pub(super) at_once: AtomicUsize,
     pub(super) most_at_once: AtomicUsize,

@@ -1,7 +1,7 @@
-//! Tickets: 26 letters instead of a token, for clients that cannot carry one. Only their hashes are kept.
+//! Tickets: 26 characters instead of a token, for clients that cannot carry a token. Only their hashes are kept.
 //!
-//! They are entries of a Secret that operators write. The tickets stay as they were while its watch fails, and none
-//! outlives its expiry.
+//! They are entries of a Secret that operators write. While its watch fails, the tickets stay as they were, but after
+//! 5 s no ticket opens a new tunnel. No ticket outlives its expiry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -56,12 +56,12 @@ pub enum TicketLookup {
 pub struct TicketIdentity {
     /// The user.
     pub user: Arc<User>,
-    /// The only target that it opens; `None` for any. It grants no right to it.
+    /// The only target that it opens; `None` for any. The user needs the right to the target as well.
     pub target: Option<TicketTarget>,
 }
 
 impl TicketIdentity {
-    /// Parses the value of the Secret's key.
+    /// Parses the value of one key of the Secret.
     fn parse(value: &[u8]) -> Result<Self, &'static str> {
         let Ticket {
             user,
@@ -73,7 +73,7 @@ impl TicketIdentity {
         Ok(Self { user, target })
     }
 
-    /// Returns whether the ticket is for that target: the one that is dialled, regardless of the name it was asked for by.
+    /// Returns whether the ticket is for the target that is dialled, whichever of its names was requested.
     pub fn allows(&self, target: &TargetId) -> bool {
         self.target.as_ref().is_none_or(|own| match target.is_static() {
             true => own.is_static(&target.service),

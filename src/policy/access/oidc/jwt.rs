@@ -23,13 +23,14 @@ impl<'a> SignedJwt<'a> {
     /// # Errors
     /// The error, for the client.
     pub(super) fn from_jwt(jwt: &'a Jwt<'_>) -> Result<Self, &'static str> {
-        // An extension that must be understood, and is not (RFC 7515 section 4.1.11).
+        // No extension is known, and `crit` names one that the verifier must know (RFC 7515 section 4.1.11).
         if jwt.header.has("crit") {
             return Err("the token has extensions that are not known");
         }
         let name = jwt.header.text("alg").ok_or(MALFORMED)?;
         let algorithm = algorithm(name).ok_or("the token's algorithm is not accepted")?;
-        // A token of another kind, such as a logout token, may have the same issuer, audience and key (RFC 8725 section 3.11).
+        // A token of another kind, such as a logout token, may have the same issuer, audience and key (RFC 8725 section
+        // 3.11).
         let is_right = |kind: &str| TYPES.iter().any(|right| kind.eq_ignore_ascii_case(right));
         match jwt.header.get("typ") {
             None => {}
@@ -50,7 +51,7 @@ impl<'a> SignedJwt<'a> {
     }
 }
 
-/// Returns the algorithm of that name, if it is one that verifies with a public key (RFC 7518 section 3.1, RFC 8037, RFC 9864).
+/// Returns the algorithm of that name, if it verifies with a public key (RFC 7518 section 3.1, RFC 8037, RFC 9864).
 pub(super) fn algorithm(name: &str) -> Option<Algorithm> {
     let name = if name == "Ed25519" { "EdDSA" } else { name };
     let algorithm: Algorithm = name.parse().ok()?;

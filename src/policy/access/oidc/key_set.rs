@@ -22,11 +22,11 @@ struct Key {
 /// The result of checking a token's signature.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Signature {
-    /// One of the keys has made it.
+    /// A key of the set has made the signature.
     Right,
-    /// None has; the reason.
+    /// No key has made the signature, for this reason.
     Wrong(&'static str),
-    /// None has, but a newer set may have the key; the reason.
+    /// The same, but a newer set may have the key.
     Open(&'static str),
 }
 
@@ -59,7 +59,7 @@ impl KeySet {
         }
     }
 
-    /// Checks a token's signature by the keys of its key id; without one, by the only key for its algorithm.
+    /// Checks a token's signature by the keys of its key id; without a key id, by the only key for its algorithm.
     pub(super) fn check(&self, jwt: &SignedJwt<'_>) -> Signature {
         let id = jwt.key_id;
         let has_id = |key: &&Key| id.is_none() || key.id.as_deref() == id;
@@ -94,7 +94,7 @@ impl fmt::Debug for KeySet {
     }
 }
 
-/// The members of a JSON Web Key that matter here. A private key has more.
+/// The members of a JSON Web Key that matter here. Others, such as those of a private key, are ignored.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -151,11 +151,11 @@ impl Key {
     }
 }
 
-/// Reads the keys strictly: a set that can verify nothing must not replace one that can, nor a weak key a strong one.
+/// Refuses malformed and weak keys, because neither may replace the usable keys of an earlier set.
 impl Jwk {
     fn rsa(&self) -> Option<DecodingKey> {
         let number = |text: &Option<String>| {
-            // Some libraries put a zero before it (RFC 7518 section 6.3.1.1).
+            // Some libraries put a zero before the number (RFC 7518 section 6.3.1.1).
             let bytes = decoded(text.as_deref()?)?.into_iter().skip_while(|byte| *byte == 0);
             Some(bytes.collect::<Vec<u8>>())
         };
@@ -188,8 +188,8 @@ impl Jwk {
     }
 }
 
-/// The y of the points of edwards25519 whose order divides 8, as in a JSON Web Key, with the second encodings, above the
-/// prime, of two of them: anybody can sign by such a key. libsodium's `ge25519_has_small_order` refuses the same.
+/// The y coordinates of the edwards25519 points whose order divides 8, in Base64: anybody can sign for such a key. Two
+/// points have a second encoding, above the prime. libsodium's `ge25519_has_small_order` refuses the same.
 const SMALL_ORDER: [&str; 7] = [
     "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
     "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",

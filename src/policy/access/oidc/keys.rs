@@ -76,7 +76,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Returns the error for a token that these keys cannot verify after a failed attempt, or before the first.
+    /// Returns the error for a token whose key is unknown because the last attempt has failed, or none has ended yet.
     pub(super) fn unavailable(&self) -> ReviewError {
         let reason = self.failure.as_deref().unwrap_or("they have not been read yet");
         ReviewError::new("oidc_keys", format!("the issuer's keys cannot be had: {reason}"))
@@ -104,7 +104,7 @@ struct Refresher {
 }
 
 impl Keys {
-    /// Starts the refresh. Outside a tokio runtime there is none, and no keys are ever known.
+    /// Starts the refresh. Outside a tokio runtime nothing is refreshed, so no keys are ever known.
     pub(super) fn follow(issuer: &str, source: Source, pace: RefreshSchedule) -> Self {
         let refresher = Arc::new(Refresher {
             issuer: issuer.into(),
@@ -128,7 +128,7 @@ impl Keys {
     }
 
     /// Returns the keys after one more attempt, since `seen` lacks the key that a token names. All tokens share the
-    /// attempt. Within `least` after the last one there is none, so a flood of invented keys costs nothing.
+    /// attempt. Within `least` after the last attempt it returns `seen`, so a flood of invented keys costs nothing.
     ///
     /// # Errors
     /// The attempt does not end in time, or too many tokens of all clients or of this network wait for it.
@@ -205,7 +205,7 @@ impl State {
 
 /// The pause after a failure, without any keys.
 const FIRST: Duration = Duration::from_secs(5);
-/// The tokens that may wait for one attempt: an office that logs in while the keys change. Others fail at once.
+/// The tokens that may wait for one attempt: those of an office that logs in while the keys change. More fail at once.
 const MAX_WAITING: QueueLimits = QueueLimits {
     in_flight: 1024,
     in_flight_per_network: 64,
@@ -213,5 +213,5 @@ const MAX_WAITING: QueueLimits = QueueLimits {
     waiting_per_network: 0,
     timeout: Duration::ZERO,
 };
-/// For an attempt, or the rest of one that is under way.
+/// The longest wait for an attempt, which may be under way already.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(6);

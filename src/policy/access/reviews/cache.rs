@@ -3,8 +3,8 @@
 //! Approvals and denials are cached separately, so that invalid credentials evict only each other; failed reviews are
 //! not cached. Each answer has the time at which it was asked for: it lacks later changes.
 //!
-//! quick_cache has no times, and moka's are those of a clock of its own, which a test cannot pause; neither keeps a
-//! stale answer for the day on which there is no other.
+//! quick_cache has no expiry, and moka's uses a clock that a test cannot pause. Neither keeps a stale answer for use
+//! while a fresh one cannot be had.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -79,14 +79,14 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         self.state.lock().yes.get(question, max_age, None)
     }
 
-    /// Returns the answer that was asked for within the time for approvals or that for denials, and not before `since`.
+    /// Returns the answer that is younger than the maximum age of approvals or of denials, and not from before `since`.
     pub(super) fn fresh(&self, question: &Digest, max_ages: [Duration; 2], since: Option<Instant>) -> Option<V> {
         let ([yes, no], state) = (max_ages, self.state.lock());
         let allowed = state.yes.get(question, yes, since);
         allowed.or_else(|| state.no.get(question, no, since))
     }
 
-    /// Caches an answer, which replaces any other, unless that was asked for later.
+    /// Caches an answer in place of the previous one, unless the previous one was asked for later.
     pub(super) fn put(&self, question: Digest, is_yes: bool, known: CachedAnswer<V>) {
         let State { yes, no, .. } = &mut *self.state.lock();
         let is_older = |cache: &&mut Cache<V>| {
@@ -178,7 +178,7 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         tokio::spawn(async move {
             sender.send_replace(Some(asked.await));
             let mut state = own.state.lock();
-            // There may be a later one of the same question.
+            // A later review of the same question may have taken the place.
             let is_own = |flight: &PendingReview<V>| sender.subscribe().same_channel(&flight.answer);
             if state.running.get(&question).is_some_and(is_own) {
                 state.running.remove(&question);
@@ -206,7 +206,7 @@ impl<V: Clone> Cache<V> {
         (is_current && !has_expired).then(|| known.value.clone())
     }
 
-    /// Caches an answer of at most a quarter of the bytes.
+    /// Caches an answer, unless it takes more than a quarter of `max_bytes`.
     fn put(&mut self, question: Digest, known: CachedAnswer<V>) {
         self.remove(&question);
         let bytes = known.bytes();

@@ -1,4 +1,4 @@
-//! The watches that revoke access. While one is out of step with the cluster, a known ticket may be revoked.
+//! The watches that revoke access. While one is out of step with the cluster, a revoked ticket may still look valid.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// All watches that revoke access.
 #[derive(Debug, Default)]
 pub struct Watches {
-    /// One that was dropped does not count.
+    /// Watches that were dropped do not count.
     watches: Mutex<Vec<Weak<StaleSince>>>,
 }
 

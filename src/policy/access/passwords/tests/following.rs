@@ -13,7 +13,7 @@ fn a_file_that_cannot_be_read_is_a_fault() {
     let file = tempfile::NamedTempFile::new().unwrap();
     assert_eq!(
         open(file.path()),
-        "it is empty: without users, it has a line that begins with #"
+        "it is empty: a file without users needs a line that begins with #"
     );
     file.as_file().set_len((1 << 20) + 1).unwrap();
     assert_eq!(open(file.path()), "larger than 1 MiB");
