@@ -22,7 +22,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the status code of the answer; for a client that left before it, the one that is logged instead.
+    /// Returns the status code of the answer. For a client that got no answer it is a code for logs only.
     pub fn status(self) -> u16 {
         match self {
             Self::Refused(refusal) => refusal.status(),
@@ -59,22 +59,24 @@ pub struct Close {
 /// The reason for the end of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloseReason {
-    /// Both sides finished.
+    /// Both sides finished, or one side of a resumable tunnel. After an end of stream an HTTP/2 client may
+    /// cancel its stream instead.
     Eof,
-    /// No minute was active for the idle timeout, or no byte moved for the half-closed timeout after one side had finished.
+    /// No minute was active during the idle timeout; or, after one side had finished, no byte moved during the
+    /// half-closed timeout.
     Idle,
-    /// A side reset its connection; the reset was passed on, unless its end of stream had been.
+    /// A side reset its connection. The reset was passed on, unless the side had finished before.
     Reset,
     /// A side's connection ended in the middle of a TLS record, which is not an orderly end: the other side was reset.
     Truncated,
-    /// A side sent a TLS record that cannot be decrypted or breaks the protocol: it was sent an alert, the other side was
-    /// reset.
+    /// A side sent a TLS record that cannot be decrypted, or breaks the protocol. That side was sent an alert, and the
+    /// other side was reset.
     Corrupted,
     /// The tunnel reached its longest lifetime.
     Lifetime,
     /// The deadline of a drain passed, or a second signal came.
     Drained,
-    /// A drain ended a resumable tunnel, whose session goes on by another one.
+    /// A drain ended a resumable tunnel, whose session goes on through another tunnel.
     ResumedElsewhere,
     /// The target was removed from the allowlist.
     TargetRemoved,
@@ -82,9 +84,9 @@ pub enum CloseReason {
     AccessRevoked,
     /// The credential that opened the tunnel has expired.
     Expired,
-    /// An operator ended it.
+    /// An operator ended the tunnel, or earlier the session that it carries.
     ClosedByOperator,
-    /// A side did not begin with an SSH identification, or not in time; its bytes were not passed on.
+    /// A side did not send an SSH identification first, or in time. The wrong bytes were not passed on.
     NotSsh,
     /// A side no longer answered: its host, or the path to it, has failed.
     Vanished,

@@ -81,7 +81,8 @@ pub fn encode(version: Version, addresses: &AddressPair) -> Vec<u8> {
     }
 }
 
-/// Returns the length of the header at the start of these bytes, and its addresses, if any. `None`: more bytes are needed.
+/// Returns the length of the header at the start of these bytes, and its addresses, if any; `None` if more bytes are
+/// needed.
 ///
 /// # Errors
 /// They begin with a header of neither version.

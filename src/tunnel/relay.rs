@@ -34,11 +34,12 @@ mod strategy;
 /// Relays until both sides have finished, one has failed, the tunnel is idle, or `ending` completes.
 ///
 /// An end of stream is passed on as one and leaves the other direction running. A reset is passed on when the
-/// caller drops `transports`, which it does next; of a side that had finished before, only the end of stream is passed
-/// on. When `ending` or a timeout ends the tunnel, bytes already read are still written. A side that has not been sent
-/// an end of stream is then reset, so that a truncated stream cannot look complete. A half-closed resumable tunnel ends
-/// after 2 s of silence; a drain sends both sides of a resumable one an end of stream: its session has its own end, and
-/// resends what was lost.
+/// caller drops `transports`, as it must do next. If a side resets after its end of stream, only the end of stream is
+/// passed on. When `ending` or a timeout ends the tunnel, bytes already read are still written. A side that has not
+/// been sent an end of stream is then reset, so that a truncated stream cannot look complete.
+///
+/// The session of a resumable tunnel has its own end, and resends what was lost. Therefore such a tunnel ends after 2 s
+/// of silence once it is half-closed, and a drain sends both of its sides an end of stream.
 pub async fn relay<D: Transport, U: Transport>(
     transports: &mut Transports<D, U>,
     terms: &RelayConfig<'_>,
@@ -60,14 +61,14 @@ pub struct RelayEnd {
     pub takes_more: bool,
 }
 
-/// The directions whose end of stream has been passed on.
+/// The directions whose end of stream has been passed on, of a tunnel that may be resumable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EofSent {
     /// The client's.
     pub upload: bool,
     /// The target's.
     pub download: bool,
-    /// True if the tunnel is resumable: what a side has not taken is sent again elsewhere, and is not waited for.
+    /// True if the tunnel is resumable. Unsent bytes are not waited for, because the session resends them.
     pub is_resumable: bool,
 }
 
@@ -189,10 +190,10 @@ fn reset(failed: &mut impl Transport, other: &mut impl Transport) {
     other.reset_on_drop();
 }
 
-/// Closes the other side of a transport that has failed after its end of stream.
+/// Closes `other` gracefully, after `failed` has ended its stream and then failed.
 ///
-/// Its last bytes are in the other's send buffer, and a reset would discard them. A server that closes at once fails
-/// like that: a late message of its client makes its kernel answer with a reset.
+/// The last bytes of `failed` may be in the send buffer of `other`, where a reset would discard them. A server that
+/// closes at once fails this way: its kernel answers a late message of the client with a reset.
 async fn close_after_failure(failed: &mut impl Transport, ends: EofSent, other: &mut impl Transport) {
     failed.reset_on_drop();
     boxed(async {
@@ -282,8 +283,8 @@ fn eof(first: Side) -> Close {
     }
 }
 
-/// Returns whether a tunnel is over after its client has finished and cancelled its stream: the target ends without a
-/// further byte. A logout over HTTP/2 cancels the stream, where others close their socket.
+/// Returns whether the failure is a cancel by a client that has finished, and the target then ends without a further
+/// byte. At a logout, an HTTP/2 client cancels its stream as others close their socket.
 async fn is_over_when_cancelled(
     download: &mut Pump<'_, impl Reader, impl Writer>,
     upload: &mut Pump<'_, impl Reader, impl Writer>,
@@ -293,7 +294,7 @@ async fn is_over_when_cancelled(
         return false;
     }
     let is_cancelled = failure.is_cancelled || {
-        // The error of a write does not say why there is nothing to write to any more.
+        // The error of a write may not tell a cancel from a reset: that of the reader does.
         let mut failed = pin!(upload.reader_failed());
         poll_fn(|context| Poll::Ready(failed.as_mut().poll(context)))
             .await

@@ -24,7 +24,7 @@ pub struct TargetSeries {
     /// The last activity of its tunnels, in milliseconds since 1970.
     last_activity: AtomicU64,
     last_activity_timestamp: Gauge,
-    /// The part of the throttled time in `totals` that the process's counter has already.
+    /// The throttled time in `totals` that has been added to the counter of the process.
     throttled: Mutex<[Duration; 2]>,
     metrics: Weak<TargetMetrics>,
 }
@@ -88,7 +88,7 @@ pub(super) struct TargetMetrics {
 }
 
 impl TargetMetrics {
-    /// Creates the metrics. The throttled time of both directions, at 0, is their only series.
+    /// Creates the metrics. Their only series until a target has one are the throttled times of both directions, at 0.
     pub(super) fn new(families: Families) -> Self {
         for direction in Direction::ALL {
             families.throttled_seconds.with_label_values(&[direction.label()]);
@@ -146,7 +146,7 @@ impl TargetMetrics {
             return;
         }
         series.remove(&gone.labels);
-        // The errors of series that do not exist: these were made together with `gone`, and are removed only here.
+        // A removal fails only for a series that does not exist. These exist: only this function removes series.
         let (families, labels) = (&self.families, gone.labels.each_ref().map(|label| &**label));
         families.tunnels_active.series().remove_label_values(&labels).ok();
         families.last_activity.remove_label_values(&labels).ok();

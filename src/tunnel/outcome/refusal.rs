@@ -12,7 +12,7 @@ pub struct Refusal {
     /// The reason.
     pub reason: RefusalReason,
     phrase: Box<str>,
-    /// The phrase for sentences with the name that the client requested.
+    /// The phrase without the Service's name: a sentence in band has the requested name instead.
     without_target: Box<Phrase>,
     details: Option<Box<str>>,
     starting: Option<Duration>,
@@ -29,8 +29,8 @@ impl Refusal {
         Self::new(reason, phrase.to_owned().into())
     }
 
-    /// Creates a refusal whose phrase names the target by its Service. `unnamed` says the same, for sentences with the
-    /// name that the client requested.
+    /// Creates a refusal whose phrase, `named`, has the name of the target's Service. `unnamed` is the same phrase
+    /// [without the name](Self::without_target).
     pub fn of_target(reason: RefusalReason, named: &str, unnamed: Phrase) -> Self {
         Self {
             reason,
@@ -41,7 +41,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the refusal, of a target that is starting and has `left` for it.
+    /// Returns the refusal with the time that the target has left to start.
     #[must_use]
     pub fn starting(self, left: Duration) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Refusal {
         &self.phrase
     }
 
-    /// Returns the phrase for sentences with the name that the client requested.
+    /// Returns the phrase without the Service's name: a sentence in band has the requested name instead.
     pub fn without_target(&self) -> &Phrase {
         &self.without_target
     }

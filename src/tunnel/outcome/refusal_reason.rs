@@ -14,7 +14,7 @@ refusals! {
     NotAllowed =>
         403, "not_allowed", Proxy, "http_request_denied", None, 10,
         Phrase::of_target("", " is not on the allowlist");
-    /// The target is for clients whose certificate has another name, or any certificate at all.
+    /// The client has no certificate, or none with a name that the target allows.
     ClientNotAllowed =>
         403, "client_not_allowed", Proxy, "http_request_denied", None, 10,
         "the client certificate does not name an allowed client";
@@ -26,8 +26,8 @@ refusals! {
     CredentialsRefused =>
         407, "credentials_refused", Proxy, "http_request_denied", None, 1,
         "the credentials are wrong or have expired";
-    /// Too many wrong tickets or passwords came before. The credential was not checked, so it may be right: no 407,
-    /// after which a client drops it.
+    /// Too many wrong tickets or passwords came before. The credential was not checked and may be right, so the status
+    /// is not 407: a client drops its credential after a 407.
     GuessRate =>
         429, "guess_rate", Proxy, "connection_limit_reached", Some(10), 1,
         "too many wrong credentials from this network or for this user";
@@ -111,11 +111,11 @@ refusals! {
     TargetStarting =>
         503, "target_starting", Proxy, "destination_unavailable", Some(30), 10,
         Phrase::of_target("", " is starting, try again in 30 s");
-    /// The target has reached its tunnel limit. Tunnels last for hours: a client need not ask every second.
+    /// The target has reached its tunnel limit. Tunnels last for hours: a client need not try again every second.
     TargetFull =>
         503, "target_full", Proxy, "connection_limit_reached", Some(30), 10,
         Phrase::of_target("", " has reached its tunnel limit").advising(", try again later");
-    /// The target takes no new tunnels: its limit is 0, or cannot be read.
+    /// The target takes no new tunnels: its limit is 0 or cannot be read, or an operator has cordoned it.
     TargetClosed =>
         503, "target_closed", Proxy, "connection_limit_reached", Some(30), 10,
         Phrase::of_target("", " is closed to new tunnels");
@@ -139,7 +139,7 @@ refusals! {
     ProxyFull =>
         503, "proxy_full", Proxy, "connection_limit_reached", Some(5), 10,
         Phrase::from("the proxy has reached its tunnel limit").advising(", try again later");
-    /// The request was the first to evict, of its client or of all, when their limit was reached.
+    /// The request was evicted as the oldest incomplete one: of its client or of all, whichever limit was reached.
     Evicted =>
         503, "evicted", Proxy, "connection_limit_reached", Some(1), 1,
         "too many requests are incomplete, try again";
@@ -207,8 +207,8 @@ impl RefusalReason {
         self.row().retry_after
     }
 
-    /// Returns the access lines a second for each client. One, if a stranger can cause any number of equal lines; more,
-    /// if an operator looks for one user's attempt.
+    /// Returns the most access lines a second for one client: 1 if a stranger can cause any number of equal lines, more
+    /// if operators search for the attempts of a single user.
     pub fn lines_a_second(self) -> u32 {
         self.row().lines_a_second
     }
@@ -218,7 +218,7 @@ impl RefusalReason {
         self.row().phrase
     }
 
-    /// Returns whether an SSH client may get it in band. A 407 never is: clients ask for a password only after a 407.
+    /// Returns whether the refusal may be sent in band. A 407 is not: clients ask for a password only after its status.
     pub fn may_be_in_band(self) -> bool {
         self.is_answered() && self.status() != 407
     }
@@ -239,7 +239,7 @@ impl RefusalReason {
         )
     }
 
-    /// Returns whether the client is sent an answer.
+    /// Returns whether the status is one for the client, not for logs only.
     pub fn is_answered(self) -> bool {
         self.status() != 499
     }
@@ -258,7 +258,7 @@ struct Row {
 
 /// Makes the enum, its list and its rows from one table, so that none of them can lack a refusal. A row is
 /// `Variant => status, label, side that ended it, Proxy-Status error, Retry-After in seconds, access
-/// lines a second, phrase;`. A variant with a detail gives its type and the value that the list has.
+/// lines a second, phrase;`. A variant with a detail also states the detail's type, and its value in the list.
 macro_rules! refusals {
     ($(
         $(#[$doc:meta])*
@@ -295,7 +295,7 @@ macro_rules! refusals {
 // By path, so that the table may stand above its macro.
 use refusals;
 
-/// Returns the refusal of a client whose connection fails before its answer; `otherwise` unless a TLS record is broken.
+/// Returns the refusal for an error of the client's connection: `TlsRecord` for a broken TLS record, else `otherwise`.
 pub fn refusal_of(error: &io::Error, otherwise: RefusalReason) -> RefusalReason {
     if error.kind() == io::ErrorKind::InvalidData {
         RefusalReason::TlsRecord

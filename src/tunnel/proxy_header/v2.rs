@@ -9,7 +9,7 @@ pub(super) fn may_be(start: &[u8]) -> bool {
     start.starts_with(SIGNATURE) || SIGNATURE.starts_with(start)
 }
 
-/// Returns the length that a header contains, extensions included.
+/// Returns the length of a header, extensions included, from its length field.
 pub(super) fn extent(start: &[u8]) -> Result<HeaderLen, Malformed> {
     let Some((fixed, _)) = start.split_first_chunk::<FIXED>() else {
         return Ok(HeaderLen::Longer);

@@ -1,18 +1,19 @@
 //! The rule that tells whether a tunnel is used or only kept alive. `proxy/open_tunnels/open_tunnel.rs` keeps its
 //! state, `proxy/admin/targets.rs` and `kubernetes/writes/activity_reports.rs` report its results.
 //!
-//! The proxy sees the sizes and the times of encrypted messages. Keepalives of SSH, heartbeats of VS Code and the clock of a
-//! status line repeat: each minute of theirs moves what the minutes before have moved. A person and a copy do not repeat.
-//! The rule, for each minute of a tunnel:
+//! The proxy sees the sizes and the times of encrypted messages. Keepalives of SSH, heartbeats of VS Code and the clock
+//! of a status line repeat: they move as much in each minute as in the minutes before. A person and a copy do not
+//! repeat. The rule, for each minute of a tunnel:
 //!
 //! 1. Without a byte it is idle.
-//! 2. With more than 300 messages or 512 KiB in a direction it is active: programs work at that pace, and no heartbeat does.
-//! 3. If at least 3, and half, of the 10 minutes before are like it, it is idle. Two minutes are alike when each direction's
-//!    bytes differ by at most 512, or a quarter, the messages of the download by at most 1, or a quarter, and those of the
-//!    upload, where keys are, by at most 1, or an eighth.
-//! 4. Otherwise it is active. So is what is ambiguous, such as the output of a program at irregular times.
+//! 2. With more than 300 messages or 512 KiB in a direction it is active: programs work at that pace, and no heartbeat
+//!    does.
+//! 3. If it is like at least half of the last 10 minutes, and at least 3, it is idle. Two minutes are alike if each
+//!    direction's bytes differ by at most 512 or a quarter, the download's messages by at most 1 or a quarter, and the
+//!    upload's, which include the keys, by at most 1 or an eighth.
+//! 4. Otherwise it is active. That includes ambiguous ones, such as the output of a program at irregular times.
 //!
-//! `tests/activity/` has recorded minutes of real programs, and the tests below the share that the rule classifies
+//! `tests/activity/` has recorded minutes of real programs. The tests below check how many of these the rule classifies
 //! correctly.
 
 /// The traffic of a tunnel since it began: messages and bytes of the upload and of the download. A message is what one
@@ -109,7 +110,7 @@ impl MinuteTraffic {
         self.could_still_match(other) && other.could_still_match(self)
     }
 
-    /// Returns whether it has moved no more than a minute that is like the other.
+    /// Returns whether this minute, which may still grow, has not moved too much to be like the other.
     fn could_still_match(self, Self(other): Self) -> bool {
         let Self(own) = self;
         own.into_iter()
@@ -127,14 +128,14 @@ fn saturated(count: u64) -> u16 {
 }
 
 const REMEMBERED: u8 = 10;
-/// The fewest minutes, and at least half of those before, that a minute must be like to be idle.
+/// The fewest earlier minutes that an idle minute is like. It must be like half of them, too.
 const ALIKE: usize = 3;
-/// Bytes.
+/// In bytes.
 const UNIT: u64 = 16;
 const BULK_MESSAGES: u16 = 300;
 /// 512 KiB.
 const BULK_UNITS: u16 = 32 * 1024;
-/// Of the upload's and of the download's messages.
+/// Messages of like minutes differ by at most an eighth in the upload, and a quarter in the download.
 const MESSAGES_PART: [u16; 2] = [8, 4];
 /// 512 bytes.
 const SMALL_UNITS: u16 = 32;

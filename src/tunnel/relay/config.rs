@@ -54,8 +54,8 @@ pub struct EarlyData {
     pub upload: Vec<u8>,
     /// From the target.
     pub download: Vec<u8>,
-    /// The inspector of the prefixes of both directions; `None` if there is none. It costs as much as
-    /// [`RelayConfig::is_inspected`]. Here it takes no memory of an idle tunnel.
+    /// The inspector of the prefixes of both directions, at the cost of [`RelayConfig::is_inspected`]; `None` for none.
+    /// As early data, it takes no memory of an idle tunnel.
     pub inspector: Option<Arc<dyn InspectPrefix>>,
 }
 
@@ -100,11 +100,11 @@ pub struct RelayConfig<'a> {
     pub options: &'a Options,
     /// Called when a side has ended, while both sockets still exist; `None` for no call.
     pub last_look: Option<&'a dyn OnClose>,
-    /// The tunnel, if it may be resumable. A resumable one ends once one side has ended and no byte has moved for 2 s
-    /// since: the half-close and the end of its session are not those of the tunnel.
+    /// The tunnel, if it may be resumable. A resumable tunnel ends once one side has ended and no byte has moved for
+    /// 2 s since, because its session has its own half-close and end.
     pub tunnel: Option<&'a TunnelGuard>,
-    /// True if the prefix of the upload decides whether the tunnel is resumable. The bytes after it cost no more: a
-    /// direction begins with copies through memory in any case. Bytes that are [spliced from the first
+    /// True if the prefix of the upload decides whether the tunnel is resumable. The bytes after the prefix cost no
+    /// more, because a direction begins with copies through memory in any case. Bytes that are [spliced from the first
     /// on](Resources::splicing_all) are not inspected.
     pub is_inspected: bool,
 }
@@ -137,7 +137,7 @@ impl<'a> RelayConfig<'a> {
 #[derive(Debug)]
 pub struct Resources {
     pub(super) pipes: PipePool,
-    /// One slot for each large piece that is in flight: what its receiver has not taken of it stays in memory.
+    /// One slot for each large piece in flight, whose unwritten rest stays in memory.
     pub(super) large_pieces: Arc<Slots>,
     pub(super) yielder: Yielder,
     /// The heat at which a direction counts as bulk.
@@ -163,7 +163,7 @@ impl Resources {
         }
     }
 
-    /// Returns whether bulk between two sockets is spliced: there are pipes, and the kernel has refused none of their calls yet.
+    /// Returns whether bulk between two sockets is spliced: pipes exist, and the kernel has not refused their calls.
     pub fn splices(&self) -> bool {
         self.pipes.is_open()
     }

@@ -11,7 +11,7 @@ use crate::tunnel::direction::Direction;
 
 /// The most that an ordinary copy moves, in bytes.
 pub(super) const MAX_BYTES: usize = 64 * 1024;
-/// The most that a copy moves that has a slot among the large pieces, in bytes.
+/// The most that a copy with a slot for a large piece moves, in bytes.
 pub(super) const MAX_LARGE_BYTES: usize = 512 * 1024;
 
 /// The most that is read into lent memory at once, in bytes. A writer may lend less.
@@ -34,12 +34,12 @@ pub(super) struct Unwritten {
 }
 
 impl Unwritten {
-    /// `None` for no bytes.
+    /// Returns bytes of which none is written yet; `None` for no bytes.
     pub(super) fn new(bytes: Vec<u8>) -> Option<Self> {
         (!bytes.is_empty()).then_some(Self { bytes, written: 0 })
     }
 
-    /// Returns its length at the start, in bytes.
+    /// Returns the number of all its bytes, written ones included.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -66,7 +66,7 @@ pub(super) struct Flow<'a, R, W> {
     pub(super) direction: Direction,
     pub(super) reader: R,
     pub(super) writer: W,
-    /// The first bytes, while they are inspected. Boxed: most directions have none, and no other has it for long.
+    /// The first bytes, while they are inspected. Boxed: most directions have none, and the others only briefly.
     pub(super) beginning: Option<Box<Prefix<'a>>>,
 }
 
@@ -116,7 +116,7 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
 
     /// Reads at most `max` bytes into memory that the writer lends, and sends them from there.
     ///
-    /// If the writer has no memory to lend after all, it is an ordinary copy.
+    /// If the writer has no memory to lend after all, this is an ordinary copy.
     pub(super) fn poll_lent(
         &mut self,
         context: &mut Context<'_>,

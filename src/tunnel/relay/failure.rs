@@ -28,8 +28,8 @@ impl Failure {
             }
             io::ErrorKind::UnexpectedEof => CloseReason::Truncated,
             io::ErrorKind::InvalidData => CloseReason::Corrupted,
-            // The peer has timed out. The latter two errors were reported by routers and neighbours before
-            // (tcp_write_err).
+            // The peer has timed out. If a router or neighbour reported one of the latter two errors before, the kernel
+            // returns that for the timeout (tcp_write_err).
             io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
                 CloseReason::Vanished
             }

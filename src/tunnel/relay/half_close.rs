@@ -1,5 +1,5 @@
-//! The timeouts of idle tunnels, and of resumable ones of which one side has ended: their session no longer uses the
-//! connection, and its next tunnel may need the slots.
+//! The timeouts of idle and of half-closed tunnels. A half-closed resumable tunnel has a short one: its session no
+//! longer uses it, and the session's next tunnel may need the slots.
 
 use std::future::{Future, pending};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::base::boxed::boxed;
 use crate::net::transport::Reader;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 
-/// Completes when the sender is to be abandoned although its bytes wait for the receiver: its connection has failed or,
-/// in a resumable tunnel, it has ended and no byte has moved for [`SILENCE_TIMEOUT`]. Nothing else would notice.
+/// Completes when the sender is to be abandoned although its bytes wait for the receiver. The sender has failed; or the
+/// tunnel is resumable, the sender has ended, and no byte has moved for [`SILENCE_TIMEOUT`]. Nothing else would notice.
 pub(super) async fn abandoned(reader: &mut impl Reader, terms: &RelayConfig<'_>, by: Side) -> Failure {
     if !terms.is_resumable() {
         return Failure::new(by, &reader.failed().await);
@@ -72,9 +72,9 @@ fn elapsed(last: impl Fn() -> Instant, timeout: Duration) -> impl Future<Output 
     }
 }
 
-/// The longest silence of a resumable tunnel of which one side has ended. A slow receiver moves bytes more often: while
-/// it passes them on, an ACK follows within 100 ms (docs/resume.md). So a last message after many bytes, such as the
-/// end of the session, still arrives.
+/// The longest silence of a resumable tunnel of which one side has ended. Even a slow receiver is not that silent: it
+/// sends an ACK within 100 ms while it passes bytes on (docs/resume.md). So a last message after many bytes, such as
+/// the end of the session, still arrives.
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

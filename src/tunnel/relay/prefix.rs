@@ -1,5 +1,5 @@
-//! Inspects the first bytes of a direction while they are relayed: for the hello of a client whose session outlives the
-//! tunnel, and for the caller's inspector.
+//! Inspects the first bytes of a direction while they are relayed: for a session that outlives the tunnel, and for the
+//! caller's inspector.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -71,8 +71,8 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// Returns `Break` once the upload has shown whether the tunnel is resumable, after 255 bytes (a line) at the latest,
-/// or the download which session it carries, if any.
+/// Detects a session in the first bytes of a direction. The upload shows whether the tunnel is resumable, the download
+/// which session the tunnel carries. Returns `Break` once this is known: in the upload within 255 bytes (a line).
 fn detect_resumable(tunnel: &TunnelGuard, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
     if direction == Direction::Download {
         let session = attached(beginning);

@@ -82,8 +82,8 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         self
     }
 
-    /// Completes when the sending side, which has finished, fails, without reading from it. Also notes when its end of
-    /// stream has been sent.
+    /// Completes when the sending side fails after its end of stream, without reading from it. Also notes that the end
+    /// of stream has been sent to the receiver.
     pub(super) async fn reader_failed(&mut self) -> Failure {
         let by = self.halves.direction.sender();
         let Flow { reader, writer, .. } = &mut self.halves;
@@ -99,7 +99,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         Failure::new(by, &error)
     }
 
-    /// Returns whether the end of stream was seen to be sent, to a receiver that may have left because of it.
+    /// Returns whether the end of stream is known to be sent: the receiver may have left because of it.
     pub(super) fn has_sent_end(&self) -> bool {
         self.has_sent_end
     }
@@ -154,7 +154,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         error.map_or(Ok(()), |error| Err(Failure::new(receiver, &error)))
     }
 
-    /// Waits for something to read, before the limits are asked: an idle tunnel takes no part of a budget.
+    /// Waits for something to read. It comes before the limits, so that an idle tunnel takes no part of a budget.
     async fn readable(&mut self) -> Result<(), Failure> {
         let by = self.halves.direction.sender();
         let ready = poll_fn(|context| {
@@ -196,7 +196,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         admitted
     }
 
-    /// Charges the bytes that were read, and returns the rest of those admitted to the budgets.
+    /// Charges the bytes that were read, and gives the budgets back the rest of the admitted bytes.
     fn settle(&mut self, admitted: usize, read: usize) {
         self.throttle.spend(read);
         for share in self.shares.iter_mut().flatten() {
@@ -280,8 +280,8 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 
     /// Fills a pipe, if there is one. It is taken only now that there is something to put into it.
     ///
-    /// At TCP urgent data splice(2) stops permanently, while the socket stays readable: with EAGAIN or, once the peer
-    /// has finished, with 0, as if nothing followed. read(2) skips the mark, so it decides.
+    /// At TCP urgent data splice(2) always fails with EAGAIN or, once the peer has finished, returns 0, although more
+    /// bytes follow and the socket stays readable. read(2) skips the mark, so a copy follows in both cases.
     fn splice(&mut self, context: &mut Context<'_>, max: usize) -> Result<Option<usize>, Failure> {
         let by = self.halves.direction.sender();
         let (Some(socket), Some(mut pipe)) = (self.halves.reader.socket(), self.terms.resources.pipes.take()) else {
@@ -367,15 +367,15 @@ impl InFlight<'_> {
     }
 }
 
-/// Makes the kernel wait for a receiver for as long as that keeps its window closed.
+/// Makes the kernel wait for a receiver as long as its window is closed.
 fn follow_window(is_tolerated: &mut bool, is_closed: bool, writer: &impl Writer) {
     if mem::replace(is_tolerated, is_closed) != is_closed {
         writer.tolerate_closed_window(is_closed);
     }
 }
 
-/// Lets the other futures of the task run. tokio's yield would let other tasks run too, and the idle worker thread take
-/// this one over, with cold caches.
+/// Lets the other futures of the task run. tokio's yield would also let other tasks run, and an idle worker thread take
+/// this task over, with cold caches.
 async fn yield_within_task() {
     let mut has_yielded = false;
     let once = poll_fn(|context| {
@@ -388,7 +388,7 @@ async fn yield_within_task() {
     once.await;
 }
 
-/// A receiver that takes a full pipe in less time, at 100 MiB/s, delays no keystroke by it.
+/// The time of a full pipe at 100 MiB/s. A faster receiver empties its pipe before a user notices a delayed keystroke.
 const SLOW: Duration = Duration::from_millis(10);
 /// The most bytes that a direction moves before it yields.
 const YIELD_AFTER: usize = 512 * 1024;

@@ -18,8 +18,8 @@ use crate::tunnel::limits::slots::{Slot, Slots};
 
 /// The most that one fill moves, in bytes: the size of a large pipe, and the largest that an unprivileged user may set.
 ///
-/// Bytes of a socket come in pieces of about a page, and each takes a buffer of the pipe whatever its length: four times
-/// the buffers are a quarter of the wake-ups, and a quarter of the CPU less.
+/// Bytes of a socket come in pieces of about a page, and each takes a buffer of the pipe whatever its length. Four
+/// times the buffers need a quarter of the wake-ups, and a quarter less CPU time.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
 /// The most for a slow receiver, in bytes: the bytes in the pipe delay the keystroke after them.
 pub(super) const MAX_BYTES_IF_SLOW: usize = SMALL;
@@ -217,10 +217,10 @@ impl PipeEnds {
     }
 }
 
-/// Returns whether the system refuses a call as such: a seccomp profile or a sandbox's kernel does it with these errors.
+/// Returns whether the system refuses a call as such: a seccomp profile or a sandbox's kernel does, with these errors.
 ///
-/// None of them is about a connection: a socket's own error comes from TCP or ICMP, and is none of these
-/// (icmp_err_convert in net/ipv4/icmp.c, icmpv6_err_convert in net/ipv6/icmp.c).
+/// None of these is about a connection, because a socket's own errors come from TCP or ICMP (icmp_err_convert in
+/// net/ipv4/icmp.c, icmpv6_err_convert in net/ipv6/icmp.c).
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -233,7 +233,7 @@ fn retried(splice: impl Fn() -> rustix::io::Result<usize>) -> io::Result<usize> 
 }
 
 const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
-/// The size of the other pipes, in bytes.
+/// The size of a small pipe, in bytes.
 const SMALL: usize = 256 * 1024;
 /// Directions in bulk whose receiver is not slow give their pipe back at once, so a few serve many.
 const MAX_LARGE: u32 = 32;
