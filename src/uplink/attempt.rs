@@ -62,7 +62,7 @@ pub(crate) async fn open(
     Box::pin(request(options, wanted, &fresh, dialing)).await
 }
 
-/// Returns the error for missing credentials. It may pass: their source may need the network, and files are replaced.
+/// Returns the error for missing credentials. It allows a retry: a source may need the network, and files are replaced.
 fn no_login(error: anyhow::Error) -> ClientError {
     ClientError::WithPauses(error.context("cannot log in to the proxy"))
 }
@@ -113,13 +113,13 @@ async fn request(
     })
 }
 
-/// Returns whether a credential, other than the URL's, would leave this host in clear against the settings.
+/// Returns whether the source's credential would leave this host in clear without `--allow-cleartext`.
 pub fn is_in_clear(options: &Options) -> bool {
     may_not_be_clear(options) && (options.forward.is_some() || !is_local(options.proxy.host()))
 }
 
-/// Returns whether the source's credential would be sent in clear without `--allow-cleartext`, so that only a proxy on
-/// this host may receive it.
+/// Returns whether only a proxy on this host may receive the source's credential: the scheme is `http://`, and
+/// `--allow-cleartext` is not given.
 fn may_not_be_clear(options: &Options) -> bool {
     let source = &options.credentials;
     source.source.is_some() && options.proxy.scheme() == Scheme::Http && !source.cleartext

@@ -18,8 +18,8 @@ pub(crate) struct CachedLogin {
 }
 
 impl CachedLogin {
-    /// Returns the credentials for a request. A program's output is used until the proxy rejects it, as the program may
-    /// not work on the network of a later request. Files are read again.
+    /// Returns the credentials for a request. Those of a program or a kubeconfig are used until the proxy rejects them,
+    /// as a program may not work on the network of a later request. A token file is read each time.
     pub(crate) async fn credentials(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
         if let Some(kept) = &self.last
             && may_run_a_program(source.source.as_ref())

@@ -22,7 +22,7 @@ pub use self::kubeconfig::Files;
 /// The source of the credentials, and how they may be used.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The source; `None` uses only those of the proxy's URL.
+    /// The source; `None` if only the credentials of the proxy's URL are used.
     pub source: Option<Source>,
     /// True if they may be sent in clear to a proxy that is not on this host.
     pub cleartext: bool,
@@ -50,7 +50,7 @@ pub enum Source {
     Token(Secret),
     /// A file with a token.
     TokenFile(PathBuf),
-    /// A line for `sh -c` that prints a token or an ExecCredential.
+    /// A line for the system's shell that prints a token or an ExecCredential.
     TokenCommand(String),
     /// A user of a kubeconfig.
     Kubeconfig {

@@ -10,7 +10,7 @@ use crate::base::authority::AuthorityError;
 
 /// The failure of a tunnel, which did not open or did not close gracefully, or of an anchor's registration.
 ///
-/// Variants that are only printed hold their sentence. A message prints its own level; the cause is the `source`.
+/// A variant that is only printed holds its sentence. `Display` does not print the cause, which is the `source`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// The target is not `host:port`: an error of usage.
@@ -40,10 +40,11 @@ pub(crate) enum ClientError {
     /// Another attempt cannot succeed, or the user's permission is revoked.
     #[error(transparent)]
     Never(anyhow::Error),
-    /// A proxy, or something instead of it, has answered: each attempt costs it work.
+    /// A proxy, or something instead of it, has answered, so each attempt costs it work. Or a local setting, such as a
+    /// file, cannot be used for now.
     #[error(transparent)]
     WithPauses(anyhow::Error),
-    /// No proxy was reached, or it only closed a connection, as a load balancer without a proxy does.
+    /// No proxy was reached, or the connection was only closed, as by a load balancer without a proxy.
     #[error(transparent)]
     Soon(anyhow::Error),
 }
@@ -121,8 +122,8 @@ impl ClientError {
         ))
     }
 
-    /// Returns whether to retry. Failures that the current network, such as a captive portal, or a rollout may cause
-    /// are retried.
+    /// Returns whether to retry, and how soon. A failure is retried if it may be due to a rollout, or to the current
+    /// network, such as one with a captive portal.
     pub(crate) fn retry(&self) -> Retry {
         match self {
             // 408, 425 and 429 ask for a retry. The request is valid, so a 400 means that the network has truncated it.

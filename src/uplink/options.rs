@@ -10,13 +10,13 @@ use super::dial::url::ProxyUrl;
 /// The settings of a connection to the proxy.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The proxy, with the user's credentials if it needs them.
+    /// The proxy. Its URL may hold credentials.
     pub proxy: ProxyUrl,
     /// The HTTP proxy of the user's own network through which the proxy is reached; `None` for a direct connection.
     pub forward: Option<ForwardProxy>,
     /// The certificates for an `https://` proxy.
     pub trust: Trust,
-    /// The user's credentials for the proxy, instead of those of its URL.
+    /// The source of the user's credentials, which take precedence over those of the URL.
     pub credentials: credentials::Options,
     /// The timeout of the connection, the TLS handshake and the proxy's answer together. See [`DEFAULT_TIMEOUT`].
     pub timeout: Duration,

@@ -4,12 +4,12 @@ use super::{copy, splice};
 use crate::net::transport::BulkMode;
 use crate::tunnel::direction::Direction;
 
-/// The way in which the next bytes are moved, and the most of them.
+/// The way in which the next bytes are moved, and their maximum number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// By a copy through memory of the worker thread.
     Copy(usize),
-    /// By a copy that takes a slot among the large pieces, if one is free, and else is an ordinary one.
+    /// By a copy of a large piece, if a slot for one is free, and else by an ordinary copy.
     LargeCopy(usize),
     /// By a read into memory that the writer lends.
     Lend(usize),
@@ -64,7 +64,7 @@ impl Strategy {
         }
     }
 
-    /// Returns whether the relay is one of many in its task, which must get to run as other tasks do.
+    /// Returns whether the relay shares its task with other relays, and so has to yield to them within the task.
     pub(super) fn shares_task(&self) -> bool {
         matches!(self.bulk, BulkMode::Lend)
     }

@@ -1,10 +1,10 @@
 //! Lets a tunnel begin only if both sides speak SSH: each must begin with an identification (RFC 4253 section 4.2).
 //!
-//! No byte of a side is passed on before its identification is complete, and none after it before the other side's is
-//! complete. So a server that does not speak SSH gets at most one harmless line.
+//! An identification is passed on once it is complete. The bytes behind it wait until both sides have identified
+//! themselves. So a server that does not speak SSH gets at most one harmless line.
 //!
 //! Exception: the announcement of an anchor (`protocol/resume/`), with which a target may begin, is passed on at once.
-//! Its client waits for it and says nothing before, and the anchor's identification comes after the client's.
+//! A session's client sends nothing before the announcement, and the anchor identifies itself after the client.
 
 use std::future::poll_fn;
 use std::io;
@@ -25,11 +25,11 @@ use crate::tunnel::relay::{EarlyData, Failure, Transports};
 
 pub use super::software::Software;
 
-/// Passes on the identification of each side, and calls `identified` with it. Either may come first. `deadline`: the time
+/// Passes on the identification of each side, in either order, and calls `identified` with it. `deadline` is the time
 /// for both.
 ///
-/// The bytes after it become early data in `transports`. A side that finishes before its identification ends the
-/// tunnel: it does not speak SSH, and the other side's bytes are not for it.
+/// The bytes after an identification become early data in `transports`. A side that finishes before its identification
+/// ends the tunnel: it does not speak SSH, and the other side's bytes are not for it.
 ///
 /// # Errors
 /// How the tunnel ends: [`CloseReason::NotSsh`], or as a relay would.
@@ -151,7 +151,7 @@ impl<R: Reader, W: Writer> HeldDirection<R, W> {
     }
 
     /// Returns whether a target answers the client's identification with a status line. Lines before an identification
-    /// are allowed, so otherwise only the close of the web server would end the tunnel, or nothing.
+    /// are allowed, so the tunnel would otherwise last until the web server closes it, or until the deadline.
     fn is_http(&self) -> bool {
         self.direction == Direction::Download && self.held.starts_with(b"HTTP/")
     }
@@ -204,11 +204,11 @@ pub struct NotSsh;
 
 /// Looks for the identification among a side's first bytes; `None` means that more are needed.
 ///
-/// A server may send other lines before it, which a client must ignore; a client may not. A line may end with a bare
-/// LF, which OpenSSH takes, too. 1.99 is a server that would still speak SSH 1 (RFC 4253 section 5.1).
+/// Only a server may send other lines before its identification. A line may end with a bare LF, which OpenSSH takes,
+/// too. Version 1.99 is that of a server that also speaks SSH 1 (RFC 4253 section 5.1).
 ///
 /// # Errors
-/// They cannot become one any more, or are too many.
+/// The bytes cannot become an identification any more, or are too many.
 pub fn read(bytes: &[u8], from: Side) -> Result<Option<Line<'_>>, NotSsh> {
     read_within(bytes, from, MAX_BYTES)
 }
@@ -260,7 +260,7 @@ const VERSIONS: [&[u8]; 2] = [b"SSH-2.0-", b"SSH-1.99-"];
 const MAX_LINE_BYTES: usize = 255;
 /// The most bytes of all lines of a server up to its identification. OpenSSH takes as many in one line.
 const MAX_BYTES: usize = 8 * 1024;
-/// The size of a read: of the bytes after the identification, which are the relay's, it brings few.
+/// The maximum size of a read: small, so that most bytes after the identification are left to the relay.
 const CHUNK: usize = 1024;
 
 #[cfg(test)]

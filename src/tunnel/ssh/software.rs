@@ -9,9 +9,9 @@ use crate::base::text::ascii;
 pub struct Software(Box<str>);
 
 impl Software {
-    /// Parses the software after `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: it goes into a log.
+    /// Parses the software after `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: the text is logged.
     ///
-    /// The words after version and purpose of a session's client are the session's id, which is not for a log.
+    /// Of a session's client only version and purpose are kept: its key or the session's id follows, and is not logged.
     pub fn parse(bytes: &[u8]) -> Self {
         let shown = if bytes.starts_with(RESUMING) {
             let words = bytes.split_inclusive(|byte| *byte == b' ').take(2);

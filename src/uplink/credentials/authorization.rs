@@ -35,7 +35,7 @@ impl Credentials {
         Self::of_token(&path.display().to_string(), &String::from_utf8_lossy(&bytes))
     }
 
-    /// Parses a token. The error for an invalid one has its origin.
+    /// Parses a token. The error for an invalid token names `origin`.
     pub(super) fn of_token(origin: &str, text: &str) -> anyhow::Result<Self> {
         Self::bearer(text).with_context(|| format!("the token in {origin} cannot be sent"))
     }

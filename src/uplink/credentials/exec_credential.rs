@@ -44,7 +44,7 @@ fn present(mut object: Value) -> Value {
     object
 }
 
-/// Parses a plugin's output. The versions have to match. No error quotes it.
+/// Parses a plugin's output, which must have this version. No error quotes the output.
 pub(super) fn read(printed: &[u8], version: &str) -> anyhow::Result<Credentials> {
     let Object(read): Object<ExecCredential> = serde_json::from_slice(printed).map_err(|error| {
         let (line, column) = (error.line(), error.column());

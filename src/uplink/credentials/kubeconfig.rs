@@ -17,7 +17,7 @@ use crate::base::text::printable;
 pub enum Files {
     /// One file, which has to exist.
     One(PathBuf),
-    /// The list of KUBECONFIG, or the file in the home folder: those that exist.
+    /// The files of KUBECONFIG, or the file in the home folder. Missing files are skipped.
     Listed(Vec<PathBuf>),
 }
 
@@ -52,7 +52,7 @@ struct Extension {
 }
 
 impl Cluster {
-    /// Returns the cluster's configuration for plugins, from their extension.
+    /// Returns the cluster's configuration for plugins, from the extension that is reserved for it.
     pub(super) fn exec_config(&self) -> Option<&serde_json::Value> {
         let extensions = self.extensions.as_deref().unwrap_or_default();
         let reserved = extensions

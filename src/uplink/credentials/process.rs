@@ -29,7 +29,7 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::R
     let mut child = command.spawn().context("it cannot be started")?;
     let stdout = child.stdout.take();
     let group = ProcessGroup::for_child(&child);
-    // Never moved: what a reallocation leaves behind would not be overwritten.
+    // Never reallocated: the old memory would keep a copy of the secret.
     let mut printed = Zeroizing::new(Vec::with_capacity(MAX_OUTPUT + 64));
     let collected = collect(&mut child, stdout, &mut printed);
     let status = timeout_at(deadline, collected)

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::uplink::error::ClientError;
 
-/// A step to an SSH server, in order.
+/// A step on the way to an SSH server. The variants are in the order of the steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
     /// The arguments, the files and the credentials.

@@ -1,7 +1,7 @@
 //! The HTTP proxy of the user's own network, from the environment, through which the proxy of `--proxy` is reached.
 //!
-//! The variables and their order are those of curl(1), section ENVIRONMENT. The tunnel relays the bytes unchanged: TLS
-//! to an `https://` proxy is end to end.
+//! The variables and their order are those of curl(1), section ENVIRONMENT, and `HTTP_PROXY`, which curl does not read.
+//! The tunnel relays the bytes unchanged: TLS to an `https://` proxy is end to end.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -90,7 +90,7 @@ impl ForwardProxy {
 
     /// Returns the error for a failed connection to `proxy` through this one.
     pub(crate) fn error(&self, proxy: &ProxyUrl, error: ClientError) -> ClientError {
-        // No error is final: the forward proxy may reach the other one later.
+        // No error is final: the forward proxy may reach `proxy` later.
         let class = match error.retry() {
             Retry::Immediately => ClientError::Soon,
             Retry::Never | Retry::WithBackoff => ClientError::WithPauses,
@@ -120,7 +120,7 @@ fn parse(url: &OsStr) -> anyhow::Result<ProxyUrl> {
 
 /// Returns whether `NO_PROXY` exempts the host of the proxy.
 fn is_exempt(proxy: &ProxyUrl, hosts: &str) -> bool {
-    // Matches every host, as in curl: the matcher below accepts `*` for names only, not for addresses.
+    // A `*` exempts every host. The matcher below accepts it for names only, not for addresses.
     if hosts.split([',', ' ']).any(|host| host == "*") {
         return true;
     }

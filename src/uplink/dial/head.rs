@@ -45,7 +45,7 @@ pub(crate) struct Agreement {
     pub(crate) early: Vec<u8>,
     /// The marker of its end notice; `None` if it sends none.
     pub(crate) end_marker: Option<Marker>,
-    /// The replica that has answered, and the list of all; `None` unless for a registration.
+    /// The replica that has answered a registration, and the list of all; `None` for a tunnel.
     pub(crate) replicas: Option<(Box<str>, ReplicaList)>,
 }
 
@@ -72,7 +72,7 @@ impl Request<'_> {
                 stream.flush().await
             };
             let sent = sent.await;
-            // A proxy may have answered, and closed, before it read the request: the answer is the reason.
+            // A proxy may answer and close before it has read the request. Then its answer explains the failed write.
             match (read_answer(stream).await, sent) {
                 (Err(ClientError::Lost(error)), _) => Err(tls::explain(error, ClientError::Lost)),
                 (Ok(None), Err(error)) => Err(ClientError::Lost(error)),
@@ -100,7 +100,7 @@ impl Request<'_> {
 
     /// Returns the error for an answer that opens nothing. The text of its body is read from `stream`.
     async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
-        // Proxies send these for an unknown name, too. A `Proxy-Status` shows that it was one.
+        // Proxies send 404, 405 and 501, too, such as for an unknown name. A `Proxy-Status` shows a proxy.
         let is_a_proxy = answer.is_of_a_proxy || !matches!(answer.refusal.status, 404 | 405 | 501);
         let mut refusal = answer.into_refusal(stream).await;
         // The proxy may have quoted a part of the credential.
@@ -117,7 +117,7 @@ impl Request<'_> {
         ))
     }
 
-    /// Returns the bytes of the request. The values come from parsed types, so they hold no line end.
+    /// Returns the bytes of the request. All values have been parsed before, so they hold no line end.
     pub(crate) fn to_http1(&self) -> Secret {
         let (line, rest) = match self.wanted {
             Wanted::Tunnel {
@@ -143,8 +143,8 @@ impl Request<'_> {
     }
 }
 
-/// Reads up to the end of the final response head, at most 16 KiB; `None` if the proxy closed before it. The caller
-/// sets the deadline.
+/// Reads up to the end of the final response head, at most 16 KiB; `None` if the proxy closed before its first byte.
+/// The caller sets the deadline.
 ///
 /// Interim responses are limited, too: a flood of them would use CPU until the deadline.
 async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Answer>, ClientError> {
@@ -178,10 +178,10 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Ans
     }
 }
 
-/// A final response head, and the bytes that were read after it.
+/// A response head, and the bytes that were read after it.
 #[derive(Debug)]
 struct Answer {
-    /// The status, the fields of a refusal, and the reason phrase, for any status.
+    /// The status, the reason phrase, and the fields of a refusal; also if it is not a refusal.
     refusal: Refusal,
     /// True if it has a Proxy-Status (RFC 9209).
     is_of_a_proxy: bool,
@@ -196,7 +196,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Returns whether it is a 2xx, with any length fields (RFC 9110 section 9.3.6).
+    /// Returns whether it is a 2xx, whose length fields are ignored (RFC 9110 section 9.3.6).
     fn opens_tunnel(&self) -> bool {
         (200..300).contains(&self.refusal.status)
     }
@@ -206,7 +206,7 @@ impl Answer {
         matches!(self.refusal.status, 200..300 | 404 | 405 | 426 | 501)
     }
 
-    /// Returns the refusal with the reason phrase, or else the first line of the text, or else empty.
+    /// Returns the refusal. Its reason is the reason phrase, else the first line of the text, else empty.
     async fn into_refusal(mut self, stream: &mut (impl AsyncRead + Unpin)) -> Refusal {
         if !self.refusal.reason.trim().is_empty() {
             self.refusal.reason = printable(&self.refusal.reason, MAX_LINE);

@@ -147,7 +147,7 @@ fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Returns the error for an unusable client certificate. It may pass: the files may just be replaced.
+/// Returns the error for an unusable client certificate. It allows a retry: its files may be replaced.
 fn unusable(fault: anyhow::Error) -> ClientError {
     ClientError::WithPauses(fault.context("cannot use the client certificate"))
 }
@@ -211,7 +211,7 @@ fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> 
     Ok(items(bytes)?.into_iter().map(|(_, certificate)| certificate).collect())
 }
 
-/// Reads the certificates of a file, as authorities and as they are.
+/// Reads the certificates of a file, and returns them as a store of authorities and as a list.
 fn roots_of(path: &Path) -> anyhow::Result<(RootCertStore, Vec<CertificateDer<'static>>)> {
     let listed = certificates(&read(path)?)?;
     let mut roots = RootCertStore::empty();

@@ -29,8 +29,8 @@ struct UnknownAuthority {
     is_system: bool,
 }
 
-/// Verifies the proxy's certificate as webpki does. A certificate that is itself in the file of `--ca` needs no
-/// authority: `openssl req -x509` makes such certificates, and marks them as authorities.
+/// Verifies the proxy's certificate as webpki does, but also accepts a certificate that is itself in `--ca`'s file.
+/// `openssl req -x509` marks a self-signed certificate as an authority, which webpki refuses for a server.
 #[derive(Debug)]
 pub(super) struct Verifier {
     verifier: Arc<WebPkiServerVerifier>,
@@ -65,7 +65,7 @@ impl Verifier {
 
     /// Returns the error, with the name of the missing authority if one is missing.
     fn explain(&self, error: Error, [own, last]: [&CertificateDer<'_>; 2]) -> Error {
-        // An authority's certificate used by a server: only its presence in the file would help.
+        // The server uses an authority's own certificate, which is accepted only if it is in the file.
         let is_authority = matches!(&error, Error::InvalidCertificate(CertificateError::Other(_)))
             && presented::is_self_issued(own)
             && !self.is_in_file(own);
