@@ -93,7 +93,7 @@ enum Task {
     #[cfg(not(feature = "server"))]
     #[command(after_help = client_check::CHECK_EXAMPLE)]
     Check(client_check::Check),
-    /// Make a ticket: 26 letters instead of a token, for clients that cannot send one
+    /// Make a ticket: 26 letters and digits instead of a token, for clients that cannot send one
     #[command(after_help = TICKET_EXAMPLE)]
     Ticket(ticket::Options),
     /// Print the completions of a shell

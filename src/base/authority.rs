@@ -66,7 +66,7 @@ pub enum AuthorityError {
     BadPort,
     /// Several colons outside brackets: an IPv6 address needs brackets (RFC 3986 section 3.2.2).
     UnbracketedIpv6,
-    /// The brackets hold something other than an IPv6 address without a zone identifier.
+    /// Brackets without an IPv6 address or with a zone identifier, or not closed, or followed by other than a colon.
     BadIpLiteral,
     /// An empty label, a label over 63 octets, or a name over 253 (RFC 1035 section 2.3.4).
     BadLabel,

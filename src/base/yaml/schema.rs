@@ -140,7 +140,7 @@ impl<'de> Deserializer<'de> for Guide<'_> {
         Err(SchemaNode::Single(json!({"type": "boolean"})))
     }
 
-    /// Answers with the visitor's `expecting` if it is a schema, as that of a form is; else with the schema of a text.
+    /// Answers with the schema that the visitor of a form writes as its `expecting`; for others, with that of a text.
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SchemaNode> {
         let expected = (&visitor as &dyn Expected).to_string();
         Err(SchemaNode::Single(

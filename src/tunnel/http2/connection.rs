@@ -148,8 +148,8 @@ impl<D: Transport> State<D> {
         Poll::Ready(Ok(pieces.iter().map(|piece| piece.len()).sum()))
     }
 
-    /// Renews the permits once h2 has acknowledged SETTINGS, and so applied them. After an earlier renewal, streams
-    /// could take the new permits for windows that the SETTINGS then shrink.
+    /// Renews the permits once h2 has acknowledged SETTINGS, and so applied them. Before that, the new
+    /// permits could go to streams whose windows the SETTINGS then shrink.
     fn note_acknowledgements(&mut self, piece: &[u8]) {
         if self.acknowledged >= self.budget.settings {
             return;

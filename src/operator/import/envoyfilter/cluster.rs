@@ -58,8 +58,8 @@ fn read_endpoints(value: ValueRef<'_>, names: &ClusterNames) -> Result<Target, S
     }
 }
 
-/// The options that do not affect access: those of load balancing, DNS and timeouts. TLS to the endpoint is not among
-/// them.
+/// The options that are read here, or do not affect access: load balancing, DNS and timeouts. TLS to the endpoint is
+/// not among them.
 const HARMLESS: [&str; 14] = [
     "name",
     "alt_stat_name",
