@@ -34,7 +34,7 @@ pub struct SocketAddrs {
 /// The reason why a connection is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum DiagError {
-    /// It is closed, or this end has nothing more to wait for.
+    /// It is closed, or nothing is left of it but a TIME_WAIT.
     #[error("it is closed")]
     Closed,
     /// A kernel without sock_diag, such as gVisor's, or a seccomp profile that refuses it.

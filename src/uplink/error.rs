@@ -10,7 +10,7 @@ use crate::base::authority::AuthorityError;
 
 /// The failure of a tunnel, which did not open or did not close gracefully, or of an anchor's registration.
 ///
-/// A variant that is only printed holds its sentence. `Display` does not print the cause, which is the `source`.
+/// `Moved`, `Never`, `WithPauses` and `Soon` hold their text. `Display` does not print the cause: see `source`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// The target is not `host:port`: an error of usage.
@@ -126,7 +126,7 @@ impl ClientError {
     /// network, such as one with a captive portal.
     pub(crate) fn retry(&self) -> Retry {
         match self {
-            // 408, 425 and 429 ask for a retry. The request is valid, so a 400 means that the network has truncated it.
+            // 408, 425 and 429 ask for a retry. A 400 is retried, too: the network may have truncated the request.
             Self::Refused(Refusal { status, .. })
                 if (400..500).contains(status) && !matches!(status, 400 | 408 | 425 | 429) =>
             {

@@ -194,7 +194,7 @@ pub struct Leg {
     pub send_queue: u32,
     /// Bytes that came and are not read by the proxy.
     pub receive_queue: u32,
-    /// Bytes that the peer's receive window has space for.
+    /// The receive window that the peer has announced, in bytes.
     pub peer_window: u32,
     /// Milliseconds in which something was in the send queue.
     pub busy_ms: u64,
@@ -230,9 +230,9 @@ pub struct Diagnosis {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The client's network, or a client that does not read.
+    /// The client's network, or a client that does not read, or sends no faster.
     Client,
-    /// The target's network, or a target that does not read, or sends no faster.
+    /// The target's network, or a target that does not read, answer, or send faster.
     Target,
     /// A limit of the proxy's configuration.
     Limit,

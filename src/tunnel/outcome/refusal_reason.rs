@@ -273,7 +273,7 @@ macro_rules! refusals {
         }
 
         impl RefusalReason {
-            /// Every refusal, with one error for all malformed requests: for metrics with the value 0.
+            /// Every refusal, `Malformed` once. Metrics export each label from the start, with the value 0.
             pub const ALL: &[Self] = &[$(Self::$refusal $(($listed))?),*];
 
             fn row(self) -> Row {
