@@ -81,7 +81,7 @@ pub(in crate::client) fn report(options: &Options, error: &ClientError) -> ExitC
 /// Returns a failure with its target: with an ssh_config(5) alias the user does not see the value of `%h`.
 pub(in crate::client) fn sentence(options: &Options, error: &ClientError) -> String {
     let (line, target) = (chain(error), options.target.as_str());
-    // An argument that is not a target may be part of a password with a space in it.
+    // An invalid target is not printed: a password with a space splits into arguments, and this may be one.
     match line.contains(target) || matches!(error, ClientError::Target(_)) {
         true => line,
         false => format!("{target}: {line}"),

@@ -75,7 +75,7 @@ impl Controller {
         let is_watching = self.thread.is_some();
         if is_watching && sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
             self.outputs.writer.configure(options.of_allowlist());
-            // Not `send`, which could fail while the reconciler restarts: it starts with the newest rules.
+            // Cannot fail, unlike `send`. A reconciler that is restarting starts with the newest rules.
             self.rules.send_replace(TargetPolicy::new(&options, limits));
             self.options = options;
             return Ok(());

@@ -88,7 +88,7 @@ pub(super) struct TargetMetrics {
 }
 
 impl TargetMetrics {
-    /// Creates the metrics. Their only series until a target has one are the throttled times of both directions, at 0.
+    /// Creates the metrics. Before the first target only the throttled times of both directions have series, at 0.
     pub(super) fn new(families: Families) -> Self {
         for direction in Direction::ALL {
             families.throttled_seconds.with_label_values(&[direction.label()]);
