@@ -1,5 +1,5 @@
 //! Holds `deploy/` to the sources: every metric that a dashboard, an alert or an autoscaler names is declared in
-//! `src/tunnel/metrics.rs`, and every reason that they select is one that can happen. And `.cargo` to what is built.
+//! `src/tunnel/metrics.rs`, and every reason that they select is one that can happen. And `.dockerignore` to what is built.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read the files has failed")]
 
@@ -79,6 +79,52 @@ fn no_program_measures_the_jitter_of_the_clock_at_its_start() {
     assert_eq!(found.code(), Some(1), "{built} has it");
     assert!(read(".dockerignore").lines().any(|line| line == "!.cargo"));
     assert!(!read(".gitignore").contains(".cargo"));
+}
+
+#[test]
+fn the_context_of_the_image_has_every_file_that_a_source_includes() {
+    let ignore = read(".dockerignore");
+    let context: Vec<_> = ignore.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    let mut seen = 0;
+    // Those of tests are not compiled into the image.
+    for source in files_below("src").iter().filter(|source| !source.contains("tests")) {
+        let text = read(source);
+        for (_, rest) in text
+            .match_indices("include_str!(\"")
+            .map(|(at, call)| text.split_at(at + call.len()))
+        {
+            let mut path = Path::new(source).parent().unwrap().to_owned();
+            for part in rest.split('"').next().unwrap().split('/') {
+                if part == ".." {
+                    path.pop();
+                } else {
+                    path.push(part);
+                }
+            }
+            seen += 1;
+            assert!(
+                context.iter().any(|kept| path.starts_with(kept)),
+                "{source} includes {}, which .dockerignore leaves out",
+                path.display()
+            );
+        }
+    }
+    assert!(seen > 0, "nothing is included: does the test still find it?");
+}
+
+/// Returns the files in a folder and those below it, relative to the project.
+fn files_below(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap();
+    let mut files = Vec::new();
+    for entry in entries.map(Result::unwrap) {
+        let path = format!("{folder}/{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            files.extend(files_below(&path));
+        } else if path.ends_with(".rs") {
+            files.push(path);
+        }
+    }
+    files
 }
 
 /// The metrics that a source declares, as string literals of whole names.
