@@ -229,7 +229,8 @@ where
     /// Moves bytes until there is something to decide, and decides it. An error: the session goes on over another
     /// connection, unless the error is final.
     async fn step(&mut self, link: Option<&mut Attachment<BoxedIo>>) -> Result<Option<SessionExit>, ClientError> {
-        let (is_linked, wake) = (link.is_some(), self.wake());
+        let is_linked = link.is_some();
+        let wake = self.wake(is_linked);
         let mut program = join(&mut self.local.stdin, &mut self.local.stdout);
         let asked = self.hung_up.map_or(ExitRequest::Graceful, |_| ExitRequest::Immediate);
         // In random order: bytes that never end must not hide a signal or a timer.
@@ -265,9 +266,11 @@ where
         Ok(None)
     }
 
-    fn wake(&self) -> Instant {
+    fn wake(&self, is_linked: bool) -> Instant {
+        // Without a connection there is no anchor that could answer.
+        let confirmation = self.confirmation.filter(|_| is_linked);
         let hung_up = self.hung_up.filter(|_| !self.is_leaving).map(|at| at + LOGOUT_TIMEOUT);
-        let deadlines = [self.confirmation, self.flush_timeout, hung_up].into_iter().flatten();
+        let deadlines = [confirmation, self.flush_timeout, hung_up].into_iter().flatten();
         deadlines.fold(self.next_look, Instant::min)
     }
 

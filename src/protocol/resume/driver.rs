@@ -376,7 +376,9 @@ impl Driver {
             None => self.session.stuck_at(),
         };
         let of_session = of_session.map(Instant::from_std);
-        let Some(deadline) = of_session.into_iter().chain(self.final_frames_deadline).min() else {
+        // The deadline of the last frames may have passed while the program has not taken all bytes.
+        let final_frames = self.final_frames_deadline.filter(|at| *at > Instant::now());
+        let Some(deadline) = of_session.into_iter().chain(final_frames).min() else {
             return Poll::Pending;
         };
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));

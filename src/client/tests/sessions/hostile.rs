@@ -31,6 +31,25 @@ async fn an_anchor_that_begins_no_session_has_lost_none() {
 }
 
 #[tokio::test]
+async fn an_outage_before_the_anchor_has_answered_does_not_spin() {
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    let rig = Rig::new().await;
+    let mut options = rig.options(rig.proxy.http());
+    options.session.as_mut().unwrap().clock = || {
+        assert!(TICKS.fetch_add(1, Ordering::Relaxed) < 2_000, "it spins");
+        SystemTime::UNIX_EPOCH
+    };
+    let (session, stream) = announced_to(Session::start(options), &rig).await;
+    let _port = rig.proxy.close();
+    drop(stream);
+    // The 20 s for the anchor's answer pass during the outage, which lasts for a minute.
+    tokio::time::pause();
+    let (_stdin, _stdout, ended) = session.parts();
+    let line = chain(&ended.await.unwrap().unwrap_err());
+    assert!(line.starts_with("no session has begun within 6"), "{line}");
+}
+
+#[tokio::test]
 async fn an_anchor_that_announces_itself_three_times_and_never_attaches_ends_the_client() {
     let rig = Rig::new().await;
     let mut session = rig.start();

@@ -170,6 +170,51 @@ async fn a_peer_that_reads_nothing_does_not_hold_a_session_that_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_program_that_reads_nothing_of_a_session_that_is_over_does_not_make_its_driver_spin() {
+    let mut client = half(Side::Client);
+    let (near, mut far) = duplex(30_000);
+    let mut link = client.driver.attach(near, HandshakeOutput::default());
+    // The first acknowledgement opens the window.
+    let opened = poll_fn(|context| {
+        let polled = client.driver.poll(context, Some(&mut link), &mut client.program);
+        Poll::Ready(polled.is_pending())
+    });
+    assert!(opened.await);
+    // More than the pipe of the program takes.
+    let data = [[3, 0, 0x4e, 0x28].as_slice(), &[0; 8], &[7; 20_000], &[9, 0, 0, 1, 1]].concat();
+    far.write_all(&data).await.unwrap();
+    let (mut polls, mut is_linked) = (0, true);
+    let run = poll_fn(|context| {
+        polls += 1;
+        assert!(polls < 100, "it spins");
+        let link = Some(&mut link).filter(|_| is_linked);
+        match client.driver.poll(context, link, &mut client.program) {
+            // The peer, which has nothing more to send, counts as dead.
+            Poll::Ready(Event::Detached(_)) => {
+                is_linked = false;
+                client
+                    .driver
+                    .poll(context, None::<&mut Attachment<DuplexStream>>, &mut client.program)
+            }
+            other @ (Poll::Ready(_) | Poll::Pending) => other,
+        }
+    });
+    let event = timeout(Duration::from_secs(60), run).await;
+    assert!(event.is_err(), "{event:?}");
+    let (event, read) = tokio::join!(
+        client
+            .driver
+            .run(None::<&mut Attachment<DuplexStream>>, &mut client.program),
+        async {
+            let mut read = vec![0; 20_000];
+            client.user.read_exact(&mut read).await.map(|_| read)
+        }
+    );
+    assert!(matches!(event, Event::Over(EndReason::ProgramExited)), "{event:?}");
+    assert_eq!(read.unwrap(), [7; 20_000]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_is_dropped_behind_its_going_says_why() {
     let mut client = half(Side::Client);
     let (near, mut far) = duplex(100);
