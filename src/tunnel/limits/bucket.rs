@@ -101,6 +101,18 @@ impl TokenBucket {
         }
     }
 
+    /// Returns the bucket with the credit that makes it full at that time.
+    pub(super) fn full_at(mut self, time: Instant, rate: Rate) -> Self {
+        self.credit -= earned(rate, time.saturating_duration_since(self.earned_until));
+        self
+    }
+
+    /// Returns when it will be full, from its last refill on.
+    pub(super) fn filled(&self, limit: impl Into<EffectiveLimit>) -> Instant {
+        let EffectiveLimit { rate, burst } = limit.into();
+        self.earned_until + self.time_to(byte_nanoseconds(burst), rate)
+    }
+
     /// Adds what was earned since the last call, up to the burst, and above it while backlogged. `is_waiting`: the flow
     /// waits for credit, or has just waited for it.
     pub(super) fn refill(&mut self, limit: impl Into<EffectiveLimit>, is_waiting: bool) {
@@ -149,9 +161,13 @@ impl TokenBucket {
     }
 
     fn reaches_at(&self, credit: i128, rate: Rate) -> Instant {
+        self.earned_until + self.time_to(credit, rate).min(MAX_WAIT)
+    }
+
+    fn time_to(&self, credit: i128, rate: Rate) -> Duration {
         let missing = u128::try_from(credit - self.credit).unwrap_or_default();
         let nanoseconds = u64::try_from(missing.div_ceil(rate.get().into())).unwrap_or(u64::MAX);
-        self.earned_until + Duration::from_nanos(nanoseconds).min(MAX_WAIT)
+        Duration::from_nanos(nanoseconds)
     }
 }
 

@@ -35,6 +35,26 @@ impl Budgets {
         Self::from_fn(|direction| Budget::new(limits[direction], burst))
     }
 
+    /// Creates budgets that are full at these times.
+    pub(super) fn full_at(limits: SharedLimits, burst: Size, times: &Both<Instant>) -> Self {
+        Self::from_fn(|direction| {
+            let mut budget = Budget::new(limits[direction], burst);
+            let bucket = TokenBucket::full(&budget.limit);
+            budget.state.get_mut().bucket = bucket.full_at(times[direction], limits[direction]);
+            budget
+        })
+    }
+
+    /// Returns when each will be full.
+    pub(super) fn filled(&self) -> Both<Instant> {
+        Both::from_fn(|direction| {
+            let Budget { limit, state } = &self[direction];
+            let mut state = state.lock();
+            state.earn(limit);
+            state.bucket.filled(limit)
+        })
+    }
+
     /// Changes both, as [`Budget::set`] does.
     pub fn set(&self, limits: SharedLimits, burst: Size) {
         self.upload.set(limits.upload, burst);

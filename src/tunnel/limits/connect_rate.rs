@@ -19,9 +19,39 @@ pub struct ConnectRate(Mutex<State>);
 struct State {
     caps: ClientCaps,
     /// The theoretical arrival time of each network's next connect.
-    due: HashMap<IpAddr, Instant>,
+    due: Remembered<IpAddr, Instant>,
+}
+
+/// Entries that matter up to some time, in bounded memory.
+#[derive(Debug)]
+pub(super) struct Remembered<K, V> {
+    pub(super) entries: HashMap<K, V>,
     /// The entries that the last removal has left.
     kept: usize,
+}
+
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: HashMap::new(),
+            kept: 0,
+        }
+    }
+}
+
+impl<K, V> Remembered<K, V> {
+    /// Makes room for an entry: at twice the entries of the last time it removes those that no longer matter.
+    pub(super) fn make_room(&mut self, matters: impl Fn(&V) -> bool) {
+        if self.entries.len() < 2 * self.kept.max(FEW) {
+            return;
+        }
+        self.entries.retain(|_, value| matters(value));
+        // Many names cannot fill the memory.
+        if self.entries.len() > MAX_KEPT {
+            self.entries.clear();
+        }
+        self.kept = self.entries.len();
+    }
 }
 
 impl ConnectRate {
@@ -29,8 +59,7 @@ impl ConnectRate {
     pub fn new(caps: ClientCaps) -> Self {
         Self(Mutex::new(State {
             caps,
-            due: HashMap::new(),
-            kept: 0,
+            due: Remembered::default(),
         }))
     }
 
@@ -45,22 +74,15 @@ impl ConnectRate {
     /// [`RefusalReason::ConnectRate`]: the client has reached its connect rate.
     pub fn count(&self, network: IpAddr) -> Result<(), RefusalReason> {
         let mut state = self.0.lock();
-        let State { caps, due, kept } = &mut *state;
+        let State { caps, due } = &mut *state;
         let Some(per_second) = caps.connects_per_second else {
             return Ok(());
         };
         let now = Instant::now();
-        if due.len() >= 2 * (*kept).max(FEW) {
-            due.retain(|_, due| *due > now);
-            // Connects from many networks cannot fill the memory.
-            if due.len() > MAX_KEPT {
-                due.clear();
-            }
-            *kept = due.len();
-        }
+        due.make_room(|due| *due > now);
         let interval = Duration::from_secs(1) / per_second.get();
         let ahead = interval.saturating_mul(caps.connects_burst.get() - 1);
-        let due = due.entry(network).or_insert(now);
+        let due = due.entries.entry(network).or_insert(now);
         if due.saturating_duration_since(now) > ahead {
             return Err(RefusalReason::ConnectRate);
         }
@@ -71,7 +93,7 @@ impl ConnectRate {
 
 /// Fewer entries are not worth a removal.
 const FEW: usize = 1024;
-/// The most networks that a removal leaves. With as many new ones they take about 10 MiB.
+/// The most entries that a removal leaves. With as many new ones, networks take about 10 MiB.
 const MAX_KEPT: usize = 65_536;
 
 #[cfg(test)]
@@ -148,16 +170,16 @@ mod tests {
         for number in 0..100 * FEW {
             rate.count(network(number)).unwrap();
         }
-        assert!(rate.0.lock().due.len() <= 2 * MAX_KEPT);
+        assert!(rate.0.lock().due.entries.len() <= 2 * MAX_KEPT);
         assert_eq!(conforming(&rate, 1), 0, "its burst is not restored");
         for number in 0..4 * MAX_KEPT {
             rate.count(network(number)).unwrap();
-            assert!(rate.0.lock().due.len() <= 2 * MAX_KEPT);
+            assert!(rate.0.lock().due.entries.len() <= 2 * MAX_KEPT);
         }
         advance(Duration::from_secs(100)).await;
         for number in 0..4 * MAX_KEPT {
             rate.count(network(number)).unwrap();
         }
-        assert!(rate.0.lock().due.len() <= 2 * MAX_KEPT);
+        assert!(rate.0.lock().due.entries.len() <= 2 * MAX_KEPT);
     }
 }

@@ -5,11 +5,14 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::OwnerLimits;
 use super::budget::Budgets;
+use super::connect_rate::Remembered;
 use super::slots::Slots;
 use super::unfinished::UnfinishedSet;
+use crate::tunnel::direction::Both;
 
 /// The clients that have connections, or the users that have tunnels.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub enum OwnerName {
 struct State {
     limits: OwnerLimits,
     by_name: HashMap<OwnerName, Weak<LimitOwner>>,
+    /// When the budgets of owners that have left will be full: one that comes back must not get a new burst.
+    left: Remembered<OwnerName, Both<Instant>>,
 }
 
 /// A client or a user, for as long as it has connections or tunnels.
@@ -48,8 +53,11 @@ pub struct LimitOwner {
 impl LimitOwners {
     /// Creates a registry without owners.
     pub fn new(limits: OwnerLimits) -> Self {
-        let by_name = HashMap::new();
-        Self(Arc::new(Mutex::new(State { limits, by_name })))
+        Self(Arc::new(Mutex::new(State {
+            limits,
+            by_name: HashMap::new(),
+            left: Remembered::default(),
+        })))
     }
 
     /// Returns the owner of that name, and adds it if it is new.
@@ -60,7 +68,10 @@ impl LimitOwners {
         }
         let limits = state.limits;
         let owner = Arc::new(LimitOwner {
-            budgets: Budgets::new(limits.rates, limits.burst),
+            budgets: match state.left.entries.remove(&name) {
+                Some(filled) => Budgets::full_at(limits.rates, limits.burst, &filled),
+                None => Budgets::new(limits.rates, limits.burst),
+            },
             unfinished: UnfinishedSet::new(limits.unfinished),
             tunnels: Arc::new(Slots::new(limits.tunnels)),
             anchors: Arc::new(Slots::new(limits.anchors)),
@@ -92,8 +103,16 @@ impl Drop for LimitOwner {
         let mut state = self.state.lock();
         // A new owner may have taken the name since.
         let known = state.by_name.get(&self.name);
-        if known.is_some_and(|known| known.strong_count() == 0) {
-            state.by_name.remove(&self.name);
+        if known.is_none_or(|known| known.strong_count() > 0) {
+            return;
+        }
+        state.by_name.remove(&self.name);
+        let filled = self.budgets.filled();
+        let now = Instant::now();
+        let matters = |filled: &Both<Instant>| filled.upload > now || filled.download > now;
+        if matters(&filled) {
+            state.left.make_room(matters);
+            state.left.entries.insert(self.name.clone(), filled);
         }
     }
 }
@@ -109,6 +128,9 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
+    use std::time::Duration;
+
+    use tokio::time::advance;
 
     use super::*;
     use crate::tunnel::limits::{Limits, SharedLimits};
@@ -139,6 +161,38 @@ mod tests {
         assert!(!Arc::ptr_eq(&alice, &user(&owners, "Alice")));
         drop((one, six, alice));
         assert_eq!(known(&owners), 0);
+    }
+
+    /// Returns the bytes that the owner gets at once.
+    async fn burst(owner: &LimitOwner) -> usize {
+        let (start, mut share, mut granted) = (Instant::now(), owner.budgets.download.share(), 0);
+        loop {
+            let next = share.take(1024, |_| {}).await;
+            if start.elapsed() > Duration::ZERO {
+                share.give_back(next);
+                return granted;
+            }
+            granted += next;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_owner_that_comes_back_has_the_credit_that_it_has_left() {
+        let mut limits = Limits::default().of_clients();
+        (limits.rates.download, limits.burst) = ("1MiB/s".parse().unwrap(), "2MiB".parse().unwrap());
+        let owners = LimitOwners::new(limits);
+        assert_eq!(burst(&client(&owners, "192.0.2.1")).await, 2 << 20);
+        let again = burst(&client(&owners, "192.0.2.1")).await;
+        assert!(again < 128 * 1024, "{again}");
+        assert_eq!(burst(&client(&owners, "192.0.2.2")).await, 2 << 20);
+        // Half of the burst has been earned.
+        advance(Duration::from_secs(1)).await;
+        let again = burst(&client(&owners, "192.0.2.1")).await;
+        assert!((900 * 1024..1200 * 1024).contains(&again), "{again}");
+        advance(Duration::from_secs(10)).await;
+        assert_eq!(burst(&client(&owners, "192.0.2.1")).await, 2 << 20);
+        drop(client(&owners, "192.0.2.2"));
+        assert_eq!(owners.0.lock().by_name.len(), 0);
     }
 
     #[test]
