@@ -68,14 +68,20 @@ impl DialQueue {
             return Some(permit);
         }
         let _waiting = self.waiting.take()?;
+        let mut is_next = self.waiting.taken() == 1;
         let end = Instant::now() + timeouts.total;
         loop {
             let mut freed = pin!(self.freed.notified());
             // Enabled before `take`, so that a slot that is freed after it is not missed.
             freed.as_mut().enable();
-            if let Some(permit) = self.take() {
+            if is_next && let Some(permit) = self.take() {
+                if self.slots.taken() < self.slots.max() {
+                    // Slots that are freed in short order may have woken one request only.
+                    self.freed.notify_one();
+                }
                 return Some(permit);
             }
+            is_next = true;
             loop {
                 let until = end.min(*self.progress.lock() + timeouts.stalled);
                 if until <= Instant::now() {
@@ -123,6 +129,8 @@ const MAX_WAITING: Option<NonZeroU32> = NonZeroU32::new(1024);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::{Future as _, poll_fn};
+    use std::task::{Context, Poll};
     use tokio::time::{advance, timeout};
 
     const SUCCESS: Duration = Duration::from_secs(1);
@@ -152,6 +160,40 @@ mod tests {
         drop(first);
         for number in 0..100 {
             assert_eq!(served.recv().await, Some(number));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_does_not_overtake_a_request_that_has_been_woken() {
+        let queue = queue(1);
+        let held = queue.acquire(LONG).await.unwrap();
+        let first = tokio::spawn({
+            let queue = Arc::clone(&queue);
+            async move { queue.acquire(LONG).await }
+        });
+        tokio::task::yield_now().await;
+        drop(held);
+        let mut newcomer = pin!(queue.acquire(LONG));
+        let is_pending = |context: &mut Context<'_>| Poll::Ready(newcomer.as_mut().poll(context).is_pending());
+        assert!(poll_fn(is_pending).await);
+        let first = first.await.unwrap().unwrap();
+        drop(first);
+        assert!(newcomer.await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slots_that_are_freed_together_serve_all_that_wait() {
+        let queue = queue(3);
+        let held = [(); 3].map(|()| queue.slots.take().unwrap());
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(queue.acquire(LONG))).collect();
+        for request in &mut waiting {
+            assert!(timeout(Duration::ZERO, request.as_mut()).await.is_err());
+        }
+        drop(held);
+        queue.freed.notify_one();
+        let mut permits = Vec::new();
+        for request in waiting {
+            permits.push(request.await.unwrap());
         }
     }
 
