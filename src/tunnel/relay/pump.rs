@@ -11,7 +11,7 @@ use super::config::{DirectionLimits, RelayConfig};
 use super::copy::{self, CopyResult, Flow, Unwritten};
 use super::failure::Failure;
 use super::half_close::abandoned;
-use super::splice::Pipe;
+use super::splice::{self, Pipe};
 use super::strategy::{Step, Strategy};
 use crate::base::boxed::boxed;
 use crate::net::socket::is_refusal_of_an_end;
@@ -334,7 +334,11 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
 
     /// Lets other tunnels run: a fast reader and writer would never have to wait.
     async fn yield_if_due(&mut self) {
-        if self.since_yield >= YIELD_AFTER {
+        let most = match self.strategy.next() {
+            Step::Splice(_) => splice::MAX_BYTES,
+            Step::Copy(_) | Step::LargeCopy(_) | Step::Lend(_) => MAX_COPIED,
+        };
+        if self.since_yield >= most {
             self.since_yield = 0;
             if self.strategy.shares_task() {
                 yield_within_task().await;
@@ -390,5 +394,6 @@ async fn yield_within_task() {
 
 /// The time of a full pipe at 100 MiB/s. A faster receiver empties its pipe before a user notices a delayed keystroke.
 const SLOW: Duration = Duration::from_millis(10);
-/// The most bytes that a direction moves before it yields.
-const YIELD_AFTER: usize = 512 * 1024;
+/// The most bytes that a direction copies before it yields. One that splices yields after a full pipe: a session's bytes come
+/// in halves of one, and a yield for each took 10 % of the proxy's CPU time (docs/decisions/13-session-bulk.md).
+const MAX_COPIED: usize = 512 * 1024;
