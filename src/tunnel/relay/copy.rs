@@ -143,7 +143,9 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
         };
         let written = if elsewhere.is_some() { 0 } else { read };
         self.keep(written)?;
-        moved(written);
+        if written > 0 {
+            moved(written);
+        }
         Poll::Ready(Ok(CopyResult {
             read,
             residue: elsewhere.and_then(Unwritten::new),
