@@ -41,23 +41,27 @@ pub(crate) async fn open(
         return Err(ClientError::Cleartext);
     }
     let credentials = Box::pin(login.credentials(source)).await.map_err(no_login)?;
-    let refusal = match Box::pin(request(options, wanted, &credentials, dialing)).await {
-        Err(ClientError::Refused(refusal)) if refusal.status == 407 => refusal,
+    let rejection = match Box::pin(request(options, wanted, &credentials, dialing)).await {
+        Err(ClientError::Refused(refusal)) if refusal.status == 407 => {
+            if source.source.is_none() && options.proxy.authorization().is_none() {
+                let refusal = Refusal {
+                    retry_after: None,
+                    ..refusal
+                };
+                return Err(ClientError::Never(anyhow!(
+                    "{refusal} (give credentials: --kubeconfig, --context, --token-file, --token-command or \
+                     SWITCHBOARD_TOKEN)"
+                )));
+            }
+            ClientError::Refused(refusal)
+        }
+        Err(error) if credentials.certificate.is_some() && tls::is_refused_certificate(&error) => error,
         ended => return ended,
     };
-    if source.source.is_none() && options.proxy.authorization().is_none() {
-        let refusal = Refusal {
-            retry_after: None,
-            ..refusal
-        };
-        return Err(ClientError::Never(anyhow!(
-            "{refusal} (give credentials: --kubeconfig, --context, --token-file, --token-command or SWITCHBOARD_TOKEN)"
-        )));
-    }
     let fresh = Box::pin(login.fresh(source)).await.map_err(no_login)?;
     // Sent again, the credentials would be refused again, and counted as one more failed login.
     if fresh == credentials {
-        return Err(ClientError::Refused(refusal));
+        return Err(rejection);
     }
     Box::pin(request(options, wanted, &fresh, dialing)).await
 }

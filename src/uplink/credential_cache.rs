@@ -21,9 +21,7 @@ impl CachedLogin {
     /// Returns the credentials for a request. Those of a program or a kubeconfig are used until the proxy rejects them,
     /// as a program may not work on the network of a later request. A token file is read each time.
     pub(crate) async fn credentials(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
-        if let Some(kept) = &self.last
-            && may_run_a_program(source.source.as_ref())
-        {
+        if let Some(kept) = self.last.as_ref().filter(|last| last.is_of_program) {
             return Ok(kept.clone());
         }
         Ok(self.last.insert(source.obtain().await?).clone())

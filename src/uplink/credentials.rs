@@ -71,7 +71,8 @@ impl Options {
             Some(Source::TokenFile(path)) => Credentials::of_file(path),
             Some(Source::TokenCommand(line)) => {
                 let obtained = Box::pin(of_command(line, deadline)).await;
-                obtained.context("the command of --token-command")
+                let obtained = obtained.context("the command of --token-command")?;
+                Ok(obtained.of_program())
             }
             Some(Source::Kubeconfig { files, context }) => {
                 let resolved = files.resolve(context.as_deref()).context("the kubeconfig")?;

@@ -18,6 +18,8 @@ pub(crate) struct Credentials {
     pub(crate) authorization: Option<Secret>,
     /// The certificate for a proxy that asks for one.
     pub(crate) certificate: Option<KeyPair>,
+    /// True if a program has printed them.
+    pub(crate) is_of_program: bool,
 }
 
 /// Compares credentials. Both are the user's own, so the comparison need not take constant time.
@@ -28,6 +30,14 @@ impl PartialEq for Credentials {
 }
 
 impl Credentials {
+    /// Returns the credentials as those that a program has printed.
+    pub(super) fn of_program(self) -> Self {
+        Self {
+            is_of_program: true,
+            ..self
+        }
+    }
+
     /// Reads the token in a file.
     pub(super) fn of_file(path: &Path) -> anyhow::Result<Self> {
         let bytes = file::read(path, MAX_FILE).map(Zeroizing::new);
@@ -70,6 +80,7 @@ impl Credentials {
         Self {
             authorization: Some([scheme, secret].concat().into()),
             certificate: None,
+            is_of_program: false,
         }
     }
 

@@ -38,7 +38,7 @@ pub(super) async fn obtain(resolved: &ContextCredentials, deadline: Instant) -> 
             format!("username or password of the user {name} of the kubeconfig holds a character that cannot be sent")
         })?
     } else if let Some(exec) = &user.exec {
-        Box::pin(run_plugin(exec, resolved, deadline)).await?
+        Box::pin(run_plugin(exec, resolved, deadline)).await?.of_program()
     } else {
         Credentials::default()
     };

@@ -177,6 +177,13 @@ pub(crate) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError)
     }
 }
 
+/// Returns whether the proxy has refused the client certificate.
+pub(crate) fn is_refused_certificate(error: &ClientError) -> bool {
+    let ClientError::Never(error) = error else { return false };
+    let alert = error.downcast_ref().and_then(rustls_error);
+    matches!(alert, Some(rustls::Error::AlertReceived(alert)) if REFUSALS.contains(alert))
+}
+
 /// HTTP/1.1 in ALPN (RFC 7301 section 6).
 const HTTP1: &[u8] = b"http/1.1";
 

@@ -201,6 +201,46 @@ async fn what_a_plugin_leaves_behind_on_purpose_lives_and_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn the_output_of_a_plugin_is_kept_until_the_proxy_has_rejected_it() {
+    let home = Home::new();
+    let options = home.options(home.plugin(&prints(&json!({"token": "t"}))));
+    let mut login = uplink::credential_cache::CachedLogin::default();
+    for runs in [1, 1, 1] {
+        login.credentials(&options).await.unwrap();
+        assert_eq!(home.runs(), runs);
+    }
+    login.fresh(&options).await.unwrap();
+    assert_eq!(home.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_certificate_that_the_proxy_rejects_is_obtained_again() {
+    let (home, proxy) = (Home::new(), Proxy::bind().await);
+    let (expected, other) = (
+        client_auth::Authority::named("clients"),
+        client_auth::Authority::named("others"),
+    );
+    let print = |authority: &client_auth::Authority| {
+        let files = authority.issue("alice");
+        let read = |path| fs::read_to_string(path).unwrap();
+        let status = json!({
+            "clientCertificateData": read(files.identity().certificate),
+            "clientKeyData": read(files.identity().key),
+        });
+        home.write("status", &prints(&status));
+    };
+    let server = client_auth::requiring(&expected);
+    print(&other);
+    let mut session = Session::start(home.tunnel(home.plugin("sh status"), server.options(&proxy)));
+    let stream = proxy.accept().await;
+    print(&expected);
+    assert!(within(server.acceptor.accept(stream)).await.is_err());
+    let _stream = server.answer(&proxy, &[ACCEPT, b"hello"].concat()).await;
+    assert_eq!(&read_exactly::<5>(&mut session.stdout).await, b"hello");
+    assert_eq!(home.runs(), 2);
+}
+
+#[tokio::test]
 async fn a_certificate_of_a_plugin_is_shown_to_the_proxy() {
     let home = Home::new();
     let authority = client_auth::Authority::named("clients");

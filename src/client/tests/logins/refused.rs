@@ -111,7 +111,7 @@ async fn a_407_without_a_source_says_how_to_give_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_between() {
+async fn fresh_credentials_are_obtained_with_pauses_that_grow_and_files_are_read_each_time() {
     let home = Home::new();
     let token = home.write("token", "first");
     let options = home.options(home.kubeconfig(&json!({"tokenFile": token})));
@@ -119,8 +119,7 @@ async fn fresh_credentials_are_asked_for_with_pauses_that_grow_and_are_kept_betw
     let first = login.credentials(&options).await.unwrap();
     assert_eq!(field(&first), "Bearer first");
     home.write("token", "second");
-    // A program's output is kept until the proxy has refused it.
-    assert_eq!(field(&login.credentials(&options).await.unwrap()), "Bearer first");
+    assert_eq!(field(&login.credentials(&options).await.unwrap()), "Bearer second");
     let begun = Instant::now();
     for seconds in [0, 60, 60 + 120, 60 + 120 + 240] {
         let fresh = login.fresh(&options).await.unwrap();
