@@ -11,34 +11,36 @@ use super::failure::Failure;
 pub(crate) struct Outage {
     /// Its beginning; `None` without an outage.
     started: Option<Instant>,
-    /// The time and the failure of the last warning about it; `None` before the first.
+    /// The time and the failure of the last warning, also about an earlier outage; `None` before the first.
     warned: Option<(Instant, Failure)>,
+    /// True if a warning was due in this outage.
+    is_warned: bool,
 }
 
 impl Outage {
     /// Notes a failure after `failures` others in a row. Returns how long the outage has lasted if a warning is due.
     ///
-    /// The first warning is due at once, but for an interrupted watch only at the next failure. The next warning is due
-    /// a minute after the last one, or 5 s after it if the failure differs.
+    /// The first warning is due at once, but for an interrupted watch only at the next failure. Each other warning is due
+    /// a minute after the last one, or 5 s after it if the failure differs: outages in short order do not fill the log.
     pub(crate) fn failed(&mut self, failure: Failure, failures: u32, now: Instant) -> Option<Duration> {
         let since = *self.started.get_or_insert(now);
-        let is_due = match self.warned {
-            None => failures > 0 || !matches!(failure, Failure::Cut | Failure::Silent | Failure::Expired),
-            Some((warned, last)) => {
-                let pause = if last == failure { WARN_AGAIN } else { WARN_OF_ANOTHER };
-                now >= warned + pause
-            }
-        };
+        let is_alone = failures == 0 && matches!(failure, Failure::Cut | Failure::Silent | Failure::Expired);
+        let is_soon = self.warned.is_some_and(|(warned, last)| {
+            let pause = if last == failure { WARN_AGAIN } else { WARN_OF_ANOTHER };
+            now < warned + pause
+        });
+        let is_due = !is_soon && (self.is_warned || !is_alone);
         is_due.then(|| {
-            self.warned = Some((now, failure));
+            (self.warned, self.is_warned) = (Some((now, failure)), true);
             now.duration_since(since)
         })
     }
 
     /// Ends the outage, and returns how long it has lasted; `None` if no warning was due.
     pub(crate) fn end(&mut self, now: Instant) -> Option<Duration> {
-        let Self { started: since, warned } = std::mem::take(self);
-        warned.and(since).map(|since| now.duration_since(since))
+        let is_warned = std::mem::take(&mut self.is_warned);
+        let started = self.started.take().filter(|_| is_warned);
+        started.map(|since| now.duration_since(since))
     }
 }
 
@@ -127,5 +129,11 @@ mod tests {
         let later = now + Duration::from_secs(3);
         assert_eq!(outage.end(later), Some(Duration::from_secs(3)));
         assert_eq!(outage.end(later), None);
+        // Another outage of this kind within a minute of the warning.
+        assert_eq!(outage.failed(Failure::Connect, 0, later), None);
+        assert_eq!(outage.end(later), None);
+        let later = now + WARN_AGAIN;
+        assert_eq!(outage.failed(Failure::Connect, 0, later), Some(Duration::ZERO));
+        assert_eq!(outage.end(later), Some(Duration::ZERO));
     }
 }

@@ -208,8 +208,8 @@ impl<O: Objects> Watcher<O> {
         self.relist_at = Instant::now() + self.subject.relist.mul_f64(0.8 + 0.4 * random());
         self.version = Some(version);
         self.objects.take(Event::Listed(objects)).await;
-        self.recovered();
-        // The failures stay: a list does not show that watches work.
+        // The failures and the outage stay: a list does not show that watches work.
+        self.watch.note(true);
         Ok(())
     }
 
@@ -352,7 +352,9 @@ impl<O: Objects> Watcher<O> {
     fn warn(&mut self, error: &ApiError) {
         let ApiError { failure, reason, .. } = error;
         if *failure != Failure::Forbidden
-            && let Some(since) = self.outage.failed(*failure, self.failures, Instant::now())
+            && let Some(since) = self
+                .outage
+                .failed(*failure, self.failures.max(self.expired), Instant::now())
         {
             let (WatchSpec { kind, effect, .. }, failure) = (&self.subject, failure.label());
             // The text of a server, or of a parser that quotes it, may be of any length.
