@@ -16,6 +16,8 @@ use crate::kubernetes::objects::model::Key;
 #[derive(Debug, Default)]
 pub(crate) struct MassRemovalHold {
     held: Option<HeldRemovals>,
+    /// Missing slices and Namespaces of Services whose removal is held.
+    of_services: HashSet<Key>,
 }
 
 /// Removals that are held.
@@ -61,23 +63,15 @@ impl MassRemovalHold {
 
     /// Notes a watch event about an object, which is therefore not held any longer.
     pub(crate) fn confirm(&mut self, key: &Key) {
+        self.of_services.remove(key);
         if let Some(held) = &mut self.held {
             held.missing.remove(key);
         }
     }
 
-    /// Holds further removals until the next list, at most 5 minutes.
-    pub(crate) fn hold(&mut self, missing: Vec<Key>, now: Instant) {
-        if missing.is_empty() {
-            return;
-        }
-        let held = self.held.get_or_insert_with(|| HeldRemovals {
-            held_since: now,
-            empty_since: None,
-            missing: HashSet::new(),
-            missing_since: now,
-        });
-        held.missing.extend(missing);
+    /// Keeps missing objects of held Services until the next list. They count for nothing else.
+    pub(crate) fn hold_with_services(&mut self, missing: Vec<Key>) {
+        self.of_services = missing.into_iter().collect();
     }
 
     /// Returns whether the removal of this object is held.
@@ -87,7 +81,7 @@ impl MassRemovalHold {
 
     /// Returns whether removals are held.
     pub(crate) fn is_active(&self) -> bool {
-        self.held.is_some()
+        self.held.is_some() || !self.of_services.is_empty()
     }
 
     /// Returns when held removals apply without confirmation; `None` if there are none.
@@ -166,6 +160,24 @@ mod tests {
         assert_eq!(removals(&mut guard, &known, &keys(0..2), now), 0);
         assert_eq!(removals(&mut guard, &known, &known, now), 0, "all objects are back");
         assert_eq!(guard.deadline(), None);
+    }
+
+    #[test]
+    fn objects_of_held_services_delay_no_confirmation() {
+        let (known, now) = (keys(0..30), Instant::now());
+        let mut guard = MassRemovalHold::default();
+        assert_eq!(removals(&mut guard, &known, &keys(0..2), now), 0);
+        guard.hold_with_services(keys(40..50));
+        let later = now + CONFIRMED_AFTER;
+        assert_eq!(removals(&mut guard, &known, &keys(0..2), later), 28);
+        guard.hold_with_services(keys(40..50));
+        assert!(guard.is_active());
+        assert_eq!(
+            (guard.deadline(), guard.release(now + 2 * MAX_HOLD)),
+            (None, Vec::new())
+        );
+        guard.hold_with_services(Vec::new());
+        assert!(!guard.is_active());
     }
 
     #[test]

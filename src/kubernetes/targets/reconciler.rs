@@ -259,7 +259,8 @@ impl Reconciler {
                 judged.push(key);
             }
         }
-        let (before, after, now) = (judged.len(), listed.len(), Instant::now());
+        let (before, now) = (judged.len(), Instant::now());
+        let after = judged.iter().filter(|key| listed.contains(key)).count();
         if !listed.iter().any(|key| !self.join.services_of(kind, key).is_empty()) {
             listed.clear();
         }
@@ -267,9 +268,9 @@ impl Reconciler {
             return;
         };
         source.is_listed = true;
-        let was_held = source.removal_hold.is_active();
+        let was_held = source.removal_hold.deadline().is_some();
         missing.extend(source.removal_hold.check_list(judged, &listed, now));
-        if source.removal_hold.is_active() && !was_held {
+        if source.removal_hold.deadline().is_some() && !was_held {
             warn!(
                 kind = kind.name(),
                 before,
@@ -277,7 +278,7 @@ impl Reconciler {
                 "a list has lost all or more than half of its objects, which stay for up to 5 minutes"
             );
         }
-        source.removal_hold.hold(held, now);
+        source.removal_hold.hold_with_services(held);
         for key in missing {
             self.join.remove(kind, &key);
         }
