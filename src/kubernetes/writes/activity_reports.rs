@@ -88,7 +88,9 @@ impl ActivityReports {
             .pointer("/metadata/annotations")
             .and_then(|annotations| annotations.get(LAST_ACTIVITY)?.as_str());
         // Jupyter may have been used since, or another replica may have reported a later time.
-        let is_later = |known: &str| humantime::parse_rfc3339(known).is_ok_and(|known| known >= activity);
+        // The annotation has whole seconds.
+        let is_later =
+            |known: &str| humantime::parse_rfc3339(known).is_ok_and(|known| known + Duration::from_secs(1) > activity);
         if known.is_some_and(is_later) {
             return Ok(());
         }

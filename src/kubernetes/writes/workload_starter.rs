@@ -72,7 +72,7 @@ impl WorkloadStarter {
         }
     }
 
-    /// Starts a workload. Returns `false` if it was running or just changed; `true` for every Notebook.
+    /// Starts a workload. Returns `false` if it was running; `true` for every Notebook.
     async fn start(&self, namespace: &str, workload: &Workload) -> Result<bool, ApiError> {
         let Workload { kind, name } = workload;
         let plural = match kind {
@@ -86,18 +86,22 @@ impl WorkloadStarter {
             }
         };
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{plural}/{name}/scale");
-        let scale = self.link.get(&path).await?;
-        let replicas = scale.pointer("/spec/replicas").and_then(Value::as_u64);
-        if replicas.is_some_and(|replicas| replicas > 0) {
-            return Ok(false);
-        }
-        // With the version that was read, so that a workload scaled up since then is not scaled down to 1.
-        let version = scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
-        let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}});
-        match self.link.patch(&path, &patch).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.status == Some(StatusCode::CONFLICT) => Ok(false),
-            Err(error) => Err(error),
+        let mut has_conflicted = false;
+        loop {
+            let scale = self.link.get(&path).await?;
+            let replicas = scale.pointer("/spec/replicas").and_then(Value::as_u64);
+            if replicas.is_some_and(|replicas| replicas > 0) {
+                return Ok(false);
+            }
+            // With the version that was read, so that a workload scaled up since then is not scaled down to 1.
+            let version = scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
+            let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}});
+            match self.link.patch(&path, &patch).await {
+                Ok(_) => return Ok(true),
+                // Any change is a conflict, also one of the status.
+                Err(error) if error.status == Some(StatusCode::CONFLICT) && !has_conflicted => has_conflicted = true,
+                Err(error) => return Err(error),
+            }
         }
     }
 }
