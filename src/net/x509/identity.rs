@@ -19,6 +19,8 @@ pub struct CertificateNames {
     pub organizations: Vec<Box<str>>,
     /// When the certificate expires; `None` if that is before 1970.
     pub expires: Option<SystemTime>,
+    /// True if the certificate has alternative names, also of kinds that are not read.
+    has_alternative_names: bool,
     common_name: Option<Box<str>>,
     has_one_common_name: bool,
 }
@@ -28,7 +30,9 @@ impl CertificateNames {
     pub(crate) fn from_certificate(certificate: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
         let subject = certificate.subject();
-        let extension = certificate.subject_alternative_name().ok().flatten();
+        let extension = certificate.subject_alternative_name();
+        let has_alternative_names = !matches!(extension, Ok(None));
+        let extension = extension.ok().flatten();
         let names = extension.iter().flat_map(|extension| &extension.value.general_names);
         let mut common_names = subject.iter_common_name();
         let common_name = common_names.next();
@@ -42,6 +46,7 @@ impl CertificateNames {
                 .map(Into::into)
                 .collect(),
             expires: expires.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds)),
+            has_alternative_names,
             has_one_common_name: common_names.next().is_none(),
             common_name: common_name.and_then(|name| name.as_str().ok()).map(Into::into),
         })
@@ -65,8 +70,8 @@ impl CertificateNames {
     /// As in RFC 6125 section 6.4.4: an authority that lets its users choose a common name must not let them choose the
     /// identity of another user by it.
     pub fn is(&self, name: &str) -> bool {
-        if self.alternative_names.is_empty() {
-            return self.common_name.as_deref() == Some(name);
+        if !self.has_alternative_names {
+            return self.user_name() == Some(name);
         }
         self.alternative_names.iter().any(|own| **own == *name)
     }
@@ -125,6 +130,13 @@ mod tests {
             "the common name counts only without alternative names"
         );
         assert!(!identity.is("example.com"));
+    }
+
+    #[test]
+    fn the_common_name_does_not_count_beside_names_that_are_not_read() {
+        let name = (vec![1, 3, 6, 1, 4, 1, 311, 20, 2, 3], "alice@example.com".into());
+        let identity = identity("admin", &[SanType::OtherName(name)]);
+        assert!(identity.alternative_names.is_empty() && !identity.is("admin"));
     }
 
     #[test]
