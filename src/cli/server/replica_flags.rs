@@ -144,7 +144,7 @@ pub(crate) fn status(replicas: &[ReplicaStatus]) -> ExitCode {
 /// Like [`status`], but prints `missing` and returns 1 if nothing was found and every replica has answered.
 pub(crate) fn status_unless_none(is_none: bool, replicas: &[ReplicaStatus], missing: impl Display) -> ExitCode {
     let status = status(replicas);
-    if is_none && replicas.iter().all(ReplicaStatus::answers) {
+    if is_none && !replicas.is_empty() && replicas.iter().all(ReplicaStatus::answers) {
         to_stderr(missing);
         return ExitCode::FAILURE;
     }

@@ -14,7 +14,7 @@ use switchboard::operator::tables::listings::{fields, tunnel_table};
 use tokio::time::sleep;
 
 use super::replica_flags::{Columns, OPERATOR_EXITS, Replies, confirm, rendered, run, status, status_unless_none};
-use crate::cli::output::{print, to_stderr};
+use crate::cli::output::print;
 
 /// The arguments of `tunnels`.
 #[derive(Args)]
@@ -260,9 +260,8 @@ async fn close_asked(options: ChangeSelection, is_move: bool, refused_for: Optio
         listed.items.retain(|row| options.ids.contains(&row.item.tunnel_id));
     }
     listed.items.retain(|row| !is_move || row.item.is_resumable);
-    if listed.items.is_empty() && listed.is_complete() {
-        to_stderr(not_found);
-        return Ok(ExitCode::FAILURE);
+    if listed.items.is_empty() {
+        return Ok(status_unless_none(true, &listed.replicas, not_found));
     }
     if !options.yes {
         print(rendered(&tunnel_table(&listed, false, false)))?;
