@@ -197,19 +197,20 @@ async fn require_ssh<D: Transport, U: Transport>(
 ) -> Option<TunnelEnd> {
     let unidentified = identify(ends, record, shared, ending).await.err()?;
     let close = unidentified.close;
-    let is_noticed = match holdings.end_marker {
+    let notice = match holdings.end_marker {
         Some(marker) if close.by != Side::Client => {
             let end = unidentified_end(close, ends, record, shared);
-            let notice = notice(marker, (phrase(&end), false), record);
-            send(&mut ends.downstream, &notice).await
+            Some(notice(marker, (phrase(&end), record.tunnel().is_end_final()), record))
         }
-        Some(marker) if close.reason == CloseReason::NotSsh => {
-            let notice = of_proxy(marker, close.reason, record);
-            send(&mut ends.downstream, &notice).await
-        }
-        Some(_) | None => false,
+        Some(marker) if close.reason == CloseReason::NotSsh => Some(of_proxy(marker, close.reason, record)),
+        Some(_) | None => None,
     };
-    let is_told = !is_noticed
+    let is_noticed = match &notice {
+        Some(notice) => send(&mut ends.downstream, notice).await,
+        None => false,
+    };
+    // A part of a notice may have been sent: nothing can follow it.
+    let is_told = notice.is_none()
         && holdings.refusals != RefusalMode::Http
         && send_disconnect(ends, &unidentified, record, shared).await;
     // A reset would discard the message.
