@@ -13,7 +13,6 @@ use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::stderr::MAX_LINE;
 use crate::base::text::printable;
 use crate::base::values::{duration, is_object_name};
 use crate::protocol::ticket::{NewTicket, SECRET_TYPE, Ticket, TicketTarget};
@@ -118,5 +117,7 @@ fn print(line: &str) {
     writeln!(io::stderr(), "switchboard: {}", printable(line, MAX_LINE)).ok();
 }
 
+/// Maximum number of characters of a line, which has several names: a command must not be cut.
+const MAX_LINE: usize = 2_000;
 const MIN_LIFETIME: Duration = Duration::from_mins(10);
 const MAX_LIFETIME: Duration = Duration::from_hours(24);

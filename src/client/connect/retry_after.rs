@@ -20,7 +20,6 @@ pub(in crate::client) async fn open(
     login: &mut CachedLogin,
     dialing: &mut ProxyDialer,
 ) -> Result<Tunnel, ClientError> {
-    let until = options.wait.and_then(|wait| Instant::now().checked_add(wait));
     let (began, mut starts_by) = (Instant::now(), None);
     let mut is_told = false;
     loop {
@@ -42,7 +41,10 @@ pub(in crate::client) async fn open(
             continue;
         }
         let pause = refusal.retry_after.unwrap_or(UNNAMED).max(MIN_RETRY_AFTER);
-        if until.is_none_or(|until| Instant::now() + pause > until) {
+        if options
+            .wait
+            .is_none_or(|wait| pause > wait.saturating_sub(began.elapsed()))
+        {
             return Err(ClientError::Refused(refusal));
         }
         if options.verbose || !is_told {

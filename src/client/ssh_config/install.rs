@@ -53,8 +53,13 @@ impl ConfigPaths {
         let folder = self.folder();
         let _lock = self.lock()?;
         let mut changed = Vec::new();
-        let others = fs::read_dir(&folder).into_iter().flatten().flatten();
-        if others.map(|other| other.path()).all(|other| other == file) {
+        let others = match fs::read_dir(&folder) {
+            Ok(entries) => entries.collect::<io::Result<Vec<_>>>(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        };
+        let others = others.with_context(|| format!("cannot read {}", folder.display()))?;
+        if others.iter().all(|other| other.path() == file) {
             let mut config = read(&self.config)?;
             // An Include without our comment is the user's own.
             if let Some(start) = config.windows(lines.len()).position(|found| found == lines) {

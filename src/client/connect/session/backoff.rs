@@ -1,5 +1,6 @@
 //! The pauses between attempts to reconnect.
 
+use std::mem;
 use std::time::Duration;
 
 use aws_lc_rs::rand;
@@ -40,7 +41,7 @@ impl Backoff {
         };
         self.attempts += 1;
         let (pause, now) = (
-            varied(pause).max(varied(std::mem::take(&mut self.least))),
+            varied(pause).max(self.least).max(varied(mem::take(&mut self.least))),
             Instant::now(),
         );
         let next = now.max(self.last.map_or(now, |last| last + pause));
@@ -202,7 +203,9 @@ mod tests {
         let mut backoff = Backoff::default();
         for (asked, expected) in [(2, 2_000), (30, 4_000), (u64::MAX, 4_000)] {
             backoff.heed(&refused(Some(asked)), true);
-            expect(pause(&mut backoff).await, expected);
+            let pause_taken = pause(&mut backoff).await;
+            expect(pause_taken, expected);
+            assert!(pause_taken.as_millis() >= expected, "{pause_taken:?}");
             backoff.reset();
             assert_eq!(pause(&mut backoff).await, Duration::ZERO);
         }
