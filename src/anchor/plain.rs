@@ -115,6 +115,7 @@ async fn pass_on<D: Transport>(
     record.close(
         close.reason.label(),
         Both::from_fn(|direction| meter.bytes(direction)),
+        Instant::now(),
         &shared.lines,
     );
 }

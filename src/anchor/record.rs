@@ -108,11 +108,11 @@ impl SessionRecord {
         }
     }
 
-    /// Writes the line, with the reason and the bytes passed on, unless [`MAX_LINES`] is exceeded.
-    pub(super) fn close(mut self, reason: &str, bytes: Both<u64>, lines: &AccessLineLimit) {
-        let now = Instant::now();
-        self.end_gap(now);
-        if !lines.allow(now) {
+    /// Writes the line of a session that ended at that time, with the reason and the bytes passed on, unless [`MAX_LINES`]
+    /// is exceeded.
+    pub(super) fn close(mut self, reason: &str, bytes: Both<u64>, ended: Instant, lines: &AccessLineLimit) {
+        self.end_gap(ended);
+        if !lines.allow(Instant::now()) {
             return;
         }
         lines.logs.write_access(&json!({
@@ -126,7 +126,7 @@ impl SessionRecord {
             "reason": reason,
             "bytes_sent": bytes.download,
             "bytes_received": bytes.upload,
-            "duration_ms": millis(now.duration_since(self.began)),
+            "duration_ms": millis(ended.duration_since(self.began)),
             "attachments": self.attachments,
             "gaps": self.gaps,
             "longest_gap_ms": millis(self.longest_gap),

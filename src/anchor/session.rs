@@ -94,7 +94,10 @@ impl SessionTask {
                 TaskEvent::Resumption(resumption) if resumption.connection.accepted < self.newest => {}
                 TaskEvent::Resumption(resumption) => {
                     self.newest = resumption.connection.accepted;
-                    record.attached(resumption.connection.peer, Instant::now());
+                    // One that only learns of the end is none that the session had.
+                    if self.moving.ending.is_none() {
+                        record.attached(resumption.connection.peer, Instant::now());
+                    }
                     self.attach(*resumption);
                 }
                 TaskEvent::Event(Event::Over(end)) => break end,
@@ -249,10 +252,17 @@ impl SessionTask {
         let Self {
             opened, moving, shared, ..
         } = self;
-        let SessionPoll { link, target, .. } = moving;
+        let SessionPoll {
+            link, target, ending, ..
+        } = moving;
         opened.close(&shared.tasks);
         shared.metrics.session_ends.count([end.label()]);
-        record.close(end.label(), target.passed, &shared.lines);
+        record.close(
+            end.label(),
+            target.passed,
+            ending.unwrap_or_else(Instant::now),
+            &shared.lines,
+        );
         if let Some(mut link) = link {
             link.stream.shutdown_gracefully().await;
         }

@@ -214,7 +214,12 @@ impl State {
     fn count(&self) -> (usize, usize) {
         let lists: Vec<_> = match self.usable().next() {
             Some(_) => self.usable().map(|replica| &replica.list).collect(),
-            None => self.last.iter().collect(),
+            None => self
+                .connections
+                .values()
+                .map(|replica| &replica.list)
+                .chain(&self.last)
+                .collect(),
         };
         let ids: BTreeSet<&str> = lists.iter().flat_map(|list| list.ids()).collect();
         if ids.is_empty() {

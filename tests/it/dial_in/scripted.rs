@@ -186,11 +186,13 @@ fn an_anchor_whose_only_replica_drains_is_not_ready() {
     scripted(|| async {
         let (proxy, target) = (Scripted::listen().await, Target::listen());
         let anchor = proxy.anchor(&target);
-        let a = proxy.take("a", "1").await;
+        let a = proxy.take("a", "a,b").await;
         anchor.becomes(200);
         assert_eq!(status(&a, post("/draining", None)).await, StatusCode::OK);
         anchor.becomes(503);
-        let _b = proxy.take("b", "1").await;
+        let page = anchor.ask_admin("GET", "/readyz").body;
+        assert!(page.contains("connected to 0 of 2 replicas"), "{page}");
+        let _b = proxy.take("b", "a,b").await;
         anchor.becomes(200);
     });
 }
