@@ -26,6 +26,7 @@ pub(crate) fn escaped(text: &str) -> String {
     for character in text.chars() {
         match character {
             '"' | '\'' | '\\' => escaped.push(character),
+            _ if has_no_picture(character) => escaped.extend(character.escape_unicode()),
             _ => escaped.extend(character.escape_debug()),
         }
     }
@@ -83,20 +84,15 @@ pub(crate) fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
     characters.map(replace).collect()
 }
 
-/// Returns a foreign text for a terminal, at most `max` characters: without control characters, line ends, invisible
-/// characters and those that reverse the direction of writing. White space at its ends is left out.
+/// Returns at most `max` characters of a foreign text for a terminal, without those that are unprintable. White space at its
+/// ends is left out.
 pub(crate) fn printable(text: &str, max: usize) -> String {
     text.chars()
-        .filter(|&character| !character.is_control() && !is_invisible(character))
+        .filter(|&character| !is_unprintable(character))
         .take(max)
         .collect::<String>()
         .trim()
         .to_owned()
-}
-
-/// Returns whether it has zero width, separates lines or controls bidirectional text (Unicode TR 9 section 2).
-fn is_invisible(character: char) -> bool {
-    matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -124,7 +120,10 @@ mod tests {
     #[test]
     fn an_excerpt_is_short_and_cannot_steer_a_terminal() {
         assert_eq!(excerpt("10 \"MiB\"/s", 60), "10 \"MiB\"/s");
-        assert_eq!(excerpt("\u{1b}[31m\n\u{202e}", 60), "\\u{1b}[31m\\n\\u{202e}");
+        assert_eq!(
+            excerpt("\u{1b}[31m\n\u{202e}\u{3164}", 60),
+            "\\u{1b}[31m\\n\\u{202e}\\u{3164}"
+        );
         assert_eq!(excerpt("déjà vu", 4), "déjà…");
         assert_eq!(excerpt("déjà", 4), "déjà");
     }
@@ -155,7 +154,7 @@ mod tests {
     #[test]
     fn a_printable_text_has_no_control_and_no_invisible_character() {
         assert_eq!(
-            printable(" \x1b[31mred\x07\x7f\u{9b}\u{202e}text\r\n", 400),
+            printable(" \x1b[31mred\x07\x7f\u{9b}\u{202e}\u{61c}\u{3164}text\r\n", 400),
             "[31mredtext"
         );
         assert_eq!(printable("abcdef", 3), "abc");

@@ -37,7 +37,11 @@ pub(crate) fn boolean(text: &str) -> Result<bool, &'static str> {
 
 /// Returns a whole number from 1 to 4,294,967,295.
 pub(crate) fn count(text: &str) -> Result<NonZeroU32, &'static str> {
-    text.parse().map_err(|_| "expected a whole number of at least 1")
+    // `parse` takes a sign, too.
+    let digits = Some(text).filter(|text| !text.starts_with('+'));
+    digits
+        .and_then(|text| text.parse().ok())
+        .ok_or("expected a whole number of at least 1")
 }
 
 /// Returns a TCP port: 1 to 65,535.

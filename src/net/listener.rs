@@ -179,7 +179,12 @@ async fn accept_until(
 /// Accepts the connections in the backlog, and does not wait for more; bounded, as clients may still be connecting.
 fn drain_backlog(listener: &std::net::TcpListener, mut serve: impl FnMut(TcpStream, SocketAddr)) {
     for _ in 0..BACKLOG {
-        let Ok((stream, peer)) = listener.accept() else { return };
+        let (stream, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            // A client that has left already is no end of the backlog.
+            Err(error) if concerns_one_client(&error) && error.kind() != io::ErrorKind::WouldBlock => continue,
+            Err(_) => return,
+        };
         if stream.set_nonblocking(true).is_ok()
             && let Ok(stream) = TcpStream::from_std(stream)
         {

@@ -291,7 +291,7 @@ impl DrainController {
         let (tunnels, cut) = (self.drain.counts.all(), self.drain.counts.plain());
         warn!(
             tunnels,
-            resumable = tunnels - cut,
+            resumable = self.drain.counts.resumable(),
             "asked again to drain: ending at once"
         );
         self.end(connections).await;

@@ -21,6 +21,8 @@ pub(super) struct BatchWriter<W> {
     name: &'static str,
     to: W,
     batch: Vec<u8>,
+    /// True if the last byte that was written is within a line, whose rest is lost.
+    is_within_line: bool,
     last_report: Option<Instant>,
     /// The count of lines that could not be written.
     lost: Arc<AtomicUsize>,
@@ -32,6 +34,7 @@ impl<W: Write> BatchWriter<W> {
             name,
             to,
             batch: Vec::with_capacity(BATCH_BYTES),
+            is_within_line: false,
             last_report: None,
             lost,
         }
@@ -39,10 +42,17 @@ impl<W: Write> BatchWriter<W> {
 
     /// Writes the batch. Its lines are gone afterwards, written or lost.
     fn write_batch(&mut self) {
+        if self.is_within_line && !self.batch.is_empty() {
+            // The lost line is counted already.
+            self.is_within_line = !matches!(self.to.write(b"\n"), Ok(1));
+        }
         let mut rest = self.batch.as_slice();
         while !rest.is_empty() {
             match self.to.write(rest) {
-                Ok(count) if count > 0 => rest = rest.get(count..).unwrap_or_default(),
+                Ok(count) if count > 0 => {
+                    self.is_within_line = rest.get(count - 1) != Some(&b'\n');
+                    rest = rest.get(count..).unwrap_or_default();
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // Another process that shares the open file may have made it non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
@@ -136,7 +146,7 @@ mod tests {
         writer.to.space = 100;
         log(&mut writer, &["six\n", "seven\n"]);
         assert_eq!(writer.lost.load(Ordering::Relaxed), 3);
-        assert_eq!(writer.to.bytes, b"one\ntwo\nfisix\nseven\n");
+        assert_eq!(writer.to.bytes, b"one\ntwo\nfi\nsix\nseven\n");
     }
 
     #[test]
