@@ -14,7 +14,7 @@ pub struct Reason(String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReasonError {
     /// It has no visible character.
-    #[error("a readable reason is needed: it goes into the access log")]
+    #[error("a reason with visible characters is needed: it goes into the access log")]
     Invisible,
     /// It has this character, which controls lines, the terminal or the direction of text.
     #[error("a reason must not have characters that control lines, terminals or the direction of text: U+{0:04X}")]
