@@ -101,9 +101,10 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the bucket with the credit that makes it full at that time.
+    /// Returns the full bucket with the credit that makes it full at that time, or with none.
     pub(super) fn full_at(mut self, time: Instant, rate: Rate) -> Self {
-        self.credit -= earned(rate, time.saturating_duration_since(self.earned_until));
+        let missing = earned(rate, time.saturating_duration_since(self.earned_until));
+        self.credit = self.credit.saturating_sub(missing).max(0);
         self
     }
 

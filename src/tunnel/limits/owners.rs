@@ -85,6 +85,10 @@ impl LimitOwners {
     /// Changes the limits of all owners, also of those that have tunnels.
     pub fn set(&self, limits: OwnerLimits) {
         let mut state = self.0.lock();
+        if (state.limits.rates, state.limits.burst) != (limits.rates, limits.burst) {
+            // Times that other rates would take.
+            state.left = Remembered::default();
+        }
         state.limits = limits;
         let owners: Vec<_> = state.by_name.values().filter_map(Weak::upgrade).collect();
         // `owners` may hold the last reference to an owner, whose drop takes the lock.
@@ -176,6 +180,12 @@ mod tests {
         }
     }
 
+    async fn burst_or_all(owner: &LimitOwner) {
+        if !owner.budgets.download.rate().is_unlimited() {
+            burst(owner).await;
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_owner_that_comes_back_has_the_credit_that_it_has_left() {
         let mut limits = Limits::default().of_clients();
@@ -193,6 +203,13 @@ mod tests {
         assert_eq!(burst(&client(&owners, "192.0.2.1")).await, 2 << 20);
         drop(client(&owners, "192.0.2.2"));
         assert_eq!(owners.0.lock().by_name.len(), 0);
+        for rate in ["100MiB/s", "unlimited", "1MiB/s"] {
+            burst_or_all(&client(&owners, "192.0.2.1")).await;
+            limits.rates.download = rate.parse().unwrap();
+            owners.set(limits);
+        }
+        let again = burst(&client(&owners, "192.0.2.1")).await;
+        assert!(again >= 2 << 20, "changed limits forget what was left: {again}");
     }
 
     #[test]

@@ -58,6 +58,8 @@ impl DialQueue {
     pub(crate) fn set(&self, max: Option<NonZeroU32>) {
         self.slots.set(max);
         self.freed.notify_waiters();
+        // A request that leaves does not pass the other notification on.
+        self.freed.notify_one();
     }
 
     /// Takes a slot, at once or after earlier requests. `None` if the queue is full, or `timeouts` run out.
@@ -73,7 +75,8 @@ impl DialQueue {
         loop {
             let mut freed = pin!(self.freed.notified());
             // Enabled before `take`, so that a slot that is freed after it is not missed.
-            freed.as_mut().enable();
+            // A slot that was freed while nobody was enabled is for the first one.
+            is_next |= freed.as_mut().enable();
             if is_next && let Some(permit) = self.take() {
                 if self.slots.taken() < self.slots.max() {
                     // Slots that are freed in short order may have woken one request only.
