@@ -336,12 +336,18 @@ impl Driver {
         let final_frames_deadline = *self
             .final_frames_deadline
             .get_or_insert_with(|| Instant::now() + FINAL_FRAMES_TIMEOUT);
-        let is_passed_on =
-            self.sink == Sink::Ended || (self.session.readable().is_empty() && !self.session.is_at_fin());
-        let is_over =
-            is_passed_on && self.sink != Sink::Unflushed && (has_said || final_frames_deadline <= Instant::now());
+        let is_over = self.is_passed_on() && (has_said || final_frames_deadline <= Instant::now());
         let end = self.session.ended().or(self.session.ending());
         end.filter(|_| is_over)
+    }
+
+    /// Returns whether the program has taken all that was received.
+    fn is_passed_on(&self) -> bool {
+        match self.sink {
+            Sink::Ended => true,
+            Sink::Unflushed => false,
+            Sink::Open => self.session.readable().is_empty() && !self.session.is_at_fin(),
+        }
     }
 
     /// Detaches the connection if the other side has announced that it drops it.
@@ -376,8 +382,8 @@ impl Driver {
             None => self.session.stuck_at(),
         };
         let of_session = of_session.map(Instant::from_std);
-        // The deadline of the last frames may have passed while the program has not taken all bytes.
-        let final_frames = self.final_frames_deadline.filter(|at| *at > Instant::now());
+        // Until the program has taken all bytes, no deadline ends the session.
+        let final_frames = self.final_frames_deadline.filter(|_| self.is_passed_on());
         let Some(deadline) = of_session.into_iter().chain(final_frames).min() else {
             return Poll::Pending;
         };
