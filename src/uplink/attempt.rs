@@ -1,4 +1,4 @@
-//! One request to the proxy with the current credentials, and a second one with fresh credentials after a 407.
+//! One request to the proxy with the current credentials, and a second one with fresh credentials if it rejects them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -28,7 +28,8 @@ pub(crate) struct OpenConnection {
 
 /// Opens a connection by at most two requests.
 ///
-/// The second one is sent if the proxy answers 407 and the source has other credentials by then.
+/// The second one is sent if the proxy answers 407, or rejects the certificate of the credentials, and the source has others
+/// by then.
 pub(crate) async fn open(
     options: &Options,
     wanted: &Wanted<'_>,
@@ -55,7 +56,14 @@ pub(crate) async fn open(
             }
             ClientError::Refused(refusal)
         }
-        Err(error) if credentials.certificate.is_some() && tls::is_refused_certificate(&error) => error,
+        // Not the certificate of `--cert`, which takes precedence.
+        Err(error)
+            if credentials.certificate.is_some()
+                && options.trust.identity.is_none()
+                && tls::is_refused_certificate(&error) =>
+        {
+            error
+        }
         ended => return ended,
     };
     let fresh = Box::pin(login.fresh(source)).await.map_err(no_login)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::uplink::credentials::{self, Credentials, Source};
+use crate::uplink::credentials::{self, Credentials};
 
 /// The last credentials, and when a program may run again.
 #[derive(Debug, Default)]
@@ -18,31 +18,37 @@ pub(crate) struct CachedLogin {
 }
 
 impl CachedLogin {
-    /// Returns the credentials for a request. Those of a program or a kubeconfig are used until the proxy rejects them,
-    /// as a program may not work on the network of a later request. A token file is read each time.
+    /// Returns the credentials for a request. A program's output is used until the proxy rejects it, as the program may
+    /// not work on the network of a later request. Files are read again.
     pub(crate) async fn credentials(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
         if let Some(kept) = self.last.as_ref().filter(|last| last.is_of_program) {
             return Ok(kept.clone());
         }
-        Ok(self.last.insert(source.obtain().await?).clone())
+        self.obtain(source).await
     }
 
     /// Gets credentials after the current ones were rejected. A program runs at once the first time, then with growing
     /// pauses, as the user may be away.
     pub(crate) async fn fresh(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
-        if may_run_a_program(source.source.as_ref()) {
-            if let Some(next) = self.next {
-                sleep_until(next).await;
-            }
-            self.pause = (self.pause * 2).clamp(MIN_PLUGIN_INTERVAL, MAX_PLUGIN_INTERVAL);
-            self.next = Some(Instant::now() + self.pause);
+        if self.last.as_ref().is_none_or(|last| !last.is_of_program) {
+            return self.obtain(source).await;
         }
-        let obtained = source.obtain().await;
-        if may_run_a_program(source.source.as_ref()) {
-            // A login may have taken minutes.
-            self.next = Some(Instant::now() + self.pause);
+        if let Some(next) = self.next {
+            sleep_until(next).await;
         }
-        Ok(self.last.insert(obtained?).clone())
+        self.pause = (self.pause * 2).clamp(MIN_PLUGIN_INTERVAL, MAX_PLUGIN_INTERVAL);
+        self.next = Some(Instant::now() + self.pause);
+        let obtained = self.obtain(source).await;
+        // A login may have taken minutes.
+        self.next = Some(Instant::now() + self.pause);
+        obtained
+    }
+
+    /// Gets credentials of the first ones' context: `kubectl config use-context` must not change the user of a session.
+    async fn obtain(&mut self, source: &credentials::Options) -> anyhow::Result<Credentials> {
+        let context = self.last.as_ref().and_then(|last| last.context.clone());
+        let obtained = source.of_context(context).obtain().await?;
+        Ok(self.last.insert(obtained).clone())
     }
 
     /// Notes that the proxy has accepted a request, which shortens the pause to at most [`MIN_PLUGIN_INTERVAL`].
@@ -52,14 +58,37 @@ impl CachedLogin {
     }
 }
 
-fn may_run_a_program(source: Option<&Source>) -> bool {
-    match source {
-        None | Some(Source::Token(_) | Source::TokenFile(_)) => false,
-        Some(Source::TokenCommand(_) | Source::Kubeconfig { .. }) => true,
-    }
-}
-
 /// The first pause between two runs of a program for fresh credentials.
 const MIN_PLUGIN_INTERVAL: Duration = Duration::from_secs(60);
 /// The maximum pause between two runs of a program.
 const MAX_PLUGIN_INTERVAL: Duration = Duration::from_secs(16 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uplink::credentials::Source;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_runs_again_with_pauses_that_grow_and_a_file_is_read_without() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "token").unwrap();
+        let source = credentials::Options {
+            source: Some(Source::TokenFile(file.path().to_owned())),
+            ..credentials::Options::default()
+        };
+        let mut login = CachedLogin::default();
+        let begun = Instant::now();
+        for seconds in [0, 60, 60 + 120, 60 + 120 + 240] {
+            // As if a program had printed it: processes know nothing of a paused clock.
+            login.last = Some(login.credentials(&source).await.unwrap().of_program());
+            login.fresh(&source).await.unwrap();
+            assert_eq!(begun.elapsed().as_secs(), seconds);
+        }
+        login.fresh(&source).await.unwrap();
+        login.succeeded();
+        login.last = Some(login.credentials(&source).await.unwrap().of_program());
+        let asked = Instant::now();
+        login.fresh(&source).await.unwrap();
+        assert_eq!(asked.elapsed().as_secs(), 60);
+    }
+}

@@ -62,6 +62,15 @@ pub enum Source {
 }
 
 impl Options {
+    /// Returns the options with that context of the kubeconfig, unless they name one.
+    pub(crate) fn of_context(&self, known: Option<String>) -> Self {
+        let mut options = self.clone();
+        if let Some(Source::Kubeconfig { context, .. }) = &mut options.source {
+            *context = context.take().or(known);
+        }
+        options
+    }
+
     /// Gets the credentials. A program of the source runs each time.
     pub(crate) async fn obtain(&self) -> anyhow::Result<Credentials> {
         let deadline = Deadline::after(self.timeout).at;

@@ -20,6 +20,8 @@ pub(crate) struct Credentials {
     pub(crate) certificate: Option<KeyPair>,
     /// True if a program has printed them.
     pub(crate) is_of_program: bool,
+    /// The context of the kubeconfig that they are of.
+    pub(crate) context: Option<String>,
 }
 
 /// Compares credentials. Both are the user's own, so the comparison need not take constant time.
@@ -31,7 +33,7 @@ impl PartialEq for Credentials {
 
 impl Credentials {
     /// Returns the credentials as those that a program has printed.
-    pub(super) fn of_program(self) -> Self {
+    pub(in crate::uplink) fn of_program(self) -> Self {
         Self {
             is_of_program: true,
             ..self
@@ -81,6 +83,7 @@ impl Credentials {
             authorization: Some([scheme, secret].concat().into()),
             certificate: None,
             is_of_program: false,
+            context: None,
         }
     }
 

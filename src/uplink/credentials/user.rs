@@ -47,6 +47,7 @@ pub(super) async fn obtain(resolved: &ContextCredentials, deadline: Instant) -> 
         credentials != Credentials::default(),
         "the user {name} of the kubeconfig has no credentials"
     );
+    credentials.context = Some(resolved.context.clone());
     Ok(credentials)
 }
 

@@ -110,24 +110,34 @@ async fn a_407_without_a_source_says_how_to_give_one() {
     assert_eq!(session.failure().await, "the proxy answered 407: wrong password");
 }
 
-#[tokio::test(start_paused = true)]
-async fn fresh_credentials_are_obtained_with_pauses_that_grow_and_files_are_read_each_time() {
+#[tokio::test]
+async fn the_files_of_a_kubeconfig_are_read_each_time_and_its_context_once() {
     let home = Home::new();
     let token = home.write("token", "first");
-    let options = home.options(home.kubeconfig(&json!({"tokenFile": token})));
+    let source = home.kubeconfig(&json!({"tokenFile": token}));
+    let Source::Kubeconfig {
+        files: Files::One(file),
+        ..
+    } = &source
+    else {
+        panic!("{source:?}")
+    };
+    let options = home.options(source.clone());
     let mut login = uplink::credential_cache::CachedLogin::default();
-    let first = login.credentials(&options).await.unwrap();
-    assert_eq!(field(&first), "Bearer first");
+    assert_eq!(field(&login.credentials(&options).await.unwrap()), "Bearer first");
     home.write("token", "second");
     assert_eq!(field(&login.credentials(&options).await.unwrap()), "Bearer second");
-    let begun = Instant::now();
-    for seconds in [0, 60, 60 + 120, 60 + 120 + 240] {
-        let fresh = login.fresh(&options).await.unwrap();
-        assert_eq!(field(&fresh), "Bearer second");
-        assert_eq!(begun.elapsed().as_secs(), seconds);
-    }
-    login.succeeded();
-    let asked = Instant::now();
-    login.fresh(&options).await.unwrap();
-    assert_eq!(asked.elapsed().as_secs(), 60);
+    // As `kubectl config use-context` does.
+    let text = fs::read_to_string(file).unwrap();
+    let other = text.replace(r#""current-context":"team""#, r#""current-context":"other""#);
+    assert_ne!(other, text);
+    fs::write(file, other).unwrap();
+    assert_eq!(field(&login.credentials(&options).await.unwrap()), "Bearer second");
+    assert!(login_anew(&options).await.is_err());
+}
+
+async fn login_anew(options: &credentials::Options) -> anyhow::Result<Credentials> {
+    uplink::credential_cache::CachedLogin::default()
+        .credentials(options)
+        .await
 }
