@@ -114,8 +114,7 @@ fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -
     let time = closing.refused_for.as_deref().map(timeout).transpose();
     let time = time.map_err(|error| HttpError::bad(format!("for: {error}")))?;
     let told = tunnels.iter().filter(|open| is_final || open.open.is_resumable());
-    // A tunnel whose session was to move may be open still.
-    let told = told.filter(|open| open.close(&closing.reason, is_final) || is_final && !open.is_end_final());
+    let told = told.filter(|open| open.close(&closing.reason, is_final));
     let mut sessions = HashSet::new();
     let mut closed = Vec::new();
     for open in told {

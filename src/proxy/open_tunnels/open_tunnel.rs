@@ -34,7 +34,9 @@ pub struct OpenTunnel {
     /// Rates that replace those of its target.
     pub rate_overrides: Both<RateOverride>,
     /// The operator's reason for closing it, and whether the session in it ends, too.
-    close_reason: OnceLock<(Box<str>, bool)>,
+    close_reason: OnceLock<Box<str>>,
+    /// The reason of an operator that has ended the session in it, too.
+    final_reason: OnceLock<Box<str>>,
     /// The waker of the tunnel's task, which waits for `close_reason`. Not a `Notify`, whose 72 bytes an idle tunnel
     /// would keep.
     closer: AtomicWaker,
@@ -71,6 +73,7 @@ impl OpenTunnel {
             open,
             rate_overrides: Default::default(),
             close_reason: OnceLock::new(),
+            final_reason: OnceLock::new(),
             closer: AtomicWaker::new(),
             series: Arc::clone(series),
             look: Mutex::new(RateSample {
@@ -163,19 +166,26 @@ impl OpenTunnel {
     /// call was the first.
     pub fn close(&self, reason: &str, is_final: bool) -> bool {
         let reason = excerpt(reason, MAX_REASON).into();
-        let is_first = self.close_reason.set((reason, is_final)).is_ok();
+        // A final close also replaces the move of a tunnel that is still open.
+        let is_first = match is_final {
+            true => self.final_reason.set(reason).is_ok(),
+            false => !self.is_end_final() && self.close_reason.set(reason).is_ok(),
+        };
         self.closer.wake();
         is_first
     }
 
     /// Returns the reason of the operator that has ended the tunnel.
     pub fn close_reason(&self) -> Option<&str> {
-        self.close_reason.get().map(|(reason, _)| &**reason)
+        self.final_reason
+            .get()
+            .or(self.close_reason.get())
+            .map(|reason| &**reason)
     }
 
     /// Returns whether that operator has ended the session in the tunnel, too.
     pub(crate) fn is_end_final(&self) -> bool {
-        self.close_reason.get().is_some_and(|(_, is_final)| *is_final)
+        self.final_reason.get().is_some()
     }
 
     /// Completes when an operator ends the tunnel, or has ended the session that its client wants to go on with. Only
