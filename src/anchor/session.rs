@@ -112,7 +112,9 @@ impl SessionTask {
                         link.stream.reset_on_drop();
                     }
                     let now = Instant::now();
-                    record.detached(now);
+                    if self.moving.ending.is_none() {
+                        record.detached(now);
+                    }
                     self.moving.link = None;
                     self.detached = Some(now);
                     self.opened.account.state.lock().detached = Some(now);

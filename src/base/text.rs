@@ -87,7 +87,13 @@ pub(crate) fn ascii(characters: impl Iterator<Item = char>) -> Box<str> {
 /// Returns at most `max` characters of a foreign text for a terminal, without those that are unprintable. White space at its
 /// ends is left out.
 pub(crate) fn printable(text: &str, max: usize) -> String {
+    let spaced = |character: char| match character {
+        '\u{2028}' | '\u{2029}' => character,
+        _ if character.is_whitespace() && !character.is_control() => ' ',
+        _ => character,
+    };
     text.chars()
+        .map(spaced)
         .filter(|&character| !is_unprintable(character))
         .take(max)
         .collect::<String>()
@@ -157,6 +163,7 @@ mod tests {
             printable(" \x1b[31mred\x07\x7f\u{9b}\u{202e}\u{61c}\u{3164}text\r\n", 400),
             "[31mredtext"
         );
+        assert_eq!(printable("10\u{a0}MiB", 400), "10 MiB");
         assert_eq!(printable("abcdef", 3), "abc");
     }
 }

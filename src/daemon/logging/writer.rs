@@ -42,9 +42,9 @@ impl<W: Write> BatchWriter<W> {
 
     /// Writes the batch. Its lines are gone afterwards, written or lost.
     fn write_batch(&mut self) {
-        if self.is_within_line && !self.batch.is_empty() {
-            // The lost line is counted already.
-            self.is_within_line = !matches!(self.to.write(b"\n"), Ok(1));
+        let is_after_fragment = self.is_within_line && !self.batch.is_empty();
+        if is_after_fragment {
+            self.batch.insert(0, b'\n');
         }
         let mut rest = self.batch.as_slice();
         while !rest.is_empty() {
@@ -57,8 +57,10 @@ impl<W: Write> BatchWriter<W> {
                 // Another process that shares the open file may have made it non-blocking.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
                 failed => {
-                    let lost = rest.iter().filter(|byte| **byte == b'\n').count();
-                    self.lost.fetch_add(lost, Ordering::Relaxed);
+                    let ends = rest.iter().filter(|byte| **byte == b'\n').count();
+                    // The line of the fragment is counted already.
+                    let counted = usize::from(is_after_fragment && rest.len() == self.batch.len());
+                    self.lost.fetch_add(ends - counted, Ordering::Relaxed);
                     if self.last_report.is_none_or(|last| last.elapsed() > BETWEEN_REPORTS) {
                         self.last_report = Some(Instant::now());
                         let error = failed.err().unwrap_or(ErrorKind::WriteZero.into());
