@@ -89,10 +89,9 @@ fn the_context_of_the_image_has_every_file_that_a_source_includes() {
     // Those of tests are not compiled into the image.
     for source in files_below("src").iter().filter(|source| !source.contains("tests")) {
         let text = read(source);
-        for (_, rest) in text
-            .match_indices("include_str!(\"")
-            .map(|(at, call)| text.split_at(at + call.len()))
-        {
+        let calls = ["include_str!(\"", "include_bytes!(\""];
+        let calls = calls.iter().flat_map(|call| text.match_indices(call));
+        for (_, rest) in calls.map(|(at, call)| text.split_at(at + call.len())) {
             let mut path = Path::new(source).parent().unwrap().to_owned();
             for part in rest.split('"').next().unwrap().split('/') {
                 if part == ".." {
