@@ -33,7 +33,7 @@ pub struct OpenTunnel {
     pub open: TunnelGuard,
     /// Rates that replace those of its target.
     pub rate_overrides: Both<RateOverride>,
-    /// The operator's reason for closing it, and whether the session in it ends, too.
+    /// The reason of an operator that has closed it, so that the session in it moves to another tunnel.
     close_reason: OnceLock<Box<str>>,
     /// The reason of an operator that has ended the session in it, too.
     final_reason: OnceLock<Box<str>>,

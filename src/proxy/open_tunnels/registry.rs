@@ -223,6 +223,22 @@ mod tests {
     }
 
     #[test]
+    fn a_final_end_replaces_a_move_and_nothing_replaces_a_final_end() {
+        let series = Metrics::new().unwrap().target("a", "b");
+        let (_conductor, drain) = DrainController::new();
+        let address = SocketAddr::from(([192, 0, 2, 1], 1));
+        let facts = RequestInfo::new(Ids::default().next(), [address, address], Instant::now());
+        let tunnel = OpenTunnel::new(facts, &series, drain.opened());
+        assert!(tunnel.close("drain of a node", false) && !tunnel.close("again", false));
+        assert_eq!(
+            (tunnel.close_reason(), tunnel.is_end_final()),
+            (Some("drain of a node"), false)
+        );
+        assert!(tunnel.close("abuse", true) && !tunnel.close("again", true) && !tunnel.close("again", false));
+        assert_eq!((tunnel.close_reason(), tunnel.is_end_final()), (Some("abuse"), true));
+    }
+
+    #[test]
     fn a_drain_counts_no_tunnel_for_an_event_that_is_not_read() {
         let registry = Registry::default();
         let series = Metrics::new().unwrap().target("a", "b");
