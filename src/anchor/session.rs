@@ -94,7 +94,7 @@ impl SessionTask {
                 TaskEvent::Resumption(resumption) if resumption.connection.accepted < self.newest => {}
                 TaskEvent::Resumption(resumption) => {
                     self.newest = resumption.connection.accepted;
-                    // One that only learns of the end is none that the session had.
+                    // A connection that only learns of the end does not count.
                     if self.moving.ending.is_none() {
                         record.attached(resumption.connection.peer, Instant::now());
                     }

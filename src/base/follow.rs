@@ -30,7 +30,7 @@ pub enum ReloadResult<F> {
 /// read again, after a pause, until two reads agree: files may be swapped between the reads of a certificate and of its
 /// key, and a file that is written in place is empty or truncated for a moment.
 ///
-/// A reading may last until a mount answers, and holds no lock meanwhile, so it delays no other reading. Its result is
+/// A reading may last until a mount answers, and holds no lock, so it delays no other reading. Its result is
 /// dropped if a later reading has been applied.
 pub(crate) fn reload<T: Hash, F>(
     readings: &Mutex<Readings>,

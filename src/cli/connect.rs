@@ -78,8 +78,8 @@ In ~/.ssh/config:
   Host *.svc.cluster.local
     ProxyCommand switchboard connect --proxy https://ssh.example.com --context prod %h:%p
 
-A session whose connection is lost goes on over another one, if the target has an anchor (--resume). ssh must not give \
-up meanwhile: set ServerAliveInterval 0 (the default, but Debian's ssh has 300 with BatchMode).
+A session whose connection is lost goes on over another one, if the target has an anchor (--resume). ssh must not end \
+first: set ServerAliveInterval 0 (the default, but Debian's ssh has 300 with BatchMode).
 
 SWITCHBOARD_TOKEN in the environment is sent as a bearer token if neither the proxy's URL nor an option has credentials.
 

@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Returns whether the system lets one process listen at both. Another process may have taken the number meanwhile.
+    /// Returns whether the system lets one process listen at both. Another process may have taken the number since.
     fn can_listen(places: [&str; 2], reuse_port: [bool; 2]) -> bool {
         (0..20).any(|_| {
             // A number of which neither family has a socket yet.

@@ -116,7 +116,7 @@ impl SockDiag {
             }
         });
         if failed.is_some() {
-            // A late answer would be received in place of the next query's, which would fail.
+            // A late answer would be received instead of the next query's, which would fail.
             asking.socket = None;
         }
         seen

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-/// Every field, as the interface that it is. `null` stands for a value that differs every time.
+/// Every field, as the interface that it is. `null` represents a value that differs every time.
 fn fields(client: Value) -> Value {
     let mut every = json!({
         "timestamp": null,

@@ -1,4 +1,4 @@
-//! The drain of the real binary: signals in, exit status out, and what clients see meanwhile.
+//! The drain of the real binary: signals in, exit status out, and what clients see.
 
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;

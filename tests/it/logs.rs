@@ -152,7 +152,7 @@ fn access_lines(mut server: Server) -> Vec<Value> {
     lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The lines of that client and reason, and the connections that they stand for.
+/// The lines of that client and reason, and the connections that they represent.
 fn counted(lines: &[Value], client: &str, reason: &str) -> (usize, u64) {
     let of_it: Vec<_> = lines
         .iter()

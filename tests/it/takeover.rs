@@ -1,4 +1,4 @@
-//! A new process takes the port of one that drains (`reuse_port`): no connect fails meanwhile, and no tunnel ends.
+//! A new process takes the port of one that drains (`reuse_port`): no connect fails, and no tunnel ends.
 
 use std::fs::File;
 use std::io::{Read, Write, copy};

@@ -32,7 +32,7 @@ impl Descriptors {
             .collect();
         let mut descriptors = Self::default();
         for entry in fs::read_dir(format!("/proc/{process}/fd")).unwrap() {
-            // It may have been closed meanwhile.
+            // It may have been closed since.
             let Ok(leads_to) = fs::read_link(entry.unwrap().path()) else {
                 continue;
             };

@@ -45,7 +45,7 @@ fn question<T: AsRef<str>>(meant: &[T]) -> String {
     }
 }
 
-/// Returns the words that a spelling of another format may stand for: `true` for `yes` of YAML 1.1.
+/// Returns the words that a spelling of another format may mean: `true` for `yes` of YAML 1.1.
 fn synonyms(given: &str) -> Vec<String> {
     let words: &[&str] = match given.to_lowercase().as_str() {
         "true" | "yes" | "y" | "on" | "enabled" => &["true"],

@@ -129,5 +129,5 @@ fn is_port(text: &str) -> bool {
 
 /// Fields that HTTP proxies add (RFC 7239, RFC 9110 section 7.6.3).
 const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-envoy-external-address", "via"];
-/// A field whose value `none` stands for an address that the user typed. No web page can send that value.
+/// A field whose value `none` means that the user typed the address. No web page can send that value.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";

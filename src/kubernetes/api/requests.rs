@@ -61,7 +61,7 @@ static ATTEMPTS: Semaphore = Semaphore::const_new(8);
 /// The source of the API server's address and of the credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Login {
-    /// The kubeconfig file. `None` stands for the pod's service account; outside a pod, or with a context, for
+    /// The kubeconfig file. `None` means the pod's service account; outside a pod, or with a context, for
     /// KUBECONFIG or `~/.kube/config`.
     pub(crate) kubeconfig: Option<PathBuf>,
     /// The context of a kubeconfig; `None` for its current one.

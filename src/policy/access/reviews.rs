@@ -35,7 +35,7 @@ pub(super) struct Reviews {
     changes: Mutex<Changes>,
     /// The queue of tokens. Any client can send tokens that take the API server seconds.
     tokens: Arc<ReviewQueue>,
-    /// The queue of rights, apart so that no known user waits behind tokens.
+    /// The queue of rights, apart so that no known user waits for tokens.
     rights: Arc<ReviewQueue>,
     /// The queue of passwords, apart because hashing one takes long and must not delay reviews by the API server.
     pub(super) passwords: Arc<ReviewQueue>,

@@ -167,7 +167,7 @@ pub(super) async fn limit(
     Ok(Json(view::tunnel(&open)))
 }
 
-/// Parses a rate; `None` stands for the target's.
+/// Parses a rate; `None` means the target's rate.
 fn parse_rate(direction: Direction, text: &str) -> Result<Option<Rate>, HttpError> {
     if text == "default" {
         return Ok(None);

@@ -166,7 +166,7 @@ mod tests {
                     }
                     Poll::Ready(_) | Poll::Pending => queue.push_copy(&bytes),
                 }
-                // Some of it is written meanwhile.
+                // Some of it is written during the wait.
                 if number % 7 == 0 {
                     drop(queue.poll_write(&mut context, &mut writer));
                 }

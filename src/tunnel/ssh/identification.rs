@@ -1,6 +1,6 @@
 //! Lets a tunnel begin only if both sides speak SSH: each must begin with an identification (RFC 4253 section 4.2).
 //!
-//! An identification is passed on once it is complete. The bytes behind it wait until both sides have identified
+//! An identification is passed on once it is complete. The bytes after it wait until both sides have identified
 //! themselves. So a server that does not speak SSH gets at most one harmless line.
 //!
 //! Exception: the announcement of an anchor (`protocol/resume/`), with which a target may begin, is passed on at once.

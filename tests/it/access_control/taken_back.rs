@@ -72,7 +72,7 @@ async fn an_api_server_that_is_away_ends_no_tunnel() {
 }
 
 /// The right was given for a Service that is not there any more when the answer comes: neither the old one is dialled, nor
-/// one that has got its name or its address meanwhile.
+/// one that has got its name or its address since.
 #[tokio::test]
 async fn a_service_that_goes_between_the_review_and_the_answer_is_not_dialled() {
     for becomes in [&[][..], &["renamed"], &["b", "a"]] {

@@ -94,7 +94,7 @@ fn an_ssh_server_that_is_silent_and_slow_delays_its_own_session_only() {
         };
         drop(client.cut());
         client.resume(anchor.address()).await.unwrap();
-        // Others are served meanwhile: a session, and a plain client.
+        // Others are served: a session, and a plain client.
         let (mut other, mut other_user) = Client::begin(anchor.address()).await.unwrap();
         let mut server = target.accept();
         server.send("quick");

@@ -166,7 +166,7 @@ fn hellos_that_never_go_on_keep_neither_clients_out_nor_memory() {
         while peers.len() < all {
             for _ in 0..250 {
                 let mut peer = Peer::connect(anchor.address());
-                // One that was dropped meanwhile does not matter.
+                // One that was dropped since does not matter.
                 peer.try_send(half).ok();
                 peers.push(peer);
             }

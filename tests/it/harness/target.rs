@@ -156,7 +156,7 @@ impl Blackhole {
 
     /// The number of dials to it that are under way on this host.
     ///
-    /// The kernel writes its table a page at a time: a socket may be in two of them when others come and go meanwhile,
+    /// The kernel writes its table a page at a time: a socket may be in two of them when others come and go,
     /// so each is counted by its own address.
     pub(crate) fn dials(&self) -> usize {
         let port = format!("0100007F:{:04X}", self.address().port());

@@ -102,7 +102,7 @@ fn a_list_that_lost_most_is_held_back_until_it_is_confirmed() {
         stage.api.cut(Cut::Expired);
         is_held(&stage, 1.0).await;
         remains(&stage, &mut tunnel, early).await;
-        // Events are believed meanwhile.
+        // Events are believed until then.
         stage.recovered("while a list is held back", "new").await;
         stage.api.delete(&service("team-a", "svc-10"));
         stage.proxy.refuses("svc-10.team-a:22", 403).await;

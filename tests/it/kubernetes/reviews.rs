@@ -352,7 +352,7 @@ fn a_server_that_asks_for_a_wait_is_not_asked_meanwhile() {
             .await
             .is_err_and(|error| error.kind == "throttled")
         {
-            // Whatever the machine does meanwhile: as long as the answer is this one, nothing was asked.
+            // However slow the machine is: as long as the answer is this one, nothing was asked.
             assert_eq!(scene.asked(), asked);
             sleep(Duration::from_millis(20)).await;
         }

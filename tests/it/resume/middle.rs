@@ -31,7 +31,7 @@ struct Shared {
     open: Mutex<Vec<Arc<Connection>>>,
     /// Connections that are silent: they stay open to the end of the test, and what is sent on them is not read.
     silent: Mutex<Vec<Arc<Connection>>>,
-    /// Held while a client is stopped: no test ends meanwhile.
+    /// Held while a client is stopped: no test ends in that time.
     stopping: Mutex<()>,
 }
 

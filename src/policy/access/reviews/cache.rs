@@ -86,7 +86,7 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
         allowed.or_else(|| state.no.get(question, no, since))
     }
 
-    /// Caches an answer in place of the previous one, unless the previous one was asked for later.
+    /// Caches an answer, unless one that was asked for later is cached.
     pub(super) fn put(&self, question: Digest, is_yes: bool, known: CachedAnswer<V>) {
         let State { yes, no, .. } = &mut *self.state.lock();
         let is_older = |cache: &&mut Cache<V>| {
