@@ -102,14 +102,14 @@ impl TokenBucket {
     }
 
     /// Returns the full bucket with the credit that makes it full at that time, or with none.
-    pub(super) fn full_at(mut self, time: Instant, rate: Rate) -> Self {
+    pub(super) fn with_fill_time(mut self, time: Instant, rate: Rate) -> Self {
         let missing = earned(rate, time.saturating_duration_since(self.earned_until));
         self.credit = self.credit.saturating_sub(missing).max(0);
         self
     }
 
     /// Returns when it will be full, from its last refill on.
-    pub(super) fn filled(&self, limit: impl Into<EffectiveLimit>) -> Instant {
+    pub(super) fn fill_time(&self, limit: impl Into<EffectiveLimit>) -> Instant {
         let EffectiveLimit { rate, burst } = limit.into();
         self.earned_until + self.time_to(byte_nanoseconds(burst), rate)
     }

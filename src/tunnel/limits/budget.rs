@@ -36,22 +36,22 @@ impl Budgets {
     }
 
     /// Creates budgets that are full at these times.
-    pub(super) fn full_at(limits: SharedLimits, burst: Size, times: &Both<Instant>) -> Self {
+    pub(super) fn with_fill_times(limits: SharedLimits, burst: Size, times: &Both<Instant>) -> Self {
         Self::from_fn(|direction| {
             let mut budget = Budget::new(limits[direction], burst);
             let bucket = TokenBucket::full(&budget.limit);
-            budget.state.get_mut().bucket = bucket.full_at(times[direction], limits[direction]);
+            budget.state.get_mut().bucket = bucket.with_fill_time(times[direction], limits[direction]);
             budget
         })
     }
 
     /// Returns when each will be full.
-    pub(super) fn filled(&self) -> Both<Instant> {
+    pub(super) fn fill_times(&self) -> Both<Instant> {
         Both::from_fn(|direction| {
             let Budget { limit, state } = &self[direction];
             let mut state = state.lock();
             state.earn(limit);
-            state.bucket.filled(limit)
+            state.bucket.fill_time(limit)
         })
     }
 

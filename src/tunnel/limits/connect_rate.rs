@@ -19,18 +19,18 @@ pub struct ConnectRate(Mutex<State>);
 struct State {
     caps: ClientCaps,
     /// The theoretical arrival time of each network's next connect.
-    due: Remembered<IpAddr, Instant>,
+    due: ExpiringMap<IpAddr, Instant>,
 }
 
-/// Entries that matter up to some time, in bounded memory.
+/// A map of bounded size, whose entries matter up to some time.
 #[derive(Debug)]
-pub(super) struct Remembered<K, V> {
+pub(super) struct ExpiringMap<K, V> {
     pub(super) entries: HashMap<K, V>,
     /// The entries that the last removal has left.
     kept: usize,
 }
 
-impl<K, V> Default for Remembered<K, V> {
+impl<K, V> Default for ExpiringMap<K, V> {
     fn default() -> Self {
         Self {
             entries: HashMap::new(),
@@ -39,7 +39,7 @@ impl<K, V> Default for Remembered<K, V> {
     }
 }
 
-impl<K, V> Remembered<K, V> {
+impl<K, V> ExpiringMap<K, V> {
     /// Makes room for an entry: at twice the entries of the last time it removes those that no longer matter.
     pub(super) fn make_room(&mut self, matters: impl Fn(&V) -> bool) {
         if self.entries.len() < 2 * self.kept.max(FEW) {
@@ -59,7 +59,7 @@ impl ConnectRate {
     pub fn new(caps: ClientCaps) -> Self {
         Self(Mutex::new(State {
             caps,
-            due: Remembered::default(),
+            due: ExpiringMap::default(),
         }))
     }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::OwnerLimits;
 use super::budget::Budgets;
-use super::connect_rate::Remembered;
+use super::connect_rate::ExpiringMap;
 use super::slots::Slots;
 use super::unfinished::UnfinishedSet;
 use crate::tunnel::direction::Both;
@@ -32,7 +32,7 @@ struct State {
     limits: OwnerLimits,
     by_name: HashMap<OwnerName, Weak<LimitOwner>>,
     /// When the budgets of owners that have left will be full: one that comes back must not get a new burst.
-    left: Remembered<OwnerName, Both<Instant>>,
+    refills: ExpiringMap<OwnerName, Both<Instant>>,
 }
 
 /// A client or a user, for as long as it has connections or tunnels.
@@ -56,7 +56,7 @@ impl LimitOwners {
         Self(Arc::new(Mutex::new(State {
             limits,
             by_name: HashMap::new(),
-            left: Remembered::default(),
+            refills: ExpiringMap::default(),
         })))
     }
 
@@ -68,8 +68,8 @@ impl LimitOwners {
         }
         let limits = state.limits;
         let owner = Arc::new(LimitOwner {
-            budgets: match state.left.entries.remove(&name) {
-                Some(filled) => Budgets::full_at(limits.rates, limits.burst, &filled),
+            budgets: match state.refills.entries.remove(&name) {
+                Some(times) => Budgets::with_fill_times(limits.rates, limits.burst, &times),
                 None => Budgets::new(limits.rates, limits.burst),
             },
             unfinished: UnfinishedSet::new(limits.unfinished),
@@ -87,7 +87,7 @@ impl LimitOwners {
         let mut state = self.0.lock();
         if (state.limits.rates, state.limits.burst) != (limits.rates, limits.burst) {
             // Times that other rates would take.
-            state.left = Remembered::default();
+            state.refills = ExpiringMap::default();
         }
         state.limits = limits;
         let owners: Vec<_> = state.by_name.values().filter_map(Weak::upgrade).collect();
@@ -111,12 +111,12 @@ impl Drop for LimitOwner {
             return;
         }
         state.by_name.remove(&self.name);
-        let filled = self.budgets.filled();
+        let filled = self.budgets.fill_times();
         let now = Instant::now();
         let matters = |filled: &Both<Instant>| filled.upload > now || filled.download > now;
         if matters(&filled) {
-            state.left.make_room(matters);
-            state.left.entries.insert(self.name.clone(), filled);
+            state.refills.make_room(matters);
+            state.refills.entries.insert(self.name.clone(), filled);
         }
     }
 }

@@ -203,9 +203,9 @@ mod tests {
         let mut backoff = Backoff::default();
         for (asked, expected) in [(2, 2_000), (30, 4_000), (u64::MAX, 4_000)] {
             backoff.heed(&refused(Some(asked)), true);
-            let pause_taken = pause(&mut backoff).await;
-            expect(pause_taken, expected);
-            assert!(pause_taken.as_millis() >= expected, "{pause_taken:?}");
+            let taken = pause(&mut backoff).await;
+            expect(taken, expected);
+            assert!(taken.as_millis() >= expected, "{taken:?}");
             backoff.reset();
             assert_eq!(pause(&mut backoff).await, Duration::ZERO);
         }
