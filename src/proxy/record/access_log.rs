@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::line::{AccessLine, AnswerKind};
@@ -23,6 +24,8 @@ pub struct AccessLog {
     /// The logs that the lines are written to.
     pub(crate) logs: Logs,
     seconds: Mutex<SecondTally>,
+    /// Notified at the first refusal after a second without one.
+    has_shares: Notify,
     /// True once the log ends: every later refusal has its line at once.
     is_closed: AtomicBool,
 }
@@ -56,6 +59,7 @@ impl AccessLog {
         Self {
             logs,
             seconds: Mutex::default(),
+            has_shares: Notify::new(),
             is_closed: AtomicBool::new(false),
         }
     }
@@ -79,9 +83,12 @@ impl AccessLog {
         }
     }
 
-    /// Writes the counts once a second. Never completes.
+    /// Writes the counts once a second while there are refusals. Never completes.
     pub async fn keep_writing_counts(&self) {
         loop {
+            if self.seconds.lock().shares.is_empty() {
+                self.has_shares.notified().await;
+            }
             sleep(SECOND).await;
             self.write_counts();
         }
@@ -101,6 +108,9 @@ impl AccessLog {
         let SecondTally { shares, written } = &mut *second;
         if self.is_closed.load(Ordering::Relaxed) {
             return true;
+        }
+        if shares.is_empty() {
+            self.has_shares.notify_one();
         }
         let is_in_bound = *written < MAX_LINES;
         // Beyond the bound no share is begun: its count would be a line as well.
@@ -265,6 +275,25 @@ mod tests {
         log.write_counts();
         assert_eq!(admitted(&log, "198.51.100.1", RefusalReason::NotAllowed, 20), 10);
         assert_eq!(log.seconds.lock().written, 31);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_refusal_is_counted_within_a_second_also_after_a_quiet_time() {
+        let log = AccessLog::default();
+        let refusals = async {
+            for (pause, lines) in [(0, 10), (0, 9), (1, 10), (60, 10)] {
+                sleep(SECOND * pause).await;
+                assert_eq!(admitted(&log, "192.0.2.1", RefusalReason::NotAllowed, 15), lines);
+                assert!(left_out(&log) > 0);
+                sleep(SECOND).await;
+                assert_eq!(left_out(&log), 0);
+            }
+        };
+        tokio::select! {
+            biased;
+            () = log.keep_writing_counts() => {}
+            () = refusals => {}
+        }
     }
 
     #[test]
