@@ -14,8 +14,8 @@ use crate::protocol::resume::MIN_WINDOW;
 pub(super) struct MemoryPool {
     used: AtomicUsize,
     max: usize,
-    /// A window is at most the free memory divided by this: a quarter of the maximum number of sessions. If all
-    /// sessions fill their windows, e^-4 of the memory is left: by default more than [`MIN_WINDOW`] per session.
+    /// With all memory free, a window is at most the memory divided by this: an eighth of the maximum number of sessions.
+    /// It shrinks with the square of the free memory, so if all sessions fill their windows, a ninth of the memory is left.
     part: usize,
 }
 
@@ -25,7 +25,7 @@ impl MemoryPool {
         Self {
             used: AtomicUsize::new(0),
             max,
-            part: usize::try_from(sessions / 4).unwrap_or(usize::MAX).max(1),
+            part: usize::try_from(sessions / 8).unwrap_or(usize::MAX).max(1),
         }
     }
 
@@ -44,8 +44,9 @@ impl MemoryPool {
     /// It is `widest` if that fits, else a power of two, at least [`MIN_WINDOW`]. It shrinks only if it is a third too
     /// wide, so that it changes rarely: each change costs an ACK.
     pub(super) fn window(&self, current: u32, widest: u32) -> u32 {
-        let left = self.max.saturating_sub(self.used());
-        let part = u32::try_from(left / self.part).unwrap_or(u32::MAX);
+        let left = self.max.saturating_sub(self.used()) as u128;
+        let part = left * left / (self.max as u128 * self.part as u128);
+        let part = u32::try_from(part).unwrap_or(u32::MAX);
         let fitting = match part {
             part if part >= widest => widest,
             0 => MIN_WINDOW,
@@ -105,14 +106,14 @@ mod tests {
         let shares: Vec<_> = (0..1000)
             .map(|_| {
                 let mut share = MemoryShare::new(&memory);
-                share.set(memory.window(MIB, MIB) as usize);
+                share.set(memory.window(2 * MIB, 2 * MIB) as usize);
                 share
             })
             .collect();
         assert!(!memory.is_short(), "{}", memory.used());
         assert!(memory.window(MIB, MIB) >= 2 * MIN_WINDOW);
         drop(shares);
-        assert_eq!((memory.used(), memory.window(MIN_WINDOW, MIB)), (0, MIB));
+        assert_eq!((memory.used(), memory.window(MIN_WINDOW, 2 * MIB)), (0, 2 * MIB));
     }
 
     #[test]
@@ -122,9 +123,9 @@ mod tests {
         assert_eq!(memory.window(MIB, MIB), MIB);
         share.set(10 << 20);
         assert_eq!(memory.window(MIB, MIB), MIB);
-        share.set(20 << 20);
+        share.set(30 << 20);
         assert_eq!(memory.window(MIB, MIB), MIB / 2);
-        share.set(10 << 20);
+        share.set(20 << 20);
         assert_eq!(memory.window(MIB / 2, MIB), MIB / 2);
         share.set(65 << 20);
         assert!(memory.is_short());

@@ -44,7 +44,7 @@ pub struct Options {
     #[arg(long, value_name = "DURATION", value_parser = timeout, default_value = "24h")]
     pub grace: Duration,
     /// Keep up to this many unacknowledged bytes of each direction of a session, 4KiB to 64MiB
-    #[arg(long, value_name = "SIZE", value_parser = window, default_value = "1MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = window, default_value = "2MiB")]
     pub window: u32,
     /// Keep at most this many sessions, and as many plain connections
     #[arg(long, value_name = "N", default_value = "1000")]

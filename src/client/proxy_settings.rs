@@ -81,7 +81,7 @@ pub struct ProxySettings {
     #[arg(long, env = "SWITCHBOARD_GRACE", value_name = "DURATION", value_parser = values::timeout, help_heading = SESSIONS)]
     #[serde(deserialize_with = "forms::some::<Timeout, _>")]
     pub grace: Option<Duration>,
-    /// Keep up to this many unacknowledged bytes of each direction, 4KiB to 64MiB, also without a connection [default: 1MiB]
+    /// Keep up to this many unacknowledged bytes of each direction, 4KiB to 64MiB, also without a connection [default: 2MiB]
     #[arg(long, env = "SWITCHBOARD_WINDOW", value_name = "SIZE", value_parser = window, help_heading = SESSIONS)]
     #[serde(deserialize_with = "forms::some::<Window, _>")]
     pub window: Option<u32>,

@@ -19,7 +19,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            window: 1024 * 1024,
+            window: 2 * 1024 * 1024,
             timing: Timing::default(),
         }
     }
