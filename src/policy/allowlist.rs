@@ -157,20 +157,10 @@ mod tests {
     use std::task::{Context, Waker};
 
     use crate::tunnel::direction::Direction;
-    use crate::tunnel::limits::{Limits, TunnelLimits, TunnelOverrides};
+    use crate::tunnel::limits::{Limits, TunnelLimits};
 
     fn target(name: &str, address: &str) -> StaticTarget {
-        StaticTarget {
-            name: name.parse().unwrap(),
-            addresses: vec![address.parse().unwrap()],
-            limits: TunnelOverrides::default(),
-            ssh_only: None,
-            send_proxy_header: None,
-            allowed_clients: None,
-            allowed_users: None,
-            allowed_groups: None,
-            dials_in: None,
-        }
+        format!("{name}={address}").parse().unwrap()
     }
 
     fn tunnels(tunnel: TunnelLimits) -> Limits {
