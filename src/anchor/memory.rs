@@ -14,8 +14,8 @@ use crate::protocol::resume::MIN_WINDOW;
 pub(super) struct MemoryPool {
     used: AtomicUsize,
     max: usize,
-    /// With all memory free, a window is at most the memory divided by this: an eighth of the maximum number of sessions.
-    /// It shrinks with the square of the free memory, so if all sessions fill their windows, a ninth of the memory is left.
+    /// An eighth of the maximum number of sessions. With all memory free, a window is at most the memory divided by
+    /// this. It shrinks with the square of the free memory: if all sessions fill theirs, a ninth of the memory is left.
     part: usize,
 }
 
