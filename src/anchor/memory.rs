@@ -15,7 +15,8 @@ pub(super) struct MemoryPool {
     used: AtomicUsize,
     max: usize,
     /// An eighth of the maximum number of sessions. With all memory free, a window is at most the memory divided by
-    /// this. It shrinks with the square of the free memory: if all sessions fill theirs, a ninth of the memory is left.
+    /// this. It shrinks with the square of the free memory: if all sessions fill one stream, about a ninth of the
+    /// memory is left.
     part: usize,
 }
 

@@ -24,7 +24,7 @@ pub struct AccessLog {
     /// The logs that the lines are written to.
     pub(crate) logs: Logs,
     seconds: Mutex<SecondTally>,
-    /// Notified at the first refusal after a second without one.
+    /// Notified at a refusal that finds no shares.
     has_shares: Notify,
     /// True once the log ends: every later refusal has its line at once.
     is_closed: AtomicBool,
