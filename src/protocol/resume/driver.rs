@@ -395,8 +395,8 @@ impl Driver {
     }
 }
 
-/// The number of the program's bytes that are gathered before a write: a quarter of the default window. The other side
-/// can acknowledge one quarter while this side reads the next.
+/// The number of the program's bytes that are gathered before a write: a quarter of the default window, half of the
+/// bytes after which the other side acknowledges at once.
 const MAX_GATHERED: usize = 512 * 1024;
 /// The timeout for writing the last frames: a side that has ended the session may no longer read.
 const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_secs(5);
