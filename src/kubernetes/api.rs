@@ -2,6 +2,7 @@
 
 pub(crate) mod api_client;
 pub(crate) mod failure;
+pub(crate) mod json_stream;
 pub(crate) mod list_watch;
 pub(crate) mod outage;
 pub(crate) mod requests;

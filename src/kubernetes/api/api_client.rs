@@ -10,11 +10,14 @@ use hyper::http::request::Builder;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::failure::{ApiError, Failure};
+use super::json_stream::ObjectText;
+use super::list_watch::Metadata;
 use super::requests::{self, JSON, Login};
 
 /// A client that is rebuilt after failures.
@@ -103,33 +106,50 @@ impl ApiClient {
     }
 
     /// Returns the object at a path.
-    pub(crate) async fn get(&self, path: &str) -> Result<Value, ApiError> {
-        self.object(Request::get(path), Body::empty()).await
+    ///
+    /// # Errors
+    /// It is not of that form, or longer than [`MAX_OBJECT`](super::json_stream::MAX_OBJECT).
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        let object = self.object(Request::get(path), Body::empty()).await?;
+        match object.is_whole {
+            true => Ok(serde_json::from_str(&object.json)?),
+            false => Err(requests::too_long()),
+        }
+    }
+
+    /// Returns the metadata of the object at a path, which may be of any length.
+    pub(crate) async fn metadata(&self, path: &str) -> Result<Metadata, ApiError> {
+        let object = self.object(Request::get(path), Body::empty()).await?;
+        Ok(Metadata::read(&object.json))
     }
 
     /// Creates an object at a path.
-    pub(crate) async fn post(&self, path: &str, object: &Value) -> Result<Value, ApiError> {
+    pub(crate) async fn post(&self, path: &str, object: &Value) -> Result<(), ApiError> {
         let request = Request::post(path).header(CONTENT_TYPE, JSON);
-        self.object(request, object.to_string().into_bytes().into()).await
+        let created = self.object(request, object.to_string().into_bytes().into()).await;
+        created.map(drop)
     }
 
     /// Merges a patch (RFC 7396) into the object at a path.
-    pub(crate) async fn patch(&self, path: &str, patch: &Value) -> Result<Value, ApiError> {
+    pub(crate) async fn patch(&self, path: &str, patch: &Value) -> Result<(), ApiError> {
         let request = Request::patch(path).header(CONTENT_TYPE, "application/merge-patch+json");
-        self.object(request, patch.to_string().into_bytes().into()).await
+        let patched = self.object(request, patch.to_string().into_bytes().into()).await;
+        patched.map(drop)
     }
 
-    async fn object(&self, request: Builder, body: Body) -> Result<Value, ApiError> {
+    async fn object(&self, request: Builder, body: Body) -> Result<ObjectText, ApiError> {
         let attempt = self.attempt();
         // On the heap, as these futures are large: the callers await several of them.
         let answer = Box::pin(async {
             let client = self.client(&attempt).await?;
             let answer = requests::send(&client, request, body).await?;
-            answer.read_to(MAX_OBJECT).await
+            answer.read_object().await
         });
         let answer = answer.await;
         self.ended(&attempt, &answer);
-        Ok(serde_json::from_slice(&answer?)?)
+        let object = answer?;
+        serde_json::from_str::<IgnoredAny>(&object.json)?;
+        Ok(object)
     }
 }
 
@@ -160,8 +180,6 @@ impl ClientState {
     }
 }
 
-/// In bytes. Etcd takes at most 1.5 MiB.
-const MAX_OBJECT: usize = 4 << 20;
 const MIN_CLIENT_LIFETIME: Duration = Duration::from_secs(1);
 /// Like [`MIN_CLIENT_LIFETIME`], after a timeout.
 const MIN_CLIENT_LIFETIME_AFTER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,6 +1,7 @@
 //! Parses lists and watches of the API server, regardless of their objects.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::failure::{ApiError, Failure};
@@ -25,25 +26,24 @@ impl Listing {
         &self.token
     }
 
-    /// Reads the next page: its objects, and if it is the last one, the resource version of the list.
+    /// Takes the next page without its objects. Returns the resource version of the list if it is the last one.
     ///
     /// # Errors
-    /// The body is not a page, there are too many pages, or the last page has no resource version.
-    pub(crate) fn read<'a>(&mut self, body: &'a [u8]) -> Result<(Vec<&'a RawValue>, Option<String>), ApiError> {
-        let page: Page<'_> = serde_json::from_slice(body)?;
+    /// It is not a page, there are too many pages, or the last page has no resource version.
+    pub(crate) fn turn(&mut self, page: &[u8]) -> Result<Option<String>, ApiError> {
+        let page: Page = serde_json::from_slice(page)?;
         let metadata = page.metadata.unwrap_or_default();
-        let objects = page.items.unwrap_or_default();
         self.token = metadata.next.unwrap_or_default();
         if self.token.is_empty() {
             let version = metadata.version.filter(|version| !version.is_empty());
             let missing = || ApiError::new(Failure::Malformed, "a list without a resource version");
-            return version.ok_or_else(missing).map(|version| (objects, Some(version)));
+            return version.ok_or_else(missing).map(Some);
         }
         self.pages = self.pages.saturating_sub(1);
         if self.pages == 0 {
             return Err(ApiError::new(Failure::Malformed, "a list without an end"));
         }
-        Ok((objects, None))
+        Ok(None)
     }
 }
 
@@ -62,42 +62,59 @@ impl<'a> WatchEvent<'a> {
     ///
     /// # Errors
     /// The line is no event, or it is an ERROR event.
-    pub(crate) fn read(line: &'a [u8]) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn read(line: &'a str) -> Result<Option<Self>, ApiError> {
         if line.trim_ascii().is_empty() {
             return Ok(None);
         }
-        let Line { r#type, object } = serde_json::from_slice(line)?;
+        let Line { r#type, object } = serde_json::from_str(line)?;
         let change = match r#type {
             "ERROR" => return Err(error_event(object)),
             "ADDED" | "MODIFIED" | "DELETED" => Some((object, r#type == "DELETED")),
             // "BOOKMARK", and types that are not known yet.
             _ => None,
         };
-        let VersionedObject { metadata } = serde_json::from_str(object.get()).unwrap_or_default();
-        let version = metadata.and_then(|metadata| metadata.version);
+        let version = Metadata::read(object.get()).version;
         Ok(Some(Self { change, version }))
     }
 }
 
 /// A page of a list.
-#[derive(Debug, Deserialize)]
-struct Page<'a> {
+#[derive(Debug, Default, Deserialize)]
+struct Page {
     /// Its resource version, and where the next page begins.
     metadata: Option<Metadata>,
-    /// Its objects.
-    #[serde(borrow)]
-    items: Option<Vec<&'a RawValue>>,
+    /// A placeholder for each object.
+    #[serde(default, rename = "items")]
+    _items: Option<Vec<IgnoredAny>>,
 }
 
 /// The metadata of a list or of an object, as far as it is needed here.
 #[derive(Debug, Default, Deserialize)]
-struct Metadata {
+pub(crate) struct Metadata {
+    /// The namespace of an object in one.
+    pub(crate) namespace: Option<Box<str>>,
+    /// The name of an object.
+    pub(crate) name: Option<Box<str>>,
+    /// The UID of an object.
+    pub(crate) uid: Option<Box<str>>,
     /// The resource version.
     #[serde(rename = "resourceVersion")]
-    version: Option<String>,
+    pub(crate) version: Option<String>,
     /// The token of the next page; empty or absent on the last one.
     #[serde(rename = "continue")]
     next: Option<String>,
+}
+
+impl Metadata {
+    /// Reads the metadata of an object; empty if it is not valid.
+    pub(crate) fn read(object: &str) -> Self {
+        #[derive(Default, Deserialize)]
+        struct Object {
+            metadata: Option<Metadata>,
+        }
+        let Object { metadata } = serde_json::from_str(object).unwrap_or_default();
+        metadata.unwrap_or_default()
+    }
 }
 
 /// A line of a watch.
@@ -108,13 +125,6 @@ struct Line<'a> {
     /// The object.
     #[serde(borrow)]
     object: &'a RawValue,
-}
-
-/// An object, for its resource version.
-#[derive(Debug, Default, Deserialize)]
-struct VersionedObject {
-    /// Its metadata.
-    metadata: Option<Metadata>,
 }
 
 /// Returns the failure from the Status object of an ERROR event: the status code of the response itself was a success.
@@ -136,11 +146,13 @@ mod tests {
     #[test]
     fn a_list_ends_with_a_page_that_names_no_other_and_is_bounded() {
         let mut listing = Listing::new(2);
-        let (objects, version) = listing.read(br#"{"metadata":{"continue":"b"},"items":[1,2]}"#).unwrap();
-        assert_eq!((objects.len(), version, listing.token()), (2, None, "b"));
-        let last = br#"{"metadata":{"resourceVersion":"7","continue":""},"items":[3]}"#;
-        let (objects, version) = listing.read(last).unwrap();
-        assert_eq!((objects.len(), version.as_deref()), (1, Some("7")));
+        let first = br#"{"metadata":{"continue":"b"},"items":[0,0]}"#;
+        assert_eq!(
+            (listing.turn(first).unwrap(), listing.token.clone()),
+            (None, "b".to_owned())
+        );
+        let last = br#"{"metadata":{"resourceVersion":"7","continue":""},"items":[0]}"#;
+        assert_eq!(listing.turn(last).unwrap().as_deref(), Some("7"));
         for (body, reason) in [
             (&br#"{"metadata":{"continue":"b"}}"#[..], "a list without an end"),
             (
@@ -149,9 +161,15 @@ mod tests {
             ),
             (b"{}", "a list without a resource version"),
         ] {
-            assert_eq!(Listing::new(1).read(body).unwrap_err().reason, reason);
+            assert_eq!(Listing::new(1).turn(body).unwrap_err().reason, reason);
         }
-        assert!(Listing::new(1).read(b"[").is_err());
+        for broken in [
+            &b"["[..],
+            b"{",
+            br#"{"metadata":{"resourceVersion":"7"},"items":[0,,0]}"#,
+        ] {
+            assert!(Listing::new(1).turn(broken).is_err());
+        }
     }
 
     #[test]
@@ -164,12 +182,12 @@ mod tests {
             ("BOOKMARK", None),
         ] {
             let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
-            let WatchEvent { change, version } = WatchEvent::read(line.as_bytes()).unwrap().unwrap();
+            let WatchEvent { change, version } = WatchEvent::read(&line).unwrap().unwrap();
             assert_eq!(change.map(|(_, is_deleted)| is_deleted), expected, "{kind}");
             assert_eq!(version.as_deref(), Some("8"), "{kind}");
         }
-        assert!(WatchEvent::read(b" \r").unwrap().is_none());
-        let error = br#"{"type":"ERROR","object":{"code":410,"message":"too old"}}"#;
+        assert!(WatchEvent::read(" \r").unwrap().is_none());
+        let error = r#"{"type":"ERROR","object":{"code":410,"message":"too old"}}"#;
         let error = WatchEvent::read(error).unwrap_err();
         assert_eq!((error.failure, &*error.reason), (Failure::Expired, "too old"));
     }

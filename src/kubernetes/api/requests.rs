@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use super::failure::{ApiError, Failure};
+use super::json_stream::{MAX_OBJECT, ObjectReader, ObjectText, Outline};
 
 /// Builds a client from the current files: certificates, tokens and addresses may have changed since the last one.
 ///
@@ -147,9 +148,7 @@ pub(crate) async fn send(client: &Client, request: Builder, body: Body) -> Resul
     match Failure::of_status(response.status().as_u16()) {
         None => Ok(BodyReader {
             body: response.into_body(),
-            buffer: Vec::new(),
-            taken: 0,
-            scanned: 0,
+            rest: Bytes::new(),
         }),
         Some(failure) => Err(refusal(failure, response).await),
     }
@@ -178,11 +177,8 @@ pub(crate) fn failure_of(error: &kube::Error) -> Failure {
 #[derive(Debug)]
 pub(crate) struct BodyReader {
     body: Body,
-    buffer: Vec<u8>,
-    /// Bytes at the start of the buffer that were returned as lines.
-    taken: usize,
-    /// Bytes at the start of the buffer that were returned, or contain no line end.
-    scanned: usize,
+    /// The unread part of the last frame.
+    rest: Bytes,
 }
 
 impl BodyReader {
@@ -191,37 +187,74 @@ impl BodyReader {
     /// # Errors
     /// Nothing arrived for 5 s, the body was cut, or it is larger.
     pub(crate) async fn read_to(mut self, max: usize) -> Result<Vec<u8>, ApiError> {
+        let mut whole = Vec::new();
         while self.read_more(PAGE_TIMEOUT, Failure::Timeout).await? {
-            if self.buffer.len() > max {
+            whole.extend_from_slice(&self.rest);
+            if whole.len() > max {
                 let reason = format!("an answer of more than {} KiB", max >> 10);
                 return Err(ApiError::new(Failure::Malformed, reason));
             }
         }
-        Ok(self.buffer)
+        Ok(whole)
     }
 
-    /// Reads the next line; `None` at the end of the body.
+    /// Reads a body that is one object.
     ///
     /// # Errors
-    /// Nothing arrived for `longest_silence`, the body was cut or ends within a line, or a line is longer than 8 MiB.
-    pub(crate) async fn read_line(&mut self, longest_silence: Duration) -> Result<Option<Vec<u8>>, ApiError> {
+    /// Nothing arrived for 5 s, or the body was cut.
+    pub(crate) async fn read_object(mut self) -> Result<ObjectText, ApiError> {
+        let mut object = ObjectReader::default();
+        while self.read_more(PAGE_TIMEOUT, Failure::Timeout).await? {
+            object.take(&self.rest, b"");
+        }
+        object.finish()
+    }
+
+    /// Reads the next object of a list; `None` at the end of the body. The rest of the body goes to `page`, with a 0 for
+    /// each object.
+    ///
+    /// # Errors
+    /// Nothing arrived for 5 s, the body was cut, or the rest is too long.
+    pub(crate) async fn read_item(&mut self, page: &mut Outline) -> Result<Option<ObjectText>, ApiError> {
+        let mut item = ObjectReader::default();
         loop {
-            let unseen = self.buffer.get(self.scanned..).unwrap_or_default();
-            if let Some(at) = unseen.iter().position(|byte| *byte == b'\n') {
-                let end = self.scanned + at + 1;
-                let line = self.buffer.get(self.taken..end).map(<[u8]>::to_vec);
-                (self.taken, self.scanned) = (end, end);
-                return Ok(line);
+            if self.rest.is_empty() && !self.read_more(PAGE_TIMEOUT, Failure::Timeout).await? {
+                return Ok(None);
             }
-            // Only now, not after each line: to move the rest each time would cost the square of a chunk's length.
-            self.buffer.drain(..self.taken);
-            self.taken = 0;
-            self.scanned = self.buffer.len();
-            if self.buffer.len() > MAX_LINE {
-                return Err(ApiError::new(Failure::Malformed, "an event of more than 8 MiB"));
+            if page.text.len() > MAX_OBJECT {
+                return Err(too_long());
+            }
+            if page.is_in_items() {
+                drop(self.rest.split_to(item.take(&self.rest, b",]")));
+                if self.rest.is_empty() {
+                    continue;
+                }
+                if !item.is_blank() {
+                    page.take(b"0");
+                }
+            }
+            drop(self.rest.split_to(page.take(&self.rest)));
+            if !item.is_blank() {
+                return item.finish().map(Some);
+            }
+        }
+    }
+
+    /// Reads the next line, an event of a watch; `None` at the end of the body.
+    ///
+    /// # Errors
+    /// Nothing arrived for `longest_silence`, or the body was cut or ends within a line.
+    pub(crate) async fn read_line(&mut self, longest_silence: Duration) -> Result<Option<ObjectText>, ApiError> {
+        let mut line = ObjectReader::default();
+        loop {
+            let end = self.rest.iter().position(|byte| *byte == b'\n');
+            let piece = self.rest.split_to(end.map_or(self.rest.len(), |end| end + 1));
+            line.take(&piece, b"");
+            if end.is_some() {
+                return line.finish().map(Some);
             }
             if !self.read_more(longest_silence, Failure::Silent).await? {
-                return match self.buffer.is_empty() {
+                return match line.is_blank() {
                     true => Ok(None),
                     false => Err(ApiError::new(Failure::Cut, "the stream ended within an event")),
                 };
@@ -236,11 +269,17 @@ impl BodyReader {
             Ok(None) => Ok(false),
             Ok(Some(Err(error))) => Err(ApiError::caused(Failure::Cut, &error)),
             Ok(Some(Ok(frame))) => {
-                self.buffer.extend(frame.into_data().unwrap_or_default());
+                self.rest = frame.into_data().unwrap_or_default();
                 Ok(true)
             }
         }
     }
+}
+
+/// Returns the failure of an answer that is longer than [`MAX_OBJECT`].
+pub(crate) fn too_long() -> ApiError {
+    let reason = format!("an answer of more than {} MiB", MAX_OBJECT >> 20);
+    ApiError::new(Failure::Malformed, reason)
 }
 
 /// Returns a value of a query, with all but the unreserved characters percent-encoded (RFC 3986 section 2).
@@ -258,11 +297,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Between two frames of a body.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most objects of one list, if its pages are full: a server could claim forever that there are more.
+/// The most objects of one list: a server could claim forever that there are more.
 pub(crate) const MAX_LISTED: usize = 1_000_000;
-/// In bytes, for a page of a list, or for a list in one page.
-pub(crate) const MAX_LIST: usize = 64 << 20;
-const MAX_LINE: usize = 8 << 20;
 /// All but the unreserved characters.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -273,9 +309,7 @@ mod tests {
     fn reader(text: &str) -> BodyReader {
         BodyReader {
             body: Body::from(text.as_bytes().to_vec()),
-            buffer: Vec::new(),
-            taken: 0,
-            scanned: 0,
+            rest: Bytes::new(),
         }
     }
 
@@ -288,22 +322,44 @@ mod tests {
     #[tokio::test]
     async fn the_lines_of_one_part_are_returned_without_moving_the_rest() {
         let mut body = reader("one\n\n\nfour\n");
-        let mut buffers = Vec::new();
+        let mut ends = Vec::new();
         for expected in ["one\n", "\n", "\n", "four\n"] {
             let line = body.read_line(PAGE_TIMEOUT).await.unwrap().unwrap();
-            assert_eq!(str::from_utf8(&line).unwrap(), expected);
-            buffers.push((body.buffer.as_ptr(), body.buffer.len()));
+            assert_eq!(line.json, expected);
+            ends.push(body.rest.as_ptr().wrapping_add(body.rest.len()));
         }
-        assert!(buffers.iter().all(|buffer| *buffer == buffers[0]), "{buffers:?}");
-        assert_eq!(body.read_line(PAGE_TIMEOUT).await.unwrap(), None);
-        assert!(body.buffer.is_empty());
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+        assert!(body.read_line(PAGE_TIMEOUT).await.unwrap().is_none());
     }
 
     #[tokio::test]
     async fn a_body_that_ends_within_a_line_is_cut() {
         let mut body = reader("one\ntw");
-        assert_eq!(body.read_line(PAGE_TIMEOUT).await.unwrap().unwrap(), b"one\n");
+        assert_eq!(body.read_line(PAGE_TIMEOUT).await.unwrap().unwrap().json, "one\n");
         let error = body.read_line(PAGE_TIMEOUT).await.unwrap_err();
         assert_eq!(error.failure, Failure::Cut);
+    }
+
+    #[tokio::test]
+    async fn a_page_is_its_objects_and_the_rest() {
+        for (items, count) in [
+            ("[]", 0),
+            ("[ ]", 0),
+            ("null", 0),
+            (r#"[{"items":[1]} , {"a":"],"}, 7]"#, 3),
+        ] {
+            let json = format!(r#"{{"items" : {items},"metadata":{{"continue":"c"}},"items2":[1]}}"#);
+            let (mut body, mut page, mut read) = (reader(&json), Outline::default(), Vec::new());
+            while let Some(item) = body.read_item(&mut page).await.unwrap() {
+                read.push(serde_json::from_str::<serde_json::Value>(&item.json).unwrap());
+            }
+            let page: serde_json::Value = serde_json::from_slice(&page.text).unwrap();
+            assert_eq!(
+                (read.len(), &page["metadata"]["continue"]),
+                (count, &"c".into()),
+                "{items}"
+            );
+            assert_eq!(page["items"].as_array().map_or(0, Vec::len), count, "{items}");
+        }
     }
 }

@@ -16,9 +16,10 @@ use tracing::{info, warn};
 
 use super::api_client::ApiClient;
 use super::failure::{ApiError, Failure, backoff, random};
-use super::list_watch::{Listing, WatchEvent};
+use super::json_stream::{MAX_OBJECT, Outline};
+use super::list_watch::{Listing, Metadata, WatchEvent};
 use super::outage::{ForbiddenStreak, Outage};
-use super::requests::{self, BodyReader, FOLLOWER, MAX_LIST, encoded};
+use super::requests::{self, BodyReader, FOLLOWER, MAX_LISTED, encoded};
 use crate::base::text::excerpt;
 use crate::daemon::vital::supervise;
 use crate::policy::access::{Watch, Watches};
@@ -34,6 +35,9 @@ pub(crate) trait Objects: Send {
     /// # Errors
     /// It is not of this kind: the list or watch has failed.
     fn read(&self, json: &str) -> Result<Option<Self::Object>, serde_json::Error>;
+
+    /// Returns the object that stands for one that is too long to be read; `None` if it is left out.
+    fn replacement(&self, metadata: Metadata) -> Option<Self::Object>;
 
     /// Takes an event.
     fn take(&mut self, event: Event<Self::Object>) -> impl Future<Output = ()> + Send;
@@ -192,14 +196,17 @@ impl<O: Objects> Watcher<O> {
         self.watch.note(false);
         let path = self.subject.path(client.default_namespace());
         let mut objects = Vec::new();
-        let mut listing = Listing::new(requests::MAX_LISTED / PAGE);
+        let mut listing = Listing::new(MAX_LISTED / PAGE);
         let version = loop {
-            let body = self.page(client, &path, listing.token()).await?;
-            let (page, version) = listing.read(&body)?;
-            for item in page {
-                objects.extend(self.objects.read(item.get())?);
-            }
-            if let Some(version) = version {
+            let path = match self.lists_whole {
+                true => path.clone(),
+                false => page_path(&path, listing.token()),
+            };
+            let page = self.page(client, &path, &mut objects).await;
+            let version = page.and_then(|page| listing.turn(&page));
+            // A server that drops a list between two pages may still send it in one page.
+            let version = version.inspect_err(|error| self.lists_whole = error.failure == Failure::Expired);
+            if let Some(version) = version? {
                 break version;
             }
         };
@@ -213,16 +220,35 @@ impl<O: Objects> Watcher<O> {
         Ok(())
     }
 
-    async fn page(&mut self, client: &Client, path: &str, token: &str) -> Result<Vec<u8>, ApiError> {
-        let path = match self.lists_whole {
-            true => path.to_owned(),
-            false => page_path(path, token),
-        };
-        let page = async { requests::get(client, &path).await?.read_to(MAX_LIST).await };
-        page.await.inspect_err(|error| {
-            // A server that drops a list between two pages may still send it in one page.
-            self.lists_whole = error.failure == Failure::Expired;
-        })
+    /// Adds the objects of a page. Returns the rest of the page.
+    async fn page(&mut self, client: &Client, path: &str, objects: &mut Vec<O::Object>) -> Result<Vec<u8>, ApiError> {
+        let mut body = requests::get(client, path).await?;
+        let mut page = Outline::default();
+        while let Some(item) = body.read_item(&mut page).await? {
+            objects.extend(self.read(&item.json, item.is_whole)?);
+            if objects.len() > MAX_LISTED {
+                return Err(ApiError::new(Failure::Malformed, "a list without an end"));
+            }
+        }
+        Ok(page.text)
+    }
+
+    /// Reads an object, or the outline of one that is too long.
+    fn read(&self, json: &str, is_whole: bool) -> Result<Option<O::Object>, serde_json::Error> {
+        if is_whole {
+            return self.objects.read(json);
+        }
+        let metadata = Metadata::read(json);
+        let (kind, namespace) = (self.subject.kind, metadata.namespace.as_deref());
+        let object = excerpt(metadata.name.as_deref().unwrap_or_default(), MAX_REASON);
+        warn!(
+            kind,
+            namespace,
+            object,
+            "ignoring an object of more than {} MiB",
+            MAX_OBJECT >> 20
+        );
+        Ok(self.objects.replacement(metadata))
     }
 
     async fn watch(&mut self, client: &Client, mut version: String) -> Result<(), ApiError> {
@@ -256,11 +282,11 @@ impl<O: Objects> Watcher<O> {
         version: &mut String,
     ) -> Result<(), ApiError> {
         while let Some(line) = body.read_line(longest_silence).await? {
-            let Some(WatchEvent { change, version: seen }) = WatchEvent::read(&line)? else {
+            let Some(WatchEvent { change, version: seen }) = WatchEvent::read(&line.json)? else {
                 continue;
             };
             let event = match change {
-                Some((object, is_deleted)) => match (self.objects.read(object.get())?, is_deleted) {
+                Some((object, is_deleted)) => match (self.read(object.get(), line.is_whole)?, is_deleted) {
                     (Some(object), true) => Event::Deleted(object),
                     (Some(object), false) => Event::Applied(object),
                     (None, _) => Event::UpToDate,
@@ -401,7 +427,8 @@ fn watch_path(path: &str, version: &str, lasts: Duration) -> String {
     format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
 }
 
-/// Objects per page: an answer of a few hundred kilobytes.
+/// Objects per page: an answer of a few hundred kilobytes, or of 120 MiB if tenants write as many annotations as they may.
+/// It is read as it arrives.
 const PAGE: usize = 500;
 /// The mean length of a watch. The server ends it then, so a half-open connection is found soon after.
 const WATCH: Duration = Duration::from_secs(20);

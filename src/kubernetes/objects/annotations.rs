@@ -97,8 +97,7 @@ impl AnnotationError {
     }
 
     /// Creates the error of a Service without a port that is known to be SSH.
-    pub(crate) fn without_port(ports: usize) -> Self {
-        let reason = format!("none of the {ports} TCP ports of the Service is known to be SSH");
+    pub(crate) fn without_port(reason: String) -> Self {
         Self {
             is_without_port: true,
             ..Self::new("port", reason)
@@ -128,7 +127,10 @@ pub(crate) fn parse(annotations: &BTreeMap<String, Option<String>>, prefix: &str
         let text = text.as_deref().unwrap_or_default().trim();
         if let Err(reason) = parsed.set(key, text) {
             parsed.restrict(key);
-            parsed.faults.push(AnnotationError::new(&values::shown(key), reason));
+            // A tenant may write 15,000, and each is kept.
+            if parsed.faults.len() < MAX_FAULTS {
+                parsed.faults.push(AnnotationError::new(&values::shown(key), reason));
+            }
         }
     }
     parsed
@@ -333,6 +335,8 @@ fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
     }
 }
 
+/// The most errors of one Service that are kept and told.
+const MAX_FAULTS: usize = 20;
 /// The most names in one list: more users belong in a group.
 const MAX_NAMES: usize = 1024;
 
@@ -355,6 +359,14 @@ mod tests {
     fn parsed(pairs: &[(&str, &str)]) -> (Annotations, Option<PortSelector>, Vec<AnnotationError>) {
         let parsed = parse(&annotations(pairs), "switchboard.dev/");
         (parsed.annotations, parsed.port, parsed.faults)
+    }
+
+    #[test]
+    fn the_errors_of_a_service_are_bounded_and_restrict_all_the_same() {
+        let keys: Vec<_> = (0..15_000).map(|number| format!("a{number}")).collect();
+        let unknown = keys.iter().map(|key| (&**key, "")).chain([("max-tunnels", "x")]);
+        let (asked, _, faults) = parsed(&unknown.collect::<Vec<_>>());
+        assert_eq!((faults.len(), asked.max_tunnels), (MAX_FAULTS, Some(0)));
     }
 
     #[test]

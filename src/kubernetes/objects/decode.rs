@@ -8,6 +8,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::annotations::{self, AnnotationError, ParsedAnnotations, PortSelector};
 use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
+use crate::kubernetes::api::list_watch::Metadata;
 
 /// The result of [`decode`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,21 @@ pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> DecodedObject {
         Some(None) => DecodedObject::Irrelevant(key),
         None => DecodedObject::Malformed(Some(key)),
     }
+}
+
+/// Returns the object that stands for one that is too long to be decoded: a Service without a port, which its tenant is
+/// told of; no EndpointSlice; a Namespace, as only its existence matters. `None` if it has no valid name.
+pub(crate) fn too_long(kind: Kind, Metadata { namespace, name, .. }: Metadata) -> Option<(Key, Option<Object>)> {
+    let key = key(kind, Name { name, namespace })?;
+    let object = match kind {
+        Kind::Service => Some(Object::Service(Box::new(Service {
+            faults: vec![AnnotationError::without_port(TOO_LONG.to_owned())],
+            ..Service::default()
+        }))),
+        Kind::Slice => None,
+        Kind::Namespace => Some(Object::Namespace),
+    };
+    Some((key, object))
 }
 
 fn parse<T: DeserializeOwned>(json: &str) -> Option<T> {
@@ -92,13 +108,13 @@ fn key(kind: Kind, name: Name) -> Option<Key> {
 
 #[derive(serde::Deserialize)]
 struct RawService {
-    metadata: Option<Metadata>,
+    metadata: Option<RawMetadata>,
     spec: Option<ServiceSpec>,
 }
 
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata {
+struct RawMetadata {
     labels: Option<BTreeMap<String, Option<String>>>,
     annotations: Option<BTreeMap<String, Option<String>>>,
 }
@@ -195,7 +211,9 @@ fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<An
         .or_else(|| find(&|port| matches!(&*port.name, "ssh" | "tcp-ssh")))
         .or_else(|| find(&|port| port.number == SSH));
     if chosen.is_none() {
-        faults.push(AnnotationError::without_port(ports.len()));
+        let ports = ports.len();
+        let reason = format!("none of the {ports} TCP ports of the Service is known to be SSH");
+        faults.push(AnnotationError::without_port(reason));
     }
     chosen.map(|(port, _)| port.clone())
 }
@@ -203,7 +221,7 @@ fn choose(ports: Vec<RawPort>, asked: Option<&PortSelector>, faults: &mut Vec<An
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawSlice {
-    metadata: Option<Metadata>,
+    metadata: Option<RawMetadata>,
     address_type: Option<String>,
     endpoints: Option<Vec<LenientItem<RawEndpoint>>>,
     ports: Option<Vec<LenientItem<RawPort>>>,
@@ -277,6 +295,7 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
     })
 }
 
+const TOO_LONG: &str = "the Service is larger than 4 MiB, and not read";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SSH: u16 = 22;
 /// The longest DNS subdomain (RFC 1123).
@@ -346,6 +365,26 @@ mod tests {
         // With a wrong annotation the next rule applies.
         let wrong = service_of(&json!({"ports": [{"port": 22}]}), &asked("23"));
         assert_eq!((wrong.port.map(|port| port.number), wrong.faults.len()), (Some(22), 1));
+    }
+
+    #[test]
+    fn an_object_that_is_too_long_is_a_service_without_a_port_no_slice_or_a_namespace() {
+        let metadata = || Metadata::read(r#"{"metadata": {"name": "a", "namespace": "n"}}"#);
+        let (key, service) = too_long(Kind::Service, metadata()).unwrap();
+        let Some(Object::Service(service)) = service else {
+            panic!()
+        };
+        assert_eq!(
+            (key.to_string(), service.port, service.faults.len()),
+            ("n/a".to_owned(), None, 1)
+        );
+        assert!(service.faults[0].is_without_port);
+        assert_eq!(too_long(Kind::Slice, metadata()).unwrap().1, None);
+        assert_eq!(
+            too_long(Kind::Namespace, metadata()).unwrap().1,
+            Some(Object::Namespace)
+        );
+        assert!(too_long(Kind::Service, Metadata::default()).is_none());
     }
 
     #[test]

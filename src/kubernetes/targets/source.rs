@@ -9,9 +9,10 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchSpec, follow};
-use crate::kubernetes::objects::decode::{DecodedObject, decode};
+use crate::kubernetes::objects::decode::{DecodedObject, decode, too_long};
 use crate::kubernetes::objects::model::{Key, Kind, Object};
 use crate::kubernetes::options::Options;
 use crate::policy::access::Watches;
@@ -147,6 +148,11 @@ impl Objects for Sender {
         }
         self.metrics.watch_errors.count([Failure::Malformed.label()]);
         Ok(key.map(|key| (key, None)))
+    }
+
+    fn replacement(&self, metadata: Metadata) -> Option<Item> {
+        self.metrics.watch_errors.count([Failure::Malformed.label()]);
+        too_long(self.feed.source.kind, metadata)
     }
 
     async fn take(&mut self, event: Event<Item>) {

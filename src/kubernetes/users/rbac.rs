@@ -14,6 +14,8 @@ use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::list_watch;
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::policy::access::{Change, SETTLING_TIME};
@@ -145,6 +147,16 @@ impl Objects for ObjectVersions {
         Ok(Some(Object { namespace, uid, hash }))
     }
 
+    /// Each change of the object counts: those that affect permissions cannot be told from others.
+    fn replacement(&self, metadata: list_watch::Metadata) -> Option<Object> {
+        self.metrics.watch_errors.count([Failure::Malformed.label()]);
+        Some(Object {
+            namespace: metadata.namespace,
+            uid: metadata.uid.unwrap_or_default(),
+            hash: self.hasher.hash_one(metadata.version),
+        })
+    }
+
     async fn take(&mut self, event: Event<Object>) {
         let changes = match event {
             Event::Listed(objects) => self.list(objects),
@@ -197,6 +209,7 @@ const RELIST: Duration = Duration::from_secs(900);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn known(kind: &str) -> ObjectVersions {
         ObjectVersions::new(kind, Arc::new(drop), Metrics::new().unwrap())
@@ -274,6 +287,24 @@ mod tests {
             ..object("c", 5)
         };
         assert_eq!(known.apply(of_the_cluster, false), Some(Change::Everywhere));
+    }
+
+    #[test]
+    fn an_object_that_is_too_long_is_known_and_each_version_of_it_is_a_change() {
+        let long = |version: &str| {
+            let metadata = json!({"uid": "a", "namespace": "team-a", "resourceVersion": version});
+            list_watch::Metadata::read(&json!({"metadata": metadata}).to_string())
+        };
+        let mut roles = known("roles");
+        assert_eq!(list(&mut roles, &[("a", 1)]), []);
+        for (version, expected) in [("5", 1), ("5", 0), ("6", 1)] {
+            let object = roles.replacement(long(version)).unwrap();
+            assert_eq!(roles.apply(object, false).iter().count(), expected, "{version}");
+        }
+        let mut accounts = known(ACCOUNTS);
+        assert_eq!(list(&mut accounts, &[("a", 1)]), []);
+        let object = accounts.replacement(long("5")).unwrap();
+        assert_eq!(accounts.list(vec![object]), [], "it is not gone");
     }
 
     #[test]

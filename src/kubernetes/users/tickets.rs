@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use tracing::{info, warn};
 
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::list_watch;
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
@@ -101,6 +103,11 @@ impl Objects for SecretReader {
         let name = named.metadata.name;
         // In case the server ignores field selectors.
         Ok((name == self.name).then(|| data_of(json.as_bytes())))
+    }
+
+    fn replacement(&self, metadata: list_watch::Metadata) -> Option<Data> {
+        self.metrics.watch_errors.count([Failure::Malformed.label()]);
+        (metadata.name.as_ref() == Some(&self.name)).then_some(Err("it is too long"))
     }
 
     async fn take(&mut self, event: Event<Data>) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
@@ -83,7 +83,7 @@ impl ActivityReports {
 
     async fn report(&self, namespace: &str, name: &str, activity: SystemTime) -> Result<(), ApiError> {
         let path = notebook_path(namespace, name);
-        let notebook = self.link.get(&path).await?;
+        let notebook: Value = self.link.get(&path).await?;
         let known = notebook
             .pointer("/metadata/annotations")
             .and_then(|annotations| annotations.get(LAST_ACTIVITY)?.as_str());
@@ -96,7 +96,7 @@ impl ActivityReports {
         }
         let moment = humantime::format_rfc3339_seconds(activity).to_string();
         let patch = json!({"metadata": {"annotations": {LAST_ACTIVITY: moment}}});
-        self.link.patch(&path, &patch).await.map(drop)
+        self.link.patch(&path, &patch).await
     }
 }
 

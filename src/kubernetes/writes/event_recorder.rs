@@ -97,14 +97,9 @@ async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, me
 async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError> {
     let Key { namespace, name } = &note.service;
     // kubectl describe shows the Events of a uid.
-    let service = link
-        .get(&format!("/api/v1/namespaces/{namespace}/services/{name}"))
-        .await?;
-    let uid = service
-        .pointer("/metadata/uid")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let event = event(note, uid, SystemTime::now());
+    let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
+    let uid = link.metadata(&service).await?.uid.unwrap_or_default();
+    let event = event(note, &uid, SystemTime::now());
     let path = format!("/api/v1/namespaces/{namespace}/events");
     match link.post(&path, &event).await {
         // Another replica or an earlier call wrote the same Event: the name has a hash of the contents.
@@ -114,9 +109,9 @@ async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError
                 .and_then(Value::as_str)
                 .unwrap_or_default();
             let again = json!({"lastTimestamp": event.get("lastTimestamp")});
-            link.patch(&format!("{path}/{known}"), &again).await.map(drop)
+            link.patch(&format!("{path}/{known}"), &again).await
         }
-        written => written.map(drop),
+        written => written,
     }
 }
 

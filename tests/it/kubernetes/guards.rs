@@ -1,5 +1,6 @@
 //! Objects of a hostile tenant, or of a controller with a defect: never followed, and no obstacle for others.
 
+use std::fs;
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
@@ -298,3 +299,80 @@ fn a_slice_that_cannot_work_is_logged_and_counted() {
         }
     });
 }
+
+/// The most memory that the proxy has had so far, in KiB.
+fn peak(stage: &Stage) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", stage.proxy.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.unwrap().trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn annotations_of_a_tenant_keep_nobody_out_and_take_no_memory() {
+    lab::run(async |lab| {
+        let mut stage = Stage::new(lab, &[]).await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        let before = peak(&stage);
+        let text = "<\u{1}".repeat(60 << 10);
+        for number in 0..35 {
+            let name = format!("large-{number}");
+            let annotations = json!({"a": text, "b": text, "c": text});
+            stage
+                .api
+                .put(with(service("mallory", &name), "/metadata/annotations", annotations));
+        }
+        stage.serve("after-events", "10.9.1.2").await;
+        let by_events = peak(&stage) - before;
+        stage.restart_proxy().await;
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+        let by_list = peak(&stage).saturating_sub(before);
+        eprintln!("figure: 43 MiB of annotations: {by_events} KiB more by events, {by_list} KiB by a list");
+        assert!(
+            by_events < MOST_GROWTH && by_list < MOST_GROWTH,
+            "{by_events} {by_list}"
+        );
+        assert_eq!(stage.errors("malformed").await, 0.0);
+    });
+}
+
+#[test]
+fn an_object_that_is_too_large_is_left_out_alone_and_its_tenant_is_told() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[("events", true.into())]).await;
+        for (name, pod) in [("huge", "10.9.1.1"), ("sliced", "10.9.1.2"), ("svc-a", "10.9.1.3")] {
+            stage.serve(name, pod).await;
+        }
+        let text = "x".repeat(5 << 20);
+        for object in [service("team-a", "huge"), slice("team-a", "sliced", &["10.9.1.2"])] {
+            stage.api.put(with(object, "/metadata/annotations", json!({"a": text})));
+        }
+        stage.proxy.refuses("huge.team-a:22", 403).await;
+        stage.proxy.refuses("sliced.team-a:22", 503).await;
+        stage.serve("as-event", "10.9.1.4").await;
+        assert_eq!(stage.errors("malformed").await, 2.0, "the watches go on");
+        let is_told = async || {
+            let events = stage.api.objects("events", "team-a");
+            events.iter().any(|event| {
+                event["message"] == "No port reaches sshd: the Service is larger than 4 MiB, and not read"
+                    && event["involvedObject"]["name"] == "huge"
+            })
+        };
+        eventually("an Event", is_told).await;
+        let names_it = |name: &str| {
+            let messages = stage.proxy.messages();
+            let mut lines = messages.lines();
+            lines.any(|line| line.contains("ignoring an object of more than 4 MiB") && line.contains(name))
+        };
+        eventually("both are in the log", async || names_it("huge") && names_it("sliced-1")).await;
+        stage.api.cut(Cut::Expired);
+        stage.serve("in-a-list", "10.9.1.5").await;
+        stage.proxy.refuses("huge.team-a:22", 403).await;
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.3:22").await;
+        // Small again, they are back.
+        stage.serve("huge", "10.9.1.1").await;
+        stage.serve("sliced", "10.9.1.2").await;
+    });
+}
+
+/// In KiB.
+const MOST_GROWTH: u64 = 24 << 10;
