@@ -119,7 +119,7 @@ const OWNERS: [(&str, &[&str]); 36] = [
         ],
     ),
     ("hyper_util", &["daemon::admin", "net::exchange", "operator", "uplink"]),
-    ("jiff", &["client"]),
+    ("jiff", &["client", "kubernetes"]),
     ("jsonwebtoken", &["policy::access::oidc"]),
     ("k8s_openapi", &["kubernetes"]),
     ("kube", &["kubernetes"]),

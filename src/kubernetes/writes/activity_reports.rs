@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
@@ -81,23 +83,55 @@ impl ActivityReports {
         }
     }
 
+    /// Writes `activity` to a Notebook, unless that has a later one.
     async fn report(&self, namespace: &str, name: &str, activity: SystemTime) -> Result<(), ApiError> {
         let path = notebook_path(namespace, name);
-        let notebook: Value = self.link.get(&path).await?;
-        let known = notebook
-            .pointer("/metadata/annotations")
-            .and_then(|annotations| annotations.get(LAST_ACTIVITY)?.as_str());
-        // Jupyter may have been used since, or another replica may have reported a later time.
-        // The annotation has whole seconds.
-        let is_later =
-            |known: &str| humantime::parse_rfc3339(known).is_ok_and(|known| known + Duration::from_secs(1) > activity);
-        if known.is_some_and(is_later) {
-            return Ok(());
+        let mut conflicts = 0;
+        loop {
+            let Notebook { metadata } = self.link.get(&path).await?;
+            let known = metadata.annotations.and_then(|annotations| annotations.last_activity);
+            // Jupyter may have been used since, or another replica may have reported a later time.
+            if known.is_some_and(|known| is_later(&known, activity)) {
+                return Ok(());
+            }
+            let moment = humantime::format_rfc3339_seconds(activity).to_string();
+            // With the version that was read, so that a later time that is written meanwhile stays.
+            let patch = json!({"metadata": {
+                "resourceVersion": metadata.resource_version, "annotations": {LAST_ACTIVITY: moment},
+            }});
+            match self.link.patch(&path, &patch).await {
+                // Any change is a conflict, also one of the status.
+                Err(error) if error.status == Some(StatusCode::CONFLICT) && conflicts < MAX_CONFLICTS => conflicts += 1,
+                written => return written,
+            }
         }
-        let moment = humantime::format_rfc3339_seconds(activity).to_string();
-        let patch = json!({"metadata": {"annotations": {LAST_ACTIVITY: moment}}});
-        self.link.patch(&path, &patch).await
     }
+}
+
+/// A Notebook, as far as it is needed here.
+#[derive(Deserialize)]
+struct Notebook {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    resource_version: String,
+    annotations: Option<Annotations>,
+}
+
+#[derive(Deserialize)]
+struct Annotations {
+    /// [`LAST_ACTIVITY`].
+    #[serde(rename = "notebooks.kubeflow.org/last-activity")]
+    last_activity: Option<String>,
+}
+
+/// Returns whether `known`, in whole seconds of any time zone, is not before `activity`.
+fn is_later(known: &str, activity: SystemTime) -> bool {
+    let known = known.parse().map(|known: Timestamp| SystemTime::from(known));
+    known.is_ok_and(|known| known + Duration::from_secs(1) > activity)
 }
 
 /// The annotation that Kubeflow's culler compares with its CULL_IDLE_TIME.
@@ -106,5 +140,34 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The interval between reports about one target.
 const REPORT_EVERY: Duration = Duration::from_secs(300);
 const REMEMBERED: Duration = Duration::from_secs(3600);
+/// Conflicts of one report with other writers of the Notebook.
+const MAX_CONFLICTS: u32 = 5;
 /// Characters of a reason in the log.
 const MAX_REASON: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_compared_as_instants() {
+        let activity = humantime::parse_rfc3339("2026-11-28T10:00:00.5Z").unwrap();
+        for (known, expected) in [
+            ("2026-11-28T10:00:00Z", true),
+            ("2026-11-28T09:59:59Z", false),
+            ("2026-11-28T10:00:01.25Z", true),
+            ("2026-11-28T19:00:00+09:00", true),
+            ("2026-11-28T18:59:59+09:00", false),
+            ("2026-11-28T10:30:00+09:00", false),
+            ("2026-11-28T05:00:00-05:00", true),
+            ("2026-11-29T00:00:00+14:00", true),
+            ("2026-11-27T22:00:00-12:00", true),
+            ("9999-12-31T23:59:59+23:59", true),
+            ("2026-11-28T12:00:00", false),
+            ("yesterday", false),
+            ("", false),
+        ] {
+            assert_eq!(is_later(known, activity), expected, "{known}");
+        }
+    }
+}

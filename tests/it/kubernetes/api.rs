@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     access: Mutex<Access>,
     reviews: Mutex<Reviews>,
     pages: Mutex<HashMap<String, Page>>,
+    /// Objects that are written after the next read of the one before.
+    later: Mutex<Vec<Value>>,
     is_frozen: watch::Sender<bool>,
     cut: watch::Sender<Option<Cut>>,
     /// The number of watches that have lasted as long as they were to.
@@ -109,6 +111,7 @@ impl Api {
                 access: Mutex::new(access),
                 reviews: Mutex::default(),
                 pages: Mutex::default(),
+                later: Mutex::default(),
                 is_frozen: watch::Sender::default(),
                 cut: watch::Sender::default(),
                 watches_over: AtomicUsize::default(),
@@ -147,6 +150,11 @@ impl Api {
     pub(crate) fn put(&self, object: Value) {
         let key = Place::key_of(&object).unwrap_or_else(|| panic!("of no known kind: {object}"));
         self.shared.put(key, object);
+    }
+
+    /// Replaces the object when it is read next, after the answer.
+    pub(crate) fn put_after_read(&self, object: Value) {
+        lock(&self.shared.later).push(object);
     }
 
     /// Applies a Secret on the server's side, as that field manager.
@@ -336,6 +344,14 @@ impl Shared {
         let object = self.store().put(key, object);
         self.tell();
         object
+    }
+
+    fn put_after_read(&self, read: &Key) {
+        let later = |object: &mut Value| Place::key_of(object).as_ref() == Some(read);
+        let object = lock(&self.later).extract_if(.., later).next();
+        if let Some(object) = object {
+            self.put(read.clone(), object);
+        }
     }
 
     fn delete(&self, key: &Key) -> Option<Value> {

@@ -2,7 +2,7 @@
 //! and a tenant reads Events about a Service.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -190,7 +190,14 @@ fn a_notebook_is_told_of_activity_and_no_later_time_is_overwritten() {
         let last = |like: &Value| stage.api.object(like).unwrap()["metadata"]["annotations"][LAST_ACTIVITY].clone();
         let old = notebook("old", &json!({LAST_ACTIVITY: "2020-01-01T00:00:00Z"}));
         let later = notebook("later", &json!({LAST_ACTIVITY: "2099-01-01T00:00:00Z"}));
-        for (name, notebook) in [("old", &old), ("later", &later)] {
+        // Later than now, though its digits are earlier than those of some hours of the day.
+        let zoned = zoned(Duration::from_secs(3600), -12);
+        let zoned = notebook("zoned", &json!({LAST_ACTIVITY: zoned}));
+        let raced = notebook("raced", &json!({LAST_ACTIVITY: "2020-01-01T00:00:00Z"}));
+        stage
+            .api
+            .put_after_read(notebook("raced", &json!({LAST_ACTIVITY: "2099-01-01T00:00:00Z"})));
+        for (name, notebook) in [("old", &old), ("later", &later), ("zoned", &zoned), ("raced", &raced)] {
             stage.api.put(notebook.clone());
             stage.api.put(slice("team-a", name, &["10.9.1.1"]));
             let report = format!("notebook/{name}");
@@ -199,15 +206,25 @@ fn a_notebook_is_told_of_activity_and_no_later_time_is_overwritten() {
                 .put(annotated(service("team-a", name), &[("report-activity", &report)]));
             stage.proxy.reaches(&format!("{name}.team-a:22"), "10.9.1.1:22").await;
         }
-        eventually("both were looked at", async || {
+        eventually("all were looked at", async || {
             let written = "result=\"written\"";
-            stage.proxy.metric("switchboard_activity_reports_total", written).await == Some(2.0)
+            stage.proxy.metric("switchboard_activity_reports_total", written).await == Some(4.0)
         })
         .await;
         let told = humantime::parse_rfc3339(last(&old).as_str().unwrap()).unwrap();
         assert!(told.elapsed().unwrap() < Duration::from_secs(300), "{told:?}");
-        assert_eq!(last(&later), "2099-01-01T00:00:00Z");
+        for other in [&later, &raced] {
+            assert_eq!(last(other), "2099-01-01T00:00:00Z");
+        }
+        assert_eq!(last(&zoned), zoned["metadata"]["annotations"][LAST_ACTIVITY]);
     });
+}
+
+/// The time so long from now, as clocks show it so many hours west of Greenwich.
+fn zoned(from_now: Duration, hours: i64) -> String {
+    let instant = jiff::Timestamp::try_from(SystemTime::now() + from_now).unwrap();
+    let shown = instant + jiff::SignedDuration::from_hours(hours);
+    shown.to_string().replace('Z', &format!("{hours:+03}:00"))
 }
 
 /// Waits for an Event of that reason about a Service of `team-a`, whose message begins so.

@@ -3,13 +3,18 @@
 use serde_json::{Value, json};
 
 use super::Shared;
+use super::answer::{self, Answer};
 use super::store::Key;
 
-/// A merge patch of one object (RFC 7396), as one write.
-pub(crate) fn merge(shared: &Shared, key: &Key, patch: &Value) -> Option<Value> {
+/// A merge patch of one object (RFC 7396), as one write. One from another resource version is a conflict.
+pub(crate) fn merge(shared: &Shared, key: &Key, patch: &Value) -> Option<Result<Value, Answer>> {
     let mut object = shared.store().object(key)?.clone();
+    let expected = &patch["metadata"]["resourceVersion"];
+    if expected.is_string() && *expected != object["metadata"]["resourceVersion"] {
+        return Some(Err(answer::refusal(409, "the object has been modified")));
+    }
     apply(&mut object, patch);
-    Some(shared.put(key.clone(), object))
+    Some(Ok(shared.put(key.clone(), object)))
 }
 
 fn apply(object: &mut Value, patch: &Value) {

@@ -227,8 +227,15 @@ async fn write(shared: &Arc<Shared>, place: &Place, request: Request<Incoming>) 
         Method::POST if place.plural == "events" && is_there => {
             return answer::refusal(409, "it already exists");
         }
-        Method::PATCH if is_merge => merge::merge(shared, &key, &body),
-        Method::GET => shared.store().object(&key).cloned(),
+        Method::PATCH if is_merge => match merge::merge(shared, &key, &body).transpose() {
+            Ok(merged) => merged,
+            Err(conflict) => return conflict,
+        },
+        Method::GET => {
+            let found = shared.store().object(&key).cloned();
+            shared.put_after_read(&key);
+            found
+        }
         Method::DELETE => shared.delete(&key),
         _ => Some(shared.put(key, body)),
     };
