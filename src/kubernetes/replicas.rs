@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::api::failure::Failure;
-use super::api::list_watch::Metadata;
 use super::api::requests::encoded;
 use super::api::thread::BackgroundRuntime;
 use super::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
@@ -76,11 +74,6 @@ impl<C: Fn(BTreeSet<Box<str>>) + Send> Objects for SliceReader<C> {
         });
         let ready = ready.map(String::into_boxed_str).collect();
         Ok(slice.metadata.name.map(|name| (name, ready)))
-    }
-
-    fn replacement(&self, metadata: Metadata) -> Option<Self::Object> {
-        self.metrics.watch_errors.count([Failure::Malformed.label()]);
-        Some((metadata.name?.into(), Vec::new()))
     }
 
     async fn take(&mut self, event: Event<Self::Object>) {

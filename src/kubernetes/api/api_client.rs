@@ -10,14 +10,13 @@ use hyper::http::request::Builder;
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::failure::{ApiError, Failure};
 use super::json_stream::ObjectText;
-use super::list_watch::Metadata;
 use super::requests::{self, JSON, Login};
 
 /// A client that is rebuilt after failures.
@@ -106,35 +105,20 @@ impl ApiClient {
     }
 
     /// Returns the object at a path.
-    ///
-    /// # Errors
-    /// It is not of that form, or longer than [`MAX_OBJECT`](super::json_stream::MAX_OBJECT).
-    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        let object = self.object(Request::get(path), Body::empty()).await?;
-        match object.is_whole {
-            true => Ok(serde_json::from_str(&object.json)?),
-            false => Err(requests::too_long()),
-        }
-    }
-
-    /// Returns the metadata of the object at a path, which may be of any length.
-    pub(crate) async fn metadata(&self, path: &str) -> Result<Metadata, ApiError> {
-        let object = self.object(Request::get(path), Body::empty()).await?;
-        Ok(Metadata::read(&object.json))
+    pub(crate) async fn get(&self, path: &str) -> Result<ObjectText, ApiError> {
+        self.object(Request::get(path), Body::empty()).await
     }
 
     /// Creates an object at a path.
-    pub(crate) async fn post(&self, path: &str, object: &Value) -> Result<(), ApiError> {
+    pub(crate) async fn post(&self, path: &str, object: &Value) -> Result<ObjectText, ApiError> {
         let request = Request::post(path).header(CONTENT_TYPE, JSON);
-        let created = self.object(request, object.to_string().into_bytes().into()).await;
-        created.map(drop)
+        self.object(request, object.to_string().into_bytes().into()).await
     }
 
     /// Merges a patch (RFC 7396) into the object at a path.
-    pub(crate) async fn patch(&self, path: &str, patch: &Value) -> Result<(), ApiError> {
+    pub(crate) async fn patch(&self, path: &str, patch: &Value) -> Result<ObjectText, ApiError> {
         let request = Request::patch(path).header(CONTENT_TYPE, "application/merge-patch+json");
-        let patched = self.object(request, patch.to_string().into_bytes().into()).await;
-        patched.map(drop)
+        self.object(request, patch.to_string().into_bytes().into()).await
     }
 
     async fn object(&self, request: Builder, body: Body) -> Result<ObjectText, ApiError> {
@@ -148,8 +132,7 @@ impl ApiClient {
         let answer = answer.await;
         self.ended(&attempt, &answer);
         let object = answer?;
-        serde_json::from_str::<IgnoredAny>(&object.json)?;
-        Ok(object)
+        Ok(serde_json::from_str(&object.json).map(|IgnoredAny| object)?)
     }
 }
 

@@ -57,7 +57,7 @@ impl ObjectReader {
 }
 
 /// JSON of which the outermost object, its `metadata`, its `items` and the `object` of an event have their contents. All
-/// other objects and arrays are empty, and of a string the last [`MAX_STRING`] bytes are kept at most.
+/// other objects and arrays are empty.
 #[derive(Debug, Default)]
 pub(crate) struct Outline {
     /// The JSON so far.
@@ -66,8 +66,7 @@ pub(crate) struct Outline {
     depth: usize,
     /// Those whose contents are kept.
     kept: usize,
-    /// The position in `text` of the string that is being read; `None` between strings.
-    string: Option<usize>,
+    is_in_string: bool,
     is_escaped: bool,
     has_items: bool,
 }
@@ -79,12 +78,12 @@ impl Outline {
     }
 
     fn is_between(&self) -> bool {
-        self.depth == 0 && self.string.is_none()
+        self.depth == 0 && !self.is_in_string
     }
 
     /// Takes bytes, and returns their number: at least one, if there is one.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> usize {
-        let is_skipped = self.string.is_some() && self.depth != self.kept && !self.is_escaped;
+        let is_skipped = self.is_in_string && self.depth != self.kept && !self.is_escaped;
         let plain = bytes
             .iter()
             .position(|byte| !is_skipped || matches!(byte, b'"' | b'\\'));
@@ -100,33 +99,23 @@ impl Outline {
 
     fn take_one(&mut self, byte: u8) {
         let was_kept = self.depth == self.kept;
-        if let Some(start) = self.string {
-            let ends = byte == b'"' && !self.is_escaped;
-            self.is_escaped = byte == b'\\' && !self.is_escaped;
-            self.string = Some(start).filter(|_| !ends);
-            if was_kept {
-                self.text.push(byte);
-            }
-            // Neither inside an escape sequence nor inside a character.
-            if self.text.len() - start > MAX_STRING && !ends && !self.is_escaped && byte.is_ascii() {
-                self.text.truncate(start + 1);
-            }
-            return;
-        }
         match byte {
-            b'"' => self.string = Some(self.text.len()),
-            b'{' | b'[' => {
+            _ if self.is_escaped => self.is_escaped = false,
+            b'\\' => self.is_escaped = true,
+            b'"' => self.is_in_string = !self.is_in_string,
+            b'{' | b'[' if !self.is_in_string => {
                 self.kept += usize::from(was_kept && self.keeps(byte));
                 self.depth += 1;
             }
-            b'}' | b']' => {
+            b'}' | b']' if !self.is_in_string => {
                 self.kept = self.kept.saturating_sub(usize::from(was_kept));
                 self.depth = self.depth.saturating_sub(1);
                 self.has_items &= self.depth > 1;
             }
             _ => {}
         }
-        if was_kept || self.depth == self.kept {
+        // No outline is as long, unless it is no JSON.
+        if (was_kept || self.depth == self.kept) && self.text.len() < MAX_OBJECT {
             self.text.push(byte);
         }
     }
@@ -145,8 +134,6 @@ impl Outline {
 
 /// In bytes. Etcd takes at most 1.5 MiB, without the escapes of JSON.
 pub(crate) const MAX_OBJECT: usize = 4 << 20;
-/// In bytes: more than a `continue` token has.
-const MAX_STRING: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -187,25 +174,6 @@ mod tests {
                 assert_eq!(object["metadata"]["uid"], "u");
                 assert_eq!(object["metadata"]["annotations"], serde_json::json!({}));
                 assert!(json.len() < 200, "{json}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_long_string_of_an_outline_ends_as_it_did() {
-        let mut outline = Outline::default();
-        let json = format!(r#"{{"a":"{}\\","b":"\"{{"}}"#, r#"é\\\"."#.repeat(20_000));
-        outline.take_all(json.as_bytes());
-        let value: serde_json::Value = serde_json::from_slice(&outline.text).unwrap();
-        assert!(value["a"].as_str().unwrap().ends_with(r#"\".\"#));
-        assert_eq!(value["b"], "\"{");
-        assert!(outline.text.len() <= MAX_STRING + 100);
-    }
-
-    impl Outline {
-        fn take_all(&mut self, mut bytes: &[u8]) {
-            while !bytes.is_empty() {
-                bytes = &bytes[self.take(bytes)..];
             }
         }
     }

@@ -73,7 +73,7 @@ impl<'a> WatchEvent<'a> {
             // "BOOKMARK", and types that are not known yet.
             _ => None,
         };
-        let version = Metadata::read(object.get()).version;
+        let version = Metadata::read(object.get()).unwrap_or_default().version;
         Ok(Some(Self { change, version }))
     }
 }
@@ -106,14 +106,13 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads the metadata of an object; empty if it is not valid.
-    pub(crate) fn read(object: &str) -> Self {
-        #[derive(Default, Deserialize)]
+    /// Reads the metadata of an object, or of a list.
+    pub(crate) fn read(object: &str) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
         struct Object {
             metadata: Option<Metadata>,
         }
-        let Object { metadata } = serde_json::from_str(object).unwrap_or_default();
-        metadata.unwrap_or_default()
+        serde_json::from_str(object).map(|Object { metadata }| metadata.unwrap_or_default())
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tracing::info;
 
 use super::failure::{ApiError, Failure};
-use super::json_stream::{MAX_OBJECT, ObjectReader, ObjectText, Outline};
+use super::json_stream::{ObjectReader, ObjectText, Outline};
 
 /// Builds a client from the current files: certificates, tokens and addresses may have changed since the last one.
 ///
@@ -214,15 +214,12 @@ impl BodyReader {
     /// each object.
     ///
     /// # Errors
-    /// Nothing arrived for 5 s, the body was cut, or the rest is too long.
+    /// Nothing arrived for 5 s, or the body was cut.
     pub(crate) async fn read_item(&mut self, page: &mut Outline) -> Result<Option<ObjectText>, ApiError> {
         let mut item = ObjectReader::default();
         loop {
             if self.rest.is_empty() && !self.read_more(PAGE_TIMEOUT, Failure::Timeout).await? {
                 return Ok(None);
-            }
-            if page.text.len() > MAX_OBJECT {
-                return Err(too_long());
             }
             if page.is_in_items() {
                 drop(self.rest.split_to(item.take(&self.rest, b",]")));
@@ -274,12 +271,6 @@ impl BodyReader {
             }
         }
     }
-}
-
-/// Returns the failure of an answer that is longer than [`MAX_OBJECT`].
-pub(crate) fn too_long() -> ApiError {
-    let reason = format!("an answer of more than {} MiB", MAX_OBJECT >> 20);
-    ApiError::new(Failure::Malformed, reason)
 }
 
 /// Returns a value of a query, with all but the unreserved characters percent-encoded (RFC 3986 section 2).

@@ -37,7 +37,9 @@ pub(crate) trait Objects: Send {
     fn read(&self, json: &str) -> Result<Option<Self::Object>, serde_json::Error>;
 
     /// Returns the object that stands for one that is too long to be read; `None` if it is left out.
-    fn replacement(&self, metadata: Metadata) -> Option<Self::Object>;
+    fn replacement(&self, _metadata: Metadata) -> Option<Self::Object> {
+        None
+    }
 
     /// Takes an event.
     fn take(&mut self, event: Event<Self::Object>) -> impl Future<Output = ()> + Send;
@@ -225,7 +227,7 @@ impl<O: Objects> Watcher<O> {
         let mut body = requests::get(client, path).await?;
         let mut page = Outline::default();
         while let Some(item) = body.read_item(&mut page).await? {
-            objects.extend(self.read(&item.json, item.is_whole)?);
+            objects.extend(self.read(&item.json, item.is_whole).await?);
             if objects.len() > MAX_LISTED {
                 return Err(ApiError::new(Failure::Malformed, "a list without an end"));
             }
@@ -234,11 +236,11 @@ impl<O: Objects> Watcher<O> {
     }
 
     /// Reads an object, or the outline of one that is too long.
-    fn read(&self, json: &str, is_whole: bool) -> Result<Option<O::Object>, serde_json::Error> {
+    async fn read(&mut self, json: &str, is_whole: bool) -> Result<Option<O::Object>, ApiError> {
         if is_whole {
-            return self.objects.read(json);
+            return Ok(self.objects.read(json)?);
         }
-        let metadata = Metadata::read(json);
+        let metadata = Metadata::read(json)?;
         let (kind, namespace) = (self.subject.kind, metadata.namespace.as_deref());
         let object = excerpt(metadata.name.as_deref().unwrap_or_default(), MAX_REASON);
         warn!(
@@ -248,6 +250,7 @@ impl<O: Objects> Watcher<O> {
             "ignoring an object of more than {} MiB",
             MAX_OBJECT >> 20
         );
+        self.objects.take(Event::Failed(Failure::Malformed)).await;
         Ok(self.objects.replacement(metadata))
     }
 
@@ -286,7 +289,7 @@ impl<O: Objects> Watcher<O> {
                 continue;
             };
             let event = match change {
-                Some((object, is_deleted)) => match (self.read(object.get(), line.is_whole)?, is_deleted) {
+                Some((object, is_deleted)) => match (self.read(object.get(), line.is_whole).await?, is_deleted) {
                     (Some(object), true) => Event::Deleted(object),
                     (Some(object), false) => Event::Applied(object),
                     (None, _) => Event::UpToDate,

@@ -23,10 +23,7 @@ pub(crate) enum DecodedObject {
 
 /// Decodes one object from JSON. `prefix` is that of annotation names.
 pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> DecodedObject {
-    let Ok(ObjectName { metadata }) = serde_json::from_str(json) else {
-        return DecodedObject::Malformed(None);
-    };
-    let Some(key) = metadata.and_then(|metadata| key(kind, metadata)) else {
+    let Some(key) = Metadata::read(json).ok().and_then(|metadata| key(kind, metadata)) else {
         return DecodedObject::Malformed(None);
     };
     let object = match kind {
@@ -43,8 +40,8 @@ pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> DecodedObject {
 
 /// Returns the object that stands for one that is too long to be decoded: a Service without a port, which its tenant is
 /// told of; no EndpointSlice; a Namespace, as only its existence matters. `None` if it has no valid name.
-pub(crate) fn too_long(kind: Kind, Metadata { namespace, name, .. }: Metadata) -> Option<(Key, Option<Object>)> {
-    let key = key(kind, Name { name, namespace })?;
+pub(crate) fn too_long(kind: Kind, metadata: Metadata) -> Option<(Key, Option<Object>)> {
+    let key = key(kind, metadata)?;
     let object = match kind {
         Kind::Service => Some(Object::Service(Box::new(Service {
             faults: vec![AnnotationError::without_port(TOO_LONG.to_owned())],
@@ -75,18 +72,7 @@ fn valid<T>(items: Option<Vec<LenientItem<T>>>) -> impl Iterator<Item = T> {
     })
 }
 
-#[derive(serde::Deserialize)]
-struct ObjectName {
-    metadata: Option<Name>,
-}
-
-#[derive(serde::Deserialize)]
-struct Name {
-    name: Option<Box<str>>,
-    namespace: Option<Box<str>>,
-}
-
-fn key(kind: Kind, name: Name) -> Option<Key> {
+fn key(kind: Kind, name: Metadata) -> Option<Key> {
     let key = Key {
         namespace: match kind {
             Kind::Service | Kind::Slice => name.namespace?,
@@ -369,7 +355,7 @@ mod tests {
 
     #[test]
     fn an_object_that_is_too_long_is_a_service_without_a_port_no_slice_or_a_namespace() {
-        let metadata = || Metadata::read(r#"{"metadata": {"name": "a", "namespace": "n"}}"#);
+        let metadata = || Metadata::read(r#"{"metadata": {"name": "a", "namespace": "n"}}"#).unwrap();
         let (key, service) = too_long(Kind::Service, metadata()).unwrap();
         let Some(Object::Service(service)) = service else {
             panic!()

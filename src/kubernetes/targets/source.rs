@@ -151,7 +151,6 @@ impl Objects for Sender {
     }
 
     fn replacement(&self, metadata: Metadata) -> Option<Item> {
-        self.metrics.watch_errors.count([Failure::Malformed.label()]);
         too_long(self.feed.source.kind, metadata)
     }
 

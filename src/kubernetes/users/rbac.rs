@@ -14,8 +14,7 @@ use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::list_watch;
+use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
 use crate::policy::access::{Change, SETTLING_TIME};
@@ -81,6 +80,13 @@ struct Object {
     hash: u64,
 }
 
+impl Object {
+    fn new(Metadata { namespace, uid, .. }: Metadata, hash: u64) -> Self {
+        let uid = uid.unwrap_or_default();
+        Self { namespace, uid, hash }
+    }
+}
+
 impl ObjectVersions {
     fn new(kind: &str, changed: OnChange, metrics: Metrics) -> Self {
         Self {
@@ -136,7 +142,7 @@ impl Objects for ObjectVersions {
 
     fn read(&self, json: &str) -> Result<Option<Object>, serde_json::Error> {
         let Rights {
-            metadata: Metadata { namespace, uid },
+            metadata,
             rules,
             aggregation_rule,
             subjects,
@@ -144,17 +150,13 @@ impl Objects for ObjectVersions {
         } = serde_json::from_str(json)?;
         let rights = [rules, aggregation_rule, subjects, role_ref].map(|part| part.map(RawValue::get));
         let hash = self.hasher.hash_one(rights);
-        Ok(Some(Object { namespace, uid, hash }))
+        Ok(Some(Object::new(metadata, hash)))
     }
 
     /// Each change of the object counts: those that affect permissions cannot be told from others.
-    fn replacement(&self, metadata: list_watch::Metadata) -> Option<Object> {
-        self.metrics.watch_errors.count([Failure::Malformed.label()]);
-        Some(Object {
-            namespace: metadata.namespace,
-            uid: metadata.uid.unwrap_or_default(),
-            hash: self.hasher.hash_one(metadata.version),
-        })
+    fn replacement(&self, metadata: Metadata) -> Option<Object> {
+        let hash = self.hasher.hash_one(&metadata.version);
+        Some(Object::new(metadata, hash))
     }
 
     async fn take(&mut self, event: Event<Object>) {
@@ -184,13 +186,6 @@ struct Rights<'a> {
     subjects: Option<&'a RawValue>,
     #[serde(borrow)]
     role_ref: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    namespace: Option<Box<str>>,
-    #[serde(default)]
-    uid: Box<str>,
 }
 
 /// The kinds of objects, each with its API group.
@@ -293,7 +288,7 @@ mod tests {
     fn an_object_that_is_too_long_is_known_and_each_version_of_it_is_a_change() {
         let long = |version: &str| {
             let metadata = json!({"uid": "a", "namespace": "team-a", "resourceVersion": version});
-            list_watch::Metadata::read(&json!({"metadata": metadata}).to_string())
+            Metadata::read(&json!({"metadata": metadata}).to_string()).unwrap()
         };
         let mut roles = known("roles");
         assert_eq!(list(&mut roles, &[("a", 1)]), []);

@@ -5,11 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use tracing::{info, warn};
 
-use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::list_watch;
+use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
@@ -91,22 +89,14 @@ impl Objects for SecretReader {
     type Object = Data;
 
     fn read(&self, json: &str) -> Result<Option<Data>, serde_json::Error> {
-        #[derive(Deserialize)]
-        struct NamedSecret {
-            metadata: Metadata,
-        }
-        #[derive(Deserialize)]
-        struct Metadata {
-            name: Box<str>,
-        }
-        let named: NamedSecret = serde_json::from_str(json)?;
-        let name = named.metadata.name;
+        let name = Metadata::read(json)?.name;
         // In case the server ignores field selectors.
-        Ok((name == self.name).then(|| data_of(json.as_bytes())))
+        Ok(name
+            .is_none_or(|name| name == self.name)
+            .then(|| data_of(json.as_bytes())))
     }
 
-    fn replacement(&self, metadata: list_watch::Metadata) -> Option<Data> {
-        self.metrics.watch_errors.count([Failure::Malformed.label()]);
+    fn replacement(&self, metadata: Metadata) -> Option<Data> {
         (metadata.name.as_ref() == Some(&self.name)).then_some(Err("it is too long"))
     }
 

@@ -1,6 +1,6 @@
 //! Reports activity to Kubeflow Notebooks, for Services with the annotation `report-activity`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -88,10 +88,12 @@ impl ActivityReports {
         let path = notebook_path(namespace, name);
         let mut conflicts = 0;
         loop {
-            let Notebook { metadata } = self.link.get(&path).await?;
-            let known = metadata.annotations.and_then(|annotations| annotations.last_activity);
+            let object = self.link.get(&path).await?;
+            let Notebook { metadata } = serde_json::from_str(&object.json)?;
+            let known = metadata.annotations.as_ref().and_then(|known| known.get(LAST_ACTIVITY));
             // Jupyter may have been used since, or another replica may have reported a later time.
-            if known.is_some_and(|known| is_later(&known, activity)) {
+            // Without its annotations nobody knows.
+            if !object.is_whole || known.is_some_and(|known| is_later(known, activity)) {
                 return Ok(());
             }
             let moment = humantime::format_rfc3339_seconds(activity).to_string();
@@ -102,7 +104,7 @@ impl ActivityReports {
             match self.link.patch(&path, &patch).await {
                 // Any change is a conflict, also one of the status.
                 Err(error) if error.status == Some(StatusCode::CONFLICT) && conflicts < MAX_CONFLICTS => conflicts += 1,
-                written => return written,
+                written => return written.map(drop),
             }
         }
     }
@@ -118,19 +120,14 @@ struct Notebook {
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     resource_version: String,
-    annotations: Option<Annotations>,
-}
-
-#[derive(Deserialize)]
-struct Annotations {
-    /// [`LAST_ACTIVITY`].
-    #[serde(rename = "notebooks.kubeflow.org/last-activity")]
-    last_activity: Option<String>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 /// Returns whether `known`, in whole seconds of any time zone, is not before `activity`.
 fn is_later(known: &str, activity: SystemTime) -> bool {
-    let known = known.parse().map(|known: Timestamp| SystemTime::from(known));
+    let zoned = known.parse().map(|known: Timestamp| SystemTime::from(known));
+    // The last days of the year 9999 are too late for a `Timestamp`, and may mean never.
+    let known = zoned.or_else(|_| humantime::parse_rfc3339(known));
     known.is_ok_and(|known| known + Duration::from_secs(1) > activity)
 }
 
@@ -162,7 +159,7 @@ mod tests {
             ("2026-11-28T05:00:00-05:00", true),
             ("2026-11-29T00:00:00+14:00", true),
             ("2026-11-27T22:00:00-12:00", true),
-            ("9999-12-31T23:59:59+23:59", true),
+            ("9999-12-31T23:59:59Z", true),
             ("2026-11-28T12:00:00", false),
             ("yesterday", false),
             ("", false),

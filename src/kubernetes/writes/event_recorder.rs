@@ -14,6 +14,7 @@ use crate::base::fnv::fnv1a;
 use crate::base::text::excerpt;
 use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
+use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::objects::model::Key;
 use crate::tunnel::metrics::Metrics;
 
@@ -98,7 +99,8 @@ async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError
     let Key { namespace, name } = &note.service;
     // kubectl describe shows the Events of a uid.
     let service = format!("/api/v1/namespaces/{namespace}/services/{name}");
-    let uid = link.metadata(&service).await?.uid.unwrap_or_default();
+    let service = Metadata::read(&link.get(&service).await?.json)?;
+    let uid = service.uid.unwrap_or_default();
     let event = event(note, &uid, SystemTime::now());
     let path = format!("/api/v1/namespaces/{namespace}/events");
     match link.post(&path, &event).await {
@@ -109,9 +111,9 @@ async fn write_one(note: &ServiceEvent, link: &ApiClient) -> Result<(), ApiError
                 .and_then(Value::as_str)
                 .unwrap_or_default();
             let again = json!({"lastTimestamp": event.get("lastTimestamp")});
-            link.patch(&format!("{path}/{known}"), &again).await
+            link.patch(&format!("{path}/{known}"), &again).await.map(drop)
         }
-        written => written,
+        written => written.map(drop),
     }
 }
 

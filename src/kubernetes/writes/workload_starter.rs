@@ -88,7 +88,7 @@ impl WorkloadStarter {
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{plural}/{name}/scale");
         let mut has_conflicted = false;
         loop {
-            let scale: Value = self.link.get(&path).await?;
+            let scale: Value = serde_json::from_str(&self.link.get(&path).await?.json)?;
             let replicas = scale.pointer("/spec/replicas").and_then(Value::as_u64);
             if replicas.is_some_and(|replicas| replicas > 0) {
                 return Ok(false);
@@ -97,7 +97,7 @@ impl WorkloadStarter {
             let version = scale.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
             let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}});
             match self.link.patch(&path, &patch).await {
-                Ok(()) => return Ok(true),
+                Ok(_) => return Ok(true),
                 // Any change is a conflict, also one of the status.
                 Err(error) if error.status == Some(StatusCode::CONFLICT) && !has_conflicted => has_conflicted = true,
                 Err(error) => return Err(error),
