@@ -52,9 +52,14 @@ impl Allowlist {
         let table = self.table.load();
         match table.find(authority) {
             Some(target) => Ok(Arc::clone(target)),
-            None if table.complete => Err(RefusalReason::NotAllowed),
-            None => Err(RefusalReason::AllowlistNotReady),
+            None if table.awaits(authority) => Err(RefusalReason::AllowlistNotReady),
+            None => Err(RefusalReason::NotAllowed),
         }
+    }
+
+    /// Returns whether the authority, if it had no target, might belong to a Service that is not known yet.
+    pub fn awaits(&self, authority: &Authority) -> bool {
+        self.table.load().awaits(authority)
     }
 
     /// Wakes a target that has no endpoint, if its Service allows it. Only for clients that may reach the target.
@@ -127,11 +132,6 @@ impl Allowlist {
         if !self.table.load().complete {
             self.completed.wait().await;
         }
-    }
-
-    /// Returns whether the Services of the cluster are known completely.
-    pub fn is_complete(&self) -> bool {
-        self.table.load().complete
     }
 
     /// Returns a receiver of later changes of the users that targets name, so that tunnels of removed users can end.
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn a_name_is_unknown_and_not_forbidden_before_the_first_complete_list() {
         let (mut writer, allowlist) = configured(false);
-        writer.expect_services();
+        writer.expect_services(None);
         writer.publish(&[target("a:22", "127.0.0.1:1")], &Limits::default());
         assert!(authorize(&allowlist, "a:22").is_ok());
         assert_eq!(
@@ -391,6 +391,49 @@ mod tests {
             pin!(allowlist.completed())
                 .poll(&mut Context::from_waker(Waker::noop()))
                 .is_ready()
+        );
+    }
+
+    #[test]
+    fn only_names_of_the_namespaces_that_a_reload_has_added_are_unknown() {
+        let (writer, allowlist) = configured(false);
+        let is_unknown = |name: &str| {
+            let refused = authorize(&allowlist, name).unwrap_err();
+            assert!(matches!(
+                refused,
+                RefusalReason::NotAllowed | RefusalReason::AllowlistNotReady
+            ));
+            refused == RefusalReason::AllowlistNotReady
+        };
+        let unknown = || {
+            [
+                "x.a:22",
+                "x.b.svc.cluster.local:22",
+                "x.b:1",
+                "x.c:22",
+                "b:22",
+                "a.x.b:22",
+            ]
+            .map(is_unknown)
+        };
+        writer.replace(Vec::new(), true);
+        writer.expect_services(Some(Vec::new()));
+        assert_eq!(unknown(), [false; 6], "nothing is new");
+        writer.expect_services(Some(vec!["b".into()]));
+        assert_eq!(unknown(), [false, true, true, false, false, false]);
+        writer.expect_services(Some(vec!["c".into()]));
+        assert_eq!(unknown(), [false, true, true, true, false, false], "two reloads");
+        writer.apply([Change::Set(Box::new(service("a", "x", "10.0.0.1:22")))]);
+        assert!(is_unknown("x.b:22") && !is_unknown("y.a:22"));
+        writer.expect_services(None);
+        writer.expect_services(Some(vec!["c".into()]));
+        assert!(is_unknown("y.a:22"), "all are awaited already");
+        writer.confirm();
+        assert!(!is_unknown("x.b:22"));
+        writer.expect_services(Some(vec!["c".into()]));
+        assert!(
+            !is_unknown("x.b:22") && is_unknown("x.c:22"),
+            "nothing is left of the first time"
         );
     }
 

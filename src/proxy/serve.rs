@@ -215,7 +215,7 @@ impl Startup {
         let (config, shared) = (self.config, Arc::new(shared));
         writer.publish(&config.allowlist.targets, &config.limits);
         if config.allowlist.kubernetes.is_some() {
-            writer.expect_services();
+            writer.expect_services(None);
         } else {
             shared.metrics.allowlist_synced();
         }

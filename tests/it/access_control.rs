@@ -178,16 +178,25 @@ async fn hidden_names_are_answered_as_unknown_ones() {
 
 #[tokio::test]
 async fn hidden_names_are_answered_as_unknown_ones_before_the_first_list_too() {
-    let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
-    world.writer.expect_services();
-    let mut heard = Vec::new();
-    for name in ["box.local:22", "unknown:22"] {
-        let (mut answer, mut client) = world.ask(&request(name, "1.1", &bearer("alices"))).await;
-        client.read_to_string(&mut answer).await.unwrap();
-        heard.push(answer);
+    let team = || Some(vec!["team".into()]);
+    let other = || Some(vec!["other".into()]);
+    for (awaited, forbidden, unknown, status) in [
+        (other(), "b.team:22", "unknown.team:22", 403),
+        (team(), "b.team:22", "unknown.team:22", 503),
+        (other(), "box.local:22", "unknown:22", 403),
+        (None, "box.local:22", "unknown:22", 503),
+    ] {
+        let world = World::new(Mode::Enforce, |options| options.hide_names = true).await;
+        world.writer.expect_services(awaited);
+        let mut heard = Vec::new();
+        for name in [forbidden, unknown] {
+            let (mut answer, mut client) = world.ask(&request(name, "1.1", &bearer("alices"))).await;
+            client.read_to_string(&mut answer).await.unwrap();
+            heard.push(answer);
+        }
+        assert_eq!(heard[0], heard[1]);
+        assert!(heard[0].starts_with(&format!("HTTP/1.1 {status} ")), "{}", heard[0]);
     }
-    assert_eq!(heard[0], heard[1]);
-    assert!(heard[0].starts_with("HTTP/1.1 503 "), "{}", heard[0]);
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod outages;
 mod pods;
 mod proxy;
 mod rbac;
+mod reloads;
 mod restarts;
 mod reviews;
 mod rights;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
-use super::reconciler::{Outputs, Reconciler};
-use super::source::{Source, SourceHandle, sources};
+use super::reconciler::{LastState, Outputs, Reconciler};
+use super::source::{SourceHandle, sources};
 use super::target_policy::TargetPolicy;
 use crate::daemon::vital::supervise;
 use crate::kubernetes::api::api_client::ApiClient;
@@ -29,6 +29,7 @@ pub struct Controller {
     options: Options,
     rules: watch::Sender<TargetPolicy>,
     outputs: Outputs,
+    last: LastState,
     /// `None` while it is replaced, and after a failed replacement.
     thread: Option<BackgroundRuntime>,
 }
@@ -40,7 +41,6 @@ impl Controller {
     /// # Errors
     /// The thread or its runtime cannot be started.
     pub fn start(options: Options, limits: &Limits, writer: Writer, metrics: Metrics) -> io::Result<Self> {
-        writer.configure(options.of_allowlist());
         for failure in Failure::ALL {
             metrics.watch_errors.zero([failure.label()]);
         }
@@ -52,22 +52,30 @@ impl Controller {
             metrics,
             recorder: None,
         };
+        Self::with_last(options, limits, outputs, LastState::default())
+    }
+
+    /// Starts the thread, which goes on with the state of the last one.
+    fn with_last(options: Options, limits: &Limits, outputs: Outputs, last: LastState) -> io::Result<Self> {
+        outputs.writer.configure(options.of_allowlist());
         let (rules, receiver) = watch::channel(TargetPolicy::new(&options, limits));
         let worker = Worker {
-            sources: sources(&options),
             options: options.clone(),
             rules: receiver,
             outputs: outputs.clone(),
+            last: Arc::clone(&last),
         };
         Ok(Self {
             options,
             rules,
             outputs,
+            last,
             thread: Some(BackgroundRuntime::start("kubernetes", worker.run())?),
         })
     }
 
-    /// Changes the settings. If they need another thread, the targets stay until it has a complete list.
+    /// Changes the settings. If they need another thread, the targets stay until it has a complete list. Until then an absent
+    /// name is unknown in the namespaces whose sources have changed.
     ///
     /// # Errors
     /// The other thread cannot be started. Nothing watches the cluster then.
@@ -80,10 +88,13 @@ impl Controller {
             self.options = options;
             return Ok(());
         }
-        let Outputs { writer, metrics, .. } = self.outputs.clone();
         // The drop waits for the thread's end: two threads would write one allowlist.
         self.thread = None;
-        *self = Self::start(options, limits, writer, metrics)?;
+        let known = sources(&self.options);
+        let new = sources(&options).into_iter().filter(|source| !known.contains(source));
+        let namespaces = new.map(|source| source.namespace).collect();
+        self.outputs.writer.expect_services(namespaces);
+        *self = Self::with_last(options, limits, self.outputs.clone(), Arc::clone(&self.last))?;
         Ok(())
     }
 }
@@ -96,10 +107,10 @@ fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3]) {
 
 /// The work of the thread.
 struct Worker {
-    sources: Vec<Source>,
     options: Options,
     rules: watch::Receiver<TargetPolicy>,
     outputs: Outputs,
+    last: LastState,
 }
 
 impl Worker {
@@ -114,12 +125,15 @@ impl Worker {
         let (sender, events) = mpsc::channel(QUEUED_EVENTS);
         let mut rules = self.rules.clone();
         let newest = rules.borrow_and_update().clone();
-        let feeds: Vec<_> = self.sources.iter().cloned().map(SourceHandle::new).collect();
+        let feeds = SourceHandle::all(sources(&self.options));
         let mut tasks = JoinSet::new();
         let outputs = self.start_writers(&mut tasks);
         let snapshot = self.options.snapshot_file.clone();
-        let reconciler = Reconciler::new(newest, feeds.clone(), snapshot, outputs);
-        tasks.spawn(reconciler.run(events, rules));
+        let reconciler = match self.last.lock().take() {
+            Some(last) => last.with_sources(newest, feeds.clone(), snapshot, outputs),
+            None => Reconciler::new(newest, feeds.clone(), snapshot, outputs),
+        };
+        tasks.spawn(reconciler.run(events, rules, Arc::clone(&self.last)));
         for feed in feeds {
             tasks.spawn(feed.run(sender.clone(), self.outputs.metrics.clone()));
         }

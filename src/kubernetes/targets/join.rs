@@ -72,6 +72,13 @@ impl ClusterObjects {
         self.dirty.extend(self.services.keys().cloned());
     }
 
+    /// Forgets the current notices, which are therefore given again.
+    pub(crate) fn forget_notices(&mut self) {
+        self.services
+            .values_mut()
+            .for_each(|entry| entry.remarks = Box::default());
+    }
+
     /// Adds an object, or changes it.
     pub(crate) fn put(&mut self, key: Key, object: Object) {
         match object {

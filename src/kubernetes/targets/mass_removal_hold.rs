@@ -3,7 +3,8 @@
 //!
 //! Removals are held until a later list confirms them, or for 5 minutes. An empty list is never confirmed: a server that has
 //! lost its data keeps returning one, and so does a server whose RBAC is restored before its objects. The slices and
-//! Namespace of a held Service are held with it. Deletions by a watch event and additions apply at once.
+//! Namespace of a held Service are held with it. Deletions by a watch event and additions apply at once. A reload of the
+//! configuration ends no hold, unless it changes the source itself.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use crate::kubernetes::objects::model::Key;
 
 /// The held removals of one source, if any.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct MassRemovalHold {
     held: Option<HeldRemovals>,
     /// Missing slices and Namespaces of Services whose removal is held.
@@ -21,7 +22,7 @@ pub(crate) struct MassRemovalHold {
 }
 
 /// Removals that are held.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct HeldRemovals {
     /// The time of the first list that missed most objects.
     held_since: Instant,

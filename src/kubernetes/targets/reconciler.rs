@@ -3,9 +3,12 @@
 use std::collections::HashSet;
 use std::future::pending;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::panicking;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
@@ -14,7 +17,7 @@ use super::join::{ClusterObjects, TargetUpdates};
 use super::mass_removal_hold::MassRemovalHold;
 use super::notices::{NoticeLog, ServiceNotice};
 use super::snapshot::SnapshotFile;
-use super::source::{Item, SourceEvent, SourceHandle};
+use super::source::{Item, Source, SourceEvent, SourceHandle};
 use super::target_policy::TargetPolicy;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::watcher::Event;
@@ -48,7 +51,16 @@ pub(crate) struct Reconciler {
     log: NoticeLog,
 }
 
-#[derive(Debug)]
+/// The state of the last reconciler, for the next one; `None` before its end, after a panic of it, and without a list.
+pub(crate) type LastState = Arc<Mutex<Option<Box<Reconciler>>>>;
+
+/// A reconciler that runs. Its state is kept when it ends.
+struct RunningState {
+    reconciler: Option<Box<Reconciler>>,
+    last: LastState,
+}
+
+#[derive(Clone, Debug)]
 struct SourceState {
     feed: SourceHandle,
     removal_hold: MassRemovalHold,
@@ -71,18 +83,10 @@ impl Reconciler {
         outputs: Outputs,
     ) -> Self {
         let snapshot = snapshot.map(|path| SnapshotFile::new(path, &feeds));
-        let state = |feed| SourceState {
-            feed,
-            removal_hold: MassRemovalHold::default(),
-            current: None,
-            is_listed: false,
-            is_refused: false,
-            is_treated_as_empty: false,
-        };
         let mut reconciler = Self {
             join: ClusterObjects::new(rules),
             outputs,
-            sources: feeds.into_iter().map(state).collect(),
+            sources: feeds.into_iter().map(SourceState::new).collect(),
             has_list: false,
             is_confirmed: false,
             snapshot,
@@ -92,42 +96,82 @@ impl Reconciler {
         reconciler
     }
 
-    /// Runs until the sender of events or of rules is dropped.
-    pub(crate) async fn run(
+    /// Returns this reconciler for other tasks and sources. A source that stays keeps its objects and held removals; the
+    /// targets of the others stay until every source has been listed.
+    pub(crate) fn with_sources(
         mut self,
+        rules: TargetPolicy,
+        feeds: Vec<SourceHandle>,
+        snapshot: Option<PathBuf>,
+        outputs: Outputs,
+    ) -> Self {
+        let last = std::mem::take(&mut self.sources);
+        let gone = |state: &&SourceState| !feeds.iter().any(|feed| feed.source == state.feed.source);
+        for Source { kind, namespace, .. } in last.iter().filter(gone).map(|state| &state.feed.source) {
+            for key in self.join.keys(*kind, namespace.as_deref()) {
+                self.join.remove(*kind, &key);
+            }
+        }
+        self.snapshot = snapshot.map(|path| SnapshotFile::new(path, &feeds));
+        let state = |feed: SourceHandle| match last.iter().find(|state| state.feed.source == feed.source) {
+            Some(state) => SourceState { feed, ..state.clone() },
+            None => SourceState::new(feed),
+        };
+        self.sources = feeds.into_iter().map(state).collect();
+        self.outputs = outputs;
+        self.is_confirmed = false;
+        self.join.forget_notices();
+        self.join.configure(rules);
+        self.show_held();
+        self.show_forbidden();
+        self
+    }
+
+    /// Runs until the sender of events or of rules is dropped. However it ends, but for a panic, its state is in `last`.
+    pub(crate) fn run(
+        self,
         mut events: mpsc::Receiver<SourceEvent>,
         mut rules: watch::Receiver<TargetPolicy>,
-    ) {
-        let mut guards = interval(READ_ADDRESSES_EVERY);
-        guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let release = self
-                .sources
-                .iter()
-                .filter_map(|source| source.removal_hold.deadline())
-                .min();
-            let save = self.snapshot.as_ref().and_then(SnapshotFile::due);
-            tokio::select! {
-                changed = rules.changed() => match changed {
-                    Ok(()) => self.join.configure(rules.borrow_and_update().clone()),
-                    Err(_) => return,
-                },
-                first = events.recv() => match first {
-                    Some(first) => {
-                        self.apply(first);
-                        // Queued events are settled together.
-                        for _ in 0..MAX_BATCH {
-                            let Ok(next) = events.try_recv() else { break };
-                            self.apply(next);
+        last: LastState,
+    ) -> impl Future<Output = ()> {
+        let reconciler = Some(Box::new(self));
+        // Not in the future, which may be dropped before its first poll.
+        let mut running = RunningState { reconciler, last };
+        async move {
+            let Some(reconciler) = &mut running.reconciler else {
+                return;
+            };
+            let mut guards = interval(READ_ADDRESSES_EVERY);
+            guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                let release = reconciler
+                    .sources
+                    .iter()
+                    .filter_map(|source| source.removal_hold.deadline())
+                    .min();
+                let save = reconciler.snapshot.as_ref().and_then(SnapshotFile::due);
+                tokio::select! {
+                    changed = rules.changed() => match changed {
+                        Ok(()) => reconciler.join.configure(rules.borrow_and_update().clone()),
+                        Err(_) => return,
+                    },
+                    first = events.recv() => match first {
+                        Some(first) => {
+                            reconciler.apply(first);
+                            // Queued events are settled together.
+                            for _ in 0..MAX_BATCH {
+                                let Ok(next) = events.try_recv() else { break };
+                                reconciler.apply(next);
+                            }
                         }
-                    }
-                    None => return,
-                },
-                _ = guards.tick() => self.read_addresses(),
-                () = until(release) => self.release(),
-                () = until(save) => self.save_snapshot(),
+                        None => return,
+                    },
+                    _ = guards.tick() => reconciler.read_addresses(),
+                    () = until(release) => reconciler.release(),
+                    () = until(save) => reconciler.save_snapshot(),
+                }
+                reconciler.settle();
             }
-            self.settle();
         }
     }
 
@@ -422,7 +466,28 @@ impl Reconciler {
     }
 }
 
+impl Drop for RunningState {
+    fn drop(&mut self) {
+        // After a panic the state may be what it panics at.
+        if !panicking() {
+            *self.last.lock() = self.reconciler.take_if(|reconciler| reconciler.has_list);
+        }
+    }
+}
+
 impl SourceState {
+    /// Creates the state of a source that has not been listed.
+    fn new(feed: SourceHandle) -> Self {
+        Self {
+            feed,
+            removal_hold: MassRemovalHold::default(),
+            current: None,
+            is_listed: false,
+            is_refused: false,
+            is_treated_as_empty: false,
+        }
+    }
+
     /// Returns whether it has answered since the start, or counts as empty.
     fn is_synced(&self) -> bool {
         self.current.is_some() || self.is_treated_as_empty

@@ -21,8 +21,6 @@ use crate::tunnel::metrics::Metrics;
 /// The objects of one kind in one namespace or in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    /// Its index among all sources.
-    pub(crate) index: usize,
     /// The kind of the objects.
     pub(crate) kind: Kind,
     /// The namespace of the objects; `None` for all.
@@ -41,7 +39,7 @@ pub(crate) type Item = (Key, Option<Object>);
 /// An event of a source.
 #[derive(Debug)]
 pub(crate) struct SourceEvent {
-    /// [`Source::index`].
+    /// [`SourceHandle::index`].
     pub(crate) source: usize,
     /// The event.
     pub(crate) event: Event<Item>,
@@ -50,6 +48,8 @@ pub(crate) struct SourceEvent {
 /// A source that is watched.
 #[derive(Clone, Debug)]
 pub(crate) struct SourceHandle {
+    /// The index of the source among all.
+    pub(crate) index: usize,
     /// The source.
     pub(crate) source: Source,
     /// True if the reconciler wants the next list soon, because the last one is in doubt.
@@ -73,7 +73,6 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
     let mut sources = Vec::new();
     let mut add = |kind, namespace: Option<Box<str>>, selector| {
         sources.push(Source {
-            index: sources.len(),
             kind,
             namespace,
             selector,
@@ -93,10 +92,14 @@ pub(crate) fn sources(options: &Options) -> Vec<Source> {
 }
 
 impl SourceHandle {
-    /// Creates the handle of a source.
-    pub(crate) fn new(source: Source) -> Self {
-        let wants_list = Arc::default();
-        Self { source, wants_list }
+    /// Creates the handles of all sources.
+    pub(crate) fn all(sources: Vec<Source>) -> Vec<Self> {
+        let handle = |(index, source)| Self {
+            index,
+            source,
+            wants_list: Arc::default(),
+        };
+        sources.into_iter().enumerate().map(handle).collect()
     }
 
     /// Watches the source, and sends its events to the reconciler. Never returns.
@@ -155,7 +158,7 @@ impl Objects for Sender {
     }
 
     async fn take(&mut self, event: Event<Item>) {
-        let source = self.feed.source.index;
+        let source = self.feed.index;
         // An error means that the reconciler has ended, and so will this task.
         self.events.send(SourceEvent { source, event }).await.ok();
     }

@@ -31,6 +31,8 @@ pub(super) struct Table {
     pub(super) shards: Vec<Arc<Shard>>,
     /// True if all targets are known: only then is an absent name forbidden, otherwise it is unknown.
     pub(super) complete: bool,
+    /// The namespaces whose Services are not known completely; empty for all, and while `complete`.
+    pub(super) awaited: Vec<Box<str>>,
 }
 
 impl Default for Table {
@@ -40,6 +42,7 @@ impl Default for Table {
             options: Options::default(),
             shards: vec![Arc::default(); SHARDS],
             complete: true,
+            awaited: Vec::new(),
         }
     }
 }
@@ -54,6 +57,13 @@ impl Table {
     pub(super) fn service(&self, authority: &Authority) -> Option<&Arc<Target>> {
         let route = self.route(self.options.suffixes.strip(authority.host()))?;
         route.ports.contains(&authority.port()).then_some(&route.target)
+    }
+
+    /// Returns whether a Service of an absent authority may yet be listed.
+    pub(super) fn awaits(&self, authority: &Authority) -> bool {
+        let name = self.options.suffixes.strip(authority.host()).split_once('.');
+        let is_of_name = |namespace: &Box<str>| name.is_some_and(|(_, of_name)| **namespace == *of_name);
+        !self.complete && (self.awaited.is_empty() || self.awaited.iter().any(is_of_name))
     }
 
     /// Returns the targets of all Services, in no order.

@@ -107,10 +107,19 @@ impl Writer {
         gone.values().for_each(|target| target.remove());
     }
 
-    /// Makes an absent name unknown, and not forbidden, until a list of Services is complete.
-    pub fn expect_services(&self) {
+    /// Makes absent names of these namespaces, `None` for all, unknown and not forbidden until the list of Services is
+    /// complete.
+    pub fn expect_services(&self, namespaces: Option<Vec<Box<str>>>) {
+        if namespaces.as_ref().is_some_and(Vec::is_empty) {
+            return;
+        }
         let mut state = self.state();
         let mut table = self.allowlist.table();
+        match namespaces {
+            // If all are expected already, no list of some is needed.
+            Some(namespaces) if table.complete || !table.awaited.is_empty() => table.awaited.extend(namespaces),
+            Some(_) | None => table.awaited.clear(),
+        }
         table.complete = false;
         self.store(&mut state, table);
     }
@@ -194,6 +203,9 @@ impl Writer {
         let keeps_removed = table.options.keeps_removed;
         if edited || (completes && !table.complete) {
             table.complete |= completes;
+            if table.complete {
+                table.awaited.clear();
+            }
             self.store(state, table);
         }
         self.notify_user_lists(has_other_users);

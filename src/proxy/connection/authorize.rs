@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::pending::PendingRequest;
-use super::shared::Shared;
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
@@ -73,7 +72,7 @@ async fn authorize_user(
             None
         }
     };
-    let target = look_up(authority, pending).map_err(|denial| hide_target(denial, pending.shared))?;
+    let target = look_up(authority, pending).map_err(|denial| hide_target(denial, pending))?;
     let Some(subject) = subject else {
         report(&target, pending);
         return Ok(AuthorizedRequest { target, grant: None });
@@ -91,7 +90,7 @@ async fn authorize_user(
         Err(denial) => {
             pending.record.set_authorization(&denial, counts);
             if counts {
-                return Err(hide_target(denial, pending.shared));
+                return Err(hide_target(denial, pending));
             }
             report(&target, pending);
             None
@@ -111,11 +110,10 @@ pub(super) async fn authorize_anchor(
     let authenticated = access.authenticate(evidence(asked.credential, Right::Serve, pending));
     let subject = authenticated.await?;
     pending.record.info.user = Some(Arc::clone(&subject.user));
-    let hide = |denial| hide_target(denial, pending.shared);
-    let target = pending.shared.allowlist.find_target(&asked.authority);
-    let target = target.map_err(|reason| hide(reason.into()))?;
+    let target = pending.shared.allowlist.find_target(&asked.authority)?;
     pending.record.info.target = Some(Arc::clone(&target));
-    let grant = access.authorize(&subject, &target).await.map_err(hide)?;
+    let grant = access.authorize(&subject, &target).await;
+    let grant = grant.map_err(|denial| hide_target(denial, pending))?;
     match subject.is_trusted(tls) {
         true => Ok((target, grant)),
         false => Err(RefusalReason::CertificateInvalidated.into()),
@@ -183,13 +181,14 @@ fn look_up(authority: Authority, pending: &mut PendingRequest<'_>) -> Result<Arc
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the denial as the client reads it: if names are hidden, a forbidden target looks like a missing one.
-fn hide_target(denial: Refusal, shared: &Shared) -> Refusal {
+fn hide_target(denial: Refusal, pending: &PendingRequest<'_>) -> Refusal {
     let names_target = matches!(
         denial.reason,
         RefusalReason::NotAuthorized | RefusalReason::ClientNotAllowed
     );
-    if names_target && shared.access.hides_names() {
-        if !shared.allowlist.is_complete() {
+    if names_target && pending.shared.access.hides_names() {
+        let requested = pending.record.info.authority.as_ref();
+        if requested.is_some_and(|authority| pending.shared.allowlist.awaits(authority)) {
             return RefusalReason::AllowlistNotReady.into();
         }
         return Refusal::new(denial.reason, RefusalReason::NotAllowed.phrase());

@@ -132,7 +132,7 @@ impl Reload {
                 done
             }
             (Some(options), None) => {
-                self.writer.expect_services();
+                self.writer.expect_services(None);
                 Controller::start(options, limits, self.writer.clone(), metrics.clone())
                     .map(|started| self.services = Some(started))
             }

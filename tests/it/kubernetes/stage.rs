@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
@@ -56,6 +57,16 @@ impl Stage {
     pub(crate) async fn ready(self) -> Self {
         eventually("the proxy is ready", async || self.proxy.is_ready().await).await;
         self
+    }
+
+    /// Gives the proxy other settings, and waits until it has read them.
+    pub(crate) async fn reload(&self, settings: &Value) {
+        let reloads = || self.proxy.messages().matches("configuration reloaded").count();
+        let before = reloads();
+        std::fs::write(self.lab.directory().join("switchboard.yaml"), settings.to_string()).unwrap();
+        let id = i32::try_from(self.proxy.id()).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), Signal::HUP).unwrap();
+        eventually("it has reloaded", async || reloads() > before).await;
     }
 
     /// Ends the proxy and starts it again with the same settings.

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use switchboard::policy::access::tickets::{NewTicket, Ticket};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -364,13 +363,7 @@ fn what_the_api_server_fails_to_say_takes_no_ticket_back_and_a_reload_neither() 
         stage.api.close().await;
         let settings = with(stage.settings.clone(), "/limits/tunnel", json!({"download": "50MiB/s"}));
         let settings = with(settings, "/access/on_expiry", json!("close"));
-        std::fs::write(stage.lab.directory().join("switchboard.yaml"), settings.to_string()).unwrap();
-        let id = i32::try_from(stage.proxy.id()).unwrap();
-        kill_process(Pid::from_raw(id).unwrap(), Signal::HUP).unwrap();
-        eventually("it has reloaded", async || {
-            stage.proxy.messages().contains("configuration reloaded")
-        })
-        .await;
+        stage.reload(&settings).await;
         tunnel.echo().await.unwrap();
         let denied = login(&stage.proxy, minted.ticket.expose()).await;
         // The right cannot be asked about, and the ticket is none that is unknown.

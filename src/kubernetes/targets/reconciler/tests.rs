@@ -27,7 +27,7 @@ fn stage(snapshot: Option<PathBuf>) -> Stage {
 /// The same for other options.
 fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
     let (writer, allowlist) = Writer::new();
-    writer.expect_services();
+    writer.expect_services(None);
     let metrics = Metrics::new().unwrap();
     let outputs = Outputs {
         writer,
@@ -35,7 +35,7 @@ fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
         recorder: None,
     };
     let rules = TargetPolicy::new(options, &Limits::default());
-    let feeds = sources(options).into_iter().map(SourceHandle::new).collect();
+    let feeds = SourceHandle::all(sources(options));
     let reconciler = Reconciler::new(rules, feeds, snapshot, outputs);
     Stage {
         reconciler,
@@ -371,4 +371,116 @@ fn rights_that_are_lost_later_remove_no_object() {
     stage.take(2, Event::Deleted((key, None)));
     stage.forbid(11, true);
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 1"));
+}
+
+impl Stage {
+    /// Starts the tasks again for other options, as a reload does.
+    fn reload(self, options: &Options) -> Self {
+        let Self {
+            reconciler,
+            allowlist,
+            metrics,
+        } = self;
+        let rules = TargetPolicy::new(options, &Limits::default());
+        let feeds = SourceHandle::all(sources(options));
+        let outputs = reconciler.outputs.clone();
+        let mut reconciler = reconciler.with_sources(rules, feeds, None, outputs);
+        reconciler.settle();
+        Self {
+            reconciler,
+            allowlist,
+            metrics,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_survives_a_reload_of_anything_but_its_own_source() {
+    let of = |namespaces: &[&str]| Options {
+        namespaces: namespaces.iter().map(|name| (*name).into()).collect(),
+        ..Options::default()
+    };
+    let changed = Options {
+        selector: "other=true".into(),
+        ..of(&["n"])
+    };
+    for (options, is_own) in [
+        (of(&["n"]), false),
+        (of(&["n", "m"]), false),
+        (of(&["m", "n"]), false),
+        (of(&["n", "n"]), false),
+        (changed, true),
+        (of(&[]), true),
+        (of(&["m"]), true),
+    ] {
+        let mut stage = stage_of(&of(&["n"]), None);
+        stage.take_all_of(0, services(20), slices(20));
+        advance(Duration::from_secs(10)).await;
+        let empty = || Event::Listed(Vec::new());
+        stage.take_all_of(0, empty(), empty());
+        advance(Duration::from_secs(100)).await;
+        let mut stage = stage.reload(&options);
+        assert_eq!(stage.authorize("s7.n:22"), Ok(()), "before its sources are listed");
+        for source in 0..stage.reconciler.sources.len() {
+            stage.take(source, empty());
+        }
+        let is_held = stage.has_endpoint("s7.n:22");
+        assert_eq!(
+            (is_held, stage.shows("switchboard_allowlist_removals_held 1")),
+            (!is_own, !is_own),
+            "{options:?}"
+        );
+        if is_held {
+            assert!(
+                stage
+                    .reconciler
+                    .sources
+                    .iter()
+                    .any(|source| source.feed.wants_list.load(Ordering::Relaxed))
+            );
+            advance(Duration::from_secs(199)).await;
+            stage.reconciler.release();
+            stage.reconciler.settle();
+            assert!(stage.has_endpoint("s7.n:22"), "{options:?}");
+            advance(Duration::from_secs(1)).await;
+            stage.reconciler.release();
+            stage.reconciler.settle();
+            assert_eq!(
+                stage.authorize("s7.n:22"),
+                Err(RefusalReason::NotAllowed),
+                "the hold has not begun again"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reconciler_that_is_stopped_leaves_its_state_and_one_that_panics_none() {
+    let mut stage = stage(None);
+    stage.take_all_of(0, services(2), slices(2));
+    let last = LastState::default();
+    let rules = watch::Sender::new(stage.reconciler.join.rules().clone());
+    let (_events, receiver) = mpsc::channel(1);
+    let running = tokio::spawn(stage.reconciler.run(receiver, rules.subscribe(), Arc::clone(&last)));
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    let state = last.lock().take().unwrap();
+    assert_eq!(state.join.keys(Kind::Service, None).len(), 2);
+    let guard = RunningState {
+        reconciler: Some(state),
+        last: Arc::clone(&last),
+    };
+    let panicked = std::thread::spawn(move || {
+        let _guard = guard;
+        panic!("a defect");
+    });
+    assert!(panicked.join().is_err() && last.lock().is_none());
+}
+
+impl Stage {
+    /// Takes an event of a namespace's Services, and one of its slices, which are the sources from `first`.
+    fn take_all_of(&mut self, first: usize, services: Event<Item>, slices: Event<Item>) {
+        self.take(first, services);
+        self.take(first + 1, slices);
+    }
 }

@@ -1,0 +1,75 @@
+//! A reload that needs other watches: what is known stays, what is held is held on, and what is new is not forbidden.
+
+use serde_json::json;
+
+use super::api::{Cut, Verb};
+use super::lab;
+use super::objects::{service, slice, with};
+use super::proxy::{eventually, settings};
+use super::stage::Stage;
+
+#[test]
+fn removals_that_are_held_stay_so_after_a_reload_of_something_else() {
+    lab::run(async |lab| {
+        let stage = Stage::new(lab, &[]).await;
+        for index in 0..12 {
+            stage.put(&format!("svc-{index}"), "10.9.1.1");
+        }
+        stage.serve("svc-x", "10.9.1.1").await;
+        let mut tunnel = stage.proxy.connect("svc-x.team-a:22").await.unwrap();
+        let held = async || stage.proxy.metric("switchboard_allowlist_removals_held", "").await == Some(1.0);
+        stage.api.lose(|_, _| true);
+        stage.api.cut(Cut::Expired);
+        eventually("the removals are held", held).await;
+        let lists = stage.api.seen(Verb::List);
+        stage
+            .reload(&with(
+                stage.settings.clone(),
+                "/allowlist/kubernetes/events",
+                json!(true),
+            ))
+            .await;
+        eventually("both are listed again", async || {
+            stage.api.seen(Verb::List) >= lists + 2
+        })
+        .await;
+        // What comes after the lists is applied after them.
+        stage.serve("new", "10.9.1.2").await;
+        assert!(held().await);
+        tunnel.echo().await.unwrap();
+        assert!(stage.proxy.connect("svc-7.team-a:22").await.is_ok());
+    });
+}
+
+#[test]
+fn names_of_a_namespace_that_a_reload_has_added_are_unknown_and_not_forbidden() {
+    lab::run(async |lab| {
+        let settings = settings(&[("namespaces", json!(["team-a"]))]);
+        let stage = Stage::over(lab, settings, async |api| {
+            api.put(slice("team-b", "svc-b", &["10.9.1.2"]));
+            api.put(service("team-b", "svc-b"));
+            api.open();
+        });
+        let stage = stage.await.ready().await;
+        stage.serve("svc-a", "10.9.1.1").await;
+        stage.proxy.refuses("svc-b.team-b:22", 403).await;
+        // A refusal of a moment.
+        stage.api.allow_namespace("team-b", false);
+        let both = with(
+            stage.settings.clone(),
+            "/allowlist/kubernetes/namespaces",
+            json!(["team-a", "team-b"]),
+        );
+        stage.reload(&both).await;
+        let hammer = stage.hammer("svc-b.team-b:22");
+        stage.proxy.refuses("svc-b.team-b:22", 503).await;
+        stage.proxy.refuses("other.team-a:22", 403).await;
+        stage.proxy.refuses("svc-b.team-c:22", 403).await;
+        stage.proxy.reaches("svc-a.team-a:22", "10.9.1.1:22").await;
+        stage.api.allow_namespace("team-b", true);
+        stage.proxy.reaches("svc-b.team-b:22", "10.9.1.2:22").await;
+        stage.proxy.refuses("other.team-b:22", 403).await;
+        let answers = hammer.stop().await;
+        assert!(!answers.contains(&403), "a name that is not known yet is not forbidden");
+    });
+}
