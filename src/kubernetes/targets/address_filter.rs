@@ -17,7 +17,7 @@ pub(crate) enum AddressClass {
     Loopback,
     /// `169.254.0.0/16` and `fe80::/10`: mostly metadata services.
     LinkLocal,
-    /// A metadata service that is not link-local.
+    /// A metadata or credential service that is not link-local.
     Metadata,
     /// `fec0::/10`, deprecated by RFC 3879.
     SiteLocal,
@@ -76,7 +76,8 @@ impl AddressFilter {
         })
     }
 
-    /// Checks that an address may be dialled. The IPv4 addresses in an IPv6 address are checked, too.
+    /// Checks that an address may be dialled. An IPv4-mapped address is the IPv4 address. Any other IPv4 address in an IPv6
+    /// address can only forbid it: the author of a Service chooses the last half of an address in any network.
     ///
     /// A dangerous address needs an allowed network whose addresses are all of its class: `127.0.0.2/32` allows that
     /// address, `0.0.0.0/0` no dangerous one.
@@ -84,8 +85,8 @@ impl AddressFilter {
     /// # Errors
     /// Why it may not be dialled.
     pub(crate) fn check(&self, address: IpAddr) -> Result<(), AddressClass> {
-        let embedded = embedded(address);
-        for judged in iter::once(address).chain(embedded.iter().copied()) {
+        let address = address.to_canonical();
+        for judged in iter::once(address).chain(embedded(address)) {
             let named = |net: &&IpNet| net.contains(&judged) || net.contains(&address);
             if let Some(class) = self.class(judged)
                 && !self.allowed.iter().filter(named).any(|net| self.is_all(net, class))
@@ -93,9 +94,7 @@ impl AddressFilter {
                 return Err(class);
             }
         }
-        let is_allowed = |address: &IpAddr| self.allowed.iter().any(|net| net.contains(address));
-        let is_translation_allowed = !embedded.is_empty() && embedded.iter().all(is_allowed);
-        match self.allowed.is_empty() || is_allowed(&address) || is_translation_allowed {
+        match self.allowed.is_empty() || self.allowed.iter().any(|net| net.contains(&address)) {
             true => Ok(()),
             false => Err(AddressClass::NotAllowed),
         }
@@ -121,9 +120,9 @@ fn embedded(address: IpAddr) -> Vec<IpAddr> {
     };
     let [a, b, c, d, e, f, g, h] = v6.segments();
     let v4 = |high: u16, low: u16| IpAddr::V4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
-    match [a, b, c, d, e, f] {
-        // IPv4-mapped (RFC 4291), IPv4-translated (RFC 2765), and IPv4-compatible but for :: and ::1.
-        [0, 0, 0, 0, 0, 0xffff] | [0, 0, 0, 0, 0xffff, 0] => vec![v4(g, h)],
+    let mut found = match [a, b, c, d, e, f] {
+        // IPv4-translated (RFC 2765), and IPv4-compatible but for :: and ::1.
+        [0, 0, 0, 0, 0xffff, 0] => vec![v4(g, h)],
         [0, 0, 0, 0, 0, 0] if g != 0 || h > 1 => vec![v4(g, h)],
         // NAT64 with the well-known prefix (RFC 6052), and with one of those for local use.
         [0x64, 0xff9b, 0, 0, 0, 0] => vec![v4(g, h)],
@@ -132,10 +131,13 @@ fn embedded(address: IpAddr) -> Vec<IpAddr> {
         [0x2002, high, low, ..] => vec![v4(high, low)],
         // Teredo (RFC 4380): the server, and the client's address with all bits inverted.
         [0x2001, 0, high, low, ..] => vec![v4(high, low), v4(!g, !h)],
-        // ISATAP (RFC 5214 section 6.1), in any network, for a private or a global IPv4 address.
-        [.., 0 | 0x200, 0x5efe] => vec![v4(g, h)],
         _ => Vec::new(),
+    };
+    // ISATAP (RFC 5214 section 6.1), in any network, also in one of 6to4, for a private or a global IPv4 address.
+    if let (0 | 0x200, 0x5efe) = (e, f) {
+        found.push(v4(g, h));
     }
+    found
 }
 
 /// Returns the IPv4 addresses that an address of `64:ff9b:1::/48` may be translated to (RFC 8215), for each length of a prefix
@@ -158,31 +160,39 @@ fn class_v4(address: Ipv4Addr) -> Option<AddressClass> {
         [169, 254, ..] => AddressClass::LinkLocal,
         [224..=239, ..] => AddressClass::Multicast,
         [240..=255, ..] => AddressClass::Reserved,
-        // Alibaba, Azure, Oracle.
-        [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => AddressClass::Metadata,
+        // Alibaba Cloud, "Instance metadata".
+        [100, 100, 100, 200] => AddressClass::Metadata,
+        // Microsoft Azure, "What is IP address 168.63.129.16?".
+        [168, 63, 129, 16] => AddressClass::Metadata,
+        // Oracle Cloud Infrastructure Classic.
+        [192, 0, 0, 192] => AddressClass::Metadata,
         _ => return None,
     })
 }
 
 fn class_v6(address: Ipv6Addr) -> Option<AddressClass> {
-    if METADATA_V6.contains(&address) {
-        return Some(AddressClass::Metadata);
-    }
     Some(match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => AddressClass::Unspecified,
         [0, 0, 0, 0, 0, 0, 0, 1] => AddressClass::Loopback,
         [0xfe80..=0xfebf, ..] => AddressClass::LinkLocal,
         [0xfec0..=0xfeff, ..] => AddressClass::SiteLocal,
         [0xff00..=0xffff, ..] => AddressClass::Multicast,
+        // The local services of AWS: metadata ::254 (Amazon EC2 User Guide), DNS ::253, time ::123, and credentials ::23
+        // (Amazon EKS User Guide, "Set up the Amazon EKS Pod Identity Agent").
+        [0xfd00, 0xec2, ..] => AddressClass::Metadata,
+        // Google Cloud, "About VM metadata".
+        [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254] => AddressClass::Metadata,
+        // Oracle Cloud Infrastructure, its SDK for Python: the signer of instance principals.
+        [0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe] => AddressClass::Metadata,
+        // Alibaba Cloud, as in cloud-init's data source for it.
+        [0xfd00, 0x100, 0, 0, 0, 0, 0x100, 0x200] => AddressClass::Metadata,
+        // Akamai Connected Cloud, as in the documents of cloud-init, "Akamai".
+        [0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 1] => AddressClass::Metadata,
+        // Scaleway, as in the documents of cloud-init, "Scaleway".
+        [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42] => AddressClass::Metadata,
         _ => return None,
     })
 }
-
-/// The metadata services of AWS and Google Cloud.
-const METADATA_V6: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-];
 
 /// Returns the addresses of this host's interfaces, from `/proc/net`; empty if it cannot be read.
 ///
@@ -244,6 +254,12 @@ mod tests {
             ("239.1.1.1", AddressClass::Multicast),
             ("255.255.255.255", AddressClass::Reserved),
             ("240.0.0.1", AddressClass::Reserved),
+            ("169.254.170.2", AddressClass::LinkLocal),
+            ("169.254.170.23", AddressClass::LinkLocal),
+            ("169.254.42.42", AddressClass::LinkLocal),
+            ("169.254.0.23", AddressClass::LinkLocal),
+            ("100.100.100.200", AddressClass::Metadata),
+            ("192.0.0.192", AddressClass::Metadata),
             ("168.63.129.16", AddressClass::Metadata),
             ("10.1.2.3", AddressClass::Own),
         ] {
@@ -268,6 +284,15 @@ mod tests {
             ("febf::1", AddressClass::LinkLocal),
             ("ff02::1", AddressClass::Multicast),
             ("fd00:ec2::254", AddressClass::Metadata),
+            ("fd00:ec2::23", AddressClass::Metadata),
+            ("fd00:ec2::253", AddressClass::Metadata),
+            ("fd00:ec2:ffff::1", AddressClass::Metadata),
+            ("fd20:ce::254", AddressClass::Metadata),
+            ("fd00:c1::a9fe:a9fe", AddressClass::Metadata),
+            ("fd00:100::100:200", AddressClass::Metadata),
+            ("fd00:a9fe:a9fe::1", AddressClass::Metadata),
+            ("fd00:42::42", AddressClass::Metadata),
+            ("fe80::a9fe:a9fe", AddressClass::LinkLocal),
             ("fd00::3", AddressClass::Own),
             ("fec0::1", AddressClass::SiteLocal),
             ("feff:ffff::1", AddressClass::SiteLocal),
@@ -280,6 +305,9 @@ mod tests {
             "192.168.1.1",
             "100.64.0.1",
             "fd00::1",
+            "fd00:ec3::254",
+            "fd00:c1::1",
+            "fd00:42::43",
             "2001:db8::1",
             "2001:1::1",
         ] {
@@ -330,8 +358,19 @@ mod tests {
             let elsewhere = guards(&["10.0.0.0/30", "192.168.0.0/16"]);
             let class = check(&elsewhere, harmless);
             assert_eq!(class, Err(AddressClass::NotAllowed), "{translation}: {harmless}");
+            let of_v4 = guards(&["0.0.0.0/0"]);
+            let class = check(&of_v4, harmless);
+            assert_eq!(
+                class,
+                Err(AddressClass::NotAllowed),
+                "{translation}: {harmless} is no IPv4 address"
+            );
+            let of_both = guards(&["10.0.0.0/8", "2000::/3", "64:ff9b:1::/48"]);
+            assert_eq!(check(&of_both, harmless), Ok(()), "{translation}: {harmless}");
         }
         assert_eq!(check(&open, "fe80::5efe:a00:9"), Err(AddressClass::LinkLocal));
+        let both = "2002:a00:9::5efe:a9fe:a9fe";
+        assert_eq!(check(&open, both), Err(AddressClass::LinkLocal), "ISATAP in 6to4");
         // A network of a translation opens no address that is dangerous behind it.
         let translated = guards(&["64:ff9b:1::/48", "64:ff9b:1::a9fe:a9fe/128"]);
         assert_eq!(check(&translated, "64:ff9b:1::a00:9"), Ok(()));
@@ -348,8 +387,29 @@ mod tests {
         assert_eq!(check(&some, "2001:db8::1"), Err(AddressClass::NotAllowed));
         assert_eq!(check(&some, "10.1.2.3"), Err(AddressClass::Own));
         let all = guards(&["0.0.0.0/0", "::/0", "126.0.0.0/7"]);
-        for dangerous in ["127.0.0.1", "169.254.169.254", "10.1.2.3", "::1", "fe80::1"] {
+        for dangerous in [
+            "127.0.0.1",
+            "169.254.169.254",
+            "10.1.2.3",
+            "::1",
+            "fe80::1",
+            "fd00:ec2::23",
+            "fd00:c1::a9fe:a9fe",
+            "fd00:42::42",
+        ] {
             assert!(check(&all, dangerous).is_err(), "{dangerous}");
+            assert!(check(&some, dangerous).is_err(), "{dangerous}");
+        }
+        // An interface id that spells an address of 10/8, in another network, and the forms that are no IPv4 addresses.
+        for spelled in [
+            "2001:db8:bad:1:0:5efe:a00:1",
+            "2001:db8:bad:1:200:5efe:a00:1",
+            "::ffff:0:10.0.0.1",
+            "::10.0.0.1",
+            "64:ff9b::10.0.0.1",
+            "2002:a00:1::1",
+        ] {
+            assert_eq!(check(&some, spelled), Err(AddressClass::NotAllowed), "{spelled}");
         }
         let deliberate = guards(&["127.0.0.2/32", "10.1.2.3/32"]);
         assert_eq!(check(&deliberate, "127.0.0.2"), Ok(()));

@@ -12,7 +12,7 @@ use super::proxy::{ADMIN_PORT, eventually};
 use super::stage::Stage;
 
 /// Addresses of the proxy's own host, of metadata services, or of nothing.
-const DANGEROUS: [&str; 33] = [
+const DANGEROUS: [&str; 36] = [
     "127.0.0.1",
     "127.8.8.8",
     "0.0.0.0",
@@ -31,6 +31,9 @@ const DANGEROUS: [&str; 33] = [
     "ff0e::1",
     "fd08::2",
     "fd00:ec2::254",
+    "fd00:ec2::23",
+    "fd00:c1::a9fe:a9fe",
+    "fd00:42::42",
     "::127.0.0.1",
     "::ffff:127.0.0.1",
     "::ffff:10.8.0.2",
@@ -122,8 +125,14 @@ fn only_allowed_networks_are_dialled() {
         stage.api.put(service("team-a", "inside-6"));
         stage.proxy.reaches("inside-6.team-a:22", "[fd09::5]:22").await;
         stage.proxy.refuses("outside.team-a:22", 503).await;
-        let outside: IpAddr = "10.9.2.1".parse().unwrap();
-        assert!(!stage.pods.was_reached(outside));
+        // Another network, whose interface id spells 10.9.1.1.
+        stage.api.put(slice("team-a", "spelled", &["fd09::1:0:5efe:a09:101"]));
+        stage.api.put(service("team-a", "spelled"));
+        stage.proxy.refuses("spelled.team-a:22", 503).await;
+        for outside in ["10.9.2.1", "fd09::1:0:5efe:a09:101"] {
+            let outside: IpAddr = outside.parse().unwrap();
+            assert!(!stage.pods.was_reached(outside));
+        }
     });
 }
 
