@@ -85,7 +85,7 @@ pub fn make(options: &Options) -> anyhow::Result<ExitCode> {
 
 fn summary(ticket: &Ticket) -> String {
     let opens = match &ticket.target {
-        Some(target) => format!("for {target} alone"),
+        Some(target) => format!("for the {} {target} alone", target.kind()),
         None => "for every target that the user may reach".to_owned(),
     };
     let until = Timestamp::try_from(ticket.expires).map_or_else(|_| "its end".to_owned(), |time| format!("{time:.0}"));

@@ -9,7 +9,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
+use crate::base::authority::Authority;
 use crate::base::user_name::{is_name, is_reserved};
+use crate::base::values::is_label;
 
 /// The contents of a ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,39 +26,44 @@ pub struct Ticket {
     pub target: Option<TicketTarget>,
 }
 
-/// The target of a ticket: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target. No Service has a colon in its name.
+/// The target of a ticket: `SERVICE.NAMESPACE`, or `HOST:PORT` of a static target, in its canonical spelling. No Service has
+/// a colon in its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketTarget(Box<str>);
 
 impl TicketTarget {
-    /// Returns whether it is the static target of that name.
+    /// Returns whether it is the static target of that name, an [`Authority`].
     pub fn is_static(&self, name: &str) -> bool {
-        self.0.eq_ignore_ascii_case(name)
+        *self.0 == *name
     }
 
     /// Returns whether it is the Service of that name and namespace.
     pub fn is_service(&self, name: &str, namespace: &str) -> bool {
         self.0.split_once('.') == Some((name, namespace))
     }
+
+    /// Returns its kind, in the words of messages.
+    pub fn kind(&self) -> &'static str {
+        match self.0.contains(':') {
+            true => "static target",
+            false => "Service",
+        }
+    }
 }
 
-/// Parses a target. Nothing else creates one.
+/// Parses a target as a request for it is parsed: case and one trailing dot do not matter. Nothing else creates one.
 impl FromStr for TicketTarget {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_label = |label: &str| {
-            let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-            (1..=63).contains(&label.len()) && label.bytes().all(is_inner)
-        };
-        let is_service = text
-            .split_once('.')
-            .is_some_and(|(service, namespace)| is_label(service) && is_label(namespace));
-        let is_static =
-            text.contains(':') && text.len() <= MAX_TARGET && text.bytes().all(|byte| byte.is_ascii_graphic());
-        match is_service || is_static {
-            true => Ok(Self(text.into())),
-            false => Err(NOT_A_TARGET),
+        if text.contains(':') {
+            let name = text.parse::<Authority>().map_err(|_| NOT_A_TARGET)?;
+            return Ok(Self(name.to_string().into()));
+        }
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        match name.split_once('.') {
+            Some((service, namespace)) if is_label(service) && is_label(namespace) => Ok(Self(name.into())),
+            _ => Err(NOT_A_TARGET),
         }
     }
 }
@@ -159,6 +166,4 @@ const MAX_BYTES: usize = 4 << 10;
 /// The maximum length of a name in bytes.
 const MAX_NAME: usize = 512;
 const MAX_GROUPS: usize = 64;
-/// The maximum length of a target: a host name of 253 characters and a port.
-const MAX_TARGET: usize = 260;
 const NOT_A_TARGET: &str = "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target";

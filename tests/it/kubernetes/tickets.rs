@@ -150,7 +150,7 @@ fn a_ticket_opens_what_its_user_may_and_its_tunnels_end_when_it_is_taken_back() 
             .await
             .unwrap();
         let (narrow, said) = made(&stage, "alice", &["--target", "devbox.team-a", "--ttl", "1h"]).await;
-        assert!(said.contains("for devbox.team-a alone"), "{said}");
+        assert!(said.contains("for the Service devbox.team-a alone"), "{said}");
         let mut narrowed = logged_in(&stage.proxy, &narrow).await;
         let elsewhere = stage
             .proxy

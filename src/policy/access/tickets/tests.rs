@@ -99,9 +99,28 @@ fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
             id("static", "box.local:2222"),
         ),
         ("a:22", id("static", "a:22"), id("22", "a")),
+        // Other spellings of one name.
+        (
+            "BOX.local.:022",
+            id("static", "box.local:22"),
+            id("static", "box.local:2222"),
+        ),
+        (
+            "[0:0:0:0:0:0:0:1]:22",
+            id("static", "[::1]:22"),
+            id("static", "[::1]:23"),
+        ),
+        (
+            "[::FFFF:10.0.0.1]:22",
+            id("static", "[::ffff:10.0.0.1]:22"),
+            id("static", "10.0.0.1:22"),
+        ),
+        ("DevBox.Team-A.", id("team-a", "devbox"), id("team-b", "devbox")),
     ] {
-        let target: TicketTarget = text.parse().unwrap();
-        assert_eq!(target.to_string(), text);
+        // Parsed once when the ticket is made, and once when it is read.
+        let made: TicketTarget = text.parse().unwrap();
+        let target: TicketTarget = made.to_string().parse().unwrap();
+        assert_eq!(target, made, "{text}");
         let proof = TicketIdentity {
             user: Arc::new(User::claimed(Method::Ticket, "alice", Vec::new(), None)),
             target: Some(target),
@@ -115,7 +134,25 @@ fn a_target_is_a_service_of_a_namespace_or_a_static_one() {
         "a.",
         ".a",
         "a.b.c",
-        "A.b",
+        "A..b",
+        "a.b..",
+        "-a.b",
+        "a-.b",
+        "a_b.c",
+        ":",
+        "x:",
+        ":22",
+        "a..b:22",
+        "a:99999",
+        "a:0",
+        "a:+22",
+        "a:22:22",
+        "::1:22",
+        "[::1]",
+        "[::1",
+        "[fe80::1%eth0]:22",
+        "user@a:22",
+        "http://a:22",
         "a b.c",
         "a b:22",
         &"x".repeat(300),
@@ -156,6 +193,10 @@ fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
         (format!(r#"{{"user":"alice","groups":[""],{expires}}}"#), group),
         (
             format!(r#"{{"user":"alice","target":"",{expires}}}"#),
+            "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target",
+        ),
+        (
+            format!(r#"{{"user":"alice","target":"a:99999",{expires}}}"#),
             "its target is neither SERVICE.NAMESPACE nor HOST:PORT of a static target",
         ),
         (
