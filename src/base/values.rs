@@ -4,7 +4,7 @@
 //! Rates, sizes and versions of the PROXY protocol are types with a [`FromStr`](std::str::FromStr) of their own.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -135,9 +135,17 @@ pub(crate) fn is_object_name(text: &str) -> bool {
 }
 
 /// Returns an IP address with the length of its prefix.
-pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
-    text.parse()
-        .map_err(|_| "expected a network such as `10.0.0.0/8` or `fd00::/8`")
+///
+/// One of IPv4-mapped addresses would never match, since an IPv4 address is compared as such wherever it comes from.
+pub(crate) fn network(text: &str) -> Result<IpNet, String> {
+    let expected = "expected a network such as `10.0.0.0/8` or `fd00::/8`";
+    let network: IpNet = text.parse().map_err(|_| expected)?;
+    if let (IpAddr::V6(address), Some(length)) = (network.addr(), network.prefix_len().checked_sub(96))
+        && let Some(v4) = address.to_ipv4_mapped()
+    {
+        return Err(format!("expected an IPv4 network in its own form, `{v4}/{length}`"));
+    }
+    Ok(network)
 }
 
 /// Returns a text that is not empty.

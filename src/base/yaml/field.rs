@@ -72,6 +72,16 @@ impl<'a> Field<'a> {
         *self.value != Value::Null
     }
 
+    /// Returns whether the file has the key at a path below this one, and no value of it.
+    pub(crate) fn lacks_value(&self, path: &str) -> bool {
+        let (section, key) = match path.rsplit_once('.') {
+            Some((section, key)) => (self.at(section).value, key),
+            None => (self.value, path),
+        };
+        let is_null = |entry: &Entry| entry.key == key && entry.value.value == Value::Null;
+        matches!(section, Value::Map(entries) if entries.iter().any(is_null))
+    }
+
     /// Returns whether the value is invalid.
     pub(crate) fn is_faulty(&self) -> bool {
         *self.value == Value::Faulty

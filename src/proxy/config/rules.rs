@@ -1,7 +1,10 @@
 //! The faults that no key has alone: what several keys say together, and the files that they name.
 
 use std::collections::HashMap;
+use std::iter;
 use std::path::Path;
+
+use http::uri::Scheme;
 
 use super::{Config, listen};
 use crate::base::file;
@@ -15,6 +18,7 @@ use crate::policy::allowlist::StaticTarget;
 /// Reports the faults, and completes settings by those of other sections. `top`: the file, for the positions.
 pub(super) fn check(config: &mut Config, top: &Field<'_>) {
     let faults = top.faults();
+    restrictions(top);
     let tls = top.at("tls");
     client_auth(&config.tls, &tls);
     let has_certificates = !config.tls.certificates.is_empty() || tls.at("certificates").has_faults();
@@ -37,6 +41,18 @@ pub(super) fn check(config: &mut Config, top: &Field<'_>) {
     }
     config.limits.ssh_only = config.ssh_only;
     config.limits.reports = config.allowlist.report_only;
+}
+
+/// Reports keys that restrict and have no value: their defaults admit more than whoever wrote the key means.
+fn restrictions(top: &Field<'_>) {
+    let (listen, targets) = (top.at("listen"), top.at("allowlist.static"));
+    let ports = listen.items().map(|port| (port, OF_A_PORT));
+    let targets = targets.items().map(|target| (target, OF_A_TARGET));
+    for (place, keys) in iter::once((top.clone(), RESTRICTING)).chain(ports).chain(targets) {
+        for key in keys.split(' ').filter(|key| place.lacks_value(key)) {
+            place.at(key).fault(NO_VALUE);
+        }
+    }
 }
 
 fn client_auth(settings: &Settings, tls: &Field<'_>) {
@@ -176,6 +192,9 @@ fn issuers(issuers: &[Issuer], list: &Field<'_>) {
                         .dispensable_fault(format!("{}: {reason}", path.display()));
                 }
             }
+            (Jwks::Url(url), Some(_)) if url.scheme() == Some(&Scheme::HTTP) => {
+                entry.at("ca").fault("has no effect with a `jwks` at `http://`");
+            }
             (Jwks::Url(_), Some(ca)) => {
                 if let Err(reason) = oidc::check_authorities(ca) {
                     entry.at("ca").dispensable_fault(reason);
@@ -241,5 +260,12 @@ fn dials(config: &Config, timeouts: &Field<'_>) {
     }
 }
 
+/// The keys that restrict, and do not by default.
+const RESTRICTING: &str = "admin_scrape tls.client_auth tls.crl access.mode access.cleartext access.hide_names \
+    access.on_expiry allowlist.kubernetes.namespaces allowlist.kubernetes.namespace_selector \
+    allowlist.kubernetes.allowed_cidrs limits.ceiling.download limits.ceiling.upload limits.ceiling.ssh_only";
+const OF_A_PORT: &str = "tls proxy_protocol trusted_proxies";
+const NO_VALUE: &str = "it restricts, and without a value it does not: give it one, or remove the key";
+const OF_A_TARGET: &str = "allowed_clients allowed_users allowed_groups";
 /// The maximum size of a file of keys: a running process reads no more either.
 const MAX_FILE_BYTES: u64 = 1 << 20;

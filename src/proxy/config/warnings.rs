@@ -17,8 +17,27 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
              `ssh_only` and `access` would refuse is logged. This mode is meant for the days of a migration",
         );
     }
+    without_effect(config, top);
     tls(config, top);
     access::add(config, top);
+}
+
+/// Reports values that another key makes meaningless.
+fn without_effect(config: &Config, top: &Field<'_>) {
+    for section in ["access.kubernetes", "access.tickets", "allowlist.kubernetes"].map(|key| top.at(key)) {
+        // A kubeconfig may be read by another section, or it is a fault.
+        if section.is_given() && !["enabled", "kubeconfig"].iter().any(|key| section.at(key).is_given()) {
+            section.warning("no effect without `enabled: true`");
+        }
+    }
+    let service = top.at("anchors.service");
+    if service.is_given() && config.anchors.as_ref().is_some_and(|own| own.replicas.is_some()) {
+        service.warning("no effect: `replicas` is a number; `auto` reads this Service");
+    }
+    if config.limits.ceiling.ssh_only && !config.ssh_only {
+        top.at("limits.ceiling.ssh_only")
+            .warning("no effect: `ssh_only` is false, so no Service needs the annotation that this forbids");
+    }
 }
 
 /// Reports settings with which no client gets a tunnel.

@@ -228,6 +228,11 @@ fn keys_of_an_issuer_come_from_a_file_or_by_tls() {
         assert!(jwks(url).contains("expected a port from 1 to 65535"), "{url}");
     }
     assert!(jwks("").contains("expected the path of a file, or an `https://` URL"));
+    let beside = issuer("issuer: i, audiences: [a], jwks: \"http://[::1]/keys\", ca: /id.pem").concat();
+    assert!(
+        beside.ends_with("error: access.oidc[0].ca: has no effect with a `jwks` at `http://`"),
+        "{beside}"
+    );
 }
 
 #[test]

@@ -303,3 +303,67 @@ fn of_a_file_of_many_faults_the_first_ones_are_told() {
     assert!(said.ends_with("too many errors: the others are not reported"), "{said}");
     assert!(said.contains("allowlist.static[0].nam: unknown key; did you mean `name`?"));
 }
+
+#[test]
+fn a_key_that_restricts_may_not_be_left_without_a_value() {
+    let reason = "it restricts, and without a value it does not: give it one, or remove the key";
+    for (text, key) in [
+        ("admin_scrape:", "admin_scrape"),
+        ("tls: {client_auth: ~}", "tls.client_auth"),
+        ("tls: {crl: null}", "tls.crl"),
+        ("access: {mode: }", "access.mode"),
+        ("access: {cleartext: }", "access.cleartext"),
+        ("access: {hide_names: }", "access.hide_names"),
+        ("access: {on_expiry: }", "access.on_expiry"),
+        (
+            "allowlist: {kubernetes: {namespaces: }}",
+            "allowlist.kubernetes.namespaces",
+        ),
+        (
+            "allowlist: {kubernetes: {namespace_selector: }}",
+            "allowlist.kubernetes.namespace_selector",
+        ),
+        (
+            "allowlist: {kubernetes: {allowed_cidrs: }}",
+            "allowlist.kubernetes.allowed_cidrs",
+        ),
+        ("limits: {ceiling: {download: }}", "limits.ceiling.download"),
+        ("limits: {ceiling: {upload: }}", "limits.ceiling.upload"),
+        ("limits: {ceiling: {ssh_only: }}", "limits.ceiling.ssh_only"),
+        ("listen: {address: \"1.1.1.1:1\", tls: }", "listen.tls"),
+        (
+            "listen: [{address: \"1.1.1.1:1\", proxy_protocol: }]",
+            "listen[0].proxy_protocol",
+        ),
+        (
+            "listen: [1.1.1.1:1, {address: \"1.1.1.1:2\", trusted_proxies: }]",
+            "listen[1].trusted_proxies",
+        ),
+    ] {
+        assert_eq!(faults(text), format!("line 1: {key}: {reason}"), "{text}");
+    }
+    for key in ["allowed_clients", "allowed_users", "allowed_groups"] {
+        let text = format!("allowlist:\n  static:\n    - name: a:1\n      addresses: [1.1.1.1:1]\n      {key}:\n");
+        assert_eq!(faults(&text), format!("line 5: allowlist.static[0].{key}: {reason}"));
+    }
+}
+
+#[test]
+fn a_network_of_mapped_addresses_is_a_fault_in_every_list() {
+    let reason = "expected an IPv4 network in its own form, `10.0.0.0/8` (found `::ffff:10.0.0.0/104`)";
+    for (text, key) in [
+        ("admin_scrape: [\"::ffff:10.0.0.0/104\"]", "admin_scrape[0]"),
+        (
+            "allowlist: {kubernetes: {allowed_cidrs: [10.0.0.0/8, \"::ffff:10.0.0.0/104\"]}}",
+            "allowlist.kubernetes.allowed_cidrs[1]",
+        ),
+        (
+            "listen: {address: \"1.1.1.1:1\", proxy_protocol: required, trusted_proxies: [\"::ffff:10.0.0.0/104\"]}",
+            "listen.trusted_proxies[0]",
+        ),
+    ] {
+        assert_eq!(faults(text), format!("line 1: {key}: {reason}"), "{text}");
+    }
+    let other = Config::parse("admin_scrape: [\"::/0\", \"::ffff:0:0/95\", \"::fffe:0:0/96\", \"64:ff9b::/96\"]");
+    assert!(other.is_ok(), "they have other addresses, too: {other:?}");
+}

@@ -164,3 +164,40 @@ fn a_file_of_the_cluster_that_is_missing_is_a_fault_for_check_and_a_warning_for_
         assert_eq!(said(false, purpose), (is_accepted, unused));
     }
 }
+
+#[test]
+fn values_that_another_key_makes_meaningless_are_warned_of() {
+    let service = "warning: anchors.service: no effect: `replicas` is a number; `auto` reads this Service";
+    let ceiling = "warning: limits.ceiling.ssh_only: no effect: `ssh_only` is false, so no Service needs the annotation \
+                   that this forbids";
+    let unused = |key: &str| format!("warning: {key}: no effect without `enabled: true`");
+    for (text, expected) in [
+        ("anchors: {replicas: 2, service: x}", service),
+        ("anchors: {service: x}", service),
+        ("anchors: {replicas: auto, service: x}", ""),
+        ("anchors: {replicas: 2}", ""),
+        ("ssh_only: false\nlimits: {ceiling: {ssh_only: true}}", ceiling),
+        ("limits: {ceiling: {ssh_only: true}}", ""),
+        ("ssh_only: false", ""),
+        (
+            "access: {kubernetes: {check: port-forward}}",
+            &unused("access.kubernetes"),
+        ),
+        ("access: {kubernetes: {enabled: false, check: port-forward}}", ""),
+        ("access: {tickets: {ttl: 4h}}", &unused("access.tickets")),
+        ("access: {tickets: {enabled: false}}", ""),
+    ] {
+        // Anchors need users, whose file is missing.
+        let users = match text.starts_with("anchors") {
+            true => "access: {users: {file: /missing}}\n",
+            false => "",
+        };
+        let said = said(&with_a_target(&format!("{users}{text}")), &Overrides::default());
+        let said: Vec<_> = said.lines().filter(|line| !line.contains("/missing")).collect();
+        assert_eq!(said.len(), usize::from(!expected.is_empty()), "{text}: {said:?}");
+        assert!(said.iter().all(|line| line.ends_with(expected)), "{text}: {said:?}");
+    }
+    let of_services = "allowlist: {static: [{name: a:1, addresses: [1.1.1.1:1]}], kubernetes: {namespaces: [a]}}";
+    let said = said(of_services, &Overrides::default());
+    assert!(said.ends_with(&unused("allowlist.kubernetes")), "{said}");
+}

@@ -6,7 +6,7 @@ use crate::policy::access::{Cleartext, Mode};
 use crate::proxy::config::Config;
 use crate::proxy::config::rules::proves_users;
 use crate::proxy::connection::Port;
-use crate::tunnel::limits::UserCaps;
+use crate::tunnel::limits::{ClientCaps, UserCaps};
 
 /// Adds the findings.
 pub(super) fn add(config: &Config, top: &Field<'_>) {
@@ -22,6 +22,13 @@ pub(super) fn add(config: &Config, top: &Field<'_>) {
             unreachable(config, top);
             shared_names(config, top);
             cleartext(config, top, "is refused");
+            let (client, default) = (config.limits.client, ClientCaps::default());
+            let of = |caps: ClientCaps| (caps.download, caps.upload, caps.tunnels);
+            if of(client) != of(default) {
+                top.at("limits.client").note(
+                    "rates and `max_tunnels`: no effect with `access.mode: enforce`, where `limits.user` applies",
+                );
+            }
         }
     }
 }

@@ -42,6 +42,32 @@ fn settings_about_users_without_effect_are_warned_of() {
 }
 
 #[test]
+fn limits_of_clients_without_effect_are_told_of() {
+    let told = "note: limits.client: rates and `max_tunnels`: no effect with `access.mode: enforce`, where `limits.user` \
+                applies";
+    for (mode, limits, is_told) in [
+        ("enforce", "max_tunnels: 2", true),
+        ("enforce", "download: 1MiB/s", true),
+        ("enforce", "upload: 1MiB/s", true),
+        (
+            "enforce",
+            "max_unfinished: 2, connects_per_second: 3, connects_burst: 4",
+            false,
+        ),
+        ("report", "max_tunnels: 2", false),
+        ("open", "max_tunnels: 2", false),
+    ] {
+        let access = format!("access: {{mode: {mode}, users: {{file: /dev/null}}}}\nlimits: {{client: {{{limits}}}}}");
+        let said = served(&with_alice(&access));
+        assert_eq!(
+            said.iter().any(|line| line.ends_with(told)),
+            is_told,
+            "{mode} {limits}: {said:?}"
+        );
+    }
+}
+
+#[test]
 fn targets_that_no_user_reaches_are_warned_of() {
     let file = |names: &[&str], more: &str| {
         let targets: Vec<_> = names
