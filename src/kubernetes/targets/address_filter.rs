@@ -277,6 +277,11 @@ mod tests {
                 assert_eq!(check(&open, &format!("::{v4}")), Err(class), "::{v4}");
             }
         }
+    }
+
+    #[test]
+    fn dangerous_ipv6_addresses_are_refused_and_their_neighbours_are_not() {
+        let open = guards(&[]);
         for (v6, class) in [
             ("::", AddressClass::Unspecified),
             ("::1", AddressClass::Loopback),

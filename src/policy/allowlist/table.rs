@@ -62,8 +62,8 @@ impl Table {
     /// Returns whether a Service of an absent authority may yet be listed.
     pub(super) fn awaits(&self, authority: &Authority) -> bool {
         let name = self.options.suffixes.strip(authority.host()).split_once('.');
-        let is_of_name = |namespace: &Box<str>| name.is_some_and(|(_, of_name)| **namespace == *of_name);
-        !self.complete && (self.awaited.is_empty() || self.awaited.iter().any(is_of_name))
+        let is_of_name = |namespace: &str| name.is_some_and(|(_, of_name)| *namespace == *of_name);
+        !self.complete && (self.awaited.is_empty() || self.awaited.iter().any(|namespace| is_of_name(namespace)))
     }
 
     /// Returns the targets of all Services, in no order.
