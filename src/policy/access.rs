@@ -28,7 +28,7 @@ pub use self::grants::TunnelGrant;
 pub use self::options::{
     Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry, Options, SecretName, TicketOptions, UserFileOptions,
 };
-pub use self::reviewer::{Action, Change, Decision, Review, ReviewError, Reviewer, Right, Verdict};
+pub use self::reviewer::{Action, Change, Decision, NoAnswer, Review, ReviewError, Reviewer, Right, Verdict};
 pub(crate) use self::reviews::SETTLING_TIME;
 use self::reviews::{ReviewMode, Reviews};
 use self::sources::AccessConfig;
@@ -130,7 +130,12 @@ impl Access {
         // The grant is registered before the review, so that a revocation during the review reaches the grant, too.
         let active = self.grants.get_or_insert(subject, target);
         let decided = match self.judge.check(subject, target, ReviewMode::Login).await {
-            Ok(reason) => Ok(TunnelGrant::new(active, reason)),
+            Ok((reason, is_stale)) => {
+                if is_stale || subject.is_stale {
+                    active.doubt();
+                }
+                Ok(TunnelGrant::new(active, reason))
+            }
             Err(NotAllowed::Denied(denial) | NotAllowed::DeniedLocally(denial)) => Err(denial),
             Err(NotAllowed::Unknown) => Err(RefusalReason::AuthorizationUnavailable.into()),
         };

@@ -23,7 +23,7 @@ use crate::kubernetes::api::api_client::{ApiClient, Attempt};
 use crate::kubernetes::api::failure::{ApiError, Failure};
 use crate::kubernetes::api::requests;
 use crate::policy::access as words;
-use crate::policy::access::{Action, Decision, Review, ReviewError, Reviewer, User, Verdict};
+use crate::policy::access::{Action, Decision, NoAnswer, Review, ReviewError, Reviewer, User, Verdict};
 use crate::protocol::jwt::Jwt;
 
 mod access;
@@ -91,8 +91,16 @@ impl ApiReviewer {
         question: ReviewRequest<'_>,
         body: Bytes,
     ) -> Result<Zeroizing<Vec<u8>>, ApiError> {
+        // Apart from the request: a program of the kubeconfig that is slow is no silence of the server.
+        let client = timeout_at(question.deadline, self.link.client(attempt)).await;
+        let client = client.unwrap_or_else(|_| {
+            let reason = format!(
+                "switchboard's own credentials have not come within {} s",
+                DEADLINE.as_secs()
+            );
+            Err(ApiError::new(Failure::Credentials, reason))
+        })?;
         let answer = async {
-            let client = self.link.client(attempt).await?;
             let body = requests::post(&client, &question.kind.path(), body).await?;
             body.read_to(MAX_RESPONSE_BYTES).await
         };
@@ -277,7 +285,23 @@ impl<'a> ReviewRequest<'a> {
         } else {
             format!("the API server has not answered a review ({plural}.{group}): {reason}")
         };
-        ReviewError::new(failure.label(), message)
+        ReviewError::new(no_answer(failure), message)
+    }
+}
+
+/// Returns how a review without an answer has failed.
+fn no_answer(failure: Failure) -> NoAnswer {
+    match failure {
+        Failure::Connect => NoAnswer::Connect,
+        Failure::Timeout | Failure::Silent => NoAnswer::Timeout,
+        Failure::Cut => NoAnswer::Cut,
+        Failure::Malformed => NoAnswer::Malformed,
+        Failure::Server => NoAnswer::Server,
+        Failure::Throttled => NoAnswer::Throttled,
+        Failure::Unauthorized => NoAnswer::Unauthorized,
+        Failure::Forbidden => NoAnswer::Forbidden,
+        Failure::Expired | Failure::Refused => NoAnswer::Refused,
+        Failure::Credentials => NoAnswer::Credentials,
     }
 }
 
@@ -320,6 +344,21 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn what_the_server_answers_about_switchboard_itself_is_no_silence() {
+        for (failure, expected) in [
+            (Failure::Unauthorized, NoAnswer::Unauthorized),
+            (Failure::Forbidden, NoAnswer::Forbidden),
+            (Failure::Throttled, NoAnswer::Throttled),
+            (Failure::Expired, NoAnswer::Refused),
+            (Failure::Credentials, NoAnswer::Credentials),
+            (Failure::Timeout, NoAnswer::Timeout),
+        ] {
+            let error = ReviewRequest::new(Kind::Access, None).unavailable(failure, "");
+            assert_eq!(error.kind, expected, "{failure:?}");
+        }
+    }
 
     #[test]
     fn a_question_says_which_kind_of_object_it_is() {

@@ -54,6 +54,8 @@ pub struct Subject {
     pub(super) user_expires: Option<Instant>,
     /// The digest of the user, the proof and the right.
     pub(super) digest: Digest,
+    /// True if an earlier approval has proved the user, for want of an answer.
+    pub(super) is_stale: bool,
 }
 
 impl Subject {

@@ -2,13 +2,14 @@
 //! runs.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 
 use super::credentials::credential::Credential;
 use super::credentials::{self, RequestCredentials, Subject, brief};
-use super::reviewer::{Action, Decision, GUESS_RATE, Right, Verdict};
+use super::reviewer::{Action, Decision, NoAnswer, Right, Verdict};
 use super::reviews::{ReviewContext, ReviewMode, Reviews, instant};
 use super::sources::AccessConfig;
 use super::tickets::{EXPIRED, TicketLookup, UNKNOWN};
@@ -57,9 +58,15 @@ impl AccessDecider {
         };
         let credential = request.take_credential()?;
         let credential = credential.map(|credential| rules.sources.normalize(credential));
+        let review = ReviewContext {
+            config: Arc::clone(rules),
+            client: request.client,
+            mode: ReviewMode::Login,
+            is_stale: Arc::default(),
+        };
         let user = match &credential {
             Some(credential) => {
-                let user = self.prove(rules, credential, &request).await?;
+                let user = self.prove(&review, credential).await?;
                 if let Some(certified) = &certified {
                     credentials::check_same(&user, certified)?;
                 }
@@ -74,6 +81,7 @@ impl AccessDecider {
         Ok(Subject {
             expires: expires.map(instant),
             user_expires: user.expires.map(instant),
+            is_stale: review.is_stale.load(Ordering::Acquire),
             digest: key.subject(&user, request.right, credential.as_ref(), certificate.as_deref()),
             right: request.right,
             user,
@@ -84,53 +92,44 @@ impl AccessDecider {
     }
 
     /// Authenticates the user of a credential.
-    async fn prove(
-        &self,
-        rules: &Arc<AccessConfig>,
-        credential: &Credential,
-        request: &RequestCredentials<'_>,
-    ) -> Result<Arc<User>, Refusal> {
-        let review = ReviewContext {
-            config: Arc::clone(rules),
-            client: request.client,
-            mode: ReviewMode::Login,
-        };
+    async fn prove(&self, review: &ReviewContext, credential: &Credential) -> Result<Arc<User>, Refusal> {
         if !self.reviews.allows_guess(credential, review.client) {
             return Err(RefusalReason::GuessRate.into());
         }
-        match self.reviews.authenticate(&review, credential).await {
+        match self.reviews.authenticate(review, credential).await {
             Ok(Verdict::Authenticated(user)) => credentials::check_user(&user).map(|()| user),
             Ok(Verdict::Rejected(phrase)) => Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase)),
-            Err(error) if error.kind == GUESS_RATE => Err(RefusalReason::GuessRate.into()),
+            Err(error) if error.kind == NoAnswer::GuessRate => Err(RefusalReason::GuessRate.into()),
             Err(_) => Err(RefusalReason::AuthorizationUnavailable.into()),
         }
     }
 
     /// Decides whether a subject may reach the target that is dialled, whatever name was requested. Returns the reason
-    /// for a yes.
+    /// for a yes, and whether some of it rests on an earlier approval, for want of an answer.
     pub(super) async fn check(
         &self,
         subject: &Subject,
         target: &Target,
         how: ReviewMode,
-    ) -> Result<Box<str>, NotAllowed> {
+    ) -> Result<(Box<str>, bool), NotAllowed> {
         let review = ReviewContext {
             config: self.config.load_full(),
             client: subject.client,
             mode: how,
+            is_stale: Arc::default(),
         };
         let mut user = local_user(&review.config, subject, target, how)?;
         if how != ReviewMode::Login {
             user = boxed(self.reauthenticate(&review, subject, user)).await?;
         }
         let Some(action) = action(&review.config, &user, target, subject.right)? else {
-            return Ok(BY_LIST.into());
+            return Ok((BY_LIST.into(), review.is_stale.load(Ordering::Acquire)));
         };
         let denied = || denial(&user, target, subject.right).with_details(&format!("needs {action}"));
         match self.reviews.authorize(&review, &user, &action).await {
             Ok(Decision {
                 allowed: true, reason, ..
-            }) => Ok(reason),
+            }) => Ok((reason, review.is_stale.load(Ordering::Acquire))),
             Ok(Decision { complete, .. }) if complete || how == ReviewMode::Login => Err(NotAllowed::Denied(denied())),
             Ok(_) | Err(_) => Err(NotAllowed::Unknown),
         }
@@ -159,7 +158,10 @@ impl AccessDecider {
             Ok(Verdict::Authenticated(_) | Verdict::Rejected(_)) => {
                 Err(NotAllowed::Denied(RefusalReason::CredentialsRefused.into()))
             }
-            Err(_) => Ok(user),
+            Err(_) => {
+                review.is_stale.store(true, Ordering::Release);
+                Ok(user)
+            }
         }
     }
 

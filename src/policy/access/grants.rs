@@ -43,6 +43,8 @@ pub(super) struct ActiveGrant {
     pub(super) target: Arc<Target>,
     /// Notified when a change may have revoked the grant, and when its last tunnel has ended.
     look: Arc<Notify>,
+    /// True if an earlier approval has opened a tunnel, until its task has seen that.
+    is_doubtful: AtomicBool,
     revocation: SetOnce<CloseReason>,
     registry: Arc<ActiveGrants>,
 }
@@ -145,6 +147,7 @@ impl ActiveGrants {
             subject: Arc::new(subject.clone()),
             target: Arc::clone(target),
             look: Arc::default(),
+            is_doubtful: AtomicBool::default(),
             revocation: SetOnce::new(),
             registry: Arc::clone(self),
         });
@@ -193,6 +196,12 @@ impl ActiveGrants {
 }
 
 impl ActiveGrant {
+    /// Has it rechecked as soon as reviews are answered again: an earlier approval has opened a tunnel.
+    pub(super) fn doubt(&self) {
+        self.is_doubtful.store(true, Ordering::Release);
+        self.look.notify_one();
+    }
+
     fn is_revoked(&self) -> bool {
         self.revocation.get().is_some()
     }
@@ -263,7 +272,7 @@ impl Recheck {
         let (mut last, mut recovered) = (RecheckState::Kept, questions.recovered());
         // Consecutive incomplete answers.
         let (mut asked, mut incomplete) = (Instant::now(), 0_u32);
-        let mut due = self.next_due();
+        let (mut due, mut doubted) = (self.next_due(), None);
         loop {
             let (mut scout, mut pace) = (None, RecheckClass::Counted);
             match last {
@@ -293,6 +302,11 @@ impl Recheck {
             if !is_alive() {
                 return;
             }
+            let active = self.grant.upgrade();
+            if active.is_some_and(|active| active.is_doubtful.swap(false, Ordering::AcqRel)) {
+                (last, doubted) = (RecheckState::Unknown, Some(Instant::now()));
+                continue;
+            }
             recovered.mark_unchanged();
             let _turn = self.registry.turns.wait(&self.namespace, pace, is_alive).await;
             // Changes until now are in the answer.
@@ -302,14 +316,17 @@ impl Recheck {
             let how = match last {
                 RecheckState::Denied => ReviewMode::Uncached,
                 // An older answer would be more than the interval old at the next recheck.
-                RecheckState::Kept | RecheckState::Unknown => ReviewMode::Recheck(due.checked_sub(self.interval())),
+                RecheckState::Kept | RecheckState::Unknown => {
+                    ReviewMode::Recheck(doubted.max(due.checked_sub(self.interval())))
+                }
             };
-            match boxed(self.recheck_once(how)).await {
+            match boxed(self.recheck_once(how, doubted.is_some())).await {
                 Some(answer) => last = answer,
                 None => return,
             }
             let is_incomplete = last == RecheckState::Unknown && !questions.is_silent();
             incomplete = if is_incomplete { incomplete.saturating_add(1) } else { 0 };
+            doubted = doubted.filter(|_| last != RecheckState::Kept);
             drop(scout);
         }
     }
@@ -328,8 +345,8 @@ impl Recheck {
         }
     }
 
-    /// Rechecks the grant; `None` if it has ended.
-    async fn recheck_once(&self, how: ReviewMode) -> Option<RecheckState> {
+    /// Rechecks the grant; `None` if it has ended. If it `is_doubtful`, its credential needs an answer as well.
+    async fn recheck_once(&self, how: ReviewMode, is_doubtful: bool) -> Option<RecheckState> {
         // The grant is dropped before the review, which must not keep it alive.
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
@@ -340,8 +357,8 @@ impl Recheck {
         }
         let judged = self.registry.judge.check(&subject, &target, how).await;
         let (result, last) = match judged {
-            Ok(_) => ("kept", Some(RecheckState::Kept)),
-            Err(NotAllowed::Unknown) => ("unknown", Some(RecheckState::Unknown)),
+            Ok((_, is_stale)) if !(is_stale && is_doubtful) => ("kept", Some(RecheckState::Kept)),
+            Ok(_) | Err(NotAllowed::Unknown) => ("unknown", Some(RecheckState::Unknown)),
             Err(NotAllowed::Denied(_)) if how != ReviewMode::Uncached => ("denied", Some(RecheckState::Denied)),
             Err(NotAllowed::Denied(_) | NotAllowed::DeniedLocally(_)) => ("ended", None),
         };

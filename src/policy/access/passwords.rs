@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 
 use self::entry::Entry;
-use super::reviewer::{ReviewError, Verdict};
+use super::reviewer::{NoAnswer, ReviewError, Verdict};
 use crate::base::file;
 use crate::base::follow::{self, ReadFailure, Readings, ReloadResult};
 use crate::base::secret::Secret;
@@ -123,7 +123,10 @@ impl PasswordFile {
     /// No file has been read yet, or the password cannot be hashed.
     pub async fn verify(&self, user: &str, password: &Secret) -> Result<Verdict, ReviewError> {
         if !self.is_loaded() {
-            return Err(ReviewError::new("users", "the file of users has not been read yet"));
+            return Err(ReviewError::new(
+                NoAnswer::Users,
+                "the file of users has not been read yet",
+            ));
         }
         let entry = self.entry(user);
         let first = || self.table.load().as_ref()?.values().next().cloned();
@@ -173,7 +176,7 @@ impl PasswordFile {
 
     /// Returns whether the password is that of the entry.
     async fn hash(&self, entry: &Arc<Entry>, password: &Secret) -> Result<bool, ReviewError> {
-        let unavailable = |error: &dyn Display| ReviewError::new("hashing", error.to_string());
+        let unavailable = |error: &dyn Display| ReviewError::new(NoAnswer::Users, error.to_string());
         let permit = Arc::clone(&self.hashing).acquire_owned().await;
         let permit = permit.map_err(|error| unavailable(&error))?;
         let (entry, password) = (Arc::clone(entry), password.clone());

@@ -4,6 +4,7 @@
 pub(super) mod cache;
 
 use std::collections::{HashMap, VecDeque};
+use std::future::pending;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,14 +12,14 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep};
 
 use self::cache::{CachedAnswer, ReviewCache, ReviewResult};
 use super::credentials::credential::Credential;
 use super::credentials::digest::{Digest, Key};
 use super::credentials::guess_limiter::GuessLimiter;
 use super::queue::{Permit, QueueLimits, ReviewQueue};
-use super::reviewer::{Action, Change, Decision, GUESS_RATE, Review, ReviewError, Verdict, busy};
+use super::reviewer::{Action, Change, Decision, NoAnswer, Review, ReviewError, Verdict, busy};
 use super::sources::{AccessConfig, NO_SOURCE, Source};
 use super::tickets::watches::Watches;
 use super::user::User;
@@ -43,8 +44,8 @@ pub(super) struct Reviews {
     password_guesses: Mutex<GuessLimiter>,
     /// Wrong tickets, by network: kept apart because a flood of these cheap guesses must not evict wrong passwords.
     ticket_guesses: Mutex<GuessLimiter>,
-    /// True if the last review of a token had no answer.
-    tokens_fail: AtomicBool,
+    /// The signs of an API server that answers nothing.
+    signs: Mutex<OutageSigns>,
     /// True if the last review of a right had no answer, or not a final one.
     rights_fail: AtomicBool,
     /// True if the last review of a right had no answer at all.
@@ -62,6 +63,8 @@ pub(super) struct ReviewContext {
     pub(super) config: Arc<AccessConfig>,
     pub(super) client: IpAddr,
     pub(super) mode: ReviewMode,
+    /// Set once an earlier approval has counted, for want of an answer.
+    pub(super) is_stale: Arc<AtomicBool>,
 }
 
 /// The mode of a review.
@@ -83,6 +86,14 @@ impl ReviewMode {
             Self::Login | Self::Uncached => None,
         }
     }
+}
+
+/// The last answer to any review, and the last review of a right that has had none since it began. Reviews of tokens
+/// are no sign: any client may send a token on which the API server hangs.
+#[derive(Debug, Default)]
+struct OutageSigns {
+    answered: Option<Instant>,
+    unanswered: Option<Instant>,
 }
 
 /// The times of changes that may have changed answers.
@@ -117,7 +128,7 @@ impl Reviews {
             passwords: ReviewQueue::new(QueueLimits::PASSWORDS),
             password_guesses: Mutex::default(),
             ticket_guesses: Mutex::default(),
-            tokens_fail: AtomicBool::default(),
+            signs: Mutex::default(),
             rights_fail: AtomicBool::default(),
             is_silent: AtomicBool::default(),
             recovered: watch::Sender::default(),
@@ -126,11 +137,16 @@ impl Reviews {
         })
     }
 
-    /// Notes that answers may have changed. Approvals stay as stale ones, except those of a deleted user.
+    /// Notes that answers may have changed, and forgets the approvals that it concerns: no outage brings one back.
     pub(super) fn changed(&self, change: &Change) {
         let now = Instant::now();
         let mut changes = self.changes.lock();
         changes.namespaces.retain(|_, at| at.elapsed() < 2 * FRESH);
+        self.decisions.remove_where(|known| match change {
+            Change::Everywhere => true,
+            Change::Namespace(name) => known.namespace == *name,
+            Change::UserDeleted(_) => false,
+        });
         match change {
             Change::Namespace(name) if changes.namespaces.len() < MAX_NAMESPACES => {
                 changes.namespaces.insert(name.clone(), now);
@@ -140,7 +156,7 @@ impl Reviews {
                 changes.deleted_users.truncate(MAX_GONE - 1);
                 changes.deleted_users.push_front((id.clone(), now));
                 self.verdicts
-                    .remove_where(|verdict| matches!(verdict, Verdict::Authenticated(user) if user.has_id(id)));
+                    .remove_where(|known| matches!(&known.value, Verdict::Authenticated(user) if user.has_id(id)));
             }
         }
     }
@@ -205,6 +221,7 @@ impl Reviews {
             config: rules,
             client,
             mode: how,
+            ..
         } = review;
         let source = rules.source(credential);
         match &source {
@@ -240,12 +257,12 @@ impl Reviews {
             let (reviewer, review, credential) = (Arc::clone(self), review.clone(), credential.clone());
             async move { reviewer.prove_in_turn(&review, &credential, digest).await }
         });
-        if !is_token {
+        // An issuer's token needs no earlier approval: if its key is not one of those in effect, the key was removed.
+        if !matches!(source, Source::ApiServer(..)) {
             return answer.await;
         }
         let stale = || self.verdicts.yes(&digest, rules.stale());
-        let is_failing = self.tokens_fail.load(Ordering::Relaxed);
-        self.or_stale(answer, is_failing, stale, |_| true).await
+        self.or_stale(review, answer, stale, |_| true).await
     }
 
     /// Returns the fresh verdict on a credential, if there is one.
@@ -305,11 +322,7 @@ impl Reviews {
         let verdict = match source {
             Source::Users(users, user, password) => users.verify(user, password).await?,
             Source::Issuer(verifier, jwt) => verifier.verify(&jwt, SystemTime::now(), client).await?,
-            Source::ApiServer(reviewer, token) => {
-                let answer = self.count_review(TOKEN, reviewer.review_token(token)).await;
-                self.tokens_fail.store(answer.is_err(), Ordering::Relaxed);
-                answer?
-            }
+            Source::ApiServer(reviewer, token) => self.count_review(TOKEN, reviewer.review_token(token)).await?,
             Source::Tickets(..) | Source::Nobody(_) => Verdict::Rejected(NO_SOURCE.into()),
         };
         let changes = self.changes.lock();
@@ -326,6 +339,7 @@ impl Reviews {
                 value: verdict.clone(),
                 asked,
                 expires,
+                namespace: Box::default(),
                 size,
             };
             self.verdicts.put(digest, is_yes, known);
@@ -362,16 +376,15 @@ impl Reviews {
             }
         });
         let stale = || self.decisions.yes(&digest, review.config.stale());
-        let is_failing = self.rights_fail.load(Ordering::Relaxed);
         // Unless the answer is final, what was allowed before stays allowed.
-        self.or_stale(answer, is_failing, stale, Decision::is_sure).await
+        self.or_stale(review, answer, stale, Decision::is_sure).await
     }
 
     /// Lets the API server review whether the user may take the action, and caches the answer. An incomplete denial is
-    /// not cached, and replaces no approval.
+    /// not cached, and replaces no approval. Nor is an approval cached that was asked for before a change.
     async fn review_access(&self, rules: &AccessConfig, user: &User, action: &Action) -> ReviewResult<Decision> {
         let Some(reviewer) = &rules.sources.reviewer else {
-            return Err(ReviewError::new("unconfigured", "there is no API server to ask"));
+            return Err(ReviewError::new(NoAnswer::Credentials, "there is no API server"));
         };
         let asked = Instant::now();
         let answer = self.count_review(ACCESS, reviewer.review_access(user, action)).await;
@@ -381,12 +394,14 @@ impl Reviews {
             self.recovered.send_modify(|times| *times += 1);
         }
         let decision = answer?;
-        let forgotten = self.changes.lock().forgotten;
-        if is_sure && forgotten.is_none_or(|forgotten| asked >= forgotten) {
+        let changes = self.changes.lock();
+        let changed = changes.last(&action.namespace).filter(|_| decision.allowed);
+        if is_sure && changes.forgotten.max(changed).is_none_or(|since| asked >= since) {
             let known = CachedAnswer {
                 value: decision.clone(),
                 asked,
                 expires: None,
+                namespace: action.namespace.clone(),
                 size: decision.reason.len(),
             };
             self.decisions
@@ -395,28 +410,42 @@ impl Reviews {
         Ok(decision)
     }
 
-    /// Waits for an answer, but at most 1 s if the API server `is_failing` and there is a stale approval. Without a
-    /// final answer, the stale approval counts.
+    /// Waits for an answer. Only the silence of the API server, or an answer of it that is not final, lets a stale
+    /// approval count: no queue and no wait of this side does. While the API server is away, the wait is 1 s.
     async fn or_stale<T>(
         &self,
+        review: &ReviewContext,
         answer: impl Future<Output = ReviewResult<T>>,
-        is_failing: bool,
         stale: impl Fn() -> Option<T>,
         is_sure: impl Fn(&T) -> bool,
     ) -> ReviewResult<T> {
-        let answer = if is_failing && stale().is_some() {
-            timeout(STALE_WAIT, answer).await.unwrap_or_else(|_| Err(busy()))
-        } else {
-            answer.await
+        let given_up = async {
+            sleep(STALE_WAIT).await;
+            if !self.is_away() || stale().is_none() {
+                pending().await
+            }
         };
-        if answer.as_ref().is_ok_and(is_sure) {
-            return answer;
-        }
-        let Some(stale) = stale() else {
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer,
+            () = given_up => Err(busy()),
+        };
+        let counts = match &answer {
+            Ok(answer) => !is_sure(answer),
+            Err(error) => error.kind.is_silence() || (error.kind == NoAnswer::Busy && self.is_away()),
+        };
+        let Some(stale) = counts.then(stale).flatten() else {
             return answer;
         };
+        review.is_stale.store(true, Ordering::Release);
         self.metrics.access_cache_hits.count(["stale"]);
         Ok(stale)
+    }
+
+    /// Returns whether a review of a right has just been without an answer, and no review was answered since.
+    fn is_away(&self) -> bool {
+        let unanswered = self.signs.lock().unanswered;
+        unanswered.is_some_and(|at| at.elapsed() < FRESH)
     }
 
     /// Awaits the answer to a review, and counts it.
@@ -425,17 +454,22 @@ impl Reviews {
         let answer = question.await;
         let duration = &self.metrics.access_review_duration;
         duration.observe(start.elapsed().as_secs_f64());
+        let (now, mut signs) = (Instant::now(), self.signs.lock());
         let result = match &answer {
-            Ok(_) => "answered",
+            Ok(_) => {
+                (signs.answered, signs.unanswered) = (Some(now), None);
+                "answered"
+            }
             Err(unavailable) => {
-                tracing::debug!(
-                    kind,
-                    failure = unavailable.kind,
-                    "no answer of the API server: {unavailable}"
-                );
+                let is_sign = kind == ACCESS && matches!(unavailable.kind, NoAnswer::Connect | NoAnswer::Timeout);
+                if is_sign && signs.answered.is_none_or(|answered| answered < start) {
+                    signs.unanswered = Some(now);
+                }
+                tracing::debug!(kind, failure = ?unavailable.kind, "no answer of the API server: {unavailable}");
                 "unavailable"
             }
         };
+        drop(signs);
         self.metrics.access_reviews.count([kind, result]);
         answer
     }
@@ -462,7 +496,7 @@ fn allows_password(guesses: &GuessLimiter, user: &str, network: IpAddr) -> bool 
 }
 
 fn too_many_guesses() -> ReviewError {
-    ReviewError::new(GUESS_RATE, "too many wrong guesses")
+    ReviewError::new(NoAnswer::GuessRate, "too many wrong guesses")
 }
 
 /// Converts a time of the system clock to the monotonic one.
@@ -478,13 +512,14 @@ pub(super) fn instant(time: SystemTime) -> Instant {
 const TOKEN: &str = "token";
 const ACCESS: &str = "access";
 const GONE: &str = "the user of the token was deleted";
-/// The age up to which an answer counts without another review. The API server caches its own for 10 s as well.
+/// The age up to which an answer counts without another review. The API server caches its own for 10 s as well. Signs of
+/// an outage are as old at most, so that one that has just ended lets no approval count for longer.
 const FRESH: Duration = Duration::from_secs(10);
 /// Like [`FRESH`], for a right that is denied: the user may just have been granted it.
 const FRESH_DENIAL: Duration = Duration::from_secs(5);
 /// The time after a change in which no cached answer is fresh. At its end, grants are rechecked once more.
 pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
-/// The wait for an answer of an API server whose last review failed, if a stale approval can replace it.
+/// The wait for an answer while the API server is away, if a stale approval can replace it.
 const STALE_WAIT: Duration = Duration::from_secs(1);
 /// The time for which a deleted user is refused: the API server authenticates such a user for less.
 const GONE_FOR: Duration = Duration::from_secs(60);
@@ -492,8 +527,8 @@ const MAX_GONE: usize = 1024;
 /// The namespaces whose changes are kept apart. Beyond, a change counts for all namespaces.
 const MAX_NAMESPACES: usize = 1024;
 /// The most bytes of each kind of answer, as counted here. With the allocator's overhead, all caches together take less
-/// than 8 MiB (`tests/access_memory.rs`). They hold about 1,600 users with ten groups each, 3,600 refused credentials,
-/// 3,800 allowed rights and 1,500 denied ones. What does not fit is reviewed again.
+/// than 8 MiB (`tests/access_memory.rs`). They hold about 1,600 users with ten groups each, 3,400 refused credentials,
+/// 3,600 allowed rights and 1,400 denied ones. What does not fit is reviewed again.
 const MAX_PROVED: usize = 7 << 18;
 const MAX_REFUSED: usize = 1 << 20;
 const MAX_ALLOWED: usize = 5 << 18;

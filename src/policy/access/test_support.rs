@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{AUTHENTICATED, Action, Decision, Method, Review, ReviewError, Reviewer, User, Verdict};
+use super::{AUTHENTICATED, Action, Decision, Method, NoAnswer, Review, ReviewError, Reviewer, User, Verdict};
 use crate::base::secret::Secret;
 
 type AnswerToken = Box<dyn Fn(&str) -> Result<Verdict, ReviewError> + Send + Sync>;
@@ -94,7 +94,7 @@ impl Reviewer for Script {
 
 /// Returns the failure of a server that is away.
 pub(super) fn away() -> ReviewError {
-    ReviewError::new("timeout", "no answer")
+    ReviewError::new(NoAnswer::Timeout, "no answer")
 }
 
 pub(super) fn decision(allowed: bool) -> Decision {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
-use super::reviewer::{ReviewError, Verdict};
+use super::reviewer::{NoAnswer, ReviewError, Verdict};
 use super::user::{Method, User};
 use crate::policy::allowlist::TargetId;
 use crate::protocol::jwt::SKEW;
@@ -118,7 +118,7 @@ impl Tickets {
         is_late: bool,
         record_wrong: impl FnOnce() -> bool,
     ) -> Result<Verdict, ReviewError> {
-        let unavailable = |message: &str| Err(ReviewError::new("tickets", message));
+        let unavailable = |message: &str| Err(ReviewError::new(NoAnswer::Tickets, message));
         match self.lookup(key, SystemTime::now()) {
             TicketLookup::Proved(_) | TicketLookup::Unknown if is_late => {
                 unavailable("revoked tickets may not be known yet")

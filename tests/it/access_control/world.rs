@@ -10,8 +10,8 @@ use std::time::Duration;
 use switchboard::base::secret::Secret;
 use switchboard::net::tls::{self, Tls};
 use switchboard::policy::access::{
-    AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, Options, Review, ReviewError, Reviewer, Sources,
-    User, Verdict,
+    AUTHENTICATED, Access, Action, Decision, Kubernetes, Method, Mode, NoAnswer, Options, Review, ReviewError,
+    Reviewer, Sources, User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, TargetRules, Writer};
 use switchboard::proxy::anchors::Anchors;
@@ -63,7 +63,7 @@ impl Cluster {
     fn answer<T>(&self, answer: T) -> Result<T, ReviewError> {
         match self.is_away.load(Ordering::Relaxed) {
             true => Err(ReviewError {
-                kind: "timeout",
+                kind: NoAnswer::Timeout,
                 message: "no answer".into(),
             }),
             false => Ok(answer),

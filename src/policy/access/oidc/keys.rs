@@ -16,7 +16,7 @@ use super::key_set::{KeySet, MAX_BYTES};
 use crate::base::file;
 use crate::base::follow::{Reads, fingerprint};
 use crate::policy::access::queue::{QueueLimits, ReviewQueue};
-use crate::policy::access::reviewer::{ReviewError, busy};
+use crate::policy::access::reviewer::{NoAnswer, ReviewError, busy};
 
 /// Where the keys are.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl State {
     /// Returns the error for a token whose key is unknown because the last attempt has failed, or none has ended yet.
     pub(super) fn unavailable(&self) -> ReviewError {
         let reason = self.failure.as_deref().unwrap_or("they have not been read yet");
-        ReviewError::new("oidc_keys", format!("the issuer's keys cannot be had: {reason}"))
+        ReviewError::new(NoAnswer::Keys, format!("the issuer's keys cannot be had: {reason}"))
     }
 }
 

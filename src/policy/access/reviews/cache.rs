@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::policy::access::credentials::digest::Digest;
-use crate::policy::access::reviewer::{BUSY, ReviewError, busy};
+use crate::policy::access::reviewer::{NoAnswer, ReviewError, busy};
 
 /// An answer, or why there is none.
 pub(in crate::policy::access) type ReviewResult<T> = Result<T, ReviewError>;
@@ -59,6 +59,8 @@ pub(super) struct CachedAnswer<V> {
     pub(super) asked: Instant,
     /// When it expires; `None` if never.
     pub(super) expires: Option<Instant>,
+    /// The namespace that it is about; empty if none.
+    pub(super) namespace: Box<str>,
     /// Its bytes on the heap.
     pub(super) size: usize,
 }
@@ -102,11 +104,11 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
     }
 
     /// Forgets each approval of which `applies` is true.
-    pub(super) fn remove_where(&self, applies: impl Fn(&V) -> bool) {
+    pub(super) fn remove_where(&self, applies: impl Fn(&CachedAnswer<V>) -> bool) {
         let yes = &mut self.state.lock().yes;
         let all = yes.entries.iter();
         let due: Vec<_> = all
-            .filter(|(_, (known, _))| applies(&known.value))
+            .filter(|(_, (known, _))| applies(known))
             .map(|(question, _)| *question)
             .collect();
         due.iter().for_each(|question| yes.remove(question));
@@ -142,9 +144,9 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
             let (mut flight, is_first) = self.flight(question, since, &ask);
             let answer = flight.answer.wait_for(Option::is_some).await.ok();
             match answer.and_then(|answer| answer.clone()) {
-                Some(Err(unavailable)) if unavailable.kind == BUSY && !is_first => {}
+                Some(Err(unavailable)) if unavailable.kind == NoAnswer::Busy && !is_first => {}
                 Some(answer) => return answer,
-                None => return Err(ReviewError::new("internal", "the review was not finished")),
+                None => return Err(ReviewError::new(NoAnswer::Internal, "the review was not finished")),
             }
         }
         Err(busy())
@@ -235,7 +237,7 @@ impl<V: Clone> Cache<V> {
 
 impl<V> CachedAnswer<V> {
     fn bytes(&self) -> usize {
-        self.size + OVERHEAD + size_of::<(Self, u64)>()
+        self.size + self.namespace.len() + OVERHEAD + size_of::<(Self, u64)>()
     }
 }
 
@@ -268,6 +270,7 @@ mod tests {
             value,
             asked: Instant::now(),
             expires: None,
+            namespace: Box::default(),
             size,
         }
     }
@@ -297,7 +300,7 @@ mod tests {
         assert_eq!(fresh(None), None);
         answers.put(one, true, known("yes", 0));
         assert_eq!((fresh(None), answers.len()), (Some("yes"), [2, 0]));
-        answers.remove_where(|value| *value == "yes");
+        answers.remove_where(|known| known.value == "yes");
         assert_eq!((fresh(None), answers.len()), (None, [1, 0]));
         answers.clear();
         let state = answers.state.lock();
@@ -368,7 +371,7 @@ mod tests {
         let lost = answers
             .run(one, None, || async { std::panic::resume_unwind(Box::new(())) })
             .await;
-        assert_eq!(lost.unwrap_err().kind, "internal");
+        assert_eq!(lost.unwrap_err().kind, NoAnswer::Internal);
         let release = Arc::new(Notify::new());
         let first = {
             let (answers, release) = (Arc::clone(&answers), Arc::clone(&release));
@@ -390,7 +393,7 @@ mod tests {
         };
         yield_now().await;
         release.notify_one();
-        assert_eq!(first.await.unwrap().unwrap_err().kind, BUSY);
+        assert_eq!(first.await.unwrap().unwrap_err().kind, NoAnswer::Busy);
         assert_eq!(second.await.unwrap(), Ok(7));
     }
 }

@@ -304,3 +304,27 @@ async fn a_ticket_is_taken_back_though_the_certificate_beside_it_has_expired() {
     world.access.tickets_changed();
     assert!(has_ended(&grant));
 }
+
+/// The rights of a ticket's user are reviewed like any other user's.
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_a_tickets_own_requests_brings_no_lost_right_back() {
+    let (world, tickets) = world(|_| {});
+    let others = (0..39).map(|number| format!("s{number}"));
+    world.publish(others.chain(["a".to_owned()]), None);
+    let minted = NewTicket::new().unwrap();
+    write(&tickets, &minted, &ticket(TTL / 2));
+    let text = minted.ticket.expose();
+    world.grant(text, "a").await.unwrap();
+    sleep(seconds(11)).await;
+    world.script.set_access(|_, _| Ok(decision(false)));
+    let others = (0..39).map(|number| {
+        let (world, target) = (&world, format!("s{number}"));
+        async move { world.grant(text, &target).await.map(drop) }
+    });
+    let own = async {
+        tokio::task::yield_now().await;
+        world.grant(text, "a").await
+    };
+    let (_, own) = tokio::join!(futures_util::future::join_all(others), own);
+    assert_eq!(own.unwrap_err().reason, RefusalReason::AuthorizationUnavailable);
+}
