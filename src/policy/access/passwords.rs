@@ -13,6 +13,7 @@ use tokio::task::spawn_blocking;
 
 use self::entry::Entry;
 use super::reviewer::{NoAnswer, ReviewError, Verdict};
+use super::user::User;
 use crate::base::file;
 use crate::base::follow::{self, ReadFailure, Readings, ReloadResult};
 use crate::base::secret::Secret;
@@ -33,7 +34,7 @@ pub struct PasswordFile {
     /// Notified to read the file at once.
     read_again: Notify,
     /// Passwords that are hashed at a time: those of requests, which have waited in their queue, and those of rechecks.
-    hashing: Arc<Semaphore>,
+    pub(super) hashing: Arc<Semaphore>,
 }
 
 type Table = BTreeMap<Box<str>, Arc<Entry>>;
@@ -82,6 +83,13 @@ impl PasswordFile {
         name.strip_prefix(&*self.prefix).is_some_and(|name| self.contains(name))
     }
 
+    /// Returns whether the line that has proved the user is still there, with the same hash and groups.
+    pub(super) fn is_current(&self, user: &Arc<User>) -> bool {
+        let name = user.name.strip_prefix(&*self.prefix);
+        let entry = name.and_then(|name| self.entry(name));
+        entry.is_some_and(|entry| entry.user.get().is_some_and(|own| Arc::ptr_eq(own, user)))
+    }
+
     /// Returns whether a good file has been read.
     pub(super) fn is_loaded(&self) -> bool {
         self.table.load().is_some()
@@ -123,10 +131,7 @@ impl PasswordFile {
     /// No file has been read yet, or the password cannot be hashed.
     pub async fn verify(&self, user: &str, password: &Secret) -> Result<Verdict, ReviewError> {
         if !self.is_loaded() {
-            return Err(ReviewError::new(
-                NoAnswer::Users,
-                "the file of users has not been read yet",
-            ));
+            return Err(ReviewError::new(NoAnswer::Users, "the file of users was not read yet"));
         }
         let entry = self.entry(user);
         let first = || self.table.load().as_ref()?.values().next().cloned();
@@ -137,7 +142,7 @@ impl PasswordFile {
         // The line may have been removed or changed while the password was hashed. New groups apply.
         let now = entry.filter(|_| is_right).zip(self.entry(user));
         Ok(match now.filter(|(entry, now)| now.hash == entry.hash) {
-            Some((_, now)) => Verdict::Authenticated(Arc::new(now.user(&self.full_name(user)))),
+            Some((_, now)) => Verdict::Authenticated(now.user(&self.full_name(user))),
             None => Verdict::Rejected(WRONG.into()),
         })
     }
@@ -149,7 +154,14 @@ impl PasswordFile {
         let read = || file::read_unless_short(&self.path, MAX_FILE_BYTES);
         follow::reload(&self.readings, SETTLING, read, |read| {
             let bytes = read.map_err(|reason| vec![UserFault::of_the_file(reason)])?;
-            self.table.store(Some(Arc::new(parse(&bytes)?)));
+            let mut table = parse(&bytes)?;
+            for (name, entry) in &mut table {
+                let old = self.entry(name);
+                if let Some(old) = old.filter(|old| old.hash == entry.hash && old.groups == entry.groups) {
+                    *entry = old;
+                }
+            }
+            self.table.store(Some(Arc::new(table)));
             Ok(())
         })
     }

@@ -240,8 +240,12 @@ impl Reviews {
         }
         let digest = self.key.credential(credential, *client);
         if *how != ReviewMode::Login {
-            let max_ages = [rules.recheck() / 2, Duration::ZERO];
-            return match self.verdicts.fresh(&digest, max_ages, how.since()) {
+            let (max_age, since) = match matches!(source, Source::Users(..)) {
+                // Until the file changes, which forgets all verdicts: hashes take the time of logins.
+                true => (CENTURY, None),
+                false => (rules.recheck() / 2, how.since()),
+            };
+            return match self.verdicts.fresh(&digest, [max_age, Duration::ZERO], since) {
                 Some(verdict) => Ok(verdict),
                 None => boxed(self.review_credential(source, *client, digest)).await,
             };

@@ -1,6 +1,7 @@
 //! A line of the file of users.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use super::super::user::{Method, User};
 use super::hash::Hash;
@@ -9,9 +10,11 @@ use crate::base::user_name::is_name;
 /// A user's hash and groups.
 pub(super) struct Entry {
     pub(super) hash: Hash,
-    groups: Vec<Box<str>>,
-    /// The number of its line.
+    pub(super) groups: Vec<Box<str>>,
+    /// The number of its line when it was first read.
     pub(super) line: usize,
+    /// The user, once a password has proved it.
+    pub(super) user: OnceLock<Arc<User>>,
 }
 
 impl Entry {
@@ -49,13 +52,15 @@ impl Entry {
                 hash,
                 groups,
                 line: number,
+                user: OnceLock::new(),
             },
         ))
     }
 
     /// Returns the user, with this name.
-    pub(super) fn user(&self, name: &str) -> User {
-        User::claimed(Method::Password, name, self.groups.clone(), None)
+    pub(super) fn user(&self, name: &str) -> Arc<User> {
+        let user = || Arc::new(User::claimed(Method::Password, name, self.groups.clone(), None));
+        Arc::clone(self.user.get_or_init(user))
     }
 }
 

@@ -248,3 +248,62 @@ async fn of_two_guesses_that_are_hashed_at_the_same_moment_one_is_the_last() {
         sleep(2 * EACH * BURST).await;
     }
 }
+
+/// Whoever logs in needs the two slots for hashes.
+#[tokio::test(start_paused = true)]
+async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
+    const OTHER: &str = "$2b$05$dFdD19ja62y5FNHzuTHz/ur0eKTpA63GRpL9H0La3wcIV823kQdNK";
+    let world = world();
+    let rules = world.access.judge.config.load_full();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let hash = "$2y$05$C4ig4r120vyo1vh3fN8r8eElsx.pkSZw4WxY2QNujrvxq297xDBEu";
+    let write = |lines: &str| std::fs::write(file.path(), lines).unwrap();
+    write(&format!("alice:{hash}\n"));
+    let users = Arc::new(passwords::PasswordFile::open(file.path()).unwrap());
+    let sources = Sources {
+        users: Some(Arc::clone(&users)),
+        ..rules.sources.clone()
+    };
+    world.access.apply(rules.options.clone(), sources);
+    world.publish(["a".to_owned()], None);
+    let subject = world.access.authenticate(login("alice", "correct", 1)).await.unwrap();
+    let grant = world.access.authorize(&subject, &world.target("a")).await.unwrap();
+    let kept = || {
+        let page = world.metrics.encode().unwrap();
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix("switchboard_access_rechecks_total{result=\"kept\"} "));
+        line.unwrap().parse::<u32>().unwrap()
+    };
+    // Nothing is hashed meanwhile.
+    let slots = users.hashing.acquire_many(2).await.unwrap();
+    let mut before = kept();
+    for lines in [
+        format!("alice:{hash}\n"),
+        format!("# moved\nalice:{hash}\nbob:{OTHER}\n"),
+    ] {
+        write(&lines);
+        users.reload();
+        world.access.users_changed();
+        sleep(seconds(700)).await;
+        assert!(kept() > before + 1, "{lines}");
+        before = kept();
+    }
+    drop(slots);
+    // Another hash of the same password: hashed once.
+    write(&format!("alice:{OTHER}\n"));
+    users.reload();
+    world.access.users_changed();
+    sleep(seconds(10)).await;
+    assert!(kept() > before);
+    let slots = users.hashing.acquire_many(2).await.unwrap();
+    before = kept();
+    sleep(seconds(700)).await;
+    assert!(kept() > before + 1 && !has_ended(&grant));
+    drop(slots);
+    write(&format!("alice:{}\n", OTHER.replace("H0La3", "H0La4")));
+    users.reload();
+    world.access.users_changed();
+    sleep(seconds(2)).await;
+    assert!(has_ended(&grant));
+}
