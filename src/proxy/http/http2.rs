@@ -33,8 +33,8 @@ impl Exchange for Request {
         if self.head.headers.len() > MAX_FIELDS {
             return Err(RefusalReason::RequestHeaderTooLarge);
         }
-        let lengths = self.head.headers.get_all(header::CONTENT_LENGTH);
-        if lengths.iter().any(|length| length != "0") {
+        // Even 0, which HTTP/1 clients send: h2 would take every byte of the tunnel for one too many.
+        if self.head.headers.contains_key(header::CONTENT_LENGTH) {
             return Err(RefusalReason::Malformed(Malformed::Content));
         }
         let credential = match credentials {

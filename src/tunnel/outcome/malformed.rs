@@ -23,8 +23,8 @@ pub enum Malformed {
     SeveralHosts,
     /// The Host is not `host[:port]`.
     BadHost,
-    /// The request has Transfer-Encoding or a Content-Length other than 0, but a CONNECT has no content (RFC 9110
-    /// section 9.3.6).
+    /// The request has Transfer-Encoding or a Content-Length, over HTTP/1 other than 0, but a CONNECT has no content
+    /// (RFC 9110 section 9.3.6).
     Content,
     /// The client closed its side in the middle of the head.
     Truncated,

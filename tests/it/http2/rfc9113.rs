@@ -116,13 +116,15 @@ fn an_empty_or_invalid_port_is_a_400() {
     target.expect_no_connection();
 }
 
-/// "A CONNECT request message does not have content."
+/// "A CONNECT request message does not have content." A length of 0 would make every byte of the tunnel an error.
 #[test]
-fn a_connect_with_content_is_a_400() {
+fn a_connect_with_a_length_is_a_400() {
     let target = Target::listen();
     let (_proxy, mut peer) = start(target.address());
-    peer.ask_with(1, &[ASK, FOR, ("content-length", "3")]);
-    peer.expect_status(1, "400");
+    for (stream, length) in [(1, "3"), (3, "0"), (5, "00")] {
+        peer.ask_with(stream, &[ASK, FOR, ("content-length", length)]);
+        peer.expect_status(stream, "400");
+    }
     target.expect_no_connection();
 }
 
