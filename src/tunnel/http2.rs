@@ -105,12 +105,14 @@ async fn handshake<D: Transport>(
         .initial_window_size(WINDOW)
         .initial_connection_window_size(connection.streams().saturating_mul(WINDOW).min(MAX_WINDOW))
         .max_concurrent_streams(connection.streams())
-        // A peer may have to cancel all of its tunnels at once. More resets are a flood.
-        .max_pending_accept_reset_streams(connection.streams() as usize)
         .max_header_list_size(MAX_HEADER_BYTES)
         .max_send_buffer_size(MAX_UNSENT)
-        .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
-        .data_frame_budget(SMALL_FRAMES)
+        // These would count over the life of a connection, or all users together. `FrameBudget` has the bounds.
+        .max_pending_accept_reset_streams(usize::MAX)
+        .max_local_error_reset_streams(None)
+        .data_frame_budget(usize::MAX)
+        .max_concurrent_reset_streams(MAX_RESET_STREAMS)
+        .reset_stream_duration(RESET_TIME)
         .handshake(connection.clone());
     let handshake = poll_fn(|context| {
         let done = Pin::new(&mut handshake).poll(context);
@@ -270,6 +272,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         }
         match self.h2.poll_accept(context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
+                let request = request.map(|body| self.connection.open_streams().open(body));
                 let request = Request::new(request, respond, self.connection.outgoing());
                 return Poll::Ready(Event::Request(Box::new(request)));
             }
@@ -277,6 +280,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
             Poll::Ready(None) => return Poll::Ready(Event::Closed(None)),
             Poll::Pending => {}
         }
+        self.connection.relieve();
         if let Poll::Ready(Err(_)) = self.connection.poll_flush(context) {
             return Poll::Ready(Event::Closed(None));
         }
@@ -354,10 +358,10 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// The bytes that a stream may queue in h2: all send buffers of the connection, if there is no other stream.
 const MAX_UNSENT: usize = 512 * 1024;
-/// Maximum number of streams that h2 resets for the client's errors. More of them are an attack, not a mistake.
-const MAX_STREAM_ERRORS: usize = 100;
-/// The budget for small DATA frames that wait, each of which takes what it lacks of 256 bytes: 8,000 keystrokes.
-const SMALL_FRAMES: usize = 2 * 1024 * 1024;
+/// Maximum number of streams that were reset and whose late frames are still ignored.
+const MAX_RESET_STREAMS: usize = 4000;
+/// How long late frames of a stream are ignored: an anchor that has not answered a PING in 15 s is gone.
+const RESET_TIME: Duration = Duration::from_secs(30);
 /// The time in which a client has to close a connection that is no longer needed.
 const LINGER: Duration = Duration::from_secs(1);
 

@@ -4,6 +4,7 @@ mod arguments;
 mod hostile;
 mod replicas;
 mod scripted;
+mod shared;
 
 use std::fs;
 use std::net::SocketAddr;

@@ -17,8 +17,9 @@ use tokio::time::{sleep, timeout};
 use super::connection::Connection;
 use super::outgoing::Outgoing;
 use super::payload::Payload;
+use super::recv_queue::OpenStreams;
 use super::stream::Stream;
-use super::{MAX_HEADER_BYTES, MAX_STREAM_ERRORS, MAX_UNSENT, MAX_WINDOW, SMALL_FRAMES, WINDOW};
+use super::{MAX_HEADER_BYTES, MAX_RESET_STREAMS, MAX_UNSENT, MAX_WINDOW, RESET_TIME, WINDOW};
 use crate::base::authority::Authority;
 use crate::net::transport::Transport;
 
@@ -27,6 +28,7 @@ use crate::net::transport::Transport;
 pub struct Streams {
     requests: SendRequest<Payload>,
     outgoing: Outgoing,
+    open: OpenStreams,
 }
 
 /// Why there is no stream.
@@ -84,14 +86,17 @@ impl Streams {
             .initial_connection_window_size(MAX_WINDOW)
             .max_header_list_size(MAX_HEADER_BYTES)
             .max_send_buffer_size(MAX_UNSENT)
-            .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
-            .data_frame_budget(SMALL_FRAMES)
+            .max_local_error_reset_streams(None)
+            .max_concurrent_reset_streams(MAX_RESET_STREAMS)
+            .reset_stream_duration(RESET_TIME)
+            .data_frame_budget(usize::MAX)
             .handshake(connection.clone())
             .await?;
         let outgoing = connection.outgoing();
         let streams = Self {
             requests,
             outgoing: outgoing.clone(),
+            open: connection.open_streams(),
         };
         let pings = h2.ping_pong();
         let (begun, preface) = oneshot::channel();
@@ -131,7 +136,7 @@ impl Streams {
         if head.status != StatusCode::OK {
             return Err(OpenError::Refused(head.status));
         }
-        Ok(Stream::new(receive, send, self.outgoing.clone()))
+        Ok(Stream::new(self.open.open(receive), send, self.outgoing.clone()))
     }
 
     /// Sends a POST with at most one field and no body. Completes with the answer, regardless of its status.
@@ -182,6 +187,7 @@ fn poll_driver<D: Transport>(
     if connection.is_flooded() {
         return Poll::Ready(ConnectionEnd::Flooded);
     }
+    connection.relieve();
     match connection.poll_flush(context) {
         Poll::Ready(Err(_)) => Poll::Ready(ConnectionEnd::Broken),
         Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::frame_budget::{Credit, FrameBudget};
 use super::outgoing::Outgoing;
 use super::read_buffer::ReadBuffer;
+use super::recv_queue::OpenStreams;
 use super::write_queue::WriteQueue;
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::tunnel::outcome::RefusalReason;
@@ -100,6 +101,16 @@ impl<D: Transport> Connection<D> {
         self.0.lock().budget.exhausted
     }
 
+    /// Returns the streams in use.
+    pub(super) fn open_streams(&self) -> OpenStreams {
+        self.0.lock().budget.streams.clone()
+    }
+
+    /// Lets the streams take over the small frames that wait in h2, once there are many.
+    pub(super) fn relieve(&self) {
+        self.0.lock().budget.relieve();
+    }
+
     /// Returns whether the peer has sent SETTINGS.
     pub(super) fn has_settings(&self) -> bool {
         self.0.lock().budget.settings > 0
@@ -119,16 +130,23 @@ impl<D: Transport> Connection<D> {
 impl<D: Transport> State<D> {
     fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let (mut reader, _) = self.transport.split();
-        ready!(self.received.poll_fill(context, &mut reader))?;
-        let next = self.received.peek(buffer.remaining());
-        if !self.budget.charge(next) {
-            // The driver looks at the budget next, and ends the connection: no wake is needed.
-            return Poll::Pending;
+        loop {
+            if !self.budget.has_head {
+                ready!(self.received.poll_fill(context, &mut reader))?;
+            }
+            let (next, room) = (self.received.peek(), buffer.remaining());
+            let is_end = next.is_empty();
+            let taken = self.budget.pass(next, buffer);
+            self.received.consume(taken);
+            if is_end || buffer.remaining() < room {
+                return Poll::Ready(Ok(()));
+            }
+            if self.budget.is_blocked() {
+                // The driver relieves the budget next, or ends the connection.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
-        buffer.put_slice(next);
-        let taken = next.len();
-        self.received.consume(taken);
-        Poll::Ready(Ok(()))
     }
 
     fn poll_queue(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {

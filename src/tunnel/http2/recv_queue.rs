@@ -1,11 +1,13 @@
 //! The payload that a stream has received and its reader has not taken yet.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::mem::take;
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
 use h2::RecvStream;
+use parking_lot::Mutex;
 
 /// The receiving half of a stream.
 ///
@@ -19,6 +21,44 @@ pub(super) struct RecvQueue {
     /// alive.
     small: BytesMut,
     end: Option<End>,
+    /// The waker of the task that reads; `None` before its first poll.
+    reader: Option<Waker>,
+}
+
+/// A queue that its stream and its connection fill.
+pub(super) type SharedQueue = Arc<Mutex<RecvQueue>>;
+
+/// The queues of the streams of a connection that are in use, by the streams' numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OpenStreams(Arc<Mutex<HashMap<u32, Weak<Mutex<RecvQueue>>>>>);
+
+impl OpenStreams {
+    /// Creates the queue of a stream, which is in use until the queue is dropped.
+    pub(super) fn open(&self, stream: RecvStream) -> SharedQueue {
+        let number = stream.stream_id().as_u32();
+        let queue = Arc::new(Mutex::new(RecvQueue::new(stream)));
+        let mut open = self.0.lock();
+        if open.len() == open.capacity() {
+            open.retain(|_, queue| queue.strong_count() > 0);
+        }
+        open.insert(number, Arc::downgrade(&queue));
+        queue
+    }
+
+    /// Returns whether the stream of that number is in use.
+    pub(super) fn is_open(&self, number: u32) -> bool {
+        let open = self.0.lock();
+        open.get(&number).is_some_and(|queue| queue.strong_count() > 0)
+    }
+
+    /// Takes over every frame that h2 holds of these streams, although their tasks may wait for something else.
+    pub(super) fn receive_all(&self) {
+        for queue in self.0.lock().values().filter_map(Weak::upgrade) {
+            let mut queue = queue.lock();
+            let reader = queue.reader.clone().unwrap_or_else(|| Waker::noop().clone());
+            queue.receive_all(&mut Context::from_waker(&reader));
+        }
+    }
 }
 
 /// How a stream has ended, after all payloads.
@@ -45,6 +85,7 @@ impl RecvQueue {
             payloads: VecDeque::new(),
             small: BytesMut::new(),
             end: None,
+            reader: None,
         }
     }
 
@@ -122,6 +163,7 @@ impl RecvQueue {
 
     /// Takes over one frame, or the end of the stream.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.reader = Some(context.waker().clone());
         match ready!(self.stream.poll_data(context)) {
             Some(Ok(payload)) => self.keep(payload),
             Some(Err(error)) => self.end = Some(End::Failed(StreamFailure::Broken(error))),

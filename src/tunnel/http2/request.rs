@@ -3,12 +3,13 @@
 use std::future::poll_fn;
 use std::io;
 
+use h2::Reason;
 use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
 use http::{Response, request};
 
 use super::outgoing::Outgoing;
 use super::payload::Payload;
+use super::recv_queue::SharedQueue;
 use super::stream::{Stream, stream_error};
 
 /// A request that has not been answered.
@@ -16,13 +17,13 @@ use super::stream::{Stream, stream_error};
 pub struct Request {
     /// Its head.
     pub head: request::Parts,
-    receive: RecvStream,
+    receive: SharedQueue,
     respond: SendResponse<Payload>,
     outgoing: Outgoing,
 }
 
 impl Request {
-    pub(super) fn new(request: http::Request<RecvStream>, respond: SendResponse<Payload>, outgoing: Outgoing) -> Self {
+    pub(super) fn new(request: http::Request<SharedQueue>, respond: SendResponse<Payload>, outgoing: Outgoing) -> Self {
         let (head, receive) = request.into_parts();
         Self {
             head,

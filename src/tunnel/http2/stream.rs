@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, SendStream};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -14,6 +14,7 @@ pub(super) use self::send::stream_error;
 use self::send::{SendHalf, StreamWriter};
 use super::outgoing::Outgoing;
 use super::payload::Payload;
+use super::recv_queue::SharedQueue;
 use crate::net::transport::{BulkMode, Reader as _, Transport, Writer as _};
 
 mod receive;
@@ -30,7 +31,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(receive: RecvStream, send: SendStream<Payload>, outgoing: Outgoing) -> Self {
+    pub(super) fn new(receive: SharedQueue, send: SendStream<Payload>, outgoing: Outgoing) -> Self {
         Self {
             receive: ReceiveHalf::new(receive),
             send: Mutex::new(SendHalf::new(send, outgoing.clone())),

@@ -26,7 +26,7 @@ impl World {
     }
 
     /// An anchor of which the test writes each frame. It has registered.
-    fn hostile(&self) -> Raw {
+    pub(super) fn hostile(&self) -> Raw {
         self.registered(|| {
             let mut peer = self.registration();
             peer.expect("HTTP/1.1 101 ");

@@ -177,6 +177,72 @@ fn ninety_cancelled_requests_at_once_are_no_flood() {
     );
 }
 
+/// The frames of a stream that is reset may be under way for long: they are ignored (RFC 9113 section 5.1), however many
+/// they are. h2 would forget 110 of these streams at once. Nor does it take more than 100 empty frames.
+#[test]
+fn late_frames_of_refused_streams_do_not_end_the_connection() {
+    let target = Echo::listen();
+    let server = Server::with(&Settings::new(&(allow(&[("box:22", target.address())]) + OPEN)));
+    let mut raw = Raw::connect(server.public());
+    raw.send(&one_tunnel());
+    assert_eq!(raw.next().kind, HEADERS);
+    let streams: Vec<u32> = (3..).step_by(2).take(160).collect();
+    for batch in streams.chunks(80) {
+        for stream in batch {
+            raw.send(&frame(HEADERS, END_HEADERS, *stream, &connect("unknown:22")));
+        }
+        for _ in batch {
+            while raw.next().kind != RST_STREAM {}
+        }
+    }
+    for stream in streams {
+        raw.send(&frame(DATA, 0, stream, b"late").repeat(100));
+    }
+    raw.send(&frame(DATA, 0, 1, b"").repeat(110));
+    raw.send(&frame(DATA, 0, 1, b"still here"));
+    let echo = raw.next();
+    assert_eq!((echo.kind, &echo.payload[..]), (DATA, &b"still here"[..]));
+}
+
+/// Frames of a stream that the proxy never knew are answered with a reset each, but not for long.
+#[test]
+fn frames_of_ever_other_streams_are_a_flood() {
+    let server = Server::with(&Settings::new(OPEN));
+    let mut raw = Raw::connect(server.public());
+    raw.send(&frame(HEADERS, END_HEADERS, 1_000_001, &connect("unknown:22")));
+    assert_eq!(raw.next().kind, HEADERS);
+    let mut stream = 1_u32;
+    let burst = || {
+        stream += 2;
+        frame(DATA, 0, stream, b"x")
+    };
+    raw.flood(burst, MAX_TAKEN, true);
+}
+
+/// Small messages that wait for the rate of their own tunnel are no flood.
+#[test]
+fn small_frames_that_wait_for_a_limit_do_not_end_the_connection() {
+    let [slow, fast] = [Echo::listen(), Echo::listen()];
+    let targets = format!(
+        "allowlist:\n  static:\n    - {{name: \"slow:22\", addresses: [\"{}\"], limits: {{upload: 1KiB/s, burst: 1KiB}}}}\n    \
+         - {{name: \"box:22\", addresses: [\"{}\"]}}\n",
+        slow.address(),
+        fast.address()
+    );
+    let server = Server::with(&Settings::new(&targets));
+    let mut raw = Raw::connect(server.public());
+    raw.send(&one_tunnel());
+    assert_eq!(raw.next().kind, HEADERS);
+    raw.send(&frame(HEADERS, END_HEADERS, 3, &connect("slow:22")));
+    assert_eq!(raw.next().kind, HEADERS);
+    raw.send(&frame(DATA, 0, 3, b"k").repeat(30_000));
+    raw.send(&frame(DATA, 0, 1, b"still here"));
+    let echo = std::iter::from_fn(|| Some(raw.next()))
+        .find(|frame| frame.stream == 1)
+        .unwrap();
+    assert_eq!((echo.kind, &echo.payload[..]), (DATA, &b"still here"[..]));
+}
+
 /// 16 KiB of fields decompress to far more: each of them names an entry of the table that is 4 KB long.
 #[test]
 fn fields_that_decompress_to_megabytes_are_refused_without_them() {

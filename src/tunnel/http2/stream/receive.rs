@@ -5,17 +5,16 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::RecvStream;
 use parking_lot::Mutex;
 
 use super::send::{SendHalf, reset_error, stream_error};
 use crate::net::transport::Reader;
-use crate::tunnel::http2::recv_queue::{RecvQueue, StreamFailure};
+use crate::tunnel::http2::recv_queue::{SharedQueue, StreamFailure};
 
 /// The received bytes of the upload, and their window.
 #[derive(Debug)]
 pub(super) struct ReceiveHalf {
-    inbox: RecvQueue,
+    inbox: SharedQueue,
     /// The payload that the last read returned.
     current: Bytes,
     /// How many bytes the last read returned: the next read releases their window space.
@@ -23,9 +22,9 @@ pub(super) struct ReceiveHalf {
 }
 
 impl ReceiveHalf {
-    pub(super) fn new(stream: RecvStream) -> Self {
+    pub(super) fn new(inbox: SharedQueue) -> Self {
         Self {
-            inbox: RecvQueue::new(stream),
+            inbox,
             current: Bytes::new(),
             unreleased: 0,
         }
@@ -33,12 +32,12 @@ impl ReceiveHalf {
 
     /// Returns whether the client's END_STREAM has been received.
     pub(super) fn has_finished(&self) -> bool {
-        self.inbox.has_finished()
+        self.inbox.lock().has_finished()
     }
 
     /// Returns the failure of the stream, once. It overtakes bytes that wait, as a reset does in a socket.
     fn check(&mut self) -> io::Result<()> {
-        match self.inbox.take_failure() {
+        match self.inbox.lock().take_failure() {
             None => Ok(()),
             Some(StreamFailure::Broken(error)) => Err(stream_error(error)),
             Some(StreamFailure::Trailers) => Err(io::ErrorKind::Unsupported.into()),
@@ -47,19 +46,20 @@ impl ReceiveHalf {
 
     /// Returns one payload in place, or several copied into `memory`: a write for each would cost more than the copy.
     fn take<'a>(&'a mut self, memory: &'a mut [u8]) -> &'a [u8] {
-        if let Some(payload) = self.inbox.next_whole(memory.len()) {
+        let whole = self.inbox.lock().next_whole(memory.len());
+        if let Some(payload) = whole {
             self.current = payload;
             self.unreleased = self.current.len();
             return &self.current;
         }
-        let length = self.inbox.read(memory);
+        let length = self.inbox.lock().read(memory);
         self.unreleased = length;
         memory.get(..length).unwrap_or_default()
     }
 
     /// Copies the next bytes that fit, and returns their number. On a readable stream, 0 is the end of stream.
     pub(super) fn read(&mut self, memory: &mut [u8]) -> usize {
-        self.unreleased = self.inbox.read(memory);
+        self.unreleased = self.inbox.lock().read(memory);
         self.unreleased
     }
 
@@ -67,7 +67,7 @@ impl ReceiveHalf {
     fn release(&mut self) {
         if self.unreleased > 0 {
             self.current = Bytes::new();
-            self.inbox.release(std::mem::take(&mut self.unreleased));
+            self.inbox.lock().release(std::mem::take(&mut self.unreleased));
         }
     }
 }
@@ -85,7 +85,7 @@ impl<'a> StreamReader<'a> {
     }
 
     fn poll_failed(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
-        self.receive.inbox.receive_all(context);
+        self.receive.inbox.lock().receive_all(context);
         if let Err(error) = self.receive.check() {
             return Poll::Ready(error);
         }
@@ -99,13 +99,13 @@ impl<'a> StreamReader<'a> {
 impl Reader for StreamReader<'_> {
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.receive.release();
-        ready!(self.receive.inbox.poll_readable(context));
+        ready!(self.receive.inbox.lock().poll_readable(context));
         Poll::Ready(self.receive.check())
     }
 
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, room: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
         ready!(self.poll_readable(context))?;
-        self.receive.inbox.receive_all(context);
+        self.receive.inbox.lock().receive_all(context);
         self.receive.check()?;
         Poll::Ready(Ok(self.receive.take(room)))
     }
