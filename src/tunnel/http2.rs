@@ -92,6 +92,7 @@ pub async fn serve<D: Transport, F: Future<Output = ()>, E: Future<Output = Refu
         h2,
         connection,
         tunnels: FuturesUnordered::new(),
+        late: FuturesUnordered::new(),
         requests: 0,
         phase: Phase::Idle(first_request),
     };
@@ -144,6 +145,8 @@ struct Http2Server<D: Transport, F, E> {
     connection: Connection<D>,
     /// The tunnels' futures. A panic ends its own tunnel only, whose record accounts for it.
     tunnels: FuturesUnordered<CatchUnwind<AssertUnwindSafe<F>>>,
+    /// The futures of requests that came after the GOAWAY, which hold nothing open.
+    late: FuturesUnordered<CatchUnwind<AssertUnwindSafe<F>>>,
     /// The number of requests so far.
     requests: u64,
     phase: Phase<E>,
@@ -224,8 +227,8 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
             let event = poll_fn(|context| local.poll(context, |context| self.poll_event(context, leaving.as_mut())));
             match event.await {
                 Event::Request(request) => {
-                    self.begin_tunnel();
-                    self.tunnels.push(AssertUnwindSafe(tunnel(*request)).catch_unwind());
+                    let tunnel = AssertUnwindSafe(tunnel(*request)).catch_unwind();
+                    self.begin_tunnel(tunnel);
                 }
                 Event::TunnelEnded => self.end_tunnel(&overdue, drain),
                 Event::GoAway => {
@@ -255,7 +258,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         // The remaining tunnels fail, and write their own records.
         drop(self.h2);
         self.connection.outgoing().closed();
-        while self.tunnels.next().await.is_some() {}
+        while self.tunnels.next().await.is_some() || self.late.next().await.is_some() {}
         if let Some(refusal) = failure {
             end(self.connection, refusal, overdue(WaitFor::Close)).await;
         }
@@ -270,6 +273,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         if let Poll::Ready(Some(_)) = self.tunnels.poll_next_unpin(context) {
             return Poll::Ready(Event::TunnelEnded);
         }
+        while let Poll::Ready(Some(_)) = self.late.poll_next_unpin(context) {}
         match self.h2.poll_accept(context) {
             Poll::Ready(Some(Ok((request, respond)))) => {
                 let request = request.map(|body| self.connection.open_streams().open(body));
@@ -298,11 +302,14 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
         }
     }
 
-    fn begin_tunnel(&mut self) {
+    fn begin_tunnel(&mut self, tunnel: CatchUnwind<AssertUnwindSafe<F>>) {
         self.requests += 1;
-        if matches!(self.phase, Phase::Idle(_)) {
-            self.phase = Phase::Busy;
+        match self.phase {
+            Phase::GoingAway(_) | Phase::Closing(_) => return self.late.push(tunnel),
+            Phase::Idle(_) => self.phase = Phase::Busy,
+            Phase::Busy => {}
         }
+        self.tunnels.push(tunnel);
     }
 
     fn end_tunnel(&mut self, overdue: &impl Fn(WaitFor) -> E, drain: &Drain) {

@@ -1,11 +1,14 @@
 //! The drain of the real binary: signals in, exit status out, and what clients see.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use crate::harness::authority::Authority;
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::target::{Blackhole, Closed, Target};
-use crate::harness::{allow, refused, request};
+use crate::harness::{DEADLINE, allow, refused, request};
 use rustix::process::Signal;
 use switchboard::tunnel::outcome::RefusalReason;
 
@@ -47,7 +50,7 @@ fn tunnels_run_on_and_after_the_last_the_status_is_0() {
     let bytes = vec![b'x'; 2_000_000];
     let mut sending = client.again();
     let sent = bytes.clone();
-    let upload = std::thread::spawn(move || sending.send(sent));
+    let upload = thread::spawn(move || sending.send(sent));
     service.expect(&bytes);
     upload.join().unwrap();
     service.send("down");
@@ -148,6 +151,29 @@ fn a_drain_refuses_connections_without_a_request() {
     assert_eq!(clients[0].rest_as_text(), told);
     assert_eq!(clients[1].rest_as_text(), told);
     are_refused_for_the_drain(&mut server, WITHOUT_A_REQUEST.len());
+}
+
+/// Each goes on sending after its refusal, and neither reads nor closes.
+#[test]
+fn refused_clients_that_stay_do_not_hold_a_drain() {
+    let mut server = Server::with(&Settings::new("drain: {delay: 0s, timeout: 1h}\n"));
+    let mut clients: Vec<Peer> = [
+        "CONNECT devbox:22 HTTP/1.1\r\n\r\n",
+        "SSH-2.0-x\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ]
+    .map(|first| server.client(first))
+    .into();
+    server.process.signal(Signal::TERM);
+    let start = Instant::now();
+    while server.process.is_running() {
+        assert!(start.elapsed() < DEADLINE, "they hold it");
+        for client in &mut clients {
+            client.try_send("Host: x\r\n").ok();
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(server.process.exit_status(), 0);
 }
 
 #[test]

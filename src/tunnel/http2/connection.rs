@@ -1,12 +1,15 @@
 //! The byte stream under an HTTP/2 connection: queues h2's writes to send them together, and charges received frames.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
 use super::frame_budget::{Credit, FrameBudget};
 use super::outgoing::Outgoing;
@@ -38,6 +41,8 @@ struct State<D> {
     streams: u32,
     /// The bytes that are still read, and dropped, after the end of stream has been sent.
     discards: usize,
+    /// The end of the wait for the peer's end of stream; `None` before the close.
+    close_deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<D> Clone for Connection<D> {
@@ -83,6 +88,7 @@ impl<D: Transport> Connection<D> {
             acknowledged: 0,
             streams: MAX_STREAMS,
             discards: LINGER_BYTES,
+            close_deadline: None,
         })))
     }
 
@@ -192,9 +198,16 @@ impl<D: Transport> State<D> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the queue and the end of stream, then waits for the peer's. A close with unread input makes the kernel
-    /// send a reset, on which the peer's kernel drops a GOAWAY that the peer has not read (RFC 9112 section 9.6).
+    /// Sends the queue and the end of stream, then waits for the peer's, at most [`CLOSE_TIMEOUT`] in all. A close with
+    /// unread input makes the kernel send a reset, on which the peer's kernel drops a GOAWAY that the peer has not read
+    /// (RFC 9112 section 9.6).
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let deadline = self
+            .close_deadline
+            .get_or_insert_with(|| Box::pin(sleep(CLOSE_TIMEOUT)));
+        if deadline.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
         ready!(self.poll_flush(context))?;
         let (mut reader, mut writer) = self.transport.split();
         ready!(writer.poll_shutdown(context))?;
@@ -248,6 +261,8 @@ const MAX_STREAMS: u32 = 100;
 const MAX_QUEUED: usize = 256 * 1024;
 /// Bytes that a client may send after its last request and still read the end of the connection.
 const LINGER_BYTES: usize = 64 * 1024;
+/// The time in which a connection has to close: without it, an anchor that stays would hold a drain.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// A SETTINGS frame with the flag ACK (RFC 9113 section 6.5). h2 writes a frame's head in one piece.
 const ACKNOWLEDGEMENT: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
 

@@ -1,6 +1,9 @@
 //! The connection of an anchor, which users share: nothing that one of them does ends it for the others.
 
 use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 use super::World;
 use crate::harness::peer::Peer;
@@ -90,6 +93,19 @@ fn a_hundred_tunnels_that_an_operator_ends_end_no_other_tunnel() {
     victim.send("still here");
     victim.expect("still here");
     anchor.stop();
+}
+
+#[test]
+fn an_anchor_that_stays_does_not_hold_a_drain() {
+    let world = World::start();
+    let mut raw = world.hostile();
+    world.proxy.process.signal(Signal::TERM);
+    assert_eq!(raw.next().kind, HEADERS);
+    let start = Instant::now();
+    let mut proxy = world.proxy;
+    assert_eq!(proxy.process.exit_status(), 0);
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(12), "{took:?}");
 }
 
 /// The caps of one client would refuse some of the requests.

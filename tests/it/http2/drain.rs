@@ -1,9 +1,12 @@
 //! The ends of connections: by a drain, without a tunnel, without a request.
 
+use std::thread;
+use std::time::Duration;
+
 use switchboard::tunnel::drain::DrainResult;
 
 use super::peer::{Peer, code};
-use super::raw::Raw;
+use super::raw::{END_HEADERS, END_STREAM, HEADERS, Raw, connect, frame};
 use crate::harness::allow;
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
@@ -29,6 +32,24 @@ fn a_drain_sends_goaway_refuses_new_tunnels_and_waits_for_the_others() {
     peer.expect_end(1);
     assert_eq!(peer.event("closed", 0)["how"], "end");
     assert_eq!(proxy.drained(), DrainResult::Clean);
+}
+
+/// It neither answers the PING that precedes the last GOAWAY, nor stops asking.
+#[test]
+fn a_client_without_a_tunnel_does_not_hold_a_drain_by_requests_that_are_refused() {
+    let proxy = Proxy::start("drain: {delay: 0s, timeout: 1h}\n");
+    let mut raw = Raw::connect(proxy.public());
+    raw.send(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &connect("unknown:22")));
+    assert_eq!(raw.next().kind, HEADERS);
+    proxy.stop();
+    let mut stream = 1;
+    let next = || {
+        thread::sleep(Duration::from_millis(100));
+        stream += 2;
+        frame(HEADERS, END_HEADERS | END_STREAM, stream, &connect("unknown:22"))
+    };
+    let sent = raw.flood(next, 10_000, true);
+    assert_eq!(proxy.drained(), DrainResult::Clean, "after {sent} bytes");
 }
 
 #[test]
