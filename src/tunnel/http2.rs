@@ -110,7 +110,7 @@ async fn handshake<D: Transport>(
         .max_send_buffer_size(MAX_UNSENT)
         // These would count over the life of a connection, or all users together. `FrameBudget` has the bounds.
         .max_pending_accept_reset_streams(usize::MAX)
-        .max_local_error_reset_streams(None)
+        .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
         .data_frame_budget(usize::MAX)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .reset_stream_duration(RESET_TIME)
@@ -365,6 +365,9 @@ const MAX_WINDOW: u32 = (1 << 31) - 1;
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// The bytes that a stream may queue in h2: all send buffers of the connection, if there is no other stream.
 const MAX_UNSENT: usize = 512 * 1024;
+/// Maximum number of streams that h2 resets for the peer's errors: it queues each of these resets, however little the peer
+/// reads. Only frames of streams that h2 has forgotten count, and illegal ones.
+const MAX_STREAM_ERRORS: usize = 100_000;
 /// Maximum number of streams that were reset and whose late frames are still ignored.
 const MAX_RESET_STREAMS: usize = 4000;
 /// How long late frames of a stream are ignored: an anchor that has not answered a PING in 15 s is gone.

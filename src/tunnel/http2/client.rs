@@ -19,7 +19,7 @@ use super::outgoing::Outgoing;
 use super::payload::Payload;
 use super::recv_queue::OpenStreams;
 use super::stream::Stream;
-use super::{MAX_HEADER_BYTES, MAX_RESET_STREAMS, MAX_UNSENT, MAX_WINDOW, RESET_TIME, WINDOW};
+use super::{MAX_HEADER_BYTES, MAX_RESET_STREAMS, MAX_STREAM_ERRORS, MAX_UNSENT, MAX_WINDOW, RESET_TIME, WINDOW};
 use crate::base::authority::Authority;
 use crate::net::transport::Transport;
 
@@ -86,7 +86,7 @@ impl Streams {
             .initial_connection_window_size(MAX_WINDOW)
             .max_header_list_size(MAX_HEADER_BYTES)
             .max_send_buffer_size(MAX_UNSENT)
-            .max_local_error_reset_streams(None)
+            .max_local_error_reset_streams(Some(MAX_STREAM_ERRORS))
             .max_concurrent_reset_streams(MAX_RESET_STREAMS)
             .reset_stream_duration(RESET_TIME)
             .data_frame_budget(usize::MAX)

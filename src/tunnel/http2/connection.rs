@@ -141,7 +141,8 @@ impl<D: Transport> State<D> {
                 ready!(self.received.poll_fill(context, &mut reader))?;
             }
             let (next, room) = (self.received.peek(), buffer.remaining());
-            let is_end = next.is_empty();
+            // With a head to pass on, nothing was read: no bytes are not the end.
+            let is_end = next.is_empty() && !self.budget.has_head;
             let taken = self.budget.pass(next, buffer);
             self.received.consume(taken);
             if is_end || buffer.remaining() < room {
@@ -198,17 +199,17 @@ impl<D: Transport> State<D> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the queue and the end of stream, then waits for the peer's, at most [`CLOSE_TIMEOUT`] in all. A close with
-    /// unread input makes the kernel send a reset, on which the peer's kernel drops a GOAWAY that the peer has not read
-    /// (RFC 9112 section 9.6).
+    /// Sends the queue and the end of stream, then waits for the peer's, at most [`CLOSE_TIMEOUT`]. A close with unread input
+    /// makes the kernel send a reset, on which the peer's kernel drops a GOAWAY that the peer has not read (RFC 9112
+    /// section 9.6).
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(context))?;
         let deadline = self
             .close_deadline
             .get_or_insert_with(|| Box::pin(sleep(CLOSE_TIMEOUT)));
         if deadline.as_mut().poll(context).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        ready!(self.poll_flush(context))?;
         let (mut reader, mut writer) = self.transport.split();
         ready!(writer.poll_shutdown(context))?;
         while self.discards > 0 {
@@ -275,9 +276,39 @@ mod tests {
     use tokio::sync::OwnedSemaphorePermit;
     use tokio_util::io::poll_write_buf;
 
+    use super::super::frame_budget::MAX_SMALL;
     use super::super::payload::Payload;
     use super::super::send_buffer::{BUFFER_BYTES, Class, SendBuffer};
     use super::*;
+
+    /// The head is read with what precedes it, and nothing follows yet.
+    #[tokio::test]
+    async fn a_head_that_waits_for_the_budget_is_not_the_end() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut connection = Connection::new(listener.accept().await.unwrap().0, Vec::new());
+        let head = [0, 0, 1, 0, 0, 0, 0, 0, 1];
+        let mut sent = [[0; 24].to_vec(), [&head[..], &[7]].concat().repeat(MAX_SMALL - 1)].concat();
+        sent.extend(head);
+        peer.write_all(&sent).await.unwrap();
+        let (mut bytes, mut received) = ([0; 1024], 0);
+        while received < sent.len() - head.len() {
+            let read = connection.read(&mut bytes).await.unwrap();
+            assert!(read > 0, "an end after {received} bytes");
+            received += read;
+        }
+        let mut context = Context::from_waker(Waker::noop());
+        let mut buffer = ReadBuf::new(&mut bytes);
+        assert!(
+            Pin::new(&mut connection)
+                .poll_read(&mut context, &mut buffer)
+                .is_pending()
+        );
+        connection.relieve();
+        assert_eq!(connection.read(&mut [0; 1024]).await.unwrap(), head.len());
+    }
 
     fn acquire(outgoing: &Outgoing) -> Option<OwnedSemaphorePermit> {
         let mut context = Context::from_waker(Waker::noop());

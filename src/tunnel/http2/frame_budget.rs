@@ -162,8 +162,11 @@ impl FrameBudget {
         if !self.has_head {
             self.head.clear();
         } else if kind == DATA {
-            self.small += usize::from(length < SMALL);
-            self.note_stream(u32::from_be_bytes([a, b, c, d]));
+            // h2 gives the window of padding back at once, and keeps its memory with the payload.
+            let padding = if flags & PADDED == 0 { 0 } else { MAX_PADDING };
+            self.small += usize::from(length < SMALL + padding);
+            // Without the reserved bit (RFC 9113 section 4.1).
+            self.note_stream(u32::from_be_bytes([a & 0x7f, b, c, d]));
         }
     }
 
@@ -244,7 +247,7 @@ const PER_LATE: u32 = 5;
 /// DATA frames of fewer bytes are small.
 const SMALL: usize = 256;
 /// The small frames that may wait in h2: 1 MiB of memory, and one read of the socket has no more.
-const MAX_SMALL: usize = 4000;
+pub(super) const MAX_SMALL: usize = 4000;
 /// The bytes of DATA that earn one credit more: a client that opens its window by the KiB receives frames of 1 KiB, and
 /// opens its window again for each.
 const BYTES_PER_CREDIT: usize = 256;
