@@ -77,8 +77,12 @@ impl ApiReviewer {
             // The server may just have closed an idle connection, or switchboard's own token may have been rotated: the
             // next client reads the new one. A review changes nothing, so it may be sent twice.
             let second = self.link.attempt();
-            answer = self.post(&second, question, body).await;
-            self.link.ended(&second, &answer);
+            let again = self.post(&second, question, body).await;
+            self.link.ended(&second, &again);
+            // Without credentials in time, only the first request tells about the server.
+            if !again.as_ref().is_err_and(|error| error.failure == Failure::Credentials) {
+                answer = again;
+            }
         }
         let answer = answer.inspect_err(|error| self.note(question.kind, error));
         let status = answer.and_then(|body| status(&body, question.kind));

@@ -311,6 +311,14 @@ impl Recheck {
             let _turn = self.registry.turns.wait(&self.namespace, pace, is_alive).await;
             // Changes until now are in the answer.
             self.look.notified().now_or_never();
+            // A doubt since then needs a recheck of its own.
+            if self
+                .grant
+                .upgrade()
+                .is_some_and(|active| active.is_doubtful.load(Ordering::Acquire))
+            {
+                self.look.notify_one();
+            }
             asked = Instant::now();
             due = self.next_due();
             let how = match last {

@@ -150,6 +150,14 @@ impl NoAnswer {
             Self::Busy | Self::GuessRate | Self::Internal => false,
         }
     }
+
+    /// Returns whether the API server has answered, but takes no reviews.
+    pub(super) fn is_refusal_of_server(self) -> bool {
+        matches!(
+            self,
+            Self::Throttled | Self::Unauthorized | Self::Forbidden | Self::Refused
+        )
+    }
 }
 
 /// Why a review has no answer. It is never taken for a denial.

@@ -88,8 +88,8 @@ impl ReviewMode {
     }
 }
 
-/// The last answer to any review, and the last review of a right that has had none since it began. Reviews of tokens
-/// are no sign: any client may send a token on which the API server hangs.
+/// The last answer to any review, and the last review of a right that has had none since it began, or any review for which
+/// there was no connection. Other reviews of tokens are no sign: any client may send a token on which the API server hangs.
 #[derive(Debug, Default)]
 struct OutageSigns {
     answered: Option<Instant>,
@@ -247,7 +247,7 @@ impl Reviews {
             };
             return match self.verdicts.fresh(&digest, [max_age, Duration::ZERO], since) {
                 Some(verdict) => Ok(verdict),
-                None => boxed(self.review_credential(source, *client, digest)).await,
+                None => boxed(self.review_credential(source, *client, digest, Instant::now())).await,
             };
         }
         // A right password waits for its permit like a wrong one, even if it was approved before. Otherwise a full
@@ -285,6 +285,8 @@ impl Reviews {
             config: rules, client, ..
         } = review;
         let source = rules.source(credential);
+        // The configuration is from before the wait.
+        let begun = Instant::now();
         let _permit = self.permit(&source, *client).await?;
         // While this guess waited, wrong ones may have used up the limit.
         if !self.allows_guess(credential, *client) {
@@ -293,7 +295,7 @@ impl Reviews {
         if let Some(verdict) = self.remembered(&digest) {
             return Ok(verdict);
         }
-        let verdict = self.review_credential(source, *client, digest).await?;
+        let verdict = self.review_credential(source, *client, digest, begun).await?;
         if let Credential::Basic { user, .. } = credential {
             let (mut guesses, network) = (self.password_guesses.lock(), network(*client));
             // A guess that was hashed at the same time may have used up the limit.
@@ -320,8 +322,15 @@ impl Reviews {
         queue.enter(client).await.map(Some).ok_or_else(busy)
     }
 
-    /// Authenticates the user of a credential by its source, and caches the answer.
-    async fn review_credential(&self, source: Source<'_>, client: IpAddr, digest: Digest) -> ReviewResult<Verdict> {
+    /// Authenticates the user of a credential by its source, and caches the answer, unless all were forgotten since the
+    /// request has `begun`.
+    async fn review_credential(
+        &self,
+        source: Source<'_>,
+        client: IpAddr,
+        digest: Digest,
+        begun: Instant,
+    ) -> ReviewResult<Verdict> {
         let asked = Instant::now();
         let verdict = match source {
             Source::Users(users, user, password) => users.verify(user, password).await?,
@@ -334,7 +343,7 @@ impl Reviews {
             Verdict::Authenticated(user) if changes.is_deleted(&user) => Verdict::Rejected(GONE.into()),
             verdict @ (Verdict::Authenticated(_) | Verdict::Rejected(_)) => verdict,
         };
-        if changes.forgotten.is_none_or(|forgotten| asked >= forgotten) {
+        if changes.forgotten.is_none_or(|forgotten| begun >= forgotten) {
             let (is_yes, expires, size) = match &verdict {
                 Verdict::Authenticated(user) => (true, user.expires.map(instant), user.size()),
                 Verdict::Rejected(phrase) => (false, None, phrase.len()),
@@ -465,8 +474,11 @@ impl Reviews {
                 "answered"
             }
             Err(unavailable) => {
-                let is_sign = kind == ACCESS && matches!(unavailable.kind, NoAnswer::Connect | NoAnswer::Timeout);
-                if is_sign && signs.answered.is_none_or(|answered| answered < start) {
+                // No token keeps a connection from being made.
+                let is_sign = unavailable.kind == NoAnswer::Connect || kind == ACCESS && unavailable.kind.is_silence();
+                if unavailable.kind.is_refusal_of_server() {
+                    (signs.answered, signs.unanswered) = (Some(now), None);
+                } else if is_sign && signs.answered.is_none_or(|answered| answered < start) {
                     signs.unanswered = Some(now);
                 }
                 tracing::debug!(kind, failure = ?unavailable.kind, "no answer of the API server: {unavailable}");
