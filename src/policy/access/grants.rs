@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, SetOnce};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, SetOnce, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::turns::{RecheckClass, Turns};
@@ -281,22 +281,7 @@ impl Recheck {
                     pace = RecheckClass::Denied;
                     sleep(BETWEEN_DENIALS).await;
                 }
-                RecheckState::Unknown => {
-                    sleep(SOON).await;
-                    let backoff = SOON * (2_u32.pow(incomplete.saturating_sub(MAX_INCOMPLETE).min(MAX_DOUBLINGS)) - 1);
-                    if timeout(backoff, self.look.notified()).await.is_ok() {
-                        incomplete = 0;
-                    } else {
-                        tokio::select! {
-                            () = self.look.notified() => {}
-                            _ = recovered.changed() => {}
-                            permit = self.registry.scout.acquire() => {
-                                scout = permit.ok();
-                                sleep(if questions.is_silent() { BETWEEN_SCOUTS } else { SOON }).await;
-                            }
-                        }
-                    }
-                }
+                RecheckState::Unknown => scout = self.until_retry(&mut incomplete, &mut recovered).await,
             }
             let is_alive = || self.grant.strong_count() > 0;
             if !is_alive() {
@@ -336,6 +321,29 @@ impl Recheck {
             incomplete = if is_incomplete { incomplete.saturating_add(1) } else { 0 };
             doubted = doubted.filter(|_| last != RecheckState::Kept);
             drop(scout);
+        }
+    }
+
+    /// Waits until a recheck without an answer may be tried again. Returns the permit of the scout, if it is one.
+    async fn until_retry(
+        &self,
+        incomplete: &mut u32,
+        recovered: &mut watch::Receiver<u64>,
+    ) -> Option<SemaphorePermit<'_>> {
+        sleep(SOON).await;
+        let backoff = SOON * (2_u32.pow(incomplete.saturating_sub(MAX_INCOMPLETE).min(MAX_DOUBLINGS)) - 1);
+        if timeout(backoff, self.look.notified()).await.is_ok() {
+            *incomplete = 0;
+            return None;
+        }
+        tokio::select! {
+            () = self.look.notified() => None,
+            _ = recovered.changed() => None,
+            permit = self.registry.scout.acquire() => {
+                let is_silent = self.registry.judge.reviews.is_silent();
+                sleep(if is_silent { BETWEEN_SCOUTS } else { SOON }).await;
+                permit.ok()
+            }
         }
     }
 
