@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reads a value that arrives in pieces of that length, up to a comma behind it.
+    /// Reads a value that arrives in pieces of that length, up to a comma after it.
     fn read(json: &str, length: usize) -> ObjectText {
         let mut reader = ObjectReader::default();
         let mut rest = json.as_bytes();
@@ -183,8 +183,8 @@ mod tests {
         fn a_value_ends_where_it_ends_however_it_arrives(text in r#"[\\"{}\[\],:é ]{0,12}"#, length in 1_usize..9) {
             let value = serde_json::json!({"a": [text, {&text: 1}], &text: {}, "metadata": {"items": [text, [{}]]}});
             let json = value.to_string();
-            for behind in [",{}", "]", ""] {
-                let read = read(&format!("{json}{behind}"), length);
+            for next in [",{}", "]", ""] {
+                let read = read(&format!("{json}{next}"), length);
                 prop_assert!(read.is_whole);
                 prop_assert_eq!(&read.json, &json);
             }

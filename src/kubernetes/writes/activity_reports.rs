@@ -97,7 +97,7 @@ impl ActivityReports {
                 return Ok(());
             }
             let moment = humantime::format_rfc3339_seconds(activity).to_string();
-            // With the version that was read, so that a later time that is written meanwhile stays.
+            // With the version that was read, so that a later time that is written between the two stays.
             let patch = json!({"metadata": {
                 "resourceVersion": metadata.resource_version, "annotations": {LAST_ACTIVITY: moment},
             }});

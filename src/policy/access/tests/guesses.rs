@@ -275,7 +275,7 @@ async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
             .find_map(|line| line.strip_prefix("switchboard_access_rechecks_total{result=\"kept\"} "));
         line.unwrap().parse::<u32>().unwrap()
     };
-    // Nothing is hashed meanwhile.
+    // Nothing is hashed during that time.
     let slots = users.hashing.acquire_many(2).await.unwrap();
     let mut before = kept();
     for lines in [
