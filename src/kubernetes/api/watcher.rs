@@ -36,7 +36,7 @@ pub(crate) trait Objects: Send {
     /// It is not of this kind: the list or watch has failed.
     fn read(&self, json: &str) -> Result<Option<Self::Object>, serde_json::Error>;
 
-    /// Returns the object in place of one that is too long to be read; `None` if it is left out.
+    /// Returns the replacement of an object that is too long to be read; `None` if it is left out.
     fn replacement(&self, _metadata: Metadata) -> Option<Self::Object> {
         None
     }

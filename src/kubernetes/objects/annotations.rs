@@ -335,7 +335,7 @@ fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
     }
 }
 
-/// The most errors of one Service that are kept and told.
+/// The most errors of one Service that are kept and reported.
 const MAX_FAULTS: usize = 20;
 /// The most names in one list: more users belong in a group.
 const MAX_NAMES: usize = 1024;

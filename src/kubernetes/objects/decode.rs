@@ -38,8 +38,8 @@ pub(crate) fn decode(kind: Kind, json: &str, prefix: &str) -> DecodedObject {
     }
 }
 
-/// Returns the object in place of one that is too long to be decoded: a Service without a port, which its tenant is
-/// told of; no EndpointSlice; a Namespace, as only its existence matters. `None` if it has no valid name.
+/// Returns the replacement of an object that is too long to be decoded: a Service without a port, which its tenant is
+/// notified of; no EndpointSlice; a Namespace, as only its existence matters. `None` if it has no valid name.
 pub(crate) fn too_long(kind: Kind, metadata: Metadata) -> Option<(Key, Option<Object>)> {
     let key = key(kind, metadata)?;
     let object = match kind {

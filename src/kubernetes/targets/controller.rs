@@ -55,7 +55,7 @@ impl Controller {
         Self::with_last(options, limits, outputs, LastState::default())
     }
 
-    /// Starts the thread, which goes on with the state of the last one.
+    /// Starts the thread with the state of the previous one.
     fn with_last(options: Options, limits: &Limits, outputs: Outputs, last: LastState) -> io::Result<Self> {
         outputs.writer.configure(options.of_allowlist());
         let (rules, receiver) = watch::channel(TargetPolicy::new(&options, limits));

@@ -153,7 +153,7 @@ impl Objects for ObjectVersions {
         Ok(Some(Object::new(metadata, hash)))
     }
 
-    /// Each change of the object counts: those that affect permissions cannot be told from others.
+    /// Each change of the object counts: those that affect permissions cannot be distinguished from others.
     fn replacement(&self, metadata: Metadata) -> Option<Object> {
         let hash = self.hasher.hash_one(&metadata.version);
         Some(Object::new(metadata, hash))

@@ -79,7 +79,7 @@ impl ApiReviewer {
             let second = self.link.attempt();
             let again = self.post(&second, question, body).await;
             self.link.ended(&second, &again);
-            // Without credentials in time, only the first request tells about the server.
+            // Without credentials in time, only the first request shows whether the server answers.
             if !again.as_ref().is_err_and(|error| error.failure == Failure::Credentials) {
                 answer = again;
             }

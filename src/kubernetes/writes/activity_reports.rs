@@ -110,7 +110,7 @@ impl ActivityReports {
     }
 }
 
-/// A Notebook, as far as it is needed here.
+/// The fields of a Notebook that a report needs.
 #[derive(Deserialize)]
 struct Notebook {
     metadata: Metadata,
