@@ -24,25 +24,25 @@ macro_rules! tests_in {
     };
 }
 
-mod access;
 mod access_control;
+mod access_log;
 mod admin;
 mod anchor;
 mod budgets;
-mod bursts;
+mod caps;
 mod cli;
+mod client_leaves;
 mod clients_table;
+mod close_reasons;
+mod connect_rate;
 mod corpus;
 mod credentials;
-mod departures;
 mod desk;
 mod dial_in;
 mod drain;
 mod end_notice;
-mod endings;
 mod files;
 mod harness;
-mod hoarding;
 mod http2;
 mod identities;
 mod import;
