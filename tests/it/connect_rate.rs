@@ -1,13 +1,17 @@
-//! Many connections in one moment: those within the limits get through, whatever else comes with them.
+//! The connect rate of a client: a burst within it gets through whole, and connections over it get 429 and push out none.
 
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
 use crate::harness::proxy::Proxy;
-use crate::harness::target::{Blackhole, Echo};
-use crate::harness::{CONFIRMATION, allow, refused, request};
+use crate::harness::target::{Echo, Target};
+use crate::harness::{CONFIRMATION, allow, eventually, refused, request};
 use switchboard::tunnel::outcome::RefusalReason;
+
+/// Another client.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// A proxy before one target, with the default limits, and timeouts that a slow machine does not reach.
 fn proxy(target: &Echo, limits: &str) -> Proxy {
@@ -72,16 +76,39 @@ fn a_thousand_clients_of_one_target_wait_for_its_dials_in_a_queue() {
 }
 
 #[test]
-fn the_queue_of_a_target_that_answers_nothing_is_bounded() {
-    const QUEUE: usize = 1024;
-    let hole = Blackhole::open();
-    let list = allow(&[("hole:22", hole.address())]);
-    let limits = "limits: {target: {max_dials: 2}, client: {connects_per_second: unlimited, max_tunnels: unlimited}}\n";
-    let proxy = Proxy::start(&format!("{list}timeouts: {{dial: 1h, connect: 1h}}\n{limits}"));
-    let _waiting: Vec<_> = (0..QUEUE + 2).map(|_| proxy.client(request("hole:22"))).collect();
-    proxy.settles("connections_active", (QUEUE + 2) as f64);
-    proxy.settles("connections_unfinished", 0.0);
-    let busy = refused(RefusalReason::TargetBusy);
-    assert_eq!(proxy.answer("hole:22"), busy);
-    hole.expect_dials(2);
+fn a_client_above_its_connect_rate_gets_429_with_retry_after() {
+    const BURST: u64 = 5;
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let limits = format!("limits: {{client: {{connects_per_second: 1, connects_burst: {BURST}}}}}\n");
+    let proxy = Proxy::start(&format!("{list}{limits}"));
+    let start = Instant::now();
+    let mut passed = 0;
+    for _ in 0..20 {
+        let mut client = proxy.client(request("devbox:22"));
+        let answer = client.read_once();
+        if answer == CONFIRMATION.as_bytes() {
+            passed += 1;
+            target.accept();
+        } else {
+            let told = String::from_utf8([answer, client.rest()].concat()).unwrap();
+            assert_eq!(told, refused(RefusalReason::ConnectRate));
+        }
+    }
+    assert!(
+        (BURST..=BURST + start.elapsed().as_secs() + 1).contains(&passed),
+        "{passed}"
+    );
+    target.expect_no_connection();
+    // One that closes and comes again does not start again, and another client is none the worse.
+    let mut other = Peer::connect_from(ELSEWHERE, proxy.public());
+    other.send(request("devbox:22"));
+    other.expect(CONFIRMATION);
+    let limits = "limits: {client: {connects_per_second: unlimited}}\n";
+    proxy.reload(&format!("{list}{limits}"));
+    eventually("the reload", || {
+        (proxy.client(request("devbox:22")).read_once() == CONFIRMATION.as_bytes()).then_some(())
+    });
+    let open: Vec<_> = (0..50).map(|_| proxy.open("devbox:22")).collect();
+    drop(open);
 }

@@ -1,5 +1,6 @@
 //! The tables of the documents against the program: refusals, reasons, metrics, limits and programs of tests.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -11,6 +12,8 @@ use switchboard::tunnel::outcome::{CloseReason, RefusalReason};
 
 const REFUSALS: &str = include_str!("../../docs/refusals.md");
 const ACCESS_LOG: &str = include_str!("../../docs/access-log.md");
+const TESTS: &str = include_str!("../README.md");
+const MODULES: &str = include_str!("main.rs");
 const METRICS: &str = include_str!("../../docs/metrics.md");
 
 /// The table of answers has status and phrase, the table of connections without an answer reason and status.
@@ -54,6 +57,18 @@ fn every_reason_of_a_refusal_is_named_beside_its_status() {
         let named = |line: &str| line.starts_with(&start) && line.contains(&label);
         assert!(ACCESS_LOG.lines().any(named), "{start} {label}");
     }
+}
+
+/// Those of the harness are no tests.
+#[test]
+fn every_module_of_tests_is_listed_by_subject() {
+    let (_, list) = TESTS.split_once("| subject | modules of `it` |\n|---|---|\n").unwrap();
+    let (list, _) = list.split_once("\n\n").unwrap();
+    let listed: BTreeSet<_> = list.split('`').skip(1).step_by(2).collect();
+    let modules = MODULES
+        .lines()
+        .filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    assert_eq!(listed, modules.filter(|name| *name != "harness").collect());
 }
 
 /// Metrics of the proxy about anchors that dial in.
