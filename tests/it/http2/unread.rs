@@ -164,19 +164,17 @@ fn unread_downloads_are_bounded_for_all_streams_together() {
     assert!(most < 4096, "{most} KiB for 50 unread downloads");
 }
 
-/// A client takes the windows of all streams back, when two reads wait for the socket and the other streams for their
-/// turn, and gives them again, last of all to those that have been sent most: they hold the turn.
-#[test]
-fn downloads_resume_when_a_client_restores_the_windows_that_it_withdrew() {
+/// A connection of that window whose client has withdrawn the windows of so many downloads that stall. Each stream is with
+/// the bytes that were sent on it, the fewest first.
+fn withdrawn(streams: u32, connection_window: u32) -> (Raw, Vec<(u32, u32)>, Server) {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let mut raw = Raw::connect(server.public());
-    let window = |stream, more: u32| frame(WINDOW_UPDATE, 0, stream, &more.to_be_bytes());
     let initial = |size: u32| frame(SETTINGS, 0, 0, &[&[0, 4][..], &size.to_be_bytes()].concat());
     raw.send(&initial(4 << 20));
-    raw.send(&window(0, 8 << 20));
+    raw.send(&window(0, connection_window));
     let mut came = BTreeMap::new();
-    for stream in (1..80).step_by(2) {
+    for stream in (1..2 * streams).step_by(2) {
         raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
         let mut source = target.accept();
         thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
@@ -195,6 +193,19 @@ fn downloads_resume_when_a_client_restores_the_windows_that_it_withdrew() {
     }
     let mut by_size: Vec<_> = came.into_iter().map(|(stream, came)| (came, stream)).collect();
     by_size.sort_unstable();
+    (raw, by_size, server)
+}
+
+/// A WINDOW_UPDATE of a stream, or of the connection: 0.
+fn window(stream: u32, more: u32) -> Vec<u8> {
+    frame(WINDOW_UPDATE, 0, stream, &more.to_be_bytes())
+}
+
+/// A client takes the windows of all streams back, when two reads wait for the socket and the other streams for their
+/// turn, and gives them again, last of all to those that have been sent most: they hold the turn.
+#[test]
+fn downloads_resume_when_a_client_restores_the_windows_that_it_withdrew() {
+    let (mut raw, by_size, _server) = withdrawn(40, 8 << 20);
     for &(came, stream) in &by_size {
         raw.send(&window(stream, came + (1 << 20)));
     }
@@ -213,34 +224,8 @@ fn downloads_resume_when_a_client_restores_the_windows_that_it_withdrew() {
 /// those may hold all permits (RFC 9113 section 6.9.2: the windows are negative then).
 #[test]
 fn a_stream_with_a_window_goes_on_beside_streams_whose_windows_were_withdrawn() {
-    let target = Target::listen();
-    let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
-    let mut raw = Raw::connect(server.public());
-    let window = |stream, more: u32| frame(WINDOW_UPDATE, 0, stream, &more.to_be_bytes());
-    let initial = |size: u32| frame(SETTINGS, 0, 0, &[&[0, 4][..], &size.to_be_bytes()].concat());
-    raw.send(&initial(4 << 20));
-    raw.send(&window(0, 64 << 20));
-    let mut came = BTreeMap::new();
-    for stream in (1..40).step_by(2) {
-        raw.send(&frame(HEADERS, END_HEADERS, stream, &connect("box:22")));
-        let mut source = target.accept();
-        thread::spawn(move || while source.try_send([0; 65536]).is_ok() {});
-        came.insert(stream, 0);
-    }
-    downloads_stall(&server);
-    raw.send(&initial(0));
-    raw.send(&frame(PING, 0, 0, b"12345678"));
-    loop {
-        let next = raw.any();
-        match next.kind {
-            DATA => *came.get_mut(&next.stream).unwrap() += u32::try_from(next.payload.len()).unwrap(),
-            PING => break,
-            _ => {}
-        }
-    }
+    let (mut raw, by_size, _server) = withdrawn(20, 64 << 20);
     // Those that were sent most last: what waits is theirs.
-    let mut by_size: Vec<_> = came.into_iter().map(|(stream, came)| (came, stream)).collect();
-    by_size.sort_unstable();
     for (came, stream) in by_size {
         raw.send(&window(stream, came + (1 << 20)));
         let mut left = 1 << 20;

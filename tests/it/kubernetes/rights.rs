@@ -53,6 +53,23 @@ async fn decision_by(check: Check, reviewer: &ApiReviewer, ground: &Reviewing, u
     reviewer.review_access(user, &action).await.unwrap()
 }
 
+/// The account `ci`, with a token: the reviewer that proves it, the token and its user.
+async fn proved_account(ground: &Reviewing) -> (ApiReviewer, String, User) {
+    ground.apply(&account(ground, "ci")).await;
+    let reviewer = reviewer(ground, &["switchboard"]);
+    let token = ground.token("ci", &["switchboard"]).await;
+    let user = verdict(&reviewer, &token).await.unwrap();
+    (reviewer, token, user)
+}
+
+/// Waits until the answer of the API server about `devbox` is that.
+async fn decides(reviewer: &ApiReviewer, ground: &Reviewing, user: &User, is_allowed: bool) {
+    eventually("it is decided so", async || {
+        decision(reviewer, ground, user, "devbox").await.allowed == is_allowed
+    })
+    .await;
+}
+
 /// Returns the reported changes, from when all kinds are watched: other tests change the cluster as well.
 async fn followed(ground: &Reviewing) -> (BackgroundRuntime, UnboundedReceiver<Change>) {
     let (sender, mut changes) = unbounded_channel();
@@ -125,10 +142,7 @@ fn a_service_account_is_proved_by_a_token_for_one_of_the_audiences() {
 #[test]
 fn the_right_to_serve_a_service_is_another_one_than_to_reach_it() {
     cluster::run_reviewing(async |ground| {
-        ground.apply(&account(ground, "ci")).await;
-        let reviewer = reviewer(ground, &["switchboard"]);
-        let token = ground.token("ci", &["switchboard"]).await;
-        let user = verdict(&reviewer, &token).await.unwrap();
+        let (reviewer, _, user) = proved_account(ground).await;
         let serve = with(
             role(&ground.here, "anchor", &["devbox"]),
             "/rules/0/resources",
@@ -155,10 +169,7 @@ fn the_right_to_serve_a_service_is_another_one_than_to_reach_it() {
 #[test]
 fn a_binding_gives_the_right_to_one_service_and_its_end_is_told_and_counts() {
     cluster::run_reviewing(async |ground| {
-        ground.apply(&account(ground, "ci")).await;
-        let reviewer = reviewer(ground, &["switchboard"]);
-        let token = ground.token("ci", &["switchboard"]).await;
-        let user = verdict(&reviewer, &token).await.unwrap();
+        let (reviewer, _, user) = proved_account(ground).await;
         let (_watch, mut changes) = followed(ground).await;
         let before = decision(&reviewer, ground, &user, "devbox").await;
         assert!(!before.allowed && before.complete, "{before:?}");
@@ -166,10 +177,7 @@ fn a_binding_gives_the_right_to_one_service_and_its_end_is_told_and_counts() {
         let of_namespace = Change::Namespace((*ground.here).into());
         ground.apply(&binding(ground)).await;
         let started = Instant::now();
-        eventually("it is allowed", async || {
-            decision(&reviewer, ground, &user, "devbox").await.allowed
-        })
-        .await;
+        decides(&reviewer, ground, &user, true).await;
         eprintln!("figure: a new binding counts after {:?}", started.elapsed());
         let allowed = decision(&reviewer, ground, &user, "devbox").await;
         assert!(
@@ -184,23 +192,14 @@ fn a_binding_gives_the_right_to_one_service_and_its_end_is_told_and_counts() {
         let deleted = started.elapsed();
         told(&mut changes, &of_namespace).await;
         let told = started.elapsed();
-        eventually("it is denied", async || {
-            !decision(&reviewer, ground, &user, "devbox").await.allowed
-        })
-        .await;
+        decides(&reviewer, ground, &user, false).await;
         let denied = started.elapsed();
         eprintln!("figure: a deletion took {deleted:?}, was told after {told:?}, denied after {denied:?}");
         // The role is missing, and not the binding.
         ground.apply(&binding(ground)).await;
-        eventually("it is allowed", async || {
-            decision(&reviewer, ground, &user, "devbox").await.allowed
-        })
-        .await;
+        decides(&reviewer, ground, &user, true).await;
         ground.delete(&role(&ground.here, "ssh", &["devbox"])).await;
-        eventually("it is denied", async || {
-            !decision(&reviewer, ground, &user, "devbox").await.allowed
-        })
-        .await;
+        decides(&reviewer, ground, &user, false).await;
         let dangling = decision(&reviewer, ground, &user, "devbox").await;
         eprintln!("dangling: {dangling:?}");
         assert!(dangling.complete, "a role that is gone grants nothing: {dangling:?}");
@@ -212,10 +211,7 @@ fn a_binding_gives_the_right_to_one_service_and_its_end_is_told_and_counts() {
 #[test]
 fn a_deleted_service_account_is_told_and_its_token_refused() {
     cluster::run_reviewing(async |ground| {
-        ground.apply(&account(ground, "ci")).await;
-        let reviewer = reviewer(ground, &["switchboard"]);
-        let token = ground.token("ci", &["switchboard"]).await;
-        let user = verdict(&reviewer, &token).await.unwrap();
+        let (reviewer, token, user) = proved_account(ground).await;
         let (_watch, mut changes) = followed(ground).await;
         let mut probes = 0;
         // Until accounts are watched as well.
@@ -244,10 +240,7 @@ fn a_deleted_service_account_is_told_and_its_token_refused() {
 #[test]
 fn questions_cost_a_few_milliseconds() {
     cluster::run_reviewing(async |ground| {
-        ground.apply(&account(ground, "ci")).await;
-        let reviewer = reviewer(ground, &["switchboard"]);
-        let token = ground.token("ci", &["switchboard"]).await;
-        let user = verdict(&reviewer, &token).await.unwrap();
+        let (reviewer, token, user) = proved_account(ground).await;
         let mut times = [const { Vec::new() }; 3];
         for round in 0..ROUNDS {
             let started = Instant::now();
