@@ -19,7 +19,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,9 +27,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use self::bounds::bound;
+use self::http::{answer_watch, free_address, get, number};
 
 #[path = "support/bounds.rs"]
 mod bounds;
+#[path = "support/http.rs"]
+mod http;
 
 fn main() -> ExitCode {
     let count = std::env::args()
@@ -301,7 +304,7 @@ impl State {
                 if target.contains("/services") {
                     self.watchers.lock().unwrap().push(sender);
                 }
-                return watched(stream, &events, number(target, "timeoutSeconds")?);
+                return answer_watch(&mut stream, &events, number(target, "timeoutSeconds")?);
             }
             self.asked.lock().unwrap().get_or_insert_with(Instant::now);
             let all = if target.contains("/services") {
@@ -324,26 +327,6 @@ impl State {
             stream.write_all(body.as_bytes()).ok()?;
         }
     }
-}
-
-fn watched(mut stream: TcpStream, events: &Receiver<String>, seconds: u64) -> Option<()> {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    stream
-        .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        .ok()?;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        match events.recv_timeout(left) {
-            Ok(event) => write!(stream, "{:x}\r\n{event}\n\r\n", event.len() + 1).ok()?,
-            Err(_) if Instant::now() < end => thread::sleep(end - Instant::now()),
-            Err(_) => return stream.write_all(b"0\r\n\r\n").ok(),
-        }
-    }
-}
-
-fn number(target: &str, key: &str) -> Option<u64> {
-    let (_, value) = target.split_once(&format!("{key}="))?;
-    value.split('&').next()?.parse().ok()
 }
 
 /// A Service of the size of one made by `kubectl apply`.
@@ -395,23 +378,6 @@ fn status_of(proxy: SocketAddr, authority: &str) -> u16 {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer.split(' ').nth(1).unwrap().parse().unwrap()
-}
-
-fn get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
-    )
-    .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
-
-/// An address whose port was free a moment ago.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 const UNLABELLED: u64 = 10_000;

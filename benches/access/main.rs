@@ -16,6 +16,8 @@
 
 #[path = "../support/bounds.rs"]
 mod bounds;
+#[path = "../support/http.rs"]
+mod http;
 mod proxy;
 mod server;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +11,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 use socket2::{Domain, Socket, Type};
+
+use super::http::{free_address, get};
 
 pub struct Proxy {
     child: Child,
@@ -145,23 +147,6 @@ fn ask(mut stream: TcpStream, authority: &str, credential: &str) -> io::Result<(
     status
         .map(|status| (stream, status))
         .ok_or(io::ErrorKind::InvalidData.into())
-}
-
-fn get(address: SocketAddr, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
-    )
-    .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
-}
-
-/// An address whose port was free a moment ago.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// The password is `correct`: made by htpasswd(1) with a cost of 10.

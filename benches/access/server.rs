@@ -4,12 +4,14 @@ use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+use super::http::{answer_watch, number};
 
 /// The server, and what the bench changes of it.
 pub struct Server {
@@ -94,7 +96,7 @@ impl State {
                 if target.contains("/rolebindings") {
                     self.bindings.lock().unwrap().push(sender);
                 }
-                watched(&mut stream, &events, number(&target, "timeoutSeconds")?)?;
+                answer_watch(&mut stream, &events, number(&target, "timeoutSeconds")?)?;
                 continue;
             }
             let lower = head.to_ascii_lowercase();
@@ -201,26 +203,6 @@ fn more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
     let read = stream.read(&mut chunk).ok()?;
     buffer.extend(&chunk[..read]);
     (read > 0).then_some(())
-}
-
-fn watched(stream: &mut TcpStream, events: &Receiver<String>, seconds: u64) -> Option<()> {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    stream
-        .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        .ok()?;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        match events.recv_timeout(left) {
-            Ok(event) => write!(stream, "{:x}\r\n{event}\n\r\n", event.len() + 1).ok()?,
-            Err(_) if Instant::now() < end => thread::sleep(end - Instant::now()),
-            Err(_) => return stream.write_all(b"0\r\n\r\n").ok(),
-        }
-    }
-}
-
-fn number(target: &str, key: &str) -> Option<u64> {
-    let (_, value) = target.split_once(&format!("{key}="))?;
-    value.split('&').next()?.parse().ok()
 }
 
 /// Services, each in a namespace of its own.
