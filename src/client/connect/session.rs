@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncWrite, join};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use self::backoff::Backoff;
 use self::report::OutageReporter;
@@ -12,11 +12,11 @@ use super::relay;
 use super::signals::{ExitRequest, ExitSignals};
 use super::stdio::Stdio;
 use crate::client::options::{Options, Settings};
-use crate::protocol::resume::driver::{Attachment, Driver, Event, HandshakeOutput, Side};
+use crate::protocol::resume::driver::{Attachment, Driver, Event, Side};
 use crate::protocol::resume::handshake::client_handshake::{ClientHandshake, HandshakeError, ResumptionSecrets};
 use crate::protocol::resume::reason::EndReason;
 use crate::protocol::resume::session;
-use crate::protocol::resume::{self, CONFIRMATION_TIMEOUT, HANDSHAKE_TIMEOUT};
+use crate::protocol::resume::{self, CONFIRMATION_TIMEOUT};
 use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::deadline::Step;
 use crate::uplink::dial::dialer::ProxyDialer;
@@ -31,13 +31,27 @@ mod report;
 
 pub(in crate::client) use self::handshake::{FarEnd, detect};
 
-/// The way in which a session has left its tunnel permanently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The way in which a session has left its tunnel, or the wait for one.
+#[derive(Debug)]
 enum SessionExit {
     /// Both sides have said that it is over.
     Over(EndReason),
     /// The other side has not confirmed the end in time.
     Unacknowledged,
+    /// It goes on over another tunnel, unless the [`Retry`] of the error is never.
+    Detached(ClientError),
+}
+
+impl From<ClientError> for SessionExit {
+    fn from(error: ClientError) -> Self {
+        Self::Detached(error)
+    }
+}
+
+impl From<HandshakeError> for SessionExit {
+    fn from(error: HandshakeError) -> Self {
+        Self::Detached(error.into())
+    }
 }
 
 /// The client's side of a session.
@@ -110,20 +124,9 @@ where
     }
 
     /// Begins at an anchor that was found.
-    async fn begin(&mut self, stream: BoxedIo, opening: Box<ClientHandshake>) -> Result<SessionExit, ClientError> {
+    fn begin(&mut self, stream: BoxedIo, opening: Box<ClientHandshake>) -> Attachment<BoxedIo> {
         self.confirmation = Some(Instant::now() + NEW_SESSION_TIMEOUT);
-        let link = self.driver.attach_early(stream, opening);
-        let left = self.relay(link).await;
-        match left {
-            Err(error) if self.secrets.is_none() && !matches!(error, ClientError::Moved(_) | ClientError::Never(_)) => {
-                self.unanswered += 1;
-                match self.unanswered {
-                    MAX_UNANSWERED => Err(ClientError::Never(anyhow!(error).context(NOT_BEGUN))),
-                    _ => Err(error),
-                }
-            }
-            left => left,
-        }
+        self.driver.attach_early(stream, opening)
     }
 
     /// Begins at the anchor of the first tunnel, which was reached by `dialing`, and goes on until the session is over.
@@ -134,12 +137,16 @@ where
         login: &mut CachedLogin,
     ) -> Result<(), ClientError> {
         self.dialer = dialing;
-        let begun = Box::pin(self.begin(stream, opening));
-        let mut carried = begun.await;
+        let mut attached = Ok(self.begin(stream, opening));
         loop {
-            let error = match carried {
-                Ok(left) => return self.end(left),
-                Err(error) => error,
+            let exit = match attached {
+                Ok(link) => Box::pin(self.relay(link)).await,
+                Err(exit) => exit,
+            };
+            let error = match exit {
+                SessionExit::Over(end) => return self.end(Some(end)),
+                SessionExit::Unacknowledged => return self.end(None),
+                SessionExit::Detached(error) => error,
             };
             // The end cannot reach the anchor any more; or the anchor has it, and only the answer was lost.
             let is_final = error.retry() == Retry::Never;
@@ -151,84 +158,52 @@ where
             }
             self.report.lost(&error);
             self.backoff.heed(&error, self.dialer.step > Step::Connect);
-            carried = Box::pin(self.reconnect(login)).await;
+            attached = Box::pin(self.reconnect(login)).await;
         }
     }
 
-    fn end(self, left: SessionExit) -> Result<(), ClientError> {
+    /// Returns the result of a session that is over. `end`: the reason that both sides have said.
+    fn end(self, end: Option<EndReason>) -> Result<(), ClientError> {
         if let Some(error) = self.error {
             return Err(error);
         }
         if let Some(violation) = self.driver.session().violation() {
             return Err(error::violated(violation));
         }
-        match left {
-            SessionExit::Over(_) | SessionExit::Unacknowledged if self.is_leaving => Ok(()),
-            SessionExit::Over(EndReason::Completed) | SessionExit::Unacknowledged => Ok(()),
-            SessionExit::Over(end) => Err(error::ended(end)),
+        match end {
+            Some(end) if !self.is_leaving && end != EndReason::Completed => Err(error::ended(end)),
+            Some(_) | None => Ok(()),
         }
     }
 
-    /// Proves the session over a tunnel, and goes on there.
-    async fn resume(&mut self, stream: BoxedIo, early: Vec<u8>) -> Result<SessionExit, ClientError> {
-        let Some(secrets) = self.secrets.clone() else {
-            return self.restart(stream, early).await;
-        };
-        let received = self.driver.session().received();
-        let opening = ClientHandshake::resume(secrets, received).map_err(HandshakeError::from)?;
-        let handshake = timeout(HANDSHAKE_TIMEOUT, handshake::resume(stream, early, opening));
-        let (stream, attached) = match self.beside(Box::pin(handshake)).await {
-            Ok(Ok(opened)) => opened?,
-            Ok(Err(_)) => return Err(error::unanswered()),
-            Err(left) => return left,
-        };
-        // The previous connection has served, as it has delivered bytes of an upload.
-        if attached.received > self.delivered {
-            self.delivered = attached.received;
-            self.backoff.reset();
-        }
-        let output = HandshakeOutput {
-            answer: Vec::new(),
-            received: attached.received,
-            rest: &attached.rest,
-        };
-        let link = self.driver.attach(stream, output);
-        self.report.connected();
-        self.relay(link).await
-    }
-
-    /// Begins once more with the same bytes, as the anchor never answered.
-    async fn restart(&mut self, stream: BoxedIo, early: Vec<u8>) -> Result<SessionExit, ClientError> {
-        self.driver.session_mut().restart().map_err(error::violated)?;
-        match self.beside(Box::pin(detect(stream, early))).await {
-            Ok(found) => match found? {
-                FarEnd::Anchor { stream, opening } => self.begin(stream, opening).await,
-                FarEnd::Plain { .. } => Err(HandshakeError::NoAnchor.into()),
-                FarEnd::Broken { error, .. } => Err(error.into()),
-            },
-            Err(left) => left,
-        }
-    }
-
-    /// Moves bytes over a connection until the session leaves it. Ok: the session is over. Err: reconnect, unless its [`Retry`]
-    /// is never.
-    async fn relay(&mut self, mut link: Attachment<BoxedIo>) -> Result<SessionExit, ClientError> {
+    /// Moves bytes over a connection until the session leaves it.
+    async fn relay(&mut self, mut link: Attachment<BoxedIo>) -> SessionExit {
         let (since, received) = (Instant::now(), self.driver.session().received());
-        let left = loop {
-            if let Some(left) = self.step(Some(&mut link)).await.transpose() {
-                break left;
+        let exit = loop {
+            if let Some(exit) = self.step(Some(&mut link)).await {
+                break exit;
             }
         };
         // A connection that has served is followed by another one at once.
         if since.elapsed() >= MIN_GOOD_CONNECTION || self.driver.session().received() > received {
             self.backoff.reset();
         }
-        left
+        match exit {
+            SessionExit::Detached(error)
+                if self.secrets.is_none() && !matches!(error, ClientError::Moved(_) | ClientError::Never(_)) =>
+            {
+                self.unanswered += 1;
+                SessionExit::Detached(match self.unanswered {
+                    MAX_UNANSWERED => ClientError::Never(anyhow!(error).context(NOT_BEGUN)),
+                    _ => error,
+                })
+            }
+            exit => exit,
+        }
     }
 
-    /// Moves bytes until there is something to decide, and decides it. An error: the session goes on over another
-    /// connection, unless the error is final.
-    async fn step(&mut self, link: Option<&mut Attachment<BoxedIo>>) -> Result<Option<SessionExit>, ClientError> {
+    /// Moves bytes until there is something to decide, and decides it. `None`: the session goes on as it is.
+    async fn step(&mut self, link: Option<&mut Attachment<BoxedIo>>) -> Option<SessionExit> {
         let is_linked = link.is_some();
         let wake = self.wake(is_linked);
         let mut program = join(&mut self.local.stdin, &mut self.local.stdout);
@@ -238,14 +213,14 @@ where
             event = self.driver.run(link, &mut program) => event,
             leaving = self.exit.requested(asked), if !self.is_leaving => {
                 self.on_exit_request(leaving);
-                return Ok(None);
+                return None;
             }
-            () = self.dialer.path_changed() => return Err(self.leave_path("the network of this host has changed")),
+            () = self.dialer.path_changed() => return Some(self.leave_path("the network of this host has changed")),
             () = sleep_until(wake) => return self.tick(is_linked),
         };
         match event {
-            Event::Over(end) => return Ok(Some(SessionExit::Over(end))),
-            Event::Detached(unlinked) => return Err(unlinked.into()),
+            Event::Over(end) => return Some(SessionExit::Over(end)),
+            Event::Detached(unlinked) => return Some(SessionExit::Detached(unlinked.into())),
             Event::Confirmed(secrets) => {
                 self.dialer.session = Some(secrets.id);
                 self.secrets = Some(secrets);
@@ -263,7 +238,7 @@ where
                 self.leave();
             }
         }
-        Ok(None)
+        None
     }
 
     fn wake(&self, is_linked: bool) -> Instant {
@@ -275,7 +250,7 @@ where
     }
 
     /// Checks periodically: stdout's reader, deadlines, grace, suspend of the host.
-    fn tick(&mut self, is_linked: bool) -> Result<Option<SessionExit>, ClientError> {
+    fn tick(&mut self, is_linked: bool) -> Option<SessionExit> {
         let now = Instant::now();
         self.next_look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
         self.report.tick();
@@ -291,11 +266,11 @@ where
         }
         if is_over(self.flush_timeout) {
             self.driver.detach();
-            return Ok(Some(SessionExit::Unacknowledged));
+            return Some(SessionExit::Unacknowledged);
         }
         if is_linked && is_over(self.confirmation) {
             self.driver.detach();
-            return Err(error::unanswered());
+            return Some(error::unanswered().into());
         }
         let grace = match self.secrets {
             Some(_) => self.grace,
@@ -303,26 +278,27 @@ where
         };
         if let Some((outage, reason)) = self.report.outage().filter(|(outage, _)| *outage >= grace) {
             let outage = outage.as_secs();
-            return Err(ClientError::Never(match self.secrets {
+            let lost = match self.secrets {
                 Some(_) => anyhow!("the session is lost: it had no connection for {outage} s: {reason}"),
                 None => anyhow!("no session has begun within {outage} s: {reason}"),
-            }));
+            };
+            return Some(ClientError::Never(lost).into());
         }
         // No timer has run while the host was asleep, and its connections may be dead.
         let (clock, looked_at) = ((self.clock)(), self.looked_at);
         self.looked_at = clock;
         let since = clock.duration_since(looked_at);
         if since.is_ok_and(|since| since > LINKED_LOOK + MAX_TICK_DELAY) {
-            return Err(self.leave_path("this host was asleep"));
+            return Some(self.leave_path("this host was asleep"));
         }
-        Ok(None)
+        None
     }
 
     /// Leaves the connection. The next attempt comes at once, because the network may be another one.
-    fn leave_path(&mut self, reason: &'static str) -> ClientError {
+    fn leave_path(&mut self, reason: &'static str) -> SessionExit {
         self.backoff.reset();
         self.driver.detach();
-        ClientError::Moved(reason)
+        SessionExit::Detached(ClientError::Moved(reason))
     }
 
     fn on_exit_request(&mut self, leaving: ExitRequest) {
