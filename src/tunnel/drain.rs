@@ -1,9 +1,8 @@
 //! A drain: stop accepting, close the tunnels whose sessions go on elsewhere, let the others end by themselves, close
 //! the rest gracefully.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::sync::{Arc, OnceLock};
-use std::task::Poll;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -187,29 +186,22 @@ impl Drain {
     /// client here again while the ports are open, but sends it to another process once they are closed. In a rolling
     /// update, that process is ready before this one drains. Other tunnels close after the deadline: idle tunnels in
     /// the first tenth of the spread, the others in the rest.
-    ///
-    /// Marking a tunnel resumable does not wake this future. So only the task that polls the future may mark the
-    /// tunnel, and must poll right afterwards: in `identify` of `proxy/connection/established.rs` and in `inspect` of
-    /// `tunnel/relay/prefix.rs`.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
     )]
-    pub fn close_due(&self, tunnel: impl Fn() -> TunnelState) -> impl Future<Output = ()> {
+    pub fn close_due<'a>(&self, tunnel: impl Fn() -> TunnelState<'a>) -> impl Future<Output = ()> {
         async move {
             self.draining.shard_for(tunnel().id).cancelled().await;
             boxed(self.closes_in_drain(tunnel)).await;
         }
     }
 
-    async fn closes_in_drain(&self, tunnel: impl Fn() -> TunnelState) {
-        let becomes_resumable = poll_fn(|_| match tunnel().is_resumable {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        });
+    async fn closes_in_drain<'a>(&self, tunnel: impl Fn() -> TunnelState<'a>) {
+        let guard = tunnel().guard;
         tokio::select! {
             biased;
-            () = becomes_resumable => self.resumable_close_due(tunnel().id).await,
+            () = guard.becomes_resumable() => self.resumable_close_due(tunnel().id).await,
             () = self.plain_close_due(&tunnel) => {}
         }
     }
@@ -222,7 +214,7 @@ impl Drain {
         }
     }
 
-    async fn plain_close_due(&self, tunnel: impl Fn() -> TunnelState) {
+    async fn plain_close_due<'a>(&self, tunnel: impl Fn() -> TunnelState<'a>) {
         self.deadline(tunnel().id).await;
         if let Phase::Closing { started: since, spread } = self.phase() {
             let TunnelState {

@@ -337,7 +337,7 @@ fn forced_close(
         let state = || drain::TunnelState {
             id: record.id().seq,
             last_active: record.tunnel().meter.activity().last_active,
-            is_resumable: record.tunnel().open.is_resumable(),
+            guard: &record.tunnel().open,
         };
         let taken_back = async {
             match (&holdings.grant, &holdings.anchor) {

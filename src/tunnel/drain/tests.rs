@@ -25,11 +25,11 @@ fn until_closed(drain: &Drain, open: TunnelGuard, id: u64) -> impl Future<Output
 }
 
 /// Returns the state of a tunnel that is never idle.
-fn busy(number: u64, open: &TunnelGuard) -> TunnelState {
+fn busy(number: u64, open: &TunnelGuard) -> TunnelState<'_> {
     TunnelState {
         id: number,
         last_active: Instant::now(),
-        is_resumable: open.is_resumable(),
+        guard: open,
     }
 }
 
@@ -223,15 +223,16 @@ async fn a_tunnel_that_becomes_resumable_in_a_drain_closes_then() {
     for (after, by) in [(2, 11), (7, 11), (60, 60), (110, 110)] {
         let (conductor, drain) = DrainController::new();
         let tasks = Tasks::default();
-        let open = drain.opened();
+        let open = Arc::new(drain.opened());
         let start = Instant::now();
-        let closing = drain.clone();
+        let (closing, known) = (drain.clone(), Arc::clone(&open));
+        // Another task than the one that waits for the close.
+        tokio::spawn(async move {
+            sleep(Duration::from_secs(after)).await;
+            known.set_resumable();
+        });
         let task = tasks.connections.spawn(async move {
-            tokio::select! {
-                biased;
-                () = async { sleep(Duration::from_secs(after)).await; open.set_resumable(); pending().await } => {}
-                () = closing.close_due(|| busy(7, &open)) => {}
-            }
+            closing.close_due(|| busy(7, &open)).await;
             start.elapsed().as_secs()
         });
         let drained = conductor.run(&options(5, 100, 3000), &tasks, pending()).await;

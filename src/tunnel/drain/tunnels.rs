@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use tokio::sync::SetOnce;
 use tokio::time::Instant;
 
 use crate::protocol::resume::handshake::lines::Hello;
@@ -10,13 +11,13 @@ use crate::protocol::resume::keys::SessionId;
 
 /// The state of a tunnel in a drain.
 #[derive(Clone, Copy, Debug)]
-pub struct TunnelState {
+pub struct TunnelState<'a> {
     /// Its number in this process.
     pub id: u64,
     /// The time of the last byte of its last active minute.
     pub last_active: Instant,
-    /// True if its session outlives it.
-    pub is_resumable: bool,
+    /// The tunnel.
+    pub guard: &'a TunnelGuard,
 }
 
 /// A tunnel that is open for as long as this is held, or until its [`end`](Self::end).
@@ -24,7 +25,8 @@ pub struct TunnelState {
 #[must_use = "dropping it says that the tunnel has ended"]
 pub struct TunnelGuard {
     counts: Arc<Counts>,
-    is_resumable: AtomicBool,
+    /// Set once its session is known to outlive it.
+    resumable: SetOnce<()>,
     is_closed: AtomicBool,
     session: OnceLock<SessionId>,
 }
@@ -35,7 +37,7 @@ impl TunnelGuard {
         counts.plain.fetch_add(1, Ordering::Relaxed);
         Self {
             counts,
-            is_resumable: AtomicBool::new(false),
+            resumable: SetOnce::new(),
             is_closed: AtomicBool::new(false),
             session: OnceLock::new(),
         }
@@ -52,7 +54,7 @@ impl TunnelGuard {
     /// Notes that the session in the tunnel outlives it: the client will open another tunnel for the session. A false
     /// claim only ends the tunnel earlier in a drain.
     pub fn set_resumable(&self) {
-        if !self.is_resumable.swap(true, Ordering::Relaxed) {
+        if self.resumable.set(()).is_ok() {
             self.counts.resumable.fetch_add(1, Ordering::Relaxed);
             self.counts.plain.fetch_sub(1, Ordering::Relaxed);
         }
@@ -71,7 +73,12 @@ impl TunnelGuard {
 
     /// Returns whether the session in the tunnel outlives it.
     pub fn is_resumable(&self) -> bool {
-        self.is_resumable.load(Ordering::Relaxed)
+        self.resumable.initialized()
+    }
+
+    /// Completes when the session in the tunnel is known to outlive it.
+    pub(super) async fn becomes_resumable(&self) {
+        self.resumable.wait().await;
     }
 
     /// Marks the tunnel as ended, even if something still holds this, such as an event that is not read yet.
