@@ -13,6 +13,5 @@ pub mod platform;
 pub mod secret;
 pub(crate) mod text;
 pub mod units;
-pub(crate) mod user_name;
 pub mod values;
 pub(crate) mod yaml;

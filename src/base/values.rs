@@ -11,7 +11,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::base::authority::Authority;
-use crate::base::text::excerpt;
+use crate::base::text::{excerpt, is_unprintable};
 
 /// Parses a text. The error ends with the text itself: ``expected `true` or `false` (found `yes`)``.
 pub(crate) fn read<T, E: Display>(text: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, String> {
@@ -101,6 +101,18 @@ pub(crate) fn client_name(text: &str) -> Result<Box<str>, &'static str> {
     }
 }
 
+/// Returns whether a name has 1 to `max` bytes, no unprintable character, and no space at its ends.
+pub(crate) fn is_name(name: &str, max: usize) -> bool {
+    !name.is_empty() && name.len() <= max && name.trim() == name && !name.contains(is_unprintable)
+}
+
+/// Returns whether a name begins with `system:`, which Kubernetes reserves, in upper or lower case, or after spaces.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    name.trim_start()
+        .get(..RESERVED.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(RESERVED))
+}
+
 /// Returns the name of a user or a group, as an authenticator reports it. Case matters.
 pub(crate) fn user_name(text: &str) -> Result<Box<str>, &'static str> {
     match text {
@@ -178,6 +190,8 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const NO_UNITS: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
 /// In characters.
 const MAX_SHOWN: usize = 60;
+/// The start of the names that Kubernetes reserves.
+const RESERVED: &str = "system:";
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Args, Command};
 use switchboard::anchor;
 use switchboard::base::authority::Authority;
 use switchboard::client::proxy_settings::{ProxySettings, SecretUrl};
-use switchboard::daemon::process_size::ProcessSize;
+use switchboard::daemon::process::ProcessSize;
 use switchboard::uplink::{self, ProxyUrl};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -7,8 +7,8 @@ use clap::Args;
 use clap::error::ErrorKind;
 use switchboard::base::platform::ignore_sigxfsz;
 use switchboard::daemon::logging::{self, Format, Logging};
-use switchboard::daemon::process_size::ProcessSize;
-use switchboard::daemon::{calls, threads, vital};
+use switchboard::daemon::process::ProcessSize;
+use switchboard::daemon::{process, threads, vital};
 use tokio::runtime::{self, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,13 +25,13 @@ pub(crate) struct LogFlags {
 
 /// Starts the runtime and the logs of a program that serves.
 pub(crate) fn start(log: &LogFlags, size: ProcessSize) -> anyhow::Result<(Runtime, Logging)> {
-    calls::unblock_signals().context("cannot unblock signals")?;
+    process::unblock_signals().context("cannot unblock signals")?;
     vital::watch();
     vital::mark();
     size.keep_freed_memory();
     let workers = threads::workers(size.workers);
     try_descriptors().context("cannot open the descriptors that a start needs, see RLIMIT_NOFILE")?;
-    calls::try_calls()?;
+    process::try_calls()?;
     let logging = start_logging(log, size.queued_lines)?;
     let runtime = runtime::Builder::new_multi_thread()
         .worker_threads(workers.get())

@@ -4,30 +4,32 @@
 //! The page's own files are served to every browser that uses the right name; all else needs the secret in the printed
 //! address. The state is kept in memory only.
 
-use std::io;
+use std::env;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use aws_lc_rs::rand;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use self::browser::BrowserLaunch;
 use self::guard::DeskSecret;
 use self::hub::Hub;
 use crate::daemon::connections;
 use crate::net::listener;
 use crate::operator::replicas::Replicas;
-use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use hyper_util::rt::TokioTimer;
-use hyper_util::service::TowerToHyperService;
-use std::num::NonZeroU32;
-use std::time::Duration;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
-mod browser;
 mod guard;
 mod hub;
 mod recent;
@@ -99,6 +101,55 @@ async fn converse(stream: TcpStream, router: Router) -> hyper::Result<()> {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
         .await
+}
+
+/// A file that redirects a browser to an address; removed on drop.
+///
+/// Every user of a computer may read the arguments of a program, but only this user may read the file.
+#[derive(Debug)]
+pub struct BrowserLaunch {
+    file: PathBuf,
+    program: Option<Child>,
+}
+
+impl BrowserLaunch {
+    /// Opens an address in the user's browser.
+    ///
+    /// # Errors
+    /// The file cannot be written, or there is no xdg-open.
+    pub fn new(url: &str) -> io::Result<Self> {
+        // A random name: the file of a desk that was killed may still exist.
+        let mut number = [0; 8];
+        rand::fill(&mut number).map_err(|_| io::Error::other("the system gives no random bytes"))?;
+        let name = format!("switchboard-desk-{:016x}.html", u64::from_ne_bytes(number));
+        let file = env::temp_dir().join(name);
+        let mut written = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&file)?;
+        let mut opening = Self { file, program: None };
+        write!(
+            written,
+            "<!doctype html><meta name=\"referrer\" content=\"no-referrer\">\
+             <meta http-equiv=\"refresh\" content=\"0;url={url}\"><title>switchboard desk</title>"
+        )?;
+        let mut program = Command::new("xdg-open");
+        let program = program.arg(&opening.file).stdin(Stdio::null()).stdout(Stdio::null());
+        opening.program = Some(program.spawn()?);
+        Ok(opening)
+    }
+}
+
+impl Drop for BrowserLaunch {
+    fn drop(&mut self) {
+        // The file may have been removed.
+        fs::remove_file(&self.file).unwrap_or_default();
+        if let Some(program) = &mut self.program {
+            // Reaps xdg-open, if it has ended. If it has become the browser, it goes on.
+            program.try_wait().ok();
+        }
+    }
 }
 
 /// One more connection evicts the oldest.

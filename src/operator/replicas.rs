@@ -4,7 +4,9 @@
 //! or the API server lists the pods and forwards a port of each. The operator then needs the permission for
 //! `pods/portforward`.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,19 +21,15 @@ use crate::kubernetes::{PodSelector, Pods, encoded};
 
 mod events;
 pub(crate) mod merge;
-mod reason;
 mod replica;
 pub(crate) mod request;
 pub(crate) mod results;
-mod target_name;
 
 pub(crate) use self::events::Events;
 pub use self::merge::{FromReplica, Item, MergedList, ReplicaStatus};
-pub use self::reason::{Reason, ReasonError};
 pub use self::replica::Replica;
-pub use self::request::{AdminRequest, ReplicaError};
+pub use self::request::{AdminRequest, Reason, ReasonError, ReplicaError};
 pub use self::results::{ChangeResult, ClosedTunnels, Id, TargetRow, by_client, by_target, json};
-pub use self::target_name::TargetName;
 
 /// Where the replicas are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +61,35 @@ pub enum TunnelSelector {
     Id(String),
     /// Those that a query matches. The proxy refuses one that matches all.
     Query(Query),
+}
+
+/// The name of a target: `namespace/service`, or `static/authority`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetName {
+    /// The namespace of its Service, or `static`.
+    pub namespace: String,
+    /// Its Service, or the authority of a static target.
+    pub service: String,
+}
+
+impl FromStr for TargetName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((namespace, service)) if !namespace.is_empty() && !service.is_empty() => Ok(Self {
+                namespace: namespace.to_owned(),
+                service: service.to_owned(),
+            }),
+            Some(_) | None => Err("expected `namespace/service`, or `static/name:port`"),
+        }
+    }
+}
+
+impl fmt::Display for TargetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.service)
+    }
 }
 
 impl Replicas {

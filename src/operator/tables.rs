@@ -2,5 +2,4 @@
 
 pub mod columns;
 pub mod diagnoses;
-pub mod display;
 pub mod listings;

@@ -13,8 +13,8 @@ use serde::Serialize;
 use switchboard::base::values::{address, timeout};
 use switchboard::kubernetes::PodSelector;
 use switchboard::operator::replicas::{ReplicaStatus, Replicas, Source, json};
+use switchboard::operator::tables::columns;
 use switchboard::operator::tables::columns::{Table, terminal_width};
-use switchboard::operator::tables::display;
 
 use crate::cli::output::{print, to_stderr};
 
@@ -127,7 +127,7 @@ where
 pub(crate) fn status(replicas: &[ReplicaStatus]) -> ExitCode {
     for ReplicaStatus { replica, error } in replicas {
         if let Some(error) = error {
-            to_stderr(format_args!("switchboard: {replica}: {}", display::escape(error)));
+            to_stderr(format_args!("switchboard: {replica}: {}", columns::escape(error)));
         }
     }
     match replicas.iter().filter(|state| !state.answers()).count() {

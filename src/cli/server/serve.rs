@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use switchboard::daemon::process_size::ProcessSize;
+use switchboard::daemon::process::ProcessSize;
 use switchboard::proxy::config::{LoadedConfig, Overrides, Purpose};
 use switchboard::proxy::serve::{App, Command, LoadConfig, StartError};
 use switchboard::tunnel::drain::DrainResult;

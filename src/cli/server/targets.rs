@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use switchboard::daemon::admin::api::{Client, Target};
 use switchboard::operator::replicas::{Query, TargetName};
-use switchboard::operator::tables::display;
+use switchboard::operator::tables::columns;
 use switchboard::operator::tables::listings::{client_table, target_table};
 
 use super::replica_flags::{Columns, OPERATOR_EXITS, Replies, rendered, run, status, status_unless_none};
@@ -80,7 +80,7 @@ fn cordon(options: &Cordon, is_cordoned: bool) -> anyhow::Result<ExitCode> {
     let report = run(replicas.cordon(&options.target, is_cordoned))?;
     options.replies.print(&report, || {
         let lines = report.changed.iter().map(|row| {
-            let [namespace, service] = [&row.item.namespace, &row.item.service].map(|name| display::escape(name));
+            let [namespace, service] = [&row.item.namespace, &row.item.service].map(|name| columns::escape(name));
             let now = match row.item.is_cordoned {
                 true => "is cordoned",
                 false => "takes new tunnels",

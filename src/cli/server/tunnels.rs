@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use switchboard::base::values::timeout;
 use switchboard::daemon::admin::api::{CloseRequest, Rates, Tunnel};
 use switchboard::operator::replicas::{self, MergedList, Query, Reason, Replicas, Sort, TargetName, TunnelSelector};
+use switchboard::operator::tables::columns;
 use switchboard::operator::tables::diagnoses::{diagnosis_summary, diagnosis_table};
-use switchboard::operator::tables::display;
 use switchboard::operator::tables::listings::{fields, tunnel_table};
 use tokio::time::sleep;
 
@@ -294,10 +294,10 @@ fn said(ended: &replicas::ClosedTunnels, verb: &str, listed: &MergedList<Tunnel>
             .iter()
             .find(|known| known.item.tunnel_id == row.item.tunnel_id);
         let of = known.map(|known| {
-            let (client, target) = (known.item.client_address, display::escape(&known.target()));
+            let (client, target) = (known.item.client_address, columns::escape(&known.target()));
             format!(" of {client} to {target}")
         });
-        let id = display::escape(&row.item.tunnel_id);
+        let id = columns::escape(&row.item.tunnel_id);
         format!("{verb} {id}{} on {}\n", of.unwrap_or_default(), row.replica)
     });
     lines.collect()
@@ -312,8 +312,8 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
     let report = run(replicas.limit(&options.id, &rates))?;
     options.replies.print(&report, || {
         let lines = report.changed.iter().map(|row| {
-            let [download, upload] = [&row.item.download, &row.item.upload].map(|limit| display::escape(&limit.rate));
-            let id = display::escape(&row.item.tunnel_id);
+            let [download, upload] = [&row.item.download, &row.item.upload].map(|limit| columns::escape(&limit.rate));
+            let id = columns::escape(&row.item.tunnel_id);
             format!("{id} on {}: download {download}, upload {upload}\n", row.replica)
         });
         lines.collect()

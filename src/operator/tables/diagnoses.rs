@@ -3,8 +3,7 @@
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::columns::{Column, Table};
-use super::display::escape;
+use super::columns::{Column, Table, escape};
 use crate::daemon::admin::api::{Diagnosis, Leg, Tunnel, Verdict};
 use crate::kubernetes::encoded;
 use crate::operator::replicas::merge::FromReplica;

@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::columns::{Column, Table};
-use super::display::{bytes, escape, span};
+use super::columns::{Column, Table, bytes, escape, span};
 use crate::daemon::admin::api::{Client, Target, Tunnel};
 use crate::operator::replicas::merge::{FromReplica, MergedList};
 use crate::operator::replicas::results::{AnchorRow, by_client, by_target};

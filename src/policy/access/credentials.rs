@@ -16,7 +16,7 @@ use self::digest::Digest;
 use super::options::Cleartext;
 use super::reviewer::Right;
 use super::user::{AUTHENTICATED, Method, User};
-use crate::base::user_name::{is_name, is_reserved};
+use crate::base::values::{is_name, is_reserved};
 use crate::net::tls::{CertificateNames, ClientTls, Tls};
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 

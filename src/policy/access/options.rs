@@ -8,8 +8,7 @@ use std::time::Duration;
 use http::Uri;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::base::user_name::{is_name, is_reserved};
-use crate::base::values::{self, is_label, is_object_name};
+use crate::base::values::{self, is_label, is_name, is_object_name, is_reserved};
 use crate::base::yaml::forms::{self, DURATION, Schema};
 
 /// The settings of access control.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::options::Issuer;
 use super::super::user::{Method, User};
-use crate::base::user_name::{is_name, is_reserved};
+use crate::base::values::{is_name, is_reserved};
 use crate::protocol::jwt::{Jwt, MALFORMED, OTHER_AUDIENCE, Object, SKEW, is_early};
 
 /// Checks the claims that do not depend on the user. Returns the time from which the token is refused.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::super::user::{Method, User};
 use super::hash::Hash;
-use crate::base::user_name::is_name;
+use crate::base::values::is_name;
 
 /// A user's hash and groups.
 pub(super) struct Entry {
