@@ -16,14 +16,11 @@ pub mod session;
 
 pub use self::liveness::Timing;
 pub(crate) use self::options::{CONFIRMATION_TIMEOUT, HANDSHAKE_TIMEOUT};
-pub use self::options::{MIN_WINDOW, Options, window};
+pub use self::options::{MAX_WINDOW, MIN_WINDOW, Options, window};
 
 /// The bytes of each stream that may be sent before the first ACK: enough for all that both sides of SSH send without
 /// waiting for each other.
 pub const INITIAL_WINDOW: u32 = 16 * 1024;
-
-/// The largest window of a stream in bytes: 5 Gbit/s at 100 ms.
-pub const MAX_WINDOW: u32 = 64 * 1024 * 1024;
 
 /// The maximum number of bytes of lines that a side reads before it closes a connection: the same as for `ssh_only`.
 pub const MAX_LINE_BYTES: usize = 8 * 1024;

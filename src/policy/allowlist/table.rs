@@ -1,15 +1,146 @@
-//! The immutable table that lookups read: static targets by authority, and Services in shards.
+//! The allowlist, and the immutable table that its lookups read: static targets by authority, and Services in shards.
+//! A writer replaces the table as a whole, so that readers never wait.
 //!
 //! A Service has many names (`svc.ns`, `svc.ns.svc`, …), each at two ports. A lookup reduces a name to the shortest, so
 //! a Service needs one entry. The entries are in shards, so that a change copies one shard and not the table.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{SetOnce, watch};
+use tokio::time::sleep;
 
 use super::options::Options;
-use super::target::Target;
+use super::target::{Endpoints, Target};
+use super::wake::{WakeRequests, WakeResult};
 use crate::base::authority::Authority;
 use crate::base::fnv::fnv1a;
+use crate::tunnel::outcome::{Refusal, RefusalReason};
+
+/// The names that clients may ask for. A [`Writer`](super::Writer) changes them.
+#[derive(Debug, Default)]
+pub struct Allowlist {
+    pub(super) table: ArcSwap<Table>,
+    /// The number of static targets whose name a Service claims too.
+    pub(super) shadowing: AtomicUsize,
+    /// Set with the first list or a snapshot.
+    pub(super) completed: SetOnce<()>,
+    /// Sent when targets have other lists of users than before.
+    pub(super) user_lists: watch::Sender<()>,
+    /// The wake requests of targets.
+    pub(super) wakes: WakeRequests,
+}
+
+impl Allowlist {
+    /// Returns the target of an authority.
+    ///
+    /// # Errors
+    /// [`RefusalReason::NotAllowed`] for an unknown name or port; [`RefusalReason::AllowlistNotReady`] instead, as long
+    /// as the Services of the cluster are not known completely.
+    pub fn find_target(&self, authority: &Authority) -> Result<Arc<Target>, RefusalReason> {
+        let table = self.table.load();
+        match table.find(authority) {
+            Some(target) => Ok(Arc::clone(target)),
+            None if table.awaits(authority) => Err(RefusalReason::AllowlistNotReady),
+            None => Err(RefusalReason::NotAllowed),
+        }
+    }
+
+    /// Returns whether the authority, if it had no target, might belong to a Service that is not known yet.
+    pub fn awaits(&self, authority: &Authority) -> bool {
+        self.table.load().awaits(authority)
+    }
+
+    /// Wakes a target that has no endpoint, if its Service allows it. Only for clients that may reach the target.
+    pub fn wake(&self, target: &Target, client: IpAddr) -> WakeResult {
+        let timeout = self.table.load().options.wake;
+        match timeout.filter(|_| target.endpoints().addresses.is_empty()) {
+            Some(timeout) => self.wakes.request(target, client, timeout),
+            None => WakeResult::NotRequested,
+        }
+    }
+
+    /// Returns the endpoints of a target. Waits for one while there is none, since a pod may be about to start.
+    ///
+    /// # Errors
+    /// After [`Options::wait_for_ready`], [`RefusalReason::TargetStarting`] while it starts, else
+    /// [`RefusalReason::NoEndpoint`]; [`RefusalReason::NotAllowed`] once it leaves the allowlist.
+    pub async fn dialable(&self, target: &Target) -> Result<Arc<Endpoints>, Refusal> {
+        let timeout = self.table.load().options.wait_for_ready;
+        tokio::select! {
+            biased;
+            endpoints = target.ready_endpoints() => {
+                if target.terms().workloads.wake.is_some() {
+                    self.wakes.started(target.id());
+                }
+                Ok(endpoints)
+            }
+            () = target.removed() => Err(RefusalReason::NotAllowed.into()),
+            () = sleep(timeout) => Err(self.without_endpoint(target)),
+        }
+    }
+
+    /// Returns how long a request waits for a target that is not ready.
+    pub fn wait_for_ready(&self) -> Duration {
+        self.table.load().options.wait_for_ready
+    }
+
+    fn without_endpoint(&self, target: &Target) -> Refusal {
+        if let Some(left) = self.wakes.time_left(target.id()) {
+            let phrase = format!("{} is starting, try again in 30 s", target.id());
+            let refusal = RefusalReason::TargetStarting;
+            return Refusal::of_target(refusal, &phrase, refusal.phrase()).starting(left);
+        }
+        let Endpoints { ready, total, .. } = *target.endpoints();
+        let phrase = format!("no ready endpoint for {} ({ready} of {total} ready)", target.id());
+        let unnamed = RefusalReason::NoEndpoint
+            .phrase()
+            .followed_by(&format!(" ({ready} of {total} ready)"));
+        Refusal::of_target(RefusalReason::NoEndpoint, &phrase, unnamed)
+    }
+
+    /// Returns the number of targets, each counted once however many names it has.
+    pub fn targets(&self) -> usize {
+        let table = self.table.load();
+        table.statics.len() + table.shards.iter().map(|shard| shard.len()).sum::<usize>()
+    }
+
+    /// Returns every target, each once however many names it has, in no order.
+    pub fn all(&self) -> Vec<Arc<Target>> {
+        let table = self.table.load();
+        table.statics.values().chain(table.services()).cloned().collect()
+    }
+
+    /// Returns the number of static targets whose name a Service claims too.
+    pub fn conflicts(&self) -> usize {
+        self.shadowing.load(Ordering::Relaxed)
+    }
+
+    /// Completes once the targets are known: from the cluster, from a snapshot of it, or at once without a cluster.
+    pub async fn completed(&self) {
+        if !self.table.load().complete {
+            self.completed.wait().await;
+        }
+    }
+
+    /// Returns a receiver of later changes of the users that targets name, so that tunnels of removed users can end.
+    pub fn user_lists_changed(&self) -> watch::Receiver<()> {
+        self.user_lists.subscribe()
+    }
+
+    pub(super) fn table(&self) -> Table {
+        Table::clone(&self.table.load())
+    }
+
+    pub(super) fn store(&self, table: Table, shadowing: usize) {
+        self.table.store(Arc::new(table));
+        self.shadowing.store(shadowing, Ordering::Relaxed);
+    }
+}
 
 /// The static targets.
 pub(super) type Statics = HashMap<Authority, Arc<Target>>;

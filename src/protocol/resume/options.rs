@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::MAX_WINDOW;
 use super::liveness::Timing;
 use crate::base::units::{Size, UnitError};
 
@@ -37,6 +36,8 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(60);
 /// The smallest window of a stream in bytes.
 pub const MIN_WINDOW: u32 = 4 * 1024;
+/// The largest window of a stream in bytes: 5 Gbit/s at 100 ms.
+pub const MAX_WINDOW: u32 = 64 * 1024 * 1024;
 
 /// Parses the size of a window, such as `1MiB`.
 ///
