@@ -63,15 +63,6 @@ pub struct Options {
     pub writes_events: bool,
     /// The file with the last known objects, for a restart.
     pub snapshot_file: Option<PathBuf>,
-    /// True if a port asks clients for certificates, which the annotation `allowed-clients` needs.
-    #[serde(skip)]
-    pub knows_clients: bool,
-    /// True if users are authenticated, which the annotations `allowed-users` and `allowed-groups` need.
-    #[serde(skip)]
-    pub knows_users: bool,
-    /// True if anchors may dial in, which the annotation `dials-in` needs.
-    #[serde(skip)]
-    pub takes_anchors: bool,
 }
 
 impl Default for Options {
@@ -94,9 +85,6 @@ impl Default for Options {
             reports_activity: false,
             writes_events: false,
             snapshot_file: None,
-            knows_clients: false,
-            knows_users: false,
-            takes_anchors: false,
         }
     }
 }

@@ -213,8 +213,8 @@ impl Startup {
         let mut capacity = Capacity::raise(self.config.listen.len())?;
         let (shared, conductor, mut writer) = share(&self.config, self.tls, &mut capacity, logs)?;
         let (config, shared) = (self.config, Arc::new(shared));
-        writer.publish(&config.allowlist.targets, &config.limits);
-        if config.allowlist.kubernetes.is_some() {
+        writer.publish(&config.targets, &config.limits);
+        if config.cluster.is_some() {
             writer.expect_services(None);
         } else {
             shared.metrics.allowlist_synced();
@@ -231,7 +231,7 @@ impl Startup {
         let follow = |options: &kubernetes::Options| {
             Controller::start(options.clone(), &config.limits, writer.clone(), shared.metrics.clone())
         };
-        let services = config.allowlist.kubernetes.as_ref().map(follow).transpose();
+        let services = config.cluster.as_ref().map(follow).transpose();
         let services = services.map_err(StartError::Cluster)?;
         let replicas = follow_replicas(&config, &shared).map_err(StartError::Cluster)?;
         let awaits_services = services.is_some();
@@ -325,7 +325,7 @@ fn follow_replicas(config: &Config, shared: &Arc<Shared>) -> io::Result<Option<B
     else {
         return Ok(None);
     };
-    let cluster = config.allowlist.kubernetes.as_ref();
+    let cluster = config.cluster.as_ref();
     let origin = WatchContext {
         kubeconfig: cluster.and_then(|cluster| cluster.kubeconfig.clone()),
         metrics: shared.metrics.clone(),

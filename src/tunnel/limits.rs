@@ -147,9 +147,19 @@ pub struct Ceiling {
     pub ssh_only: bool,
 }
 
+/// The annotations of a Service that need other settings: true if those let them have an effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsableAnnotations {
+    /// `allowed-clients`: a port asks clients for certificates.
+    pub allowed_clients: bool,
+    /// `allowed-users` and `allowed-groups`: users are authenticated.
+    pub allowed_users: bool,
+    /// `dials-in`: anchors may dial in.
+    pub dials_in: bool,
+}
+
 /// All limits of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The limits of each tunnel, unless its target overrides them.
     pub tunnel: TunnelLimits,
@@ -164,11 +174,11 @@ pub struct Limits {
     /// The most that the annotations of a Service may ask for.
     pub ceiling: Ceiling,
     /// [`TargetLimits::ssh_only`] of the targets that do not set it themselves.
-    #[serde(skip)]
     pub ssh_only: bool,
     /// True if `ssh_only` refuses nothing, and tunnels that it would refuse are reported (`allowlist.report_only`).
-    #[serde(skip)]
     pub reports: bool,
+    /// The annotations that have an effect.
+    pub annotations: UsableAnnotations,
 }
 
 /// The defaults, for tunnels that carry SSH.
@@ -183,6 +193,7 @@ impl Default for Limits {
             ceiling: Ceiling::default(),
             ssh_only: true,
             reports: false,
+            annotations: UsableAnnotations::default(),
         }
     }
 }

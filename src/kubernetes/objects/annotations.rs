@@ -214,7 +214,7 @@ pub(crate) fn effective_limits(asked: &Annotations, limits: &Limits) -> TargetLi
 
 /// Returns an error for each value that this proxy does not apply as written.
 pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> Vec<AnnotationError> {
-    let (ceiling, burst) = (limits.ceiling, largest_burst(limits));
+    let (ceiling, burst, usable) = (limits.ceiling, largest_burst(limits), limits.annotations);
     let above = |ceiling: &dyn Display| format!("above the operator's ceiling: {ceiling} applies");
     let off = |option: &str| format!("no effect: `allowlist.kubernetes.{option}` of this proxy is false");
     let lists = asked.user_lists.as_deref();
@@ -235,19 +235,19 @@ pub(crate) fn unmet(asked: &Annotations, limits: &Limits, options: &Options) -> 
         (asked.burst > Some(burst), "burst", above(&burst)),
         (keeps_ssh_only, "ssh-only", above(&true)),
         (
-            asked.allowed_clients.is_some() && !options.knows_clients,
+            asked.allowed_clients.is_some() && !usable.allowed_clients,
             "allowed-clients",
             without_clients.to_owned(),
         ),
-        (lists.is_some() && !options.knows_users, list, without_users.to_owned()),
+        (lists.is_some() && !usable.allowed_users, list, without_users.to_owned()),
         (asked.wake.is_some() && !options.wakes, "wake", off("wake")),
         (
-            asked.wake.is_some() && dials_in(asked, options),
+            asked.wake.is_some() && dials_in(asked, limits),
             "wake",
             "no effect: the Service dials in".to_owned(),
         ),
         (
-            asked.dials_in == Some(true) && !options.takes_anchors,
+            asked.dials_in == Some(true) && !usable.dials_in,
             "dials-in",
             "no effect: this proxy takes no anchors, as it has no `anchors`".to_owned(),
         ),
@@ -272,15 +272,16 @@ fn largest_burst(limits: &Limits) -> Size {
 }
 
 /// Returns whether anchors serve a Service, instead of its endpoints.
-pub(crate) fn dials_in(asked: &Annotations, options: &Options) -> bool {
-    asked.dials_in == Some(true) && options.takes_anchors
+pub(crate) fn dials_in(asked: &Annotations, limits: &Limits) -> bool {
+    asked.dials_in == Some(true) && limits.annotations.dials_in
 }
 
-/// Returns the workloads behind a Service that this proxy starts or reports activity to.
-pub(crate) fn workloads(asked: &Annotations, options: &Options) -> Workloads {
+/// Returns the workloads behind a Service that this proxy starts or reports activity to. None is started if anchors serve
+/// the Service.
+pub(crate) fn workloads(asked: &Annotations, options: &Options, dials_in: bool) -> Workloads {
     let of = |workload: &Option<Box<Workload>>, is_on| workload.as_deref().filter(|_| is_on).cloned();
     Workloads {
-        wake: of(&asked.wake, options.wakes && !dials_in(asked, options)),
+        wake: of(&asked.wake, options.wakes && !dials_in),
         report_activity: of(&asked.report_activity, options.reports_activity),
     }
 }
@@ -347,7 +348,7 @@ const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tunnel::limits::Ceiling;
+    use crate::tunnel::limits::{Ceiling, UsableAnnotations};
 
     fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, Option<String>> {
         pairs
@@ -542,12 +543,15 @@ mod tests {
             (&[("allowed-users", "")], "allowed-users"),
         ] {
             let asked = parsed(pairs).0;
-            let unmet = |knows_users| {
-                let options = Options {
-                    knows_users,
-                    ..Options::default()
+            let unmet = |allowed_users| {
+                let limits = Limits {
+                    annotations: UsableAnnotations {
+                        allowed_users,
+                        ..UsableAnnotations::default()
+                    },
+                    ..Limits::default()
                 };
-                let faults = unmet(&asked, &Limits::default(), &options);
+                let faults = unmet(&asked, &limits, &Options::default());
                 faults.into_iter().map(|fault| fault.key).collect::<Vec<_>>()
             };
             assert_eq!(unmet(false), [key.into()]);

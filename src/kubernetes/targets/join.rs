@@ -273,7 +273,7 @@ impl ClusterObjects {
             remarks.extend(service.external.then(|| ServiceNotice::ExternalName(key.clone())));
         }
         let (service, port) = self.eligible(key)?;
-        let dials_in = dials_in(&service.annotations, &self.rules.options);
+        let dials_in = dials_in(&service.annotations, &self.rules.limits);
         let Selection {
             endpoints,
             refused,
@@ -295,7 +295,7 @@ impl ClusterObjects {
                 allowed_clients: service.annotations.allowed_clients.clone(),
                 user_lists: service.annotations.user_lists.as_deref().cloned().map(Arc::new),
                 dials_in: dials_in.then(DialsIn::default),
-                workloads: workloads(&service.annotations, &self.rules.options),
+                workloads: workloads(&service.annotations, &self.rules.options, dials_in),
             },
         })
     }

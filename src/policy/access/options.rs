@@ -23,9 +23,6 @@ pub struct Options {
     pub hide_names: bool,
     /// The treatment of tunnels whose credential has expired.
     pub on_expiry: OnExpiry,
-    /// The kubeconfig for `kubernetes` and `tickets`; `None` is that of the pod or the user.
-    #[serde(skip)]
-    pub kubeconfig: Option<PathBuf>,
     /// The API server as authenticator and authorizer.
     pub kubernetes: Option<Kubernetes>,
     /// The OIDC issuers whose tokens are verified here.

@@ -1,4 +1,4 @@
-//! The keys `listen` and `admin`: the ports, and the protocols of each.
+//! The keys and flags `listen` and `admin`: the ports, and the protocols of each.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
-use super::Config;
+use super::{Config, Overrides};
+use crate::base::yaml::diagnostic::Diagnostics;
 use crate::base::yaml::field::Field;
 use crate::base::yaml::forms::{self, Schema};
 use crate::daemon::admin::ScrapeNetworks;
@@ -132,14 +133,14 @@ fn is_required(text: &str) -> Result<bool, &'static str> {
 
 /// Reports the faults of ports that no key has alone. `has_certificates`: true if there are certificates for a port
 /// that speaks TLS.
-pub(super) fn check(config: &Config, top: &Field<'_>, has_certificates: bool) {
+pub(super) fn check(ports: &[Port], top: &Field<'_>, has_certificates: bool) {
     let listen = top.at("listen");
-    if config.listen.is_empty() && !listen.has_faults() {
+    if ports.is_empty() && !listen.has_faults() {
         listen.fault("at least one address is needed");
     }
     let places: Vec<_> = listen.items().collect();
     let mut before = Vec::new();
-    for (port, place) in config.listen.iter().zip(&places) {
+    for (port, place) in ports.iter().zip(&places) {
         if port.tls != Mode::Off && !has_certificates {
             place.at("tls").fault("needs `tls.certificates`");
         }
@@ -182,11 +183,11 @@ fn conflicts<'a>(port: &'a Port, place: &Field<'_>, before: &mut Vec<(&'a Port, 
 }
 
 /// Reports an admin port that conflicts with a public one.
-pub(super) fn judge_admin(config: &Config, top: &Field<'_>) {
+pub(super) fn check_admin(address: SocketAddr, ports: &[Port], top: &Field<'_>) {
     let (listen, admin) = (top.at("listen"), top.at("admin"));
     if !admin.is_faulty()
         && !listen.is_faulty()
-        && let Some(reason) = admin_fault(config.admin, &config.listen)
+        && let Some(reason) = admin_fault(address, ports)
     {
         let place = if admin.is_given() { admin } else { listen };
         place.fault(reason);
@@ -194,7 +195,7 @@ pub(super) fn judge_admin(config: &Config, top: &Field<'_>) {
 }
 
 /// Returns why the admin port conflicts with these public ports; `None` if it does not.
-pub(super) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
+fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> {
     let addresses = || listen.iter().map(|port| port.listener.address);
     // Not `overlaps`: a public port may share its port number with another public port, but not with the admin port.
     let other = addresses().find(|address| collide(*address, admin))?;
@@ -205,11 +206,52 @@ pub(super) fn admin_fault(admin: SocketAddr, listen: &[Port]) -> Option<String> 
 }
 
 /// Returns why two sockets cannot have these addresses.
-pub(super) fn taken(address: SocketAddr, by: SocketAddr) -> String {
+fn taken(address: SocketAddr, by: SocketAddr) -> String {
     let is_any_ipv6 = |address: SocketAddr| address.is_ipv6() && address.ip().is_unspecified();
     let hint = match address.is_ipv4() != by.is_ipv4() && (is_any_ipv6(address) || is_any_ipv6(by)) {
         true => " (`[::]` takes IPv4, too)",
         false => "",
     };
     format!("{address}{hint} is taken by {by}")
+}
+
+/// Adds the faults of the flags and their variables. `config`: the file's settings, overridden by `by`.
+pub(super) fn check_flags(by: &Overrides, config: &Config, findings: &Diagnostics) {
+    let blame = |flag: &str, reason: String| findings.fault_of_a_flag(flag, reason);
+    if !by.listen.is_empty() {
+        conflicts_of_flags(config, |reason| blame("--listen", reason));
+        client_names(config, |reason| blame("--listen", reason));
+    }
+    let flag = if by.listen.is_empty() { "--admin" } else { "--listen" };
+    if (by.admin.is_some() || !by.listen.is_empty())
+        && let Some(reason) = admin_fault(config.admin, &config.listen)
+    {
+        blame(flag, reason);
+    }
+}
+
+/// Reports ports that one process cannot have together.
+fn conflicts_of_flags(config: &Config, fault: impl Fn(String)) {
+    for (index, port) in config.listen.iter().enumerate() {
+        let before = config.listen.iter().take(index);
+        for other in before.filter(|other| other.listener.overlaps(&port.listener)) {
+            let (address, other) = (port.listener.address, other.listener.address);
+            fault(match address == other {
+                true => format!("{address} is there twice"),
+                false => taken(address, other),
+            });
+        }
+    }
+}
+
+/// Reports `allowed_clients`: a flag's port has no TLS, so no client has a certificate.
+fn client_names(config: &Config, fault: impl Fn(String)) {
+    let mut targets = config.targets.iter();
+    if let Some(target) = targets.find(|target| target.allowed_clients.is_some()) {
+        fault(format!(
+            "no client has a certificate at these ports: `allowed_clients` of {} needs a port with `tls`, which only the \
+             file can have",
+            target.name
+        ));
+    }
 }

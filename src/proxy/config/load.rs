@@ -3,30 +3,13 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::{Config, Overrides, flags, rules, warnings};
+use super::file::ConfigFile;
+use super::{Config, LoadedConfig, Overrides, Purpose, listen, rules, warnings};
 use crate::base::file;
 use crate::base::yaml::diagnostic::{Diagnostics, Report, Severity};
 use crate::base::yaml::field::Field;
 use crate::base::yaml::schema::schema;
 use crate::base::yaml::{self, de};
-
-/// The purpose of reading a configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// To serve: a fault of a file that a process can run without, such as a kubeconfig, is a warning.
-    Serve,
-    /// To check: such a fault is an error.
-    Check,
-}
-
-/// A configuration without faults.
-#[derive(Clone, Debug)]
-pub struct LoadedConfig {
-    /// The settings of the file, overridden by flags and environment.
-    pub config: Config,
-    /// The warnings and notes about it.
-    pub report: Report,
-}
 
 impl LoadedConfig {
     /// Reads a regular file of at most 1 MiB; without a path, the settings are the defaults. `by` overrides them.
@@ -75,7 +58,7 @@ impl Config {
     /// It is made of the types that read the file. A file that it refuses has faults; a file that it accepts may have
     /// faults that only the rules know, such as two ports with one address.
     pub fn schema() -> serde_json::Value {
-        let mut schema = schema::<Self>();
+        let mut schema = schema::<ConfigFile>();
         if let Some(object) = schema.as_object_mut() {
             object.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
             object.insert("title".to_owned(), "switchboard.yaml".into());
@@ -90,13 +73,12 @@ fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> R
         Purpose::Check => Severity::Error,
     });
     let config = yaml::tree(bytes, &findings).map(|mut tree| {
-        let mut config: Config = de::read(&mut tree, &findings);
+        let file: ConfigFile = de::read(&mut tree, &findings);
         let top = Field::root(&tree, &findings);
-        rules::check(&mut config, &top);
-        let config = config.overridden(by.clone());
+        let config = rules::check(file, by, &top);
         // After a fault a value is its default, and a warning about that would be wrong.
         if findings.faults() == 0 {
-            flags::check(by, &config, &findings);
+            listen::check_flags(by, &config, &findings);
             warnings::add(&config, &top);
         }
         config

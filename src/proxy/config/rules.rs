@@ -2,48 +2,50 @@
 
 use std::collections::HashMap;
 use std::iter;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use http::uri::Scheme;
 
-use super::{Config, listen};
-use crate::base::file;
+use super::file::ConfigFile;
+use super::{Config, Overrides, listen};
+use crate::base;
 use crate::base::yaml::field::Field;
 use crate::kubernetes::files;
 use crate::net::tls::{ClientAuth, Settings, TlsFile};
 use crate::policy::access::passwords::PasswordFile;
 use crate::policy::access::{self, Issuer, Jwks, Mode, oidc};
 use crate::policy::allowlist::StaticTarget;
+use crate::proxy::connection::Timeouts;
 
-/// Reports the faults, and completes settings by those of other sections. `top`: the file, for the positions.
-pub(super) fn check(config: &mut Config, top: &Field<'_>) {
+/// Reports the faults of the file, and returns its settings, overridden by the flags. `top`: the file, for the positions.
+pub(super) fn check(mut file: ConfigFile, by: &Overrides, top: &Field<'_>) -> Config {
     let faults = top.faults();
     restrictions(top);
     let tls = top.at("tls");
-    client_auth(&config.tls, &tls);
-    let has_certificates = !config.tls.certificates.is_empty() || tls.at("certificates").has_faults();
-    listen::check(config, top, has_certificates);
+    client_auth(&file.tls, &tls);
+    let has_certificates = !file.tls.certificates.is_empty() || tls.at("certificates").has_faults();
+    listen::check(&file.listen, top, has_certificates);
     // After a fault in these sections it is not known whether the ports are meant to ask for certificates.
     let is_unsure = top.faults() > faults || tls.has_faults() || top.at("listen").has_faults();
-    let knows_clients = is_unsure || config.requests_client_certificates();
-    files_of_tls(&config.tls, &tls);
-    listen::judge_admin(config, top);
-    certificates(&config.access, top, knows_clients);
-    clusters(config, top);
-    users(&config.access, &top.at("access"), config.takes_anchors());
-    issuers(&config.access.oidc, &top.at("access.oidc"));
-    targets(&config.allowlist.targets, &top.at("allowlist.static"), knows_clients);
-    dials(config, &top.at("timeouts"));
-    if config.allowlist.report_only && config.access.mode == Mode::Enforce {
+    let knows_clients = is_unsure || file.requests_client_certificates();
+    files_of_tls(&file.tls, &tls);
+    listen::check_admin(file.admin, &file.listen, top);
+    certificates(&file.access, top, knows_clients);
+    let access_kubeconfig = clusters(&mut file, top);
+    let takes_anchors = file.anchors.is_some() || file.allowlist.targets.iter().any(|target| target.dials_in.is_some());
+    users(&file.access, &top.at("access"), takes_anchors);
+    issuers(&file.access.oidc, &top.at("access.oidc"));
+    targets(&file.allowlist.targets, &top.at("allowlist.static"), knows_clients);
+    dials(&file.timeouts, &top.at("timeouts"));
+    if file.allowlist.report_only && file.access.mode == Mode::Enforce {
         // Neither key may undo what the other one says.
         top.at("allowlist.report_only")
             .fault("what `access.mode: enforce` refuses is not served: set `access.mode: report`, or this to false");
     }
-    config.limits.ssh_only = config.ssh_only;
-    config.limits.reports = config.allowlist.report_only;
+    file.into_config(by, access_kubeconfig)
 }
 
-/// Reports keys that restrict and have no value: their defaults admit more than whoever wrote the key means.
+/// Reports keys that restrict and have no value: their defaults admit more than the author of the key means.
 fn restrictions(top: &Field<'_>) {
     let (listen, targets) = (top.at("listen"), top.at("allowlist.static"));
     let ports = listen.items().map(|port| (port, OF_A_PORT));
@@ -112,9 +114,9 @@ fn certificates(access: &access::Options, top: &Field<'_>, knows_clients: bool) 
 }
 
 /// Drops the settings that read a cluster unless they are enabled. All of `access` reads one cluster, which may be that
-/// of the allowlist.
-fn clusters(config: &mut Config, top: &Field<'_>) {
-    let (access, services) = (&mut config.access, &mut config.allowlist.kubernetes);
+/// of the allowlist: returns its kubeconfig.
+fn clusters(file: &mut ConfigFile, top: &Field<'_>) -> Option<PathBuf> {
+    let (access, services) = (&mut file.access, &mut file.allowlist.kubernetes);
     let own = access.kubernetes.as_mut().and_then(|options| options.kubeconfig.take());
     access.kubernetes.take_if(|options| !options.enabled);
     access.tickets.take_if(|options| !options.enabled);
@@ -142,7 +144,7 @@ fn clusters(config: &mut Config, top: &Field<'_>) {
     if let Some(reason) = snapshot.and_then(files::snapshot_fault) {
         top.at("allowlist.kubernetes.snapshot_file").dispensable_fault(reason);
     }
-    access.kubeconfig = if is_shared { of_services } else { own };
+    if is_shared { of_services } else { own }
 }
 
 fn users(options: &access::Options, access: &Field<'_>, takes_anchors: bool) {
@@ -206,7 +208,7 @@ fn issuers(issuers: &[Issuer], list: &Field<'_>) {
 }
 
 fn keys_of(path: &Path) -> Result<usize, Box<str>> {
-    let bytes = file::read(path, MAX_FILE_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
+    let bytes = base::file::read(path, MAX_FILE_BYTES).map_err(|error| format!("cannot be read: {error}"))?;
     oidc::check_keys(&bytes)
 }
 
@@ -249,9 +251,9 @@ fn ways(entry: &Field<'_>) {
     }
 }
 
-fn dials(config: &Config, timeouts: &Field<'_>) {
+fn dials(options: &Timeouts, timeouts: &Field<'_>) {
     let (one, all) = (timeouts.at("connect"), timeouts.at("dial"));
-    let (dial_try, dial) = (config.timeouts.connect, config.timeouts.dial);
+    let (dial_try, dial) = (options.connect, options.dial);
     if dial_try > dial && !one.is_faulty() && !all.is_faulty() {
         let place = if one.is_given() { one } else { all };
         place.fault(format!(

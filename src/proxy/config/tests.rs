@@ -15,7 +15,7 @@ use super::*;
 use crate::policy::allowlist::AnchorUsers;
 use crate::proxy::http;
 use crate::tunnel::limits::{
-    Ceiling, ClientCaps, Rate, Size, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides, UserCaps,
+    Ceiling, ClientCaps, Rate, Size, TargetCaps, TotalCaps, TunnelLimits, TunnelOverrides, UsableAnnotations, UserCaps,
 };
 use crate::tunnel::proxy_header;
 
@@ -157,9 +157,6 @@ fn cluster() -> kubernetes::Options {
         reports_activity: true,
         writes_events: true,
         snapshot_file: Some("/var/lib/switchboard/snapshot".into()),
-        knows_clients: false,
-        knows_users: true,
-        takes_anchors: true,
     }
 }
 
@@ -202,6 +199,11 @@ fn limits() -> Limits {
             ssh_only: true,
         },
         ssh_only: false,
+        annotations: UsableAnnotations {
+            allowed_clients: false,
+            allowed_users: true,
+            dials_in: true,
+        },
         ..Limits::default()
     }
 }
@@ -253,13 +255,10 @@ fn every_key_is_read() {
             replicas: None,
             service: "ingress".into(),
         }),
-        allowlist: Allowlist {
-            report_only: false,
-            targets: targets(),
-            kubernetes: Some(cluster()),
-        },
+        access_kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
+        targets: targets(),
+        cluster: Some(cluster()),
         limits: limits(),
-        ssh_only: false,
         tls: tls::Settings::default(),
         timeouts: Timeouts {
             request_header: Duration::from_millis(250),
@@ -341,9 +340,10 @@ fn access_targets_and_tunnel_limits_change_without_a_restart() {
     assert_eq!(default.changes_needing_restart(&full), all);
     let live = Config {
         access: full.access.clone(),
-        allowlist: full.allowlist.clone(),
+        access_kubeconfig: full.access_kubeconfig.clone(),
+        targets: full.targets.clone(),
+        cluster: full.cluster.clone(),
         limits: full.limits,
-        ssh_only: full.ssh_only,
         ..default.clone()
     };
     assert!(default.changes_needing_restart(&live).is_empty());

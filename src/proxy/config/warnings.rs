@@ -34,7 +34,7 @@ fn without_effect(config: &Config, top: &Field<'_>) {
     if service.is_given() && config.anchors.as_ref().is_some_and(|own| own.replicas.is_some()) {
         service.warning("no effect: `replicas` is a number; `auto` reads this Service");
     }
-    if config.limits.ceiling.ssh_only && !config.ssh_only {
+    if config.limits.ceiling.ssh_only && !config.limits.ssh_only {
         top.at("limits.ceiling.ssh_only")
             .warning("no effect: `ssh_only` is false, so no Service needs the annotation that this forbids");
     }
@@ -42,7 +42,7 @@ fn without_effect(config: &Config, top: &Field<'_>) {
 
 /// Reports settings with which no client gets a tunnel.
 fn locked_out(config: &Config, top: &Field<'_>) {
-    if config.allowlist.targets.is_empty() && config.allowlist.kubernetes.is_none() {
+    if config.targets.is_empty() && config.cluster.is_none() {
         top.at("allowlist").warning(
             "there is no target, so every request is refused with 403: add one to `allowlist.static`, or set \
              `allowlist.kubernetes.enabled`",

@@ -19,7 +19,8 @@ use crate::proxy::connection::Shared;
 /// The sources of users and rights, for as long as they are configured.
 #[derive(Debug, Default)]
 pub(super) struct AccessSources {
-    applied: Option<(access::Options, bool)>,
+    /// The options, their kubeconfig, and whether users are authenticated.
+    applied: Option<(access::Options, Option<PathBuf>, bool)>,
     issuers: SourceSlot<Vec<access::Issuer>, Arc<oidc::Issuers>>,
     users: SourceSlot<access::UserFileOptions, UserFile>,
     /// The tickets, with their options and the kubeconfig.
@@ -66,25 +67,30 @@ impl AccessSources {
         if let Some((_, file)) = &self.users {
             file.users.read_again();
         }
-        let applied = (config.access.clone(), config.proves_users());
+        let kubeconfig = &config.access_kubeconfig;
+        let applied = (config.access.clone(), kubeconfig.clone(), config.proves_users());
         if self.applied.as_ref() == Some(&applied) {
             return;
         }
         let options = &config.access;
         let asked = Some(options).filter(|_| config.proves_users());
         if options.reads_cluster() && asked.is_some() {
-            tokio::spawn(report_cluster("access", options.kubeconfig.clone()));
+            tokio::spawn(report_cluster("access", kubeconfig.clone()));
         }
-        let sources = self.sources(asked, shared);
-        let watch = asked.and_then(|options| watch(options, shared));
+        let sources = self.sources(asked, kubeconfig, shared);
+        let watch = asked.and_then(|options| watch(options, kubeconfig, shared));
         shared.access.apply(options.clone(), sources);
         self.watch = watch;
         self.applied = Some(applied);
     }
 
     /// Returns the sources of these settings; no sources without settings.
-    fn sources(&mut self, options: Option<&access::Options>, shared: &Arc<Shared>) -> Sources {
-        let kubeconfig = options.and_then(|options| options.kubeconfig.clone());
+    fn sources(
+        &mut self,
+        options: Option<&access::Options>,
+        kubeconfig: &Option<PathBuf>,
+        shared: &Arc<Shared>,
+    ) -> Sources {
         let reviewer = |own| -> Arc<dyn Reviewer> { Arc::new(ApiReviewer::new(own, kubeconfig.clone())) };
         let issuers = options.map(|options| &options.oidc);
         let users = options.and_then(|options| options.users.as_ref());
@@ -182,12 +188,12 @@ fn origin(kubeconfig: Option<PathBuf>, shared: &Shared) -> WatchContext {
 }
 
 /// Follows roles and bindings, if the settings say so.
-fn watch(options: &access::Options, shared: &Arc<Shared>) -> Option<BackgroundRuntime> {
+fn watch(options: &access::Options, kubeconfig: &Option<PathBuf>, shared: &Arc<Shared>) -> Option<BackgroundRuntime> {
     if !options.kubernetes.as_ref()?.watch_rbac {
         return None;
     }
     let access = Arc::clone(&shared.access);
-    let origin = origin(options.kubeconfig.clone(), shared);
+    let origin = origin(kubeconfig.clone(), shared);
     let watch = watch_rbac(origin, move |change| access.changed(&change));
     watch
         .inspect_err(

@@ -95,7 +95,7 @@ impl Reload {
                 // that no longer apply end no tunnel.
                 shared.anchors.set_taken(new.takes_anchors());
                 self.users.apply(&new, shared);
-                self.writer.publish(&new.allowlist.targets, &new.limits);
+                self.writer.publish(&new.targets, &new.limits);
                 shared.clients.set(new.limits.of_clients());
                 shared.users.set(new.limits.of_users());
                 shared.connect_rate.set(new.limits.client);
@@ -104,13 +104,14 @@ impl Reload {
                 shared.tunnels.set(caps.tunnels);
                 shared.total.set(new.limits.process.rates(), new.limits.tunnel.burst);
                 shared.tls.configure(new.tls.clone());
-                self.follow(new.allowlist.kubernetes.as_ref(), &new.limits, metrics);
-                self.config.allowlist = new.allowlist;
+                self.follow(new.cluster.as_ref(), &new.limits, metrics);
+                self.config.targets = new.targets;
+                self.config.cluster = new.cluster;
                 self.config.limits = new.limits;
                 self.config.tls = new.tls;
                 self.config.access = new.access;
                 Some(TargetCounts {
-                    targets: self.config.allowlist.targets.len(),
+                    targets: self.config.targets.len(),
                     removed,
                 })
             }

@@ -184,11 +184,10 @@ fn allowed_clients_without_client_certificates_is_noted_and_keeps_every_client_o
     let settled = join.recompute();
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
     assert_eq!(set(&settled).terms.allowed_clients.as_ref(), Some(&names));
-    for (knows_clients, again) in [(true, false), (false, true)] {
-        join.configure(rules_of(Options {
-            knows_clients,
-            ..Options::default()
-        }));
+    for (allowed_clients, again) in [(true, false), (false, true)] {
+        let mut rules = rules();
+        rules.limits.annotations.allowed_clients = allowed_clients;
+        join.configure(rules);
         assert_eq!(is_remarked(&join.recompute()), again);
     }
 }
@@ -210,11 +209,10 @@ fn lists_of_users_reach_the_target_and_are_noted_where_no_user_is_asked_for() {
     let settled = join.recompute();
     assert!(is_remarked(&settled), "{:?}", settled.remarks);
     assert_eq!(set(&settled).terms.user_lists.as_deref(), Some(&lists));
-    for (knows_users, again) in [(true, false), (false, true)] {
-        join.configure(rules_of(Options {
-            knows_users,
-            ..Options::default()
-        }));
+    for (allowed_users, again) in [(true, false), (false, true)] {
+        let mut rules = rules();
+        rules.limits.annotations.allowed_users = allowed_users;
+        join.configure(rules);
         assert_eq!(is_remarked(&join.recompute()), again);
     }
     service.annotations.user_lists = None;

@@ -13,7 +13,6 @@ pub(super) fn everything() -> crate::policy::access::Options {
         cleartext: Cleartext::Allow,
         hide_names: true,
         on_expiry: OnExpiry::Close,
-        kubeconfig: Some("/etc/switchboard/kubeconfig".into()),
         kubernetes: Some(Kubernetes {
             enabled: true,
             kubeconfig: None,
@@ -348,7 +347,7 @@ fn a_kubeconfig_is_used_by_all_that_reads_a_cluster_or_is_a_fault() {
         );
         let served = LoadedConfig::from_reader("f", text.as_bytes(), &Overrides::default(), Purpose::Serve);
         assert_eq!(
-            served.unwrap().config.access.kubeconfig,
+            served.unwrap().config.access_kubeconfig,
             followed.map(Into::into),
             "{text}"
         );
@@ -449,14 +448,11 @@ fn lists_of_users_are_checked() {
             "{report}"
         );
     }
-    let lists = target("allowed_groups: [ops]").unwrap().allowlist.targets[0]
+    let lists = target("allowed_groups: [ops]").unwrap().targets[0]
         .user_lists()
         .unwrap();
     assert_eq!((lists.users.len(), &*lists.groups[0]), (0, "ops"));
-    assert_eq!(
-        target("ssh_only: true").unwrap().allowlist.targets[0].user_lists(),
-        None
-    );
+    assert_eq!(target("ssh_only: true").unwrap().targets[0].user_lists(), None);
 }
 
 #[test]

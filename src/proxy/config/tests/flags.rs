@@ -4,19 +4,17 @@ use super::*;
 
 #[test]
 fn flags_override_the_file() {
-    let file = Config::parse(FULL).unwrap();
-    assert_eq!(file.clone().overridden(Overrides::default()), file);
     let by = Overrides {
         listen: vec!["127.0.0.1:1".parse().unwrap()],
         admin: Some("127.0.0.1:2".parse().unwrap()),
         allow: vec![target("OTHER:22", "10.9.9.9:22"), target("new:22", "10.8.8.8:22")],
     };
-    let config = file.overridden(by);
+    let loaded = LoadedConfig::from_reader("f", FULL.as_bytes(), &by, Purpose::Serve);
+    let config = loaded.unwrap().config;
     assert_eq!(config.listen.len(), 1);
     assert_eq!(config.listen[0].listener.address, "127.0.0.1:1".parse().unwrap());
     assert_eq!(config.admin, "127.0.0.1:2".parse().unwrap());
     let targets: Vec<String> = config
-        .allowlist
         .targets
         .iter()
         .map(|target| {

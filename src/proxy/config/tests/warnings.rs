@@ -115,14 +115,10 @@ fn flags_are_checked_beside_the_file() {
 /// Built by hand: a file with `tls` needs certificates.
 #[test]
 fn ports_of_flags_have_no_tls_so_that_no_client_has_a_certificate() {
-    let mut file = Config::default();
+    let mut file = file::ConfigFile::default();
     file.listen[0].tls = tls::Mode::Required;
     file.tls.client_auth = tls::ClientAuth::Required;
-    file.allowlist.kubernetes = Some(kubernetes::Options {
-        knows_clients: true,
-        ..kubernetes::Options::default()
-    });
-    let knows_clients = |by: Overrides| file.clone().overridden(by).allowlist.kubernetes.unwrap().knows_clients;
+    let knows_clients = |by| file.clone().into_config(&by, None).limits.annotations.allowed_clients;
     assert!(knows_clients(Overrides::default()));
     assert!(!knows_clients(flags(&["127.0.0.1:1"], &[])));
 }

@@ -41,7 +41,7 @@ fn without_effect(config: &Config, top: &Field<'_>) {
              `enforce`",
         );
     }
-    let targets = config.allowlist.targets.iter();
+    let targets = config.targets.iter();
     let named = targets.filter(|target| target.user_lists().is_some());
     if let Some(names) = some(named.map(|target| &target.name)) {
         top.at("allowlist.static").warning(format!(
@@ -64,7 +64,7 @@ fn limits_without_effect(config: &Config, top: &Field<'_>) {
 
 /// Reports targets that no user may reach.
 fn unreachable(config: &Config, top: &Field<'_>) {
-    let targets = config.allowlist.targets.iter();
+    let targets = config.targets.iter();
     let unnamed = targets.filter(|target| target.user_lists().is_none());
     if let Some(names) = some(unnamed.map(|target| &target.name)) {
         top.at("allowlist.static").warning(format!(
@@ -72,7 +72,7 @@ fn unreachable(config: &Config, top: &Field<'_>) {
              `allowed_groups`"
         ));
     }
-    if config.allowlist.kubernetes.is_some() && config.access.kubernetes.is_none() {
+    if config.cluster.is_some() && config.access.kubernetes.is_none() {
         top.at("access.kubernetes").warning(
             "not enabled, so no API server is asked: users reach only the Services whose annotations allowed-users or \
              allowed-groups name them",

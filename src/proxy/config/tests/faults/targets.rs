@@ -49,13 +49,13 @@ fn the_settings_of_a_cluster_are_checked_even_if_it_is_disabled() {
         assert_eq!(faults(&text), format!("line 1: allowlist.kubernetes.{reason}"));
     }
     let off = Config::parse("allowlist: {kubernetes: {enabled: false, alias_port: 23}}").unwrap();
-    assert_eq!(off.allowlist.kubernetes, None);
+    assert_eq!(off.cluster, None);
     let on = Config::parse("allowlist: {kubernetes: {enabled: true}}").unwrap();
     let default = kubernetes::Options {
         enabled: true,
         ..kubernetes::Options::default()
     };
-    assert_eq!(on.allowlist.kubernetes, Some(default));
+    assert_eq!(on.cluster, Some(default));
 }
 
 #[test]
