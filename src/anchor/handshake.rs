@@ -192,7 +192,7 @@ impl Handshake<'_> {
         let Connection {
             mut stream,
             peer,
-            accepted: since,
+            accepted,
         } = self.connection;
         if dialled.has_reset {
             stream.reset_on_drop();
@@ -205,7 +205,7 @@ impl Handshake<'_> {
             early: bytes,
             peer,
             address: dialled.address,
-            started: since,
+            started: accepted,
             slot,
         })))
     }

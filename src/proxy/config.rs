@@ -1,6 +1,6 @@
 //! The settings of a process: one YAML file, overridden by flags and environment variables.
 //!
-//! `load` reads a file by `crate::base::yaml` into a `file::ConfigFile`, whose sections describe their keys themselves.
+//! `load` reads a file by `crate::base::yaml` into a `ConfigFile` (`file`), whose sections describe their keys themselves.
 //! `rules` turns it into a [`Config`]: it finds the faults of several keys together, with `listen` those of two ports.
 //! `warnings` finds what is odd about the whole. All findings of a file are reported together, or a YAML syntax error
 //! and those before it. Flags and warnings are checked only if the file has no faults.

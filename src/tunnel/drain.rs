@@ -208,22 +208,18 @@ impl Drain {
 
     /// Completes when the resumable tunnel of that number has to close.
     async fn resumable_close_due(&self, number: u64) {
-        if let Some(ResumableWindow { started: since, spread }) = self.moving.get() {
-            let closes = *since + spread.mul_f64(spread_evenly(number));
+        if let Some(ResumableWindow { started, spread }) = self.moving.get() {
+            let closes = *started + spread.mul_f64(spread_evenly(number));
             timeout_at(closes, self.clone().ended()).await.ok();
         }
     }
 
     async fn plain_close_due<'a>(&self, tunnel: impl Fn() -> TunnelState<'a>) {
         self.deadline(tunnel().id).await;
-        if let Phase::Closing { started: since, spread } = self.phase() {
-            let TunnelState {
-                id: number,
-                last_active,
-                ..
-            } = tunnel();
+        if let Phase::Closing { started, spread } = self.phase() {
+            let TunnelState { id, last_active, .. } = tunnel();
             let idle = last_active.elapsed() >= IDLE;
-            let closes = since + spread.mul_f64(close_offset(number, idle));
+            let closes = started + spread.mul_f64(close_offset(id, idle));
             timeout_at(closes, self.clone().ended()).await.ok();
         }
     }

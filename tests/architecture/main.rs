@@ -1,5 +1,5 @@
-//! Checks the structure of `src`: the thirteen parts and their imports, circles, features, crates, names, and the map of
-//! ARCHITECTURE.md.
+//! Checks the structure of `src`: the thirteen parts and their imports, circles, features, crates, names, patterns, and the
+//! map of ARCHITECTURE.md.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,6 +8,7 @@
     reason = "a test that cannot read the sources has failed"
 )]
 
+mod renames;
 mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use self::renames::renames;
 use self::sources::{ModulePath, Source, Sources, root};
 
 /// The parts of `src` from the bottom to the top, each with exactly the parts that it imports.
@@ -176,6 +178,9 @@ const OWNERS: [(&str, &[&str]); 36] = [
         ],
     ),
 ];
+
+/// The most fields that a pattern may bind to a name of another word. The number only falls.
+const MAX_RENAMES: usize = 7;
 
 /// The words that ask for a system. What every build has says them in `base::platform` only.
 const SYSTEM: [&str; 6] = [
@@ -361,6 +366,16 @@ fn a_file_says_what_it_does_first() {
         let stem = source.path.file_stem().unwrap().to_str().unwrap();
         assert!(!vague.contains(&stem), "{path} has a name that says nothing");
     }
+}
+
+#[test]
+fn patterns_bind_fields_by_their_own_words() {
+    let mut found = Vec::new();
+    for source in Sources::read().iter() {
+        let of_file = renames(&source.code).into_iter();
+        found.extend(of_file.map(|renamed| format!("{}: {renamed}", source.path.display())));
+    }
+    assert!(found.len() <= MAX_RENAMES, "{found:#?}");
 }
 
 #[test]

@@ -84,13 +84,13 @@ pub(super) struct ActivityQuery {
 pub(super) async fn activity(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
-    QueryParams(ActivityQuery { target: name }): QueryParams<ActivityQuery>,
+    QueryParams(ActivityQuery { target: target_name }): QueryParams<ActivityQuery>,
     fields: HeaderMap,
 ) -> Answer<Activity> {
-    let is_it = |target: &Arc<Target>| target.id().is_named(&name);
+    let is_it = |target: &Arc<Target>| target.id().is_named(&target_name);
     let target = shared.allowlist.all().into_iter().find(is_it);
     // An unknown name does not count as idle, because a culler that misspells a name would stop a used target.
-    let target = target.ok_or_else(|| HttpError::unknown(format!("no target {name} is on the allowlist")))?;
+    let target = target.ok_or_else(|| HttpError::unknown(format!("no target {target_name} is on the allowlist")))?;
     let mut open = shared.registry.all();
     open.retain(|open| is_of(open, &target));
     let mut why: Vec<_> = open.iter().map(|open| view::reason(open)).collect();

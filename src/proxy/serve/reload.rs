@@ -83,45 +83,47 @@ impl Reload {
     /// Applies the configuration; `None` if it has errors. The certificates' files are read afterwards.
     fn apply(&mut self, loaded: Result<LoadedConfig, Report>, shared: &Arc<Shared>) -> Option<TargetCounts> {
         let metrics = &shared.metrics;
-        match loaded {
-            Ok(LoadedConfig { config: new, report }) => {
-                log(&report);
-                let removed = self.config.targets_removed_in(&new);
-                let needing_restart = self.config.changes_needing_restart(&new);
-                if !needing_restart.is_empty() {
-                    warn!("changed, but needs a restart: {}", needing_restart.join(", "));
-                }
-                // Before the targets, so that a new target is never open to clients without permission, and user lists
-                // that no longer apply end no tunnel.
-                shared.anchors.set_taken(new.takes_anchors());
-                self.users.apply(&new, shared);
-                self.writer.publish(&new.targets, &new.limits);
-                shared.clients.set(new.limits.of_clients());
-                shared.users.set(new.limits.of_users());
-                shared.connect_rate.set(new.limits.client);
-                let caps = self.capacity.fitting(new.limits.process, metrics);
-                shared.unfinished.set(caps.unfinished);
-                shared.tunnels.set(caps.tunnels);
-                shared.total.set(new.limits.process.rates(), new.limits.tunnel.burst);
-                shared.tls.configure(new.tls.clone());
-                self.follow(new.cluster.as_ref(), &new.limits, metrics);
-                self.config.targets = new.targets;
-                self.config.cluster = new.cluster;
-                self.config.limits = new.limits;
-                self.config.tls = new.tls;
-                self.config.access = new.access;
-                Some(TargetCounts {
-                    targets: self.config.targets.len(),
-                    removed,
-                })
-            }
+        let LoadedConfig { config, report } = match loaded {
+            Ok(loaded) => loaded,
             Err(report) => {
                 failed(metrics);
                 error!("the configuration has errors: the settings stay as they were");
                 log(&report);
-                None
+                return None;
             }
+        };
+        log(&report);
+        let removed = self.config.targets_removed_in(&config);
+        let needing_restart = self.config.changes_needing_restart(&config);
+        if !needing_restart.is_empty() {
+            warn!("changed, but needs a restart: {}", needing_restart.join(", "));
         }
+        // Before the targets, so that a new target is never open to clients without permission, and user lists
+        // that no longer apply end no tunnel.
+        shared.anchors.set_taken(config.takes_anchors());
+        self.users.apply(&config, shared);
+        self.writer.publish(&config.targets, &config.limits);
+        shared.clients.set(config.limits.of_clients());
+        shared.users.set(config.limits.of_users());
+        shared.connect_rate.set(config.limits.client);
+        let caps = self.capacity.fitting(config.limits.process, metrics);
+        shared.unfinished.set(caps.unfinished);
+        shared.tunnels.set(caps.tunnels);
+        shared
+            .total
+            .set(config.limits.process.rates(), config.limits.tunnel.burst);
+        shared.tls.configure(config.tls.clone());
+        self.follow(config.cluster.as_ref(), &config.limits, metrics);
+        self.config.targets = config.targets;
+        self.config.cluster = config.cluster;
+        self.config.limits = config.limits;
+        self.config.tls = config.tls;
+        self.config.access = config.access;
+        self.config.access_kubeconfig = config.access_kubeconfig;
+        Some(TargetCounts {
+            targets: self.config.targets.len(),
+            removed,
+        })
     }
 
     /// Watches the cluster with new settings, starts to watch one, or stops.

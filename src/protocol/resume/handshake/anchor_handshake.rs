@@ -157,9 +157,11 @@ impl AnchorHandshake {
                 };
                 Ok(AnchorHandshakeStep::Resume(ResumeRequest { claim, proof, rest }))
             }
-            Hello::New { key: client, nonce } => {
+            Hello::New { key: client_key, nonce } => {
                 let nonces = self.nonces(nonce);
-                let keys = key.agree_as_anchor(client, nonces).map_err(|_| EndReason::Malformed)?;
+                let keys = key
+                    .agree_as_anchor(client_key, nonces)
+                    .map_err(|_| EndReason::Malformed)?;
                 let claim = ResumeClaim {
                     nonces,
                     id: SessionId::NONE,
