@@ -5,4 +5,3 @@ pub mod ended_sessions;
 pub mod events;
 pub mod open_tunnel;
 pub mod registry;
-pub mod request_info;

@@ -1,349 +1,203 @@
-//! Records one connection: gauges while it is open, and one counter, one histogram and one access line at its end.
+//! The record of a request: the facts that its access line and the list of open tunnels show.
 
+use std::borrow::Cow;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-pub use self::access_log::AccessLog;
-pub use self::line::AnswerKind;
-use self::line::{AccessLine, millis};
-use super::open_tunnels::events::{Event, RefusedRequest};
-use super::open_tunnels::open_tunnel::OpenTunnel;
-use super::open_tunnels::registry::{Registration, Registry};
-use super::open_tunnels::request_info::{Id, RequestInfo, SshPeers, WOULD_BE_REFUSED};
-use crate::base::text::excerpt;
-use crate::net::tls::{self, CertificateNames, Tls};
-use crate::policy::allowlist::{Endpoints, Target};
-use crate::tunnel::dial::{DialError, Upstream};
-use crate::tunnel::direction::Direction;
-use crate::tunnel::drain::TunnelGuard;
-use crate::tunnel::metrics::{Metrics, TargetSeries};
-use crate::tunnel::outcome::{Close, CloseReason, Outcome, Refusal, RefusalReason, Side};
-use crate::tunnel::relay::{InspectPrefix, OnClose};
-use crate::tunnel::ssh::identification::{self, NotSsh, Software};
+use crate::base::authority::Authority;
+use crate::net::sock_diag::SocketAddrs;
+use crate::net::tls::ClientTls;
+use crate::policy::access::User;
+use crate::policy::allowlist::Target;
+use crate::tunnel::dial::Errno;
+use crate::tunnel::outcome::Side;
+use crate::tunnel::ssh::identification::Software;
 
-mod access_log;
-mod line;
+pub mod access_log;
+pub(in crate::proxy) mod line;
 
-/// The metrics, the access log and the open tunnels.
-#[derive(Clone, Copy, Debug)]
-pub struct Telemetry<'a> {
-    /// The process's metrics.
-    pub metrics: &'a Metrics,
-    /// The process's access log.
-    pub access_log: &'a AccessLog,
-    /// The open tunnels.
-    pub registry: &'a Registry,
-}
-
-/// The record of a pending request: a connection from its accept on, or a request on an HTTP/2 connection. Its
-/// drop updates the metrics and writes the access line, also after a panic.
+/// Facts about a connection or request. Each stage adds its own.
 #[derive(Debug)]
-pub struct RequestRecord<'a> {
-    telemetry: Telemetry<'a>,
-    /// Facts about the request, added by each stage.
-    pub(in crate::proxy) info: RequestInfo,
-    refusal: Option<RefusalReason>,
-    /// The way in which the client was answered.
-    pub(in crate::proxy) answered: AnswerKind,
-    accounted: bool,
-    /// `None` for a request on an HTTP/2 connection: the connection has a record of its own.
-    connection: Option<Connection<'a>>,
+pub struct RequestInfo {
+    /// Its number.
+    pub id: Id,
+    /// The peer of the connection: the client, or a load balancer.
+    pub peer: SocketAddr,
+    /// The client's address: the peer's, or that of a trusted PROXY header.
+    pub client: SocketAddr,
+    /// The time of the connection's accept, or of the request's beginning.
+    pub accepted: Instant,
+    /// The authority that the request names.
+    pub authority: Option<Authority>,
+    /// The allowlist's entry for the authority.
+    pub target: Option<Arc<Target>>,
+    /// The address that the dial has reached.
+    pub upstream: Option<SocketAddr>,
+    /// The node of that address; empty if it is not known.
+    pub node: Box<str>,
+    /// The user of the anchor that carries the tunnel; empty for an address that was dialled.
+    pub anchor: Box<str>,
+    /// The milliseconds of the dial; 0 if nothing was dialled.
+    pub dial_ms: f64,
+    /// The system's error of a failed dial.
+    pub dial_error: Option<Errno>,
+    /// The TLS session.
+    pub tls: Option<Arc<ClientTls>>,
+    /// The user of the request.
+    pub user: Option<Arc<User>>,
+    /// The user whom the request claims to be, if its password was not accepted.
+    pub claimed: Option<Box<str>>,
+    /// Why the user may reach the target, or why not.
+    pub authorization: Option<Box<str>>,
+    /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
+    pub http: &'static str,
+    /// The proxy's own addresses on the client's connection and on the target's.
+    pub(crate) locals: [Option<SocketAddr>; 2],
+    /// The SSH software of both sides. An `Arc` keeps pending requests small.
+    pub(crate) seen: Arc<SshPeers>,
 }
 
-impl<'a> RequestRecord<'a> {
-    /// Creates the record of a connection that was accepted at `accepted`.
-    pub fn open(telemetry: Telemetry<'a>, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
-        let mut record = Self::begin(telemetry, RequestInfo::new(id, [peer; 2], accepted));
-        record.connection = Some(Connection::open(telemetry.metrics));
-        record
+/// The SSH software of both sides of a tunnel.
+#[derive(Debug, Default)]
+pub(crate) struct SshPeers {
+    /// The client's and the target's.
+    software: [OnceLock<Software>; 2],
+    /// The first side that `ssh_only` would have refused, if it were enforced.
+    pub(crate) not_ssh: OnceLock<Side>,
+}
+
+impl RequestInfo {
+    /// Creates the info of an accepted connection.
+    pub(crate) fn new(id: Id, [peer, client]: [SocketAddr; 2], accepted: Instant) -> Self {
+        Self {
+            id,
+            peer,
+            client,
+            accepted,
+            authority: None,
+            target: None,
+            upstream: None,
+            node: Box::default(),
+            anchor: Box::default(),
+            dial_ms: 0.0,
+            dial_error: None,
+            tls: None,
+            user: None,
+            claimed: None,
+            authorization: None,
+            http: "",
+            locals: [None; 2],
+            seen: Arc::default(),
+        }
     }
 
-    /// Creates the record of a request on this HTTP/2 connection.
-    pub fn request(&self, id: Id) -> Box<Self> {
-        let mut facts = RequestInfo::new(id, [self.info.peer, self.info.client], Instant::now());
-        facts.tls.clone_from(&self.info.tls);
-        facts.locals = self.info.locals;
-        Self::begin(self.telemetry, facts)
+    /// Returns the name of the user; empty if there is none.
+    pub(crate) fn user_name(&self) -> &str {
+        self.user.as_ref().map_or("", |user| &user.name)
     }
 
-    fn begin(telemetry: Telemetry<'a>, facts: RequestInfo) -> Box<Self> {
-        Box::new(Self {
-            telemetry,
-            info: facts,
-            refusal: None,
-            answered: AnswerKind::None,
-            accounted: false,
-            connection: None,
-        })
+    /// Returns the addresses of the client's and of the target's connection.
+    pub(crate) fn ends(&self) -> [Option<SocketAddrs>; 2] {
+        let [from_client, to_target] = self.locals;
+        let ends = |(local, peer)| SocketAddrs { local, peer };
+        [
+            from_client.map(|local| ends((local, self.peer))),
+            to_target.zip(self.upstream).map(ends),
+        ]
     }
 
-    /// Makes the drop write no counts and no line: the connection's HTTP/2 requests have records of their own.
-    pub fn disarm(&mut self) {
-        self.accounted = true;
+    /// Takes the info, and leaves one with only the facts of the accept.
+    pub(crate) fn take(&mut self) -> Self {
+        let mut left = Self::new(self.id, [self.peer, self.client], self.accepted);
+        left.locals = self.locals;
+        std::mem::replace(self, left)
     }
 
-    /// Sets the TLS session, with the client's identity if it has presented a certificate.
-    pub fn set_tls(&mut self, accepted: &tls::CompletedHandshake) {
-        self.telemetry.metrics.tls_accepted(accepted);
-        self.info.tls = Some(Arc::clone(&accepted.peer));
-    }
-
-    /// Sets why the user may reach the target.
-    pub fn set_reason(&mut self, reason: &str) {
-        self.info.authorization = Some(excerpt(reason, MAX_REASON).into());
-    }
-
-    /// Records why the request is refused, or why it would be, unless the denial `counts`.
-    pub fn set_authorization(&mut self, denial: &Refusal, counts: bool) {
-        let would_be = if counts { "" } else { WOULD_BE_REFUSED };
-        self.set_reason(&match denial.details() {
-            Some(details) => format!("{would_be}{}: {details}", denial.phrase()),
-            None => format!("{would_be}{}", denial.phrase()),
-        });
-    }
-
-    /// Returns the identity of the client's certificate.
-    pub fn identity(&self) -> Option<&CertificateNames> {
-        self.info.tls.as_ref()?.identity.as_ref()
-    }
-
-    /// Returns whether a new handshake would accept the client's certificate, which may have expired or been revoked
-    /// during a long HTTP/2 connection.
-    pub fn is_trusted(&self, tls: &Tls) -> bool {
-        self.info.tls.as_ref().is_none_or(|peer| tls.trusts(peer))
-    }
-
-    /// Records the result of a dial of one of `endpoints`, and how long it took.
-    pub fn dialled<S>(&mut self, took: Duration, endpoints: &Endpoints, result: Result<&Upstream<S>, &DialError>) {
-        self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
-        self.info.dial_ms = millis(took);
-        self.info.dial_error = result.err().and_then(|error| error.errno);
-        self.info.upstream = result.ok().map(|upstream| upstream.address);
-        let [_, local] = &mut self.info.locals;
-        *local = result.ok().map(|upstream| upstream.local);
-        self.info.node = self.info.upstream.map_or("", |address| endpoints.node(address)).into();
-    }
-
-    /// Records a refusal at once: the client may keep the connection after its answer.
-    pub fn refused(&mut self, refusal: RefusalReason) {
-        self.refusal = Some(refusal);
-        self.account();
-    }
-
-    /// Turns the record into that of the tunnel to `target`.
-    pub fn established(mut self: Box<Self>, target: &Target, open: TunnelGuard) -> TunnelRecord<'a> {
-        self.accounted = true;
-        self.observe_answer(None);
-        let series = Arc::clone(target.series(self.telemetry.metrics));
-        let tunnel = Arc::new(OpenTunnel::new(self.info.take(), &series, open));
-        series.tunnels_active.inc();
-        let held = Box::new(TunnelAccounts {
-            telemetry: self.telemetry,
-            registration: self.telemetry.registry.enter(tunnel),
-            series,
-            _connection: self.connection.take(),
-        });
-        let record = TunnelRecord {
-            held,
-            close: None,
-            is_logged: false,
+    /// Returns the reason why the user may reach the target, or may not, and what `ssh_only` would have refused.
+    pub(crate) fn authorization(&self) -> Cow<'_, str> {
+        let reason = self.authorization.as_deref().unwrap_or_default();
+        let Some(side) = self.seen.not_ssh.get() else {
+            return reason.into();
         };
-        let line = AccessLine::new(&record.tunnel().facts, "open", None);
-        self.telemetry.access_log.write(&line);
-        record
+        let end = if reason.is_empty() { "" } else { "; " };
+        let side = side.label();
+        format!("{reason}{end}{WOULD_BE_REFUSED}the {side} does not begin with an SSH identification").into()
     }
 
-    fn observe_answer(&self, refused: Option<Outcome>) {
-        let Metrics { handshake_duration, .. } = self.telemetry.metrics;
-        self.telemetry.metrics.answered(refused);
-        handshake_duration.observe(self.info.accepted.elapsed().as_secs_f64());
-    }
-
-    fn account(&mut self) {
-        if std::mem::replace(&mut self.accounted, true) {
-            return;
-        }
-        let refusal = self.refusal.unwrap_or(RefusalReason::Internal);
-        let outcome = Outcome::Refused(refusal);
-        self.observe_answer(Some(outcome));
-        if self.answered == AnswerKind::Ssh {
-            self.telemetry.metrics.in_band_disconnects.inc();
-        }
-        self.telemetry.registry.refusals.count(outcome.reason());
-        let refused = || Event::Refused(Arc::new(RefusedRequest::new(&self.info, outcome)));
-        self.telemetry.registry.events.publish(refused);
-        let Telemetry { access_log, .. } = self.telemetry;
-        access_log.refused(&self.info, refusal, self.answered);
+    /// Returns the SSH software of the client and of the target, from their identifications.
+    pub fn software(&self) -> [Option<&Software>; 2] {
+        [Side::Client, Side::Target].map(|side| self.seen.software(side))
     }
 }
 
-impl Drop for RequestRecord<'_> {
-    fn drop(&mut self) {
-        self.account();
+impl SshPeers {
+    /// Returns the SSH software of one side.
+    pub(crate) fn software(&self, side: Side) -> Option<&Software> {
+        self.cell(side).get()
+    }
+
+    /// Notes the SSH software of one side, from its identification.
+    pub(crate) fn identified(&self, side: Side, software: Software) {
+        // Each side identifies itself once.
+        self.cell(side).set(software).ok();
+    }
+
+    fn cell(&self, side: Side) -> &OnceLock<Software> {
+        let [client, target] = &self.software;
+        match side {
+            Side::Client => client,
+            Side::Target | Side::Proxy => target,
+        }
     }
 }
 
-/// The record of an established tunnel; its drop writes the close line.
+/// The prefix of a refusal that is only reported.
+pub(crate) const WOULD_BE_REFUSED: &str = "would be refused: ";
+
+/// The source of tunnel ids. A random prefix for each process keeps those of replicas apart in a shared log.
 #[derive(Debug)]
-pub struct TunnelRecord<'a> {
-    /// Boxed, to keep the future of an idle tunnel small.
-    held: Box<TunnelAccounts<'a>>,
-    close: Option<Close>,
-    /// True if the end was sent to the client in band.
-    is_logged: bool,
+pub struct Ids {
+    process: u32,
+    next: AtomicU64,
 }
 
-/// The parts of a tunnel's record.
-#[derive(Debug)]
-struct TunnelAccounts<'a> {
-    telemetry: Telemetry<'a>,
-    registration: Registration<'a>,
-    series: Arc<TargetSeries>,
-    /// `None` for a request on an HTTP/2 connection: the connection has a record of its own.
-    _connection: Option<Connection<'a>>,
-}
-
-impl TunnelRecord<'_> {
-    /// Returns the tunnel as operators see it.
-    pub fn tunnel(&self) -> &OpenTunnel {
-        self.held.registration.tunnel()
-    }
-
-    /// Sets the end of the tunnel, and whether it was sent to the client in band.
-    pub fn closed(&mut self, close: Close, is_told: bool) {
-        self.close = Some(close);
-        self.is_logged = is_told;
-    }
-
-    /// Sets the SSH software of one side, from its identification.
-    pub fn identified(&self, side: Side, software: Software) {
-        self.tunnel().facts.seen.identified(side, software);
-    }
-
-    /// Returns an observer that records whether `ssh_only` would have refused the tunnel.
-    pub fn watch(&self) -> NotSshReporter {
-        NotSshReporter {
-            seen: Arc::clone(&self.tunnel().facts.seen),
-            metrics: self.held.telemetry.metrics.clone(),
-        }
-    }
-
-    /// Notes, at the end of a watched tunnel, a side that has not identified itself: if the side has sent bytes, or if
-    /// the tunnel has lasted for `timeout`, after which `ssh_only` would have ended the tunnel.
-    pub fn finish_watch(&self, timeout: Duration) {
-        let is_late = self.tunnel().start.established.elapsed() >= timeout;
-        for direction in Direction::ALL {
-            let side = direction.sender();
-            let has_identified = self.tunnel().facts.seen.software(side).is_some();
-            if !has_identified && (is_late || self.tunnel().meter.bytes(direction) > 0) {
-                self.watch().refuses(side);
-            }
-        }
-    }
-
-    /// Returns the tunnel's id.
-    pub fn id(&self) -> Id {
-        self.tunnel().facts.id
-    }
-}
-
-impl OnClose for TunnelRecord<'_> {
-    fn before_close(&self) {
-        self.tunnel().look_at_end(&self.held.telemetry.registry.sock_diag);
-    }
-}
-
-impl Drop for TunnelRecord<'_> {
-    fn drop(&mut self) {
-        let (tunnel, telemetry) = (self.tunnel(), self.held.telemetry);
-        let metrics = telemetry.metrics;
-        let close = self.close.unwrap_or(Close {
-            by: Side::Proxy,
-            reason: CloseReason::Panic,
-        });
-        self.held.registration.closed(close);
-        let outcome = Outcome::TunnelClosed(close);
-        metrics.closed(outcome);
-        metrics
-            .tunnel_duration
-            .observe(tunnel.start.established.elapsed().as_secs_f64());
-        self.held.series.tunnels_active.dec();
-        if self.is_logged {
-            metrics.in_band_disconnects.inc();
-        }
-        let [client, target] = tunnel.last_rtt().map(Option::unwrap_or_default);
-        telemetry.access_log.write(&AccessLine {
-            answered: if self.is_logged {
-                AnswerKind::Ssh
-            } else {
-                AnswerKind::Http
-            },
-            bytes_sent: tunnel.meter.bytes(Direction::Download),
-            bytes_received: tunnel.meter.bytes(Direction::Upload),
-            client_rtt_ms: millis(client.rtt),
-            client_retransmits: client.retransmits,
-            target_rtt_ms: millis(target.rtt),
-            target_retransmits: target.retransmits,
-            operator: tunnel.close_reason().unwrap_or_default(),
-            is_resumable: tunnel.open.is_resumable(),
-            ..AccessLine::new(&tunnel.facts, "close", Some(outcome))
-        });
-    }
-}
-
-/// The inspector of a tunnel's first bytes with `allowlist.report_only`: counts and notes the first side that does not
-/// begin as SSH does.
-#[derive(Debug)]
-pub struct NotSshReporter {
-    seen: Arc<SshPeers>,
-    metrics: Metrics,
-}
-
-impl NotSshReporter {
-    /// Counts and notes that side, unless a side was noted already.
-    fn refuses(&self, side: Side) {
-        if self.seen.not_ssh.set(side).is_ok() {
-            self.metrics.report_only_refusals.count(["ssh_only"]);
+impl Default for Ids {
+    fn default() -> Self {
+        // The standard library's only source of random numbers; any 32 bits of it will do.
+        let random = RandomState::new().hash_one(0);
+        Self {
+            process: u32::try_from(random >> 32).unwrap_or_default(),
+            next: AtomicU64::new(1),
         }
     }
 }
 
-impl InspectPrefix for NotSshReporter {
-    fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
-        let side = direction.sender();
-        match identification::read(beginning, side) {
-            Ok(None) => return ControlFlow::Continue(()),
-            Ok(Some(line)) => self.seen.identified(side, Software::parse(line.software)),
-            Err(NotSsh) => self.refuses(side),
+/// The id of one connection or request: the log field `tunnel_id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id {
+    process: u32,
+    /// Counted up from 1 in this process.
+    pub seq: u64,
+}
+
+impl Ids {
+    /// Returns the next id.
+    pub fn next(&self) -> Id {
+        Id {
+            process: self.process,
+            seq: self.next.fetch_add(1, Ordering::Relaxed),
         }
-        ControlFlow::Break(())
     }
 }
 
-/// An open connection in the gauges.
-#[derive(Debug)]
-struct Connection<'a> {
-    metrics: &'a Metrics,
-}
-
-impl<'a> Connection<'a> {
-    /// Counts a connection that was accepted.
-    fn open(metrics: &'a Metrics) -> Self {
-        metrics.connections_accepted.inc();
-        metrics.connections_active.inc();
-        Self { metrics }
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{:x}", self.process, self.seq)
     }
 }
-
-impl Drop for Connection<'_> {
-    fn drop(&mut self) {
-        self.metrics.connections_active.dec();
-    }
-}
-
-/// Characters of the log field `authorization.reason`: a reason of the API server names the binding and the role.
-const MAX_REASON: usize = 512;

@@ -24,8 +24,8 @@ use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetR
 use switchboard::proxy::anchors::Anchors;
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::registry::Registry;
-use switchboard::proxy::open_tunnels::request_info::Ids;
-use switchboard::proxy::record::AccessLog;
+use switchboard::proxy::record::Ids;
+use switchboard::proxy::record::access_log::AccessLog;
 use switchboard::tunnel::drain::DrainController;
 use switchboard::tunnel::limits::budget::Budgets;
 use switchboard::tunnel::limits::connect_rate::ConnectRate;

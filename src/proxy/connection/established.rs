@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::in_band::{self, EarlyEnd, close_phrase, phrase};
 use super::pending::PendingRequest;
+use super::record::TunnelRecord;
 use super::shared::Shared;
 use crate::base::boxed::boxed;
 use crate::net::transport::{Transport, send_all};
@@ -23,7 +24,6 @@ use crate::protocol::resume::handshake::lines::{FirstBytes, classify};
 use crate::proxy::anchors::AnchorTunnel;
 use crate::proxy::http::RefusalMode;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
-use crate::proxy::record::TunnelRecord;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::drain::{self, TunnelGuard};
 use crate::tunnel::limits::owners::LimitOwner;

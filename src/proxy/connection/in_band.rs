@@ -10,7 +10,7 @@ use crate::base::text::ascii;
 use crate::net::transport::{Reader, Transport, send_all};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, MAX_BYTES, disconnect};
-use crate::proxy::open_tunnels::request_info::Id;
+use crate::proxy::record::Id;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason, Side};
 use crate::tunnel::ssh::identification;
 
@@ -158,7 +158,7 @@ mod tests {
         let named = "no ready endpoint for team-a/svc-a (0 of 2 ready)";
         let unnamed = RefusalReason::NoEndpoint.phrase().followed_by(" (0 of 2 ready)");
         let denial = Refusal::of_target(RefusalReason::NoEndpoint, named, unnamed);
-        let id = crate::proxy::open_tunnels::request_info::Ids::default().next();
+        let id = crate::proxy::record::Ids::default().next();
         let message = refusal_message(&denial, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
         assert!(String::from_utf8_lossy(&message).contains(&expected));

@@ -8,10 +8,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use super::in_band;
+use super::record::RequestRecord;
 use crate::net::transport::Transport;
 use crate::proxy::http::{Exchange, RefusalMode};
-use crate::proxy::open_tunnels::request_info::RequestInfo;
-use crate::proxy::record::{AnswerKind, RequestRecord};
+use crate::proxy::record::RequestInfo;
+use crate::proxy::record::line::AnswerKind;
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName, network};
 use crate::tunnel::limits::unfinished::{EvictionClass, EvictionKey, UnfinishedGuard};
 use crate::tunnel::outcome::{Refusal, RefusalReason};

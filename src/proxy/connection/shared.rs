@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::record::Telemetry;
 use crate::base::yaml::forms;
 use crate::net::listener;
 use crate::net::tls::{self, Tls};
@@ -14,8 +15,8 @@ use crate::policy::allowlist::Allowlist;
 use crate::proxy::anchors::Anchors;
 use crate::proxy::http::RefusalMode;
 use crate::proxy::open_tunnels::registry::Registry;
-use crate::proxy::open_tunnels::request_info::Ids;
-use crate::proxy::record::{AccessLog, Telemetry};
+use crate::proxy::record::Ids;
+use crate::proxy::record::access_log::AccessLog;
 use crate::tunnel::drain::Drain;
 use crate::tunnel::limits::budget::Budgets;
 use crate::tunnel::limits::connect_rate::ConnectRate;

@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::open_tunnel::OpenTunnel;
-use super::request_info::RequestInfo;
+use crate::proxy::record::RequestInfo;
 use crate::tunnel::outcome::{Close, Outcome};
 
 /// An event of a tunnel, a request or a target.

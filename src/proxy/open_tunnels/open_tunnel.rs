@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::ended_sessions::EndedSessions;
-use super::request_info::RequestInfo;
 use crate::base::text::excerpt;
 use crate::net::sock_diag::{DiagError, SockDiag, TcpInfo};
+use crate::proxy::record::RequestInfo;
 use crate::tunnel::direction::Both;
 use crate::tunnel::drain::TunnelGuard;
 use crate::tunnel::limits::bucket::RateOverride;

@@ -132,7 +132,7 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use tokio::time::{Instant, sleep};
 
-    use crate::proxy::open_tunnels::request_info::{Ids, RequestInfo};
+    use crate::proxy::record::{Ids, RequestInfo};
     use crate::tunnel::direction::Direction;
     use crate::tunnel::drain::DrainController;
     use crate::tunnel::metrics::{Metrics, TargetSeries};

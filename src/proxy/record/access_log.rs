@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::line::{AccessLine, AnswerKind};
 use crate::daemon::logging::Logs;
-use crate::proxy::open_tunnels::request_info::RequestInfo;
+use crate::proxy::record::RequestInfo;
 use crate::tunnel::limits::owners::network;
 use crate::tunnel::outcome::{Outcome, RefusalReason};
 
@@ -65,13 +65,13 @@ impl AccessLog {
     }
 
     /// Writes a line.
-    pub(super) fn write(&self, line: &AccessLine<'_>) {
+    pub(in crate::proxy) fn write(&self, line: &AccessLine<'_>) {
         self.logs.write_access(line);
     }
 
     /// Writes the line of a refusal, or counts the refusal for a later line. Port probes have no lines, which would
     /// drown the rest.
-    pub(super) fn refused(&self, facts: &RequestInfo, refusal: RefusalReason, answered: AnswerKind) {
+    pub(in crate::proxy) fn refused(&self, facts: &RequestInfo, refusal: RefusalReason, answered: AnswerKind) {
         let addresses = [facts.client.ip(), facts.peer.ip()];
         let claimed = facts.claimed.as_deref().unwrap_or_default();
         if refusal != RefusalReason::PortProbe && self.admits(addresses, refusal, claimed) {

@@ -12,7 +12,7 @@ use crate::base::text::excerpt;
 use crate::net::tls::CertificateNames;
 use crate::policy::access::User;
 use crate::policy::allowlist::Target;
-use crate::proxy::open_tunnels::request_info::{Id, RequestInfo};
+use crate::proxy::record::{Id, RequestInfo};
 use crate::tunnel::dial::Errno;
 use crate::tunnel::outcome::{Malformed, Outcome, RefusalReason};
 use crate::tunnel::ssh::identification::Software;
@@ -20,87 +20,87 @@ use crate::tunnel::ssh::identification::Software;
 /// The line of a connection or request, or of several that were refused. Every line has every field, so that a log
 /// pipeline needs no cases. The fields' names are an interface.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct AccessLine<'a> {
+pub(in crate::proxy) struct AccessLine<'a> {
     #[serde(rename = "client.address", serialize_with = "or_empty")]
-    pub(super) client: Option<IpAddr>,
+    pub(in crate::proxy) client: Option<IpAddr>,
     #[serde(rename = "client.port")]
-    pub(super) client_port: u16,
+    pub(in crate::proxy) client_port: u16,
     #[serde(rename = "network.peer.address", serialize_with = "or_empty")]
-    pub(super) peer: Option<IpAddr>,
+    pub(in crate::proxy) peer: Option<IpAddr>,
     #[serde(rename = "tls.version")]
-    pub(super) tls_version: &'a str,
+    pub(in crate::proxy) tls_version: &'a str,
     #[serde(rename = "tls.client.subject")]
-    pub(super) tls_subject: &'a str,
+    pub(in crate::proxy) tls_subject: &'a str,
     #[serde(rename = "tls.client.names")]
-    pub(super) tls_names: String,
+    pub(in crate::proxy) tls_names: String,
     #[serde(rename = "user.name")]
-    pub(super) user: String,
+    pub(in crate::proxy) user: String,
     #[serde(rename = "user.groups")]
-    pub(super) groups: String,
+    pub(in crate::proxy) groups: String,
     #[serde(rename = "user.id")]
-    pub(super) uid: String,
+    pub(in crate::proxy) uid: String,
     #[serde(rename = "auth.method")]
-    pub(super) method: &'static str,
+    pub(in crate::proxy) method: &'static str,
     /// The user whom the request claims to be, if its password was not accepted.
     #[serde(rename = "auth.claimed_user")]
-    pub(super) claimed: &'a str,
+    pub(in crate::proxy) claimed: &'a str,
     #[serde(rename = "authorization.reason")]
-    pub(super) authorization: Cow<'a, str>,
+    pub(in crate::proxy) authorization: Cow<'a, str>,
     #[serde(rename = "http.version")]
-    pub(super) http: &'static str,
+    pub(in crate::proxy) http: &'static str,
     #[serde(rename = "server.address")]
-    pub(super) host: &'a str,
+    pub(in crate::proxy) host: &'a str,
     #[serde(rename = "server.port")]
-    pub(super) port: u16,
+    pub(in crate::proxy) port: u16,
     #[serde(rename = "client.software", serialize_with = "or_empty")]
-    pub(super) client_software: Option<&'a Software>,
+    pub(in crate::proxy) client_software: Option<&'a Software>,
     #[serde(rename = "upstream.address", serialize_with = "or_empty")]
-    pub(super) upstream: Option<SocketAddr>,
+    pub(in crate::proxy) upstream: Option<SocketAddr>,
     #[serde(rename = "upstream.node")]
-    pub(super) node: &'a str,
+    pub(in crate::proxy) node: &'a str,
     #[serde(rename = "upstream.anchor")]
-    pub(super) anchor: &'a str,
+    pub(in crate::proxy) anchor: &'a str,
     #[serde(rename = "upstream.software", serialize_with = "or_empty")]
-    pub(super) target_software: Option<&'a Software>,
+    pub(in crate::proxy) target_software: Option<&'a Software>,
     #[serde(rename = "target.namespace")]
-    pub(super) namespace: &'a str,
+    pub(in crate::proxy) namespace: &'a str,
     #[serde(rename = "target.service")]
-    pub(super) service: &'a str,
-    pub(super) event: &'static str,
-    pub(super) status: u16,
-    pub(super) reason: &'static str,
-    pub(super) closed_by: &'static str,
-    pub(super) bytes_sent: u64,
-    pub(super) bytes_received: u64,
-    pub(super) duration_ms: f64,
-    pub(super) dial_ms: f64,
+    pub(in crate::proxy) service: &'a str,
+    pub(in crate::proxy) event: &'static str,
+    pub(in crate::proxy) status: u16,
+    pub(in crate::proxy) reason: &'static str,
+    pub(in crate::proxy) closed_by: &'static str,
+    pub(in crate::proxy) bytes_sent: u64,
+    pub(in crate::proxy) bytes_received: u64,
+    pub(in crate::proxy) duration_ms: f64,
+    pub(in crate::proxy) dial_ms: f64,
     #[serde(serialize_with = "or_empty")]
-    pub(super) dial_error: Option<Errno>,
+    pub(in crate::proxy) dial_error: Option<Errno>,
     #[serde(rename = "client.rtt_ms")]
-    pub(super) client_rtt_ms: f64,
+    pub(in crate::proxy) client_rtt_ms: f64,
     #[serde(rename = "client.retransmits")]
-    pub(super) client_retransmits: u32,
+    pub(in crate::proxy) client_retransmits: u32,
     #[serde(rename = "upstream.rtt_ms")]
-    pub(super) target_rtt_ms: f64,
+    pub(in crate::proxy) target_rtt_ms: f64,
     #[serde(rename = "upstream.retransmits")]
-    pub(super) target_retransmits: u32,
+    pub(in crate::proxy) target_retransmits: u32,
     /// True if the session in the tunnel outlives it.
     #[serde(rename = "tunnel.resumable")]
-    pub(super) is_resumable: bool,
-    pub(super) answered: AnswerKind,
+    pub(in crate::proxy) is_resumable: bool,
+    pub(in crate::proxy) answered: AnswerKind,
     /// Why an operator has ended the tunnel.
     #[serde(rename = "operator.reason")]
-    pub(super) operator: &'a str,
+    pub(in crate::proxy) operator: &'a str,
     #[serde(serialize_with = "or_empty")]
-    pub(super) tunnel_id: Option<Id>,
+    pub(in crate::proxy) tunnel_id: Option<Id>,
     /// The connections or requests that the line is about.
-    pub(super) count: u64,
+    pub(in crate::proxy) count: u64,
 }
 
 impl<'a> AccessLine<'a> {
     /// Creates the line of a connection, request or tunnel: answered by HTTP, without bytes, with the duration up to
     /// now. The open line of a tunnel has no outcome.
-    pub(super) fn new(facts: &'a RequestInfo, event: &'static str, outcome: Option<Outcome>) -> Self {
+    pub(in crate::proxy) fn new(facts: &'a RequestInfo, event: &'static str, outcome: Option<Outcome>) -> Self {
         let identity = facts.tls.as_ref().and_then(|peer| peer.identity.as_ref());
         let (user, target) = (facts.user.as_deref(), facts.target.as_deref().map(Target::id));
         let shortened = |name| excerpt(name, MAX_NAME);
@@ -141,7 +141,7 @@ impl<'a> AccessLine<'a> {
     }
 
     /// Creates the line of several refusals: of one client or, without addresses, of many clients.
-    pub(super) fn of_several(
+    pub(in crate::proxy) fn of_several(
         addresses: Option<[IpAddr; 2]>,
         refusal: RefusalReason,
         count: u64,
@@ -181,7 +181,7 @@ fn or_empty<S: Serializer>(value: &Option<impl Display>, serializer: S) -> Resul
     clippy::cast_precision_loss,
     reason = "an f64 counts microseconds exactly for 285 years"
 )]
-pub(super) fn millis(duration: Duration) -> f64 {
+pub(in crate::proxy) fn millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }
 
@@ -212,7 +212,7 @@ const MAX_GROUPS: usize = 1024;
 /// The way in which a client was answered: the log field `answered`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum AnswerKind {
+pub(in crate::proxy) enum AnswerKind {
     /// Not at all.
     #[default]
     #[serde(rename = "")]
@@ -226,7 +226,7 @@ pub enum AnswerKind {
 impl AnswerKind {
     /// Returns how a refusal is answered that is not sent in band: a client that speaks SSH to the port is answered in
     /// SSH.
-    pub fn from_refusal(refusal: RefusalReason) -> Self {
+    pub(in crate::proxy) fn from_refusal(refusal: RefusalReason) -> Self {
         if refusal == RefusalReason::Malformed(Malformed::Ssh) {
             Self::Ssh
         } else if refusal.is_answered() {
