@@ -12,14 +12,13 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use self::authorize::{AuthorizedRequest, authorize};
-use self::established::{ConnectedTarget, Tunnel, TunnelContext};
-use self::in_band::close_phrase;
+use self::authorize::{Reservation, reserve};
 use self::negotiate::{NegotiatedProtocol, negotiate};
 use self::pending::PendingRequest;
 use self::record::RequestRecord;
 use self::registration::register;
 pub use self::shared::{Port, Shared, Timeouts};
+use self::tunnel::Tunnel;
 use crate::base::boxed::boxed;
 use crate::net::tls::TlsStream;
 use crate::net::transport::Transport;
@@ -29,19 +28,20 @@ use crate::proxy::anchors::{AnchorTunnel, DialTimeouts};
 use crate::proxy::http::{self, ConnectRequest, CredentialPolicy, Exchange, Purpose};
 use crate::tunnel::dial::{self, DialError};
 use crate::tunnel::http2;
-use crate::tunnel::limits::owners::OwnerName;
 use crate::tunnel::limits::queue::QueueTimeouts;
-use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
+use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::proxy_header;
+use crate::tunnel::relay::Transports;
 
 mod authorize;
-mod established;
 mod in_band;
 mod negotiate;
 mod pending;
 mod record;
 mod registration;
 mod shared;
+mod ssh_only;
+mod tunnel;
 
 /// Serves one connection of a public port until it ends.
 pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shared) -> impl Future<Output = ()> + Send {
@@ -49,8 +49,8 @@ pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shar
     async move {
         // Matched by reference: else the future would have room for the tunnel twice.
         match &mut opening.await {
-            Some(ReadyConnection::Plain(tunnel)) => tunnel.run(shared).await,
-            Some(ReadyConnection::Tls(tunnel)) => tunnel.run(shared).await,
+            Some(ReadyConnection::Plain(tunnel)) => tunnel.run().await,
+            Some(ReadyConnection::Tls(tunnel)) => tunnel.run().await,
             Some(ReadyConnection::Boxed(served)) => served.await,
             None => {}
         }
@@ -144,7 +144,7 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
         }
         async move {
             match boxed(serve_request(exchange, further)).await {
-                Some(ServedRequest::Tunnel(mut tunnel)) => tunnel.run(shared).await,
+                Some(ServedRequest::Tunnel(mut tunnel)) => tunnel.run().await,
                 Some(ServedRequest::Boxed(served)) => served.await,
                 None => {}
             }
@@ -175,70 +175,50 @@ where
         Mode::Open => CredentialPolicy::Ignored,
         Mode::Report | Mode::Enforce => CredentialPolicy::Read,
     };
-    let reached = match pending.step(exchange.read_head(credentials)).await {
-        Ok(asked) if asked.purpose == Purpose::Registration => {
-            return register(exchange, asked, pending).await.map(ServedRequest::Boxed);
+    let connected = match pending.step(exchange.read_head(credentials)).await {
+        Ok(request) if request.purpose == Purpose::Registration => {
+            return register(exchange, request, pending).await.map(ServedRequest::Boxed);
         }
-        Ok(asked) => tokio::select! {
+        Ok(request) => tokio::select! {
             biased;
-            reached = connect_target(asked, &mut pending) => reached,
+            connected = connect_target(request, &mut pending) => connected,
             () = drain.deadline(number) => Err(RefusalReason::Draining.into()),
             refusal = exchange.client_gone() => Err(refusal.into()),
         },
         Err(refusal) => Err(refusal.into()),
     };
-    match reached {
-        Ok(reached) => match exchange.accept().await {
-            Ok((downstream, early)) => Some(begin(pending, reached, downstream, early)),
-            Err(refusal) => {
-                pending.refuse_unanswered(refusal);
-                None
-            }
-        },
-        Err(denial) => {
-            pending.refuse(exchange, &denial).await;
-            None
+    let (reservation, upstream) = match connected {
+        Ok(connected) => connected,
+        Err(refusal) => {
+            pending.refuse(exchange, &refusal).await;
+            return None;
         }
-    }
-}
-
-/// Opens the tunnel to a connected target.
-fn begin<'a, D: Transport + 'a>(
-    pending: PendingRequest<'a>,
-    reached: ConnectedTarget<UpstreamKind>,
-    downstream: D,
-    early: Vec<u8>,
-) -> ServedRequest<'a, D> {
-    let shared = pending.shared;
-    let ConnectedTarget {
-        target,
-        mut context,
-        upstream,
-        open,
-    } = reached;
-    match upstream {
-        UpstreamKind::Address(upstream) => {
-            let connected = ConnectedTarget {
-                target,
-                context,
-                upstream,
-                open,
+    };
+    // The tunnel counts as open before its client has the 200: from then on a drain closes it.
+    let open = drain.opened();
+    let (downstream, early) = match exchange.accept().await {
+        Ok(accepted) => accepted,
+        Err(refusal) => {
+            pending.refuse_unanswered(refusal);
+            return None;
+        }
+    };
+    let record = pending.record.established(&reservation.target, open);
+    Some(match upstream {
+        UpstreamKind::Address(upstream) => ServedRequest::Tunnel(Tunnel {
+            transports: Transports::new(downstream, upstream, early),
+            reservation,
+            record,
+        }),
+        UpstreamKind::Anchor(upstream) => {
+            let mut tunnel = Tunnel {
+                transports: Transports::new(downstream, *upstream, early),
+                reservation,
+                record,
             };
-            ServedRequest::Tunnel(Tunnel::new(pending, connected, downstream, early))
+            ServedRequest::Boxed(Box::pin(async move { tunnel.run().await }))
         }
-        UpstreamKind::Anchor(reached) => {
-            let (upstream, tunnel) = *reached;
-            context.anchor = Some(tunnel);
-            let connected = ConnectedTarget {
-                target,
-                context,
-                upstream,
-                open,
-            };
-            let mut tunnel = Tunnel::new(pending, connected, downstream, early);
-            ServedRequest::Boxed(Box::pin(async move { tunnel.run(shared).await }))
-        }
-    }
+    })
 }
 
 /// The upstream of a tunnel.
@@ -246,60 +226,31 @@ enum UpstreamKind {
     /// A socket that is connected to the target.
     Address(TcpStream),
     /// A stream of an anchor.
-    Anchor(Box<(http2::Stream, AnchorTunnel)>),
+    Anchor(Box<http2::Stream>),
 }
 
 /// Authorizes the request, takes its slots, and dials its target.
 async fn connect_target(
-    asked: ConnectRequest,
+    request: ConnectRequest,
     pending: &mut PendingRequest<'_>,
-) -> Result<ConnectedTarget<UpstreamKind>, Refusal> {
-    // The rate or the certificate has decided earlier. The refusal is sent only now that the protocol is known.
-    pending.admission?;
-    let (end_marker, session) = (asked.end_marker, asked.session);
-    let AuthorizedRequest { target, grant } = authorize(asked, pending).await?;
-    let user = pending.record.info.user_name();
-    if let Some(words) = session.and_then(|session| pending.shared.registry.ended_sessions.reason(session, user)) {
-        let phrase = close_phrase(CloseReason::ClosedByOperator, &words);
-        return Err(Refusal::new(RefusalReason::SessionEnded, phrase));
-    }
-    // Only after authorization: the form of a refusal would tell whether the target is an SSH server.
-    pending.target_is_ssh = target.ssh_only() && !target.reports();
-    let of_process = pending.shared.tunnels.take().ok_or(RefusalReason::ProxyFull)?;
-    let (owner, full) = match &grant {
-        Some(grant) => {
-            let name = OwnerName::User(grant.user_name().into());
-            (pending.shared.users.get(name), RefusalReason::UserFull)
-        }
-        None => (pending.client()?, RefusalReason::ClientFull),
-    };
-    let of_owner = owner.tunnels.take();
-    let of_owner = of_owner.ok_or_else(|| Refusal::new(full, full.phrase().limited(owner.tunnels.max())))?;
-    let holdings = Box::new(TunnelContext {
-        _slots: [of_process, of_owner, target.take_slot()?],
-        owner,
-        grant,
-        refusals: pending.refusals,
-        end_marker,
-        anchor: None,
-    });
-    let connect = dial_target(&target, pending);
-    let upstream = match &holdings.grant {
+) -> Result<(Box<Reservation>, UpstreamKind), Refusal> {
+    let mut reservation = reserve(request, pending).await?;
+    let dial = dial_target(&reservation.target, pending);
+    let (upstream, anchor) = match &reservation.grant {
         // The permission may be revoked during the dial.
-        Some(grant) => grant.while_valid(boxed(connect)).await?,
-        None => connect.await?,
+        Some(grant) => grant.while_valid(boxed(dial)).await?,
+        None => dial.await?,
     };
-    Ok(ConnectedTarget {
-        target,
-        context: holdings,
-        upstream,
-        open: pending.shared.drain.opened(),
-    })
+    reservation.anchor = anchor;
+    Ok((reservation, upstream))
 }
 
 /// Asks an anchor of the target for a stream if the target dials in. Otherwise waits for an endpoint, dials it, and
 /// writes the PROXY header if the target wants one.
-async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Result<UpstreamKind, Refusal> {
+async fn dial_target(
+    target: &Target,
+    pending: &mut PendingRequest<'_>,
+) -> Result<(UpstreamKind, Option<AnchorTunnel>), Refusal> {
     let PendingRequest {
         shared,
         record,
@@ -312,9 +263,9 @@ async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Resul
     };
     if target.dials_in().is_some() {
         let permit = target.begin_dial(timeouts).await?;
-        let reached = boxed(ask_anchor(target, shared, record)).await?;
+        let (stream, tunnel) = boxed(ask_anchor(target, shared, record)).await?;
         permit.succeeded();
-        return Ok(reached);
+        return Ok((UpstreamKind::Anchor(stream), Some(tunnel)));
     }
     if shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
         shared.metrics.wakes.count(["limited"]);
@@ -332,7 +283,7 @@ async fn dial_target(target: &Target, pending: &mut PendingRequest<'_>) -> Resul
         let written = proxy_header::write(&mut upstream.stream, version, addresses).await;
         written.map_err(|_| RefusalReason::TargetRefused)?;
     }
-    Ok(UpstreamKind::Address(upstream.stream))
+    Ok((UpstreamKind::Address(upstream.stream), None))
 }
 
 /// Asks an anchor of the target for a stream.
@@ -340,23 +291,21 @@ async fn ask_anchor(
     target: &Target,
     shared: &Shared,
     record: &mut RequestRecord<'_>,
-) -> Result<UpstreamKind, RefusalReason> {
+) -> Result<(Box<http2::Stream>, AnchorTunnel), RefusalReason> {
     let start = Instant::now();
     let timeouts = DialTimeouts {
         wait: shared.allowlist.wait_for_ready(),
         attempt: shared.timeouts.connect,
         dial: shared.timeouts.dial,
     };
-    let asked = target.while_listed(shared.anchors.dial(target, timeouts)).await;
-    let (result, tunnel) = match asked {
-        Ok((upstream, tunnel)) => (Ok(upstream), Some(tunnel)),
-        Err(reason) => (Err(DialError::from(reason)), None),
+    let dialled = target.while_listed(shared.anchors.dial(target, timeouts)).await;
+    let (result, tunnel) = match dialled {
+        Ok((upstream, tunnel)) => (Ok(upstream), Ok(tunnel)),
+        Err(reason) => (Err(DialError::from(reason)), Err(reason)),
     };
     record.dialled(start.elapsed(), &Endpoints::default(), result.as_ref());
-    record.info.anchor = tunnel.as_ref().map_or("", |tunnel| &tunnel.anchor.user).into();
-    match (result, tunnel) {
-        (Ok(upstream), Some(tunnel)) => Ok(UpstreamKind::Anchor(Box::new((upstream.stream, tunnel)))),
-        (Err(error), _) => Err(error.reason),
-        (Ok(_), None) => Err(RefusalReason::Internal),
-    }
+    let tunnel = tunnel?;
+    record.info.anchor = tunnel.anchor.user.clone();
+    let upstream = result.map_err(|error| error.reason)?;
+    Ok((Box::new(upstream.stream), tunnel))
 }

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use self::tunnels::Counts;
-pub use self::tunnels::{TunnelGuard, TunnelState};
+pub use self::tunnels::TunnelGuard;
 use crate::base::boxed::boxed;
 use crate::base::yaml::forms;
 
@@ -180,7 +180,8 @@ impl Drain {
         self.deadline.shard_for(number).cancelled().await;
     }
 
-    /// Completes when a tunnel has to close. `tunnel` is called at first, and then only once the drain has begun.
+    /// Completes when the tunnel of that number has to close. `last_active` returns the time of the last byte of its last
+    /// active minute.
     ///
     /// A resumable tunnel closes soon after the ports. Its client comes back at once: a load balancer could send the
     /// client here again while the ports are open, but sends it to another process once they are closed. In a rolling
@@ -190,19 +191,23 @@ impl Drain {
         clippy::manual_async_fn,
         reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
     )]
-    pub fn close_due<'a>(&self, tunnel: impl Fn() -> TunnelState<'a>) -> impl Future<Output = ()> {
+    pub fn close_due(
+        &self,
+        number: u64,
+        tunnel: &TunnelGuard,
+        last_active: impl Fn() -> Instant,
+    ) -> impl Future<Output = ()> {
         async move {
-            self.draining.shard_for(tunnel().id).cancelled().await;
-            boxed(self.closes_in_drain(tunnel)).await;
+            self.draining.shard_for(number).cancelled().await;
+            boxed(self.closes_in_drain(number, tunnel, last_active)).await;
         }
     }
 
-    async fn closes_in_drain<'a>(&self, tunnel: impl Fn() -> TunnelState<'a>) {
-        let guard = tunnel().guard;
+    async fn closes_in_drain(&self, number: u64, tunnel: &TunnelGuard, last_active: impl Fn() -> Instant) {
         tokio::select! {
             biased;
-            () = guard.becomes_resumable() => self.resumable_close_due(tunnel().id).await,
-            () = self.plain_close_due(&tunnel) => {}
+            () = tunnel.becomes_resumable() => self.resumable_close_due(number).await,
+            () = self.plain_close_due(number, last_active) => {}
         }
     }
 
@@ -214,12 +219,11 @@ impl Drain {
         }
     }
 
-    async fn plain_close_due<'a>(&self, tunnel: impl Fn() -> TunnelState<'a>) {
-        self.deadline(tunnel().id).await;
+    async fn plain_close_due(&self, number: u64, last_active: impl Fn() -> Instant) {
+        self.deadline(number).await;
         if let Phase::Closing { started, spread } = self.phase() {
-            let TunnelState { id, last_active, .. } = tunnel();
-            let idle = last_active.elapsed() >= IDLE;
-            let closes = started + spread.mul_f64(close_offset(id, idle));
+            let idle = last_active().elapsed() >= IDLE;
+            let closes = started + spread.mul_f64(close_offset(number, idle));
             timeout_at(closes, self.clone().ended()).await.ok();
         }
     }

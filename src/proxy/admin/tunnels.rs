@@ -50,7 +50,7 @@ fn place(sort: Sort, open: &OpenTunnel) -> SortKey<u64> {
         Sort::Rate => sum(open.rates()),
         // The sequence number instead of the age, which would differ at the next request.
         Sort::Age => u64::MAX - open.facts.id.seq,
-        Sort::Idle => view::millis(open.activity().idle),
+        Sort::Idle => view::millis(open.activity().last_active.elapsed()),
     };
     (key, open.facts.id.seq)
 }
@@ -195,7 +195,7 @@ pub(super) async fn clients(
         client.tunnels += 1;
         client.bytes_sent += open.meter.bytes(Direction::Download);
         client.bytes_received += open.meter.bytes(Direction::Upload);
-        client.idle_ms = client.idle_ms.min(view::millis(open.activity().idle));
+        client.idle_ms = client.idle_ms.min(view::millis(open.activity().last_active.elapsed()));
     }
     let place = |client: &Client| (client.tunnels as u64, format!("{} {}", client.address, client.user));
     let Page { items, total, next } = part

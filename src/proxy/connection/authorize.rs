@@ -1,34 +1,91 @@
-//! Authorizes requests: the user, the target, and the user's permission to reach it.
+//! Authorizes requests: the user, the target, the user's permission to reach it, and the slots of the tunnel.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::in_band::close_phrase;
 use super::pending::PendingRequest;
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::policy::access::{Mode, RequestCredentials, Right, TunnelGrant};
 use crate::policy::allowlist::Target;
-use crate::proxy::http::ConnectRequest;
-use crate::tunnel::outcome::{Refusal, RefusalReason};
+use crate::protocol::end_notice::Marker;
+use crate::proxy::anchors::AnchorTunnel;
+use crate::proxy::http::{ConnectRequest, RefusalMode};
+use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
+use crate::tunnel::limits::slots::Slot;
+use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
+
+/// The target of a tunnel, and what the tunnel takes of each limit until its end. Boxed, as it is seldom used while the
+/// tunnel idles.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    pub(super) target: Arc<Target>,
+    /// The slots of the process, of the owner and of the target.
+    _slots: [Slot; 3],
+    /// The client, or the user where users are known: an office with one address is not one user.
+    pub(super) owner: Arc<LimitOwner>,
+    /// The grant for the target; `None` unless access is enforced.
+    pub(super) grant: Option<TunnelGrant>,
+    /// How its client is told that the target is not an SSH server.
+    pub(super) refusals: RefusalMode,
+    /// The marker of its end notice; `None` if its client asks for none.
+    pub(super) end_marker: Option<Marker>,
+    /// The anchor that carries it; `None` if its target is dialled.
+    pub(super) anchor: Option<AnchorTunnel>,
+}
+
+/// Authorizes a request, and takes the slots of its tunnel.
+pub(super) async fn reserve(
+    request: ConnectRequest,
+    pending: &mut PendingRequest<'_>,
+) -> Result<Box<Reservation>, Refusal> {
+    // The rate or the certificate has decided earlier. The refusal is sent only now that the protocol is known.
+    pending.admission?;
+    let (end_marker, session) = (request.end_marker, request.session);
+    let AuthorizedRequest { target, grant } = authorize(request, pending).await?;
+    let user = pending.record.info.user_name();
+    if let Some(reason) = session.and_then(|session| pending.shared.registry.ended_sessions.reason(session, user)) {
+        let phrase = close_phrase(CloseReason::ClosedByOperator, &reason);
+        return Err(Refusal::new(RefusalReason::SessionEnded, phrase));
+    }
+    // Only after authorization: the form of a refusal would tell whether the target is an SSH server.
+    pending.target_is_ssh = target.ssh_only() && !target.reports();
+    let of_process = pending.shared.tunnels.take().ok_or(RefusalReason::ProxyFull)?;
+    let (owner, full) = match &grant {
+        Some(grant) => {
+            let name = OwnerName::User(grant.user_name().into());
+            (pending.shared.users.get(name), RefusalReason::UserFull)
+        }
+        None => (pending.client()?, RefusalReason::ClientFull),
+    };
+    let of_owner = owner.tunnels.take();
+    let of_owner = of_owner.ok_or_else(|| Refusal::new(full, full.phrase().limited(owner.tunnels.max())))?;
+    Ok(Box::new(Reservation {
+        _slots: [of_process, of_owner, target.take_slot()?],
+        target,
+        owner,
+        grant,
+        refusals: pending.refusals,
+        end_marker,
+        anchor: None,
+    }))
+}
 
 /// An authorized request.
 #[derive(Debug)]
-pub(super) struct AuthorizedRequest {
-    /// The target.
-    pub(super) target: Arc<Target>,
+struct AuthorizedRequest {
+    target: Arc<Target>,
     /// The grant for the target; `None` if it needs none.
-    pub(super) grant: Option<TunnelGrant>,
+    grant: Option<TunnelGrant>,
 }
 
 /// Looks the authority up in the allowlist, and checks that this client may have a tunnel to it now. With access
 /// control the user is authenticated first, so that answers reveal no names.
-pub(super) async fn authorize(
-    asked: ConnectRequest,
-    pending: &mut PendingRequest<'_>,
-) -> Result<AuthorizedRequest, Refusal> {
+async fn authorize(asked: ConnectRequest, pending: &mut PendingRequest<'_>) -> Result<AuthorizedRequest, Refusal> {
     let ConnectRequest {
         authority, credential, ..
     } = asked;

@@ -1,4 +1,5 @@
-//! In-band messages: the refusal of a request, and the close of a tunnel before its target's SSH identification.
+//! In-band messages: the refusal of a request, the close of a tunnel before its target's SSH identification, and the end
+//! notice of a tunnel.
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};
@@ -8,8 +9,10 @@ use tokio::time::timeout;
 
 use crate::base::text::ascii;
 use crate::net::transport::{Reader, Transport, send_all};
+use crate::protocol::end_notice::{self, MAX_SENTENCE_BYTES, Marker};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, MAX_BYTES, disconnect};
+use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::Id;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason, Side};
 use crate::tunnel::ssh::identification;
@@ -106,6 +109,24 @@ pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
     text.into()
 }
 
+/// Returns the end notice of a tunnel that the proxy has closed.
+pub(super) fn close_notice(marker: Marker, reason: CloseReason, tunnel: &OpenTunnel) -> Vec<u8> {
+    let operator = tunnel.close_reason().unwrap_or_default();
+    // After any other end the session may go on in another tunnel.
+    let is_final = reason == CloseReason::Idle || tunnel.is_end_final();
+    notice(marker, (close_phrase(reason, operator), is_final), tunnel)
+}
+
+/// Returns the end notice of a tunnel with that phrase, and whether the end of its session is final.
+pub(super) fn notice(marker: Marker, (phrase, is_final): (Phrase, bool), tunnel: &OpenTunnel) -> Vec<u8> {
+    // The client itself puts the requested name before a sentence that lacks it.
+    let authority = tunnel.facts.authority.as_ref();
+    let name = authority.filter(|_| phrase.is_of_target()).map(ToString::to_string);
+    let phrase = phrase.preceded_by("the proxy ended the session: ");
+    let sentence = phrase.sentence(&name.unwrap_or_default(), Some(&tunnel.facts.id), MAX_SENTENCE_BYTES);
+    end_notice::notice(marker, &sentence, is_final)
+}
+
 /// Returns the last line of a target's text that is not empty.
 fn excerpt(said: &[u8]) -> Box<str> {
     let mut lines = said.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
@@ -116,6 +137,11 @@ fn excerpt(said: &[u8]) -> Box<str> {
 /// Sends bytes to a client. Returns `false` if it has left, or does not read.
 pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
     matches!(timeout(SEND_TIMEOUT, send_all(client, bytes)).await, Ok(Ok(())))
+}
+
+/// Sends a notice within 0.5 s. Returns `false` if the client may have received only a part of it.
+pub(super) async fn send_notice(client: &mut impl Transport, notice: &[u8]) -> bool {
+    matches!(timeout(NOTICE_TIMEOUT, send_all(client, notice)).await, Ok(Ok(())))
 }
 
 /// Waits up to 2 s until a client that was sent a disconnect leaves.
@@ -143,6 +169,8 @@ pub(super) async fn drain_client(client: &mut impl Transport) {
 const MAX_EXCERPT: usize = 80;
 /// As for an answer: the bytes fit any send buffer.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// The end of a drain waits for this time, so a client that takes no more is cut off without a notice.
+const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 /// From the message to the end of stream after it, for a client that does not leave by itself.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 const CHUNK: usize = 2048;

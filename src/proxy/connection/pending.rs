@@ -44,7 +44,7 @@ impl<'a> PendingRequest<'a> {
         refusals: RefusalMode,
         shared: &'a Shared,
     ) -> Self {
-        let mut record = RequestRecord::open(shared.telemetry(), shared.ids.next(), peer, Instant::now());
+        let mut record = RequestRecord::open(shared, shared.ids.next(), peer, Instant::now());
         record.info.locals = [local, None];
         Self {
             shared,

@@ -1,45 +1,33 @@
-//! Records one connection: gauges while it is open, and one counter, one histogram and one access line at its end.
+//! Records a connection or request, and its tunnel: gauges while it is open, and a counter, a histogram and an access line
+//! at its end.
 
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::shared::Shared;
 use crate::base::text::excerpt;
 use crate::net::tls::{self, CertificateNames, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
 use crate::proxy::open_tunnels::events::{Event, RefusedRequest};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
-use crate::proxy::open_tunnels::registry::{Registration, Registry};
-use crate::proxy::record::access_log::AccessLog;
+use crate::proxy::open_tunnels::registry::Registration;
 use crate::proxy::record::line::{AccessLine, AnswerKind, millis};
-use crate::proxy::record::{Id, RequestInfo, SshPeers, WOULD_BE_REFUSED};
+use crate::proxy::record::{Id, RequestInfo, WOULD_BE_REFUSED};
 use crate::tunnel::dial::{DialError, Upstream};
 use crate::tunnel::direction::Direction;
 use crate::tunnel::drain::TunnelGuard;
-use crate::tunnel::metrics::{Metrics, TargetSeries};
+use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Close, CloseReason, Outcome, Refusal, RefusalReason, Side};
-use crate::tunnel::relay::{InspectPrefix, OnClose};
-use crate::tunnel::ssh::identification::{self, NotSsh, Software};
-
-/// The metrics, the access log and the open tunnels.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Telemetry<'a> {
-    /// The process's metrics.
-    pub(super) metrics: &'a Metrics,
-    /// The process's access log.
-    pub(super) access_log: &'a AccessLog,
-    /// The open tunnels.
-    pub(super) registry: &'a Registry,
-}
+use crate::tunnel::relay::OnClose;
 
 /// The record of a pending request: a connection from its accept on, or a request on an HTTP/2 connection. Its
 /// drop updates the metrics and writes the access line, also after a panic.
 #[derive(Debug)]
 pub(super) struct RequestRecord<'a> {
-    telemetry: Telemetry<'a>,
+    shared: &'a Shared,
     /// Facts about the request, added by each stage.
     pub(super) info: RequestInfo,
     refusal: Option<RefusalReason>,
@@ -52,9 +40,9 @@ pub(super) struct RequestRecord<'a> {
 
 impl<'a> RequestRecord<'a> {
     /// Creates the record of a connection that was accepted at `accepted`.
-    pub(super) fn open(telemetry: Telemetry<'a>, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
-        let mut record = Self::begin(telemetry, RequestInfo::new(id, [peer; 2], accepted));
-        record.connection = Some(Connection::open(telemetry.metrics));
+    pub(super) fn open(shared: &'a Shared, id: Id, peer: SocketAddr, accepted: Instant) -> Box<Self> {
+        let mut record = Self::begin(shared, RequestInfo::new(id, [peer; 2], accepted));
+        record.connection = Some(Connection::open(&shared.metrics));
         record
     }
 
@@ -63,12 +51,12 @@ impl<'a> RequestRecord<'a> {
         let mut facts = RequestInfo::new(id, [self.info.peer, self.info.client], Instant::now());
         facts.tls.clone_from(&self.info.tls);
         facts.locals = self.info.locals;
-        Self::begin(self.telemetry, facts)
+        Self::begin(self.shared, facts)
     }
 
-    fn begin(telemetry: Telemetry<'a>, facts: RequestInfo) -> Box<Self> {
+    fn begin(shared: &'a Shared, facts: RequestInfo) -> Box<Self> {
         Box::new(Self {
-            telemetry,
+            shared,
             info: facts,
             refusal: None,
             answered: AnswerKind::None,
@@ -84,7 +72,7 @@ impl<'a> RequestRecord<'a> {
 
     /// Sets the TLS session, with the client's identity if it has presented a certificate.
     pub(super) fn set_tls(&mut self, accepted: &tls::CompletedHandshake) {
-        self.telemetry.metrics.tls_accepted(accepted);
+        self.shared.metrics.tls_accepted(accepted);
         self.info.tls = Some(Arc::clone(&accepted.peer));
     }
 
@@ -120,7 +108,7 @@ impl<'a> RequestRecord<'a> {
         endpoints: &Endpoints,
         result: Result<&Upstream<S>, &DialError>,
     ) {
-        self.telemetry.metrics.dial_duration.observe(took.as_secs_f64());
+        self.shared.metrics.dial_duration.observe(took.as_secs_f64());
         self.info.dial_ms = millis(took);
         self.info.dial_error = result.err().and_then(|error| error.errno);
         self.info.upstream = result.ok().map(|upstream| upstream.address);
@@ -135,32 +123,32 @@ impl<'a> RequestRecord<'a> {
         self.account();
     }
 
-    /// Turns the record into that of the tunnel to `target`.
-    pub(super) fn established(mut self: Box<Self>, target: &Target, open: TunnelGuard) -> TunnelRecord<'a> {
+    /// Turns the record into that of the tunnel to `target`, and writes the open line.
+    pub(super) fn established(mut self: Box<Self>, target: &Target, open: TunnelGuard) -> Box<TunnelRecord<'a>> {
         self.accounted = true;
         self.observe_answer(None);
-        let series = Arc::clone(target.series(self.telemetry.metrics));
-        let tunnel = Arc::new(OpenTunnel::new(self.info.take(), &series, open));
-        series.tunnels_active.inc();
-        let held = Box::new(TunnelAccounts {
-            telemetry: self.telemetry,
-            registration: self.telemetry.registry.enter(tunnel),
-            series,
+        let shared = self.shared;
+        let tunnel = OpenTunnel::new(self.info.take(), target.series(&shared.metrics), open);
+        tunnel.series.tunnels_active.inc();
+        let record = Box::new(TunnelRecord {
+            shared,
+            registration: shared.registry.enter(Arc::new(tunnel)),
+            // Replaced at every end but one.
+            close: Close {
+                by: Side::Proxy,
+                reason: CloseReason::Panic,
+            },
+            answered: AnswerKind::Http,
             _connection: self.connection.take(),
         });
-        let record = TunnelRecord {
-            held,
-            close: None,
-            is_logged: false,
-        };
         let line = AccessLine::new(&record.tunnel().facts, "open", None);
-        self.telemetry.access_log.write(&line);
+        shared.access_log.write(&line);
         record
     }
 
     fn observe_answer(&self, refused: Option<Outcome>) {
-        let Metrics { handshake_duration, .. } = self.telemetry.metrics;
-        self.telemetry.metrics.answered(refused);
+        let Metrics { handshake_duration, .. } = &self.shared.metrics;
+        self.shared.metrics.answered(refused);
         handshake_duration.observe(self.info.accepted.elapsed().as_secs_f64());
     }
 
@@ -172,12 +160,12 @@ impl<'a> RequestRecord<'a> {
         let outcome = Outcome::Refused(refusal);
         self.observe_answer(Some(outcome));
         if self.answered == AnswerKind::Ssh {
-            self.telemetry.metrics.in_band_disconnects.inc();
+            self.shared.metrics.in_band_disconnects.inc();
         }
-        self.telemetry.registry.refusals.count(outcome.reason());
+        self.shared.registry.refusals.count(outcome.reason());
         let refused = || Event::Refused(Arc::new(RefusedRequest::new(&self.info, outcome)));
-        self.telemetry.registry.events.publish(refused);
-        let Telemetry { access_log, .. } = self.telemetry;
+        self.shared.registry.events.publish(refused);
+        let Shared { access_log, .. } = self.shared;
         access_log.refused(&self.info, refusal, self.answered);
     }
 }
@@ -188,22 +176,15 @@ impl Drop for RequestRecord<'_> {
     }
 }
 
-/// The record of an established tunnel; its drop writes the close line.
+/// The record of an established tunnel; its drop writes the close line. Boxed, to keep the future of an idle tunnel
+/// small.
 #[derive(Debug)]
 pub(super) struct TunnelRecord<'a> {
-    /// Boxed, to keep the future of an idle tunnel small.
-    held: Box<TunnelAccounts<'a>>,
-    close: Option<Close>,
-    /// True if the end was sent to the client in band.
-    is_logged: bool,
-}
-
-/// The parts of a tunnel's record.
-#[derive(Debug)]
-struct TunnelAccounts<'a> {
-    telemetry: Telemetry<'a>,
+    pub(super) shared: &'a Shared,
     registration: Registration<'a>,
-    series: Arc<TargetSeries>,
+    close: Close,
+    /// The way in which the client was told the close, if at all.
+    answered: AnswerKind,
     /// `None` for a request on an HTTP/2 connection: the connection has a record of its own.
     _connection: Option<Connection<'a>>,
 }
@@ -211,78 +192,37 @@ struct TunnelAccounts<'a> {
 impl TunnelRecord<'_> {
     /// Returns the tunnel as operators see it.
     pub(super) fn tunnel(&self) -> &OpenTunnel {
-        self.held.registration.tunnel()
+        self.registration.tunnel()
     }
 
-    /// Sets the end of the tunnel, and whether it was sent to the client in band.
-    pub(super) fn closed(&mut self, close: Close, is_told: bool) {
-        self.close = Some(close);
-        self.is_logged = is_told;
-    }
-
-    /// Sets the SSH software of one side, from its identification.
-    pub(super) fn identified(&self, side: Side, software: Software) {
-        self.tunnel().facts.seen.identified(side, software);
-    }
-
-    /// Returns an observer that records whether `ssh_only` would have refused the tunnel.
-    pub(super) fn watch(&self) -> NotSshReporter {
-        NotSshReporter {
-            seen: Arc::clone(&self.tunnel().facts.seen),
-            metrics: self.held.telemetry.metrics.clone(),
-        }
-    }
-
-    /// Notes, at the end of a watched tunnel, a side that has not identified itself: if the side has sent bytes, or if
-    /// the tunnel has lasted for `timeout`, after which `ssh_only` would have ended the tunnel.
-    pub(super) fn finish_watch(&self, timeout: Duration) {
-        let is_late = self.tunnel().start.established.elapsed() >= timeout;
-        for direction in Direction::ALL {
-            let side = direction.sender();
-            let has_identified = self.tunnel().facts.seen.software(side).is_some();
-            if !has_identified && (is_late || self.tunnel().meter.bytes(direction) > 0) {
-                self.watch().refuses(side);
-            }
-        }
-    }
-
-    /// Returns the tunnel's id.
-    pub(super) fn id(&self) -> Id {
-        self.tunnel().facts.id
+    /// Sets the close of the tunnel: an answer in SSH was sent to the client in band.
+    pub(super) fn closed(&mut self, close: Close, answered: AnswerKind) {
+        (self.close, self.answered) = (close, answered);
     }
 }
 
 impl OnClose for TunnelRecord<'_> {
     fn before_close(&self) {
-        self.tunnel().look_at_end(&self.held.telemetry.registry.sock_diag);
+        self.tunnel().look_at_end(&self.shared.registry.sock_diag);
     }
 }
 
 impl Drop for TunnelRecord<'_> {
     fn drop(&mut self) {
-        let (tunnel, telemetry) = (self.tunnel(), self.held.telemetry);
-        let metrics = telemetry.metrics;
-        let close = self.close.unwrap_or(Close {
-            by: Side::Proxy,
-            reason: CloseReason::Panic,
-        });
-        self.held.registration.closed(close);
-        let outcome = Outcome::TunnelClosed(close);
+        let (tunnel, metrics) = (self.tunnel(), &self.shared.metrics);
+        self.registration.closed(self.close);
+        let outcome = Outcome::TunnelClosed(self.close);
         metrics.closed(outcome);
         metrics
             .tunnel_duration
             .observe(tunnel.start.established.elapsed().as_secs_f64());
-        self.held.series.tunnels_active.dec();
-        if self.is_logged {
+        tunnel.series.tunnels_active.dec();
+        if self.answered == AnswerKind::Ssh {
             metrics.in_band_disconnects.inc();
         }
         let [client, target] = tunnel.last_rtt().map(Option::unwrap_or_default);
-        telemetry.access_log.write(&AccessLine {
-            answered: if self.is_logged {
-                AnswerKind::Ssh
-            } else {
-                AnswerKind::Http
-            },
+        self.shared.access_log.write(&AccessLine {
+            answered: self.answered,
             bytes_sent: tunnel.meter.bytes(Direction::Download),
             bytes_received: tunnel.meter.bytes(Direction::Upload),
             client_rtt_ms: millis(client.rtt),
@@ -293,35 +233,6 @@ impl Drop for TunnelRecord<'_> {
             is_resumable: tunnel.open.is_resumable(),
             ..AccessLine::new(&tunnel.facts, "close", Some(outcome))
         });
-    }
-}
-
-/// The inspector of a tunnel's first bytes with `allowlist.report_only`: counts and notes the first side that does not
-/// begin as SSH does.
-#[derive(Debug)]
-pub(super) struct NotSshReporter {
-    seen: Arc<SshPeers>,
-    metrics: Metrics,
-}
-
-impl NotSshReporter {
-    /// Counts and notes that side, unless a side was noted already.
-    fn refuses(&self, side: Side) {
-        if self.seen.not_ssh.set(side).is_ok() {
-            self.metrics.report_only_refusals.count(["ssh_only"]);
-        }
-    }
-}
-
-impl InspectPrefix for NotSshReporter {
-    fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
-        let side = direction.sender();
-        match identification::read(beginning, side) {
-            Ok(None) => return ControlFlow::Continue(()),
-            Ok(Some(line)) => self.seen.identified(side, Software::parse(line.software)),
-            Err(NotSsh) => self.refuses(side),
-        }
-        ControlFlow::Break(())
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::record::Telemetry;
 use crate::base::yaml::forms;
 use crate::net::listener;
 use crate::net::tls::{self, Tls};
@@ -64,17 +63,6 @@ pub struct Shared {
     pub tls: Tls,
     /// The deadlines of every wait for a peer.
     pub timeouts: Timeouts,
-}
-
-impl Shared {
-    /// Returns what accounts for connections: metrics, access log, registry.
-    pub(super) fn telemetry(&self) -> Telemetry<'_> {
-        Telemetry {
-            metrics: &self.metrics,
-            access_log: &self.access_log,
-            registry: &self.registry,
-        }
-    }
 }
 
 /// The deadlines of every wait for a peer.

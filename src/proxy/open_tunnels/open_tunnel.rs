@@ -18,7 +18,7 @@ use crate::tunnel::direction::Both;
 use crate::tunnel::drain::TunnelGuard;
 use crate::tunnel::limits::bucket::RateOverride;
 use crate::tunnel::metrics::TargetSeries;
-use crate::tunnel::relay::meter::{self, Meter, WINDOW_INTERVAL};
+use crate::tunnel::relay::meter::{Activity, Meter, WINDOW_INTERVAL};
 
 /// A tunnel from its 200 to its end.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ pub struct OpenTunnel {
     /// The waker of the tunnel's task, which waits for `close_reason`. Not a `Notify`, whose 72 bytes an idle tunnel
     /// would keep.
     closer: AtomicWaker,
-    /// The series of its target's last activity.
-    series: Arc<TargetSeries>,
+    /// The series of its target.
+    pub(crate) series: Arc<TargetSeries>,
     /// The last sample of its counts.
     look: Mutex<RateSample>,
     /// The last measurements of the connections of the client and of the target.
@@ -89,13 +89,8 @@ impl OpenTunnel {
 
     /// Returns its activity, and notes it for the target.
     pub fn activity(&self) -> Activity {
-        let meter::Activity { is_active, last_active } = self.meter.activity();
-        let activity = Activity {
-            is_active,
-            last_active: self.start.to_system_time(last_active),
-            idle: last_active.elapsed(),
-        };
-        self.series.was_active(activity.last_active);
+        let activity = self.meter.activity();
+        self.series.was_active(self.start.to_system_time(activity.last_active));
         activity
     }
 
@@ -213,17 +208,6 @@ impl OpenTunnel {
 const MAX_REASON: usize = 200;
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The current and the last activity of a tunnel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Activity {
-    /// True if its last minute was active, or the current one is.
-    pub is_active: bool,
-    /// The time of the last byte in its last active minute, or else of the tunnel's start.
-    pub last_active: SystemTime,
-    /// The time since its last activity.
-    pub idle: Duration,
-}
-
 /// The time at which a tunnel was established.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
@@ -243,7 +227,7 @@ impl Start {
     }
 
     /// Returns a later moment by the host's clock, as if it had not been set since.
-    fn to_system_time(self, moment: Instant) -> SystemTime {
+    pub(crate) fn to_system_time(self, moment: Instant) -> SystemTime {
         self.started + moment.saturating_duration_since(self.established)
     }
 }

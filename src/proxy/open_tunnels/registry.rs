@@ -177,7 +177,14 @@ mod tests {
         assert!(active.is_active && active.last_active > idle_since);
         // The series knows milliseconds.
         let noted = series.last_activity().unwrap();
-        assert!(active.last_active.duration_since(noted).unwrap() < Duration::from_millis(1));
+        assert!(
+            tunnel
+                .start
+                .to_system_time(active.last_active)
+                .duration_since(noted)
+                .unwrap()
+                < Duration::from_millis(1)
+        );
         for _ in 0..2 {
             sleep(MINUTE).await;
             keystrokes(&tunnel, 4);
@@ -185,7 +192,7 @@ mod tests {
         let idle = tunnel.activity();
         assert_eq!((idle.is_active, idle.last_active), (false, active.last_active));
         // The bytes of now are no activity.
-        assert_eq!(idle.idle, 2 * MINUTE);
+        assert_eq!(idle.last_active.elapsed(), 2 * MINUTE);
         judging.abort();
     }
 

@@ -21,16 +21,7 @@ async fn tunnel(open: TunnelGuard, ends: impl Future<Output = ()>) {
 /// Returns the task of a tunnel that lasts until the drain closes it.
 fn until_closed(drain: &Drain, open: TunnelGuard, id: u64) -> impl Future<Output = ()> + use<> {
     let drain = drain.clone();
-    async move { drain.close_due(|| busy(id, &open)).await }
-}
-
-/// Returns the state of a tunnel that is never idle.
-fn busy(number: u64, open: &TunnelGuard) -> TunnelState<'_> {
-    TunnelState {
-        id: number,
-        last_active: Instant::now(),
-        guard: open,
-    }
+    async move { drain.close_due(id, &open, Instant::now).await }
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,11 +52,8 @@ async fn past_the_deadline_idle_tunnels_close_first_and_the_rest_is_spread() {
             let (drain, idle) = (drain.clone(), id % 2 == 0);
             let open = drain.opened();
             tasks.connections.spawn(async move {
-                let state = || TunnelState {
-                    last_active: if idle { start } else { Instant::now() },
-                    ..busy(id, &open)
-                };
-                drain.close_due(state).await;
+                let last_active = || if idle { start } else { Instant::now() };
+                drain.close_due(id, &open, last_active).await;
                 drop(open);
                 (idle, start.elapsed())
             })
@@ -232,7 +220,7 @@ async fn a_tunnel_that_becomes_resumable_in_a_drain_closes_then() {
             known.set_resumable();
         });
         let task = tasks.connections.spawn(async move {
-            closing.close_due(|| busy(7, &open)).await;
+            closing.close_due(7, &open, Instant::now).await;
             start.elapsed().as_secs()
         });
         let drained = conductor.run(&options(5, 100, 3000), &tasks, pending()).await;

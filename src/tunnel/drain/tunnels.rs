@@ -4,21 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::SetOnce;
-use tokio::time::Instant;
 
 use crate::protocol::resume::handshake::lines::Hello;
 use crate::protocol::resume::keys::SessionId;
-
-/// The state of a tunnel in a drain.
-#[derive(Clone, Copy, Debug)]
-pub struct TunnelState<'a> {
-    /// Its number in this process.
-    pub id: u64,
-    /// The time of the last byte of its last active minute.
-    pub last_active: Instant,
-    /// The tunnel.
-    pub guard: &'a TunnelGuard,
-}
 
 /// A tunnel that is open for as long as this is held, or until its [`end`](Self::end).
 #[derive(Debug)]

@@ -47,6 +47,21 @@ pub struct Transports<D, U = TcpStream> {
     pub early: Option<Box<EarlyData>>,
 }
 
+impl<D, U> Transports<D, U> {
+    /// Creates the transports of a tunnel, of whose client `upload` was already read.
+    pub(crate) fn new(downstream: D, upstream: U, upload: Vec<u8>) -> Self {
+        let early = EarlyData {
+            upload,
+            ..EarlyData::default()
+        };
+        Self {
+            downstream,
+            upstream,
+            early: Some(Box::new(early)),
+        }
+    }
+}
+
 /// Early data: the first bytes of each direction, read before the relay begins.
 #[derive(Debug, Default)]
 pub struct EarlyData {
