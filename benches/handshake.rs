@@ -23,7 +23,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use switchboard::base::authority::Authority;
-use switchboard::proxy::http::{self, CredentialPolicy, Exchange};
+use switchboard::proxy::http::{CredentialPolicy, Exchange};
+use switchboard::tunnel::stream::Stream;
 use thread_time::{ThreadTime, used};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -43,12 +44,14 @@ const REQUESTS: [(&str, &[u8]); 2] = [
 const EARLY: &[u8] = b"SSH-2.0-OpenSSH_9.2p1\r\n";
 
 async fn ours(stream: TcpStream) -> (TcpStream, usize) {
-    let mut exchange = http::http1(stream, Vec::new());
+    let mut exchange = Exchange::http1(stream, Vec::new());
     let authority = timeout(Duration::from_secs(10), exchange.read_head(CredentialPolicy::Ignored)).await;
     authority
         .expect("the request is there")
         .expect("the request is a good one");
-    let (stream, early) = exchange.accept().await.expect("the client is there");
+    let (Stream::Tcp(stream), early) = exchange.accept().await.expect("the client is there") else {
+        unreachable!("it was a socket");
+    };
     (stream, early.len())
 }
 

@@ -13,3 +13,5 @@ pub mod proxy_header;
 pub mod relay;
 #[cfg(feature = "server")]
 pub mod ssh;
+#[cfg(feature = "server")]
+pub mod stream;

@@ -20,7 +20,7 @@ use crate::tunnel::limits::bucket::RateLimit;
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::{Meter, WINDOW_INTERVAL};
-use crate::tunnel::relay::{self, EarlyData, RelayConfig, Transports, relay};
+use crate::tunnel::relay::{self, RelayConfig, Transports, relay};
 
 /// A plain client whose target is connected.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl PlainConnection {
             Link::Socket(socket) => {
                 let watched = [ends(&socket), of_target];
                 boxed(pass_on(
-                    Self::between(socket, self.target, self.early),
+                    Transports::new(socket, self.target, self.early),
                     watched,
                     record,
                     shared,
@@ -59,23 +59,11 @@ impl PlainConnection {
                 .await;
             }
             Link::Stream(stream) => {
-                let transports = Self::between(*stream, self.target, self.early);
+                let transports = Transports::new(*stream, self.target, self.early);
                 boxed(pass_on(transports, [None, of_target], record, shared)).await;
             }
         }
         drop(self.slot);
-    }
-
-    /// Returns the transports of a relay; `upload` was already read from the client.
-    pub(super) fn between<D>(downstream: D, upstream: TcpStream, upload: Vec<u8>) -> Transports<D> {
-        Transports {
-            downstream,
-            upstream,
-            early: Some(Box::new(EarlyData {
-                upload,
-                ..EarlyData::default()
-            })),
-        }
     }
 }
 

@@ -13,9 +13,6 @@ use super::socket;
 
 /// One end of a tunnel: a socket, a TLS stream or a stream of an HTTP/2 connection.
 pub trait Transport: Send {
-    /// How a relay moves bulk between this transport as the downstream and a socket as the upstream.
-    const BULK: BulkMode;
-
     /// The half that reads.
     type Reader<'a>: Reader
     where
@@ -24,6 +21,9 @@ pub trait Transport: Send {
     type Writer<'a>: Writer
     where
         Self: 'a;
+
+    /// Returns how a relay moves bulk between this transport as the downstream and a socket as the upstream.
+    fn bulk_mode(&self) -> BulkMode;
 
     /// Returns both halves. What must outlast them, such as decrypted bytes, stays in the transport.
     fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>);
@@ -115,13 +115,17 @@ pub trait Reader: Send + Sync {
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>>;
 
     /// Completes when the peer resets or times out, without reading.
-    fn failed(&mut self) -> impl Future<Output = io::Error> + Send;
+    fn failed(&mut self) -> impl Future<Output = io::Error> + Send
+    where
+        Self: Sized;
 
     /// Completes when the peer's end of stream has come, without reading: bytes before it may be unread.
     ///
     /// # Errors
     /// As [`failed`](Self::failed).
-    fn ended(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+    fn ended(&mut self) -> impl Future<Output = io::Result<()>> + Send
+    where
+        Self: Sized;
 
     /// Returns the socket, if its bytes are the tunnel's as they are.
     fn socket(&self) -> Option<&TcpStream> {
@@ -233,10 +237,12 @@ pub fn read_more(reader: &mut impl Reader, max: usize, read: &mut Vec<u8>) -> im
 const CHUNK: usize = 2048;
 
 impl Transport for TcpStream {
-    const BULK: BulkMode = BulkMode::Splice;
-
     type Reader<'a> = ReadHalf<'a>;
     type Writer<'a> = WriteHalf<'a>;
+
+    fn bulk_mode(&self) -> BulkMode {
+        BulkMode::Splice
+    }
 
     fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         Self::split(self)

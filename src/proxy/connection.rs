@@ -20,18 +20,17 @@ use self::registration::register;
 pub use self::shared::{Port, Shared, Timeouts};
 use self::tunnel::Tunnel;
 use crate::base::boxed::boxed;
-use crate::net::tls::TlsStream;
-use crate::net::transport::Transport;
 use crate::policy::access::Mode;
 use crate::policy::allowlist::{Endpoints, Target, WakeResult};
 use crate::proxy::anchors::{AnchorTunnel, DialTimeouts};
-use crate::proxy::http::{self, ConnectRequest, CredentialPolicy, Exchange, Purpose};
+use crate::proxy::http::{ConnectRequest, CredentialPolicy, Exchange, Purpose};
 use crate::tunnel::dial::{self, DialError};
 use crate::tunnel::http2;
 use crate::tunnel::limits::queue::QueueTimeouts;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::proxy_header;
 use crate::tunnel::relay::Transports;
+use crate::tunnel::stream::Stream;
 
 mod authorize;
 mod in_band;
@@ -48,32 +47,28 @@ pub fn serve(stream: TcpStream, peer: SocketAddr, port: Arc<Port>, shared: &Shar
     let opening = boxed(accept(stream, peer, port, shared));
     async move {
         // Matched by reference: else the future would have room for the tunnel twice.
-        match &mut opening.await {
-            Some(ReadyConnection::Plain(tunnel)) => tunnel.run().await,
-            Some(ReadyConnection::Tls(tunnel)) => tunnel.run().await,
-            Some(ReadyConnection::Boxed(served)) => served.await,
-            None => {}
+        if let Some(answered) = &mut opening.await {
+            answered.run().await;
         }
     }
 }
 
-/// An accepted connection, with its 200 or 101 sent (HTTP/1), or ready for streams (HTTP/2).
-enum ReadyConnection<'a> {
-    Plain(Tunnel<'a, TcpStream>),
-    Tls(Tunnel<'a, TlsStream>),
-    /// All tunnels of an HTTP/2 connection, a tunnel through an anchor, or an anchor's connection.
-    Boxed(Served<'a>),
+/// An answered request, or an HTTP/2 connection.
+enum AnsweredRequest<'a> {
+    /// A tunnel whose client has its 200.
+    Tunnel(Tunnel<'a>),
+    /// The future of an HTTP/2 connection with all its tunnels, or of an anchor's connection.
+    Connection(Pin<Box<dyn Future<Output = ()> + Send + 'a>>),
 }
 
-/// The future that serves an answered request until its end.
-type Served<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-
-/// An answered request.
-enum ServedRequest<'a, D: Transport> {
-    /// A tunnel to an address.
-    Tunnel(Tunnel<'a, D>),
-    /// A tunnel through an anchor, or an anchor's connection.
-    Boxed(Served<'a>),
+impl AnsweredRequest<'_> {
+    /// Serves it until its end.
+    async fn run(&mut self) {
+        match self {
+            Self::Tunnel(tunnel) => tunnel.run().await,
+            Self::Connection(connection) => connection.await,
+        }
+    }
 }
 
 /// Reads the PROXY header, negotiates the protocol and, over HTTP/1, serves the request up to its 200 or 101. `None` if
@@ -83,48 +78,34 @@ async fn accept(
     peer: SocketAddr,
     port: Arc<Port>,
     shared: &Shared,
-) -> Option<ReadyConnection<'_>> {
+) -> Option<AnsweredRequest<'_>> {
     let mut pending = PendingRequest::accept(peer, stream.local_addr().ok(), port.refusals, shared);
     // First of all, even before TLS: the header names the client of the TCP connection.
     let header = proxy_header::read(&mut stream, peer.ip(), &port.proxy_header);
     match pending.step(header).await {
         Ok(header) => pending.with_client(header.unwrap_or(pending.addresses)),
         Err(refusal) => {
-            pending.refuse(http::http1(stream, Vec::new()), &refusal.into()).await;
+            pending
+                .refuse(Exchange::http1(stream, Vec::new()), &refusal.into())
+                .await;
             return None;
         }
     }
     let (negotiated, pending) = boxed(negotiate(stream, port.tls, pending)).await?;
-    Some(match negotiated {
-        NegotiatedProtocol::Http1(stream, read) => {
-            let exchange = http::http1(stream, read);
-            match boxed(serve_request(exchange, pending)).await? {
-                ServedRequest::Tunnel(tunnel) => ReadyConnection::Plain(tunnel),
-                ServedRequest::Boxed(served) => ReadyConnection::Boxed(served),
-            }
-        }
-        NegotiatedProtocol::TlsHttp1(session) => {
-            let exchange = http::http1(session, Vec::new());
-            match boxed(serve_request(exchange, pending)).await? {
-                ServedRequest::Tunnel(tunnel) => ReadyConnection::Tls(tunnel),
-                ServedRequest::Boxed(served) => ReadyConnection::Boxed(served),
-            }
-        }
+    match negotiated {
+        NegotiatedProtocol::Http1(stream, read) => boxed(serve_request(Exchange::http1(stream, read), pending)).await,
         NegotiatedProtocol::Http2(stream, read) => {
             let connection = http2::Connection::new(stream, read);
-            ReadyConnection::Boxed(Box::pin(serve_http2(connection, pending)))
+            let served = Box::pin(serve_http2(connection, pending));
+            Some(AnsweredRequest::Connection(served))
         }
-        NegotiatedProtocol::TlsHttp2(session) => {
-            let connection = http2::Connection::new(session, Vec::new());
-            ReadyConnection::Boxed(Box::pin(serve_http2(connection, pending)))
-        }
-    })
+    }
 }
 
 /// Serves every request on an HTTP/2 connection until it ends.
-async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending: PendingRequest<'_>) {
-    let shared = pending.shared;
-    pending.record.info.http = http2::Request::HTTP;
+async fn serve_http2(connection: http2::Connection<Stream>, mut pending: PendingRequest<'_>) {
+    let drain = &pending.shared.drain;
+    pending.record.info.http = "2";
     let lapsed = Notify::new();
     let overdue = |awaited| {
         let pending = &pending;
@@ -136,22 +117,20 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
             }
         }
     };
-    let tunnel = |exchange| {
+    let tunnel = |request| {
         let further = pending.new_stream();
         if further.admission == Err(RefusalReason::CertificateInvalidated) {
             // The connection gets a GOAWAY: its certificate is no longer valid.
             lapsed.notify_one();
         }
         async move {
-            match boxed(serve_request(exchange, further)).await {
-                Some(ServedRequest::Tunnel(mut tunnel)) => tunnel.run().await,
-                Some(ServedRequest::Boxed(served)) => served.await,
-                None => {}
+            if let Some(answered) = &mut boxed(serve_request(Exchange::from(request), further)).await {
+                answered.run().await;
             }
         }
     };
     let go_away = http2::GoAway {
-        drain: &shared.drain,
+        drain,
         connection_id: pending.record.info.id.seq,
         lapsed: &lapsed,
     };
@@ -162,14 +141,8 @@ async fn serve_http2<D: Transport>(connection: http2::Connection<D>, mut pending
 }
 
 /// Reads one request and answers it. `None` if it was refused, or its client has left.
-async fn serve_request<'a, E: Exchange>(
-    mut exchange: E,
-    mut pending: PendingRequest<'a>,
-) -> Option<ServedRequest<'a, E::Transport>>
-where
-    E::Transport: 'a,
-{
-    pending.record.info.http = E::HTTP;
+async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'a>) -> Option<AnsweredRequest<'a>> {
+    pending.record.info.http = exchange.version();
     let (drain, number) = (&pending.shared.drain, pending.record.info.id.seq);
     let credentials = match pending.shared.access.mode() {
         Mode::Open => CredentialPolicy::Ignored,
@@ -177,7 +150,9 @@ where
     };
     let connected = match pending.step(exchange.read_head(credentials)).await {
         Ok(request) if request.purpose == Purpose::Registration => {
-            return register(exchange, request, pending).await.map(ServedRequest::Boxed);
+            return register(exchange, request, pending)
+                .await
+                .map(AnsweredRequest::Connection);
         }
         Ok(request) => tokio::select! {
             biased;
@@ -203,37 +178,18 @@ where
             return None;
         }
     };
-    let record = pending.record.established(&reservation.target, open);
-    Some(match upstream {
-        UpstreamKind::Address(upstream) => ServedRequest::Tunnel(Tunnel {
-            transports: Transports::new(downstream, upstream, early),
-            reservation,
-            record,
-        }),
-        UpstreamKind::Anchor(upstream) => {
-            let mut tunnel = Tunnel {
-                transports: Transports::new(downstream, *upstream, early),
-                reservation,
-                record,
-            };
-            ServedRequest::Boxed(Box::pin(async move { tunnel.run().await }))
-        }
-    })
-}
-
-/// The upstream of a tunnel.
-enum UpstreamKind {
-    /// A socket that is connected to the target.
-    Address(TcpStream),
-    /// A stream of an anchor.
-    Anchor(Box<http2::Stream>),
+    Some(AnsweredRequest::Tunnel(Tunnel {
+        transports: Transports::new(downstream, upstream, early),
+        record: pending.record.established(&reservation.target, open),
+        reservation,
+    }))
 }
 
 /// Authorizes the request, takes its slots, and dials its target.
 async fn connect_target(
     request: ConnectRequest,
     pending: &mut PendingRequest<'_>,
-) -> Result<(Box<Reservation>, UpstreamKind), Refusal> {
+) -> Result<(Box<Reservation>, Stream), Refusal> {
     let mut reservation = reserve(request, pending).await?;
     let dial = dial_target(&reservation.target, pending);
     let (upstream, anchor) = match &reservation.grant {
@@ -250,7 +206,7 @@ async fn connect_target(
 async fn dial_target(
     target: &Target,
     pending: &mut PendingRequest<'_>,
-) -> Result<(UpstreamKind, Option<AnchorTunnel>), Refusal> {
+) -> Result<(Stream, Option<AnchorTunnel>), Refusal> {
     let PendingRequest {
         shared,
         record,
@@ -265,7 +221,7 @@ async fn dial_target(
         let permit = target.begin_dial(timeouts).await?;
         let (stream, tunnel) = boxed(ask_anchor(target, shared, record)).await?;
         permit.succeeded();
-        return Ok((UpstreamKind::Anchor(stream), Some(tunnel)));
+        return Ok((stream, Some(tunnel)));
     }
     if shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
         shared.metrics.wakes.count(["limited"]);
@@ -283,7 +239,7 @@ async fn dial_target(
         let written = proxy_header::write(&mut upstream.stream, version, addresses).await;
         written.map_err(|_| RefusalReason::TargetRefused)?;
     }
-    Ok((UpstreamKind::Address(upstream.stream), None))
+    Ok((upstream.stream.into(), None))
 }
 
 /// Asks an anchor of the target for a stream.
@@ -291,7 +247,7 @@ async fn ask_anchor(
     target: &Target,
     shared: &Shared,
     record: &mut RequestRecord<'_>,
-) -> Result<(Box<http2::Stream>, AnchorTunnel), RefusalReason> {
+) -> Result<(Stream, AnchorTunnel), RefusalReason> {
     let start = Instant::now();
     let timeouts = DialTimeouts {
         wait: shared.allowlist.wait_for_ready(),
@@ -307,5 +263,5 @@ async fn ask_anchor(
     let tunnel = tunnel?;
     record.info.anchor = tunnel.anchor.user.clone();
     let upstream = result.map_err(|error| error.reason)?;
-    Ok((Box::new(upstream.stream), tunnel))
+    Ok((upstream.stream.into(), tunnel))
 }

@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 
-use crate::net::transport::Transport;
+use crate::tunnel::http2::Request;
+use crate::tunnel::outcome::{Refusal, RefusalReason};
+use crate::tunnel::stream::Stream;
 
 mod client_program;
 mod exchange;
@@ -11,7 +13,8 @@ pub mod http1;
 mod http2;
 
 pub use self::client_program::ClientProgram;
-pub use self::exchange::{ConnectRequest, CredentialPolicy, Exchange, Purpose};
+pub use self::exchange::{ConnectRequest, CredentialPolicy, Purpose};
+use self::http1::Http1Exchange;
 
 /// How a port sends refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -40,7 +43,104 @@ impl RefusalMode {
     }
 }
 
-/// Returns an exchange over HTTP/1 of which `read` has been read.
-pub fn http1<D: Transport>(transport: D, read: Vec<u8>) -> impl Exchange<Transport = D> {
-    http1::Exchange::new(transport, read)
+/// A client's one request and its one answer (RFC 9110 section 9.3.6).
+#[derive(Debug)]
+pub enum Exchange {
+    /// Over HTTP/1.
+    Http1(Http1Exchange),
+    /// On a stream of an HTTP/2 connection.
+    Http2(Box<Request>),
+}
+
+impl From<Request> for Exchange {
+    fn from(request: Request) -> Self {
+        Self::Http2(Box::new(request))
+    }
+}
+
+impl Exchange {
+    /// Creates an exchange over HTTP/1 of which `read` has been read.
+    pub fn http1(stream: impl Into<Stream>, read: Vec<u8>) -> Self {
+        Self::Http1(Http1Exchange::new(stream.into(), read))
+    }
+
+    /// Returns the version of HTTP: `1` or `2`.
+    pub fn version(&self) -> &'static str {
+        match self {
+            Self::Http1(_) => "1",
+            Self::Http2(_) => "2",
+        }
+    }
+
+    /// Reads until the request is complete.
+    ///
+    /// # Errors
+    /// The refusal, which the bytes that were read have decided.
+    pub async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
+        match self {
+            Self::Http1(exchange) => exchange.read_head(credentials).await,
+            Self::Http2(request) => http2::read_head(request, credentials),
+        }
+    }
+
+    /// Completes when the client leaves before its answer, with the refusal to record.
+    pub async fn client_gone(&mut self) -> RefusalReason {
+        match self {
+            Self::Http1(exchange) => exchange.client_gone().await,
+            Self::Http2(request) => http2::client_gone(request).await,
+        }
+    }
+
+    /// Sends the 200, which repeats the marker of an end notice. Returns the stream of the tunnel, and the bytes after
+    /// the head. The head and these bytes are at most 16 KiB together.
+    ///
+    /// # Errors
+    /// [`RefusalReason::ClientDisconnected`].
+    pub async fn accept(self) -> Result<(Stream, Vec<u8>), RefusalReason> {
+        match self {
+            Self::Http1(exchange) => exchange.accept().await,
+            // Early data is in the stream.
+            Self::Http2(request) => Ok((http2::accept(*request)?, Vec::new())),
+        }
+    }
+
+    /// Sends the 101 of a [`Purpose::Registration`], with these fields. Returns the stream, and the bytes after the
+    /// head.
+    ///
+    /// # Errors
+    /// [`RefusalReason::ClientDisconnected`].
+    pub async fn upgrade(self, fields: &str) -> Result<(Stream, Vec<u8>), RefusalReason> {
+        match self {
+            Self::Http1(exchange) => exchange.upgrade(fields).await,
+            // HTTP/2 has no upgrade (RFC 9113 section 8.6), so no request for one has been read.
+            Self::Http2(_) => Err(RefusalReason::MethodNotAllowed),
+        }
+    }
+
+    /// Sends the refusal. The caller then closes the stream gracefully, and parses nothing after the head: with
+    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` if the client has left,
+    /// or gets no answer; after [`RefusalReason::TlsRecord`] the close sends the alert.
+    pub async fn refuse(self, denial: &Refusal) -> Option<Stream> {
+        match self {
+            Self::Http1(exchange) => exchange.refuse(denial).await,
+            Self::Http2(request) => http2::refuse(*request, denial),
+        }
+    }
+
+    /// Returns the program that has sent the request, and the requested target as it was sent.
+    pub fn client_program(&self) -> (ClientProgram, &str) {
+        match self {
+            Self::Http1(exchange) => exchange.client_program(),
+            Self::Http2(_) => (ClientProgram::Unread, ""),
+        }
+    }
+
+    /// Sends the refusal in band: a 200, and after it these bytes of SSH. Otherwise like [`Self::refuse`].
+    pub async fn refuse_in_band(self, message: &[u8]) -> Option<Stream> {
+        match self {
+            Self::Http1(exchange) => exchange.refuse_in_band(message).await,
+            // Clients of HTTP/2 read a status.
+            Self::Http2(_) => None,
+        }
+    }
 }

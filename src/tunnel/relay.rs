@@ -137,6 +137,10 @@ pub async fn run<D: Transport, U: Transport>(
         download: early_download,
         inspector,
     } = transports.early.take().map(|early| *early).unwrap_or_default();
+    let bulk = transports
+        .downstream
+        .bulk_mode()
+        .with_upstream(transports.upstream.bulk_mode());
     let (from_client, to_client) = transports.downstream.split();
     let (from_target, to_target) = transports.upstream.split();
     let up = Flow {
@@ -151,7 +155,6 @@ pub async fn run<D: Transport, U: Transport>(
         writer: to_client,
         beginning: Prefix::new(Direction::Download, terms.inspected_download(), inspector),
     };
-    let bulk = D::BULK.with_upstream(U::BULK);
     let mut upload = Pump::new(up, bulk, terms).beginning_with(early_upload);
     let mut download = Pump::new(down, bulk, terms).beginning_with(early_download);
     let close = tokio::select! {

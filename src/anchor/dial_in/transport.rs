@@ -60,10 +60,12 @@ impl LastHeard {
 }
 
 impl Transport for ProxyTransport {
-    const BULK: BulkMode = BulkMode::Chunks;
-
     type Reader<'a> = &'a mut ProxyReader;
     type Writer<'a> = &'a mut ProxyWriter;
+
+    fn bulk_mode(&self) -> BulkMode {
+        BulkMode::Chunks
+    }
 
     fn split(&mut self) -> (&mut ProxyReader, &mut ProxyWriter) {
         (&mut self.reader, &mut self.writer)

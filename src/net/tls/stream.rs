@@ -140,10 +140,12 @@ fn session_error(error: rustls::Error) -> io::Error {
 }
 
 impl Transport for TlsStream {
-    const BULK: BulkMode = BulkMode::Chunks;
-
     type Reader<'a> = TlsReader<'a>;
     type Writer<'a> = TlsWriter<'a>;
+
+    fn bulk_mode(&self) -> BulkMode {
+        BulkMode::Chunks
+    }
 
     fn split(&mut self) -> (TlsReader<'_>, TlsWriter<'_>) {
         let (reader, writer) = self.stream.split();

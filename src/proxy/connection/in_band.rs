@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::base::text::ascii;
-use crate::net::transport::{Reader, Transport, send_all};
+use crate::net::transport::{Reader as _, Transport as _, send_all};
 use crate::protocol::end_notice::{self, MAX_SENTENCE_BYTES, Marker};
 use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, MAX_BYTES, disconnect};
@@ -16,6 +16,7 @@ use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::Id;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason, Side};
 use crate::tunnel::ssh::identification;
+use crate::tunnel::stream::Stream;
 
 /// Returns the refusal of a request for that target, as bytes of SSH.
 pub(super) fn refusal_message(denial: &Refusal, asked_for: &str, id: Id) -> Vec<u8> {
@@ -135,12 +136,12 @@ fn excerpt(said: &[u8]) -> Box<str> {
 }
 
 /// Sends bytes to a client. Returns `false` if it has left, or does not read.
-pub(super) async fn send(client: &mut impl Transport, bytes: &[u8]) -> bool {
+pub(super) async fn send(client: &mut Stream, bytes: &[u8]) -> bool {
     matches!(timeout(SEND_TIMEOUT, send_all(client, bytes)).await, Ok(Ok(())))
 }
 
 /// Sends a notice within 0.5 s. Returns `false` if the client may have received only a part of it.
-pub(super) async fn send_notice(client: &mut impl Transport, notice: &[u8]) -> bool {
+pub(super) async fn send_notice(client: &mut Stream, notice: &[u8]) -> bool {
     matches!(timeout(NOTICE_TIMEOUT, send_all(client, notice)).await, Ok(Ok(())))
 }
 
@@ -148,7 +149,7 @@ pub(super) async fn send_notice(client: &mut impl Transport, notice: &[u8]) -> b
 ///
 /// An SSH client sends its key exchange before it reads the message. If an end of stream came at once, corkscrew,
 /// connect-proxy and proxytunnel would exit before that, and ssh would report a broken pipe instead.
-pub(super) async fn drain_client(client: &mut impl Transport) {
+pub(super) async fn drain_client(client: &mut Stream) {
     let (mut reader, _) = client.split();
     let left = poll_fn(|context| {
         // On the stack: in the future, each client that is waited for would hold a buffer.

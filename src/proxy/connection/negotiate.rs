@@ -4,22 +4,19 @@ use tokio::net::TcpStream;
 
 use super::pending::PendingRequest;
 use crate::base::boxed::boxed;
-use crate::net::tls::{self, TlsStream};
+use crate::net::tls;
 use crate::net::transport::{Transport, read_more};
-use crate::proxy::http::{self, CredentialPolicy, Exchange as _, RefusalMode};
+use crate::proxy::http::{CredentialPolicy, Exchange, RefusalMode};
 use crate::tunnel::outcome::{Malformed, RefusalReason};
+use crate::tunnel::stream::Stream;
 
 /// A client whose protocol is known, with the bytes that were read.
 #[derive(Debug)]
 pub(super) enum NegotiatedProtocol {
-    /// HTTP/1 in clear.
-    Http1(TcpStream, Vec<u8>),
-    /// HTTP/2 in clear, with prior knowledge.
-    Http2(TcpStream, Vec<u8>),
-    /// HTTP/1 over TLS.
-    TlsHttp1(TlsStream),
-    /// HTTP/2 over TLS, agreed on by ALPN.
-    TlsHttp2(TlsStream),
+    /// HTTP/1, in clear or over TLS.
+    Http1(Stream, Vec<u8>),
+    /// HTTP/2: in clear with prior knowledge, or over TLS by ALPN.
+    Http2(Stream, Vec<u8>),
 }
 
 /// Negotiates the protocol with a client on a port of that TLS mode. `None` when the client was refused.
@@ -31,7 +28,7 @@ pub(super) async fn negotiate<'a>(
     let looked = pending.step(async { Ok(sniff_protocol(&mut stream).await) }).await;
     let refusal = match looked {
         Ok((Protocol::Tls | Protocol::Ssh | Protocol::Http1, read)) if mode == tls::Mode::Off => {
-            return Some((NegotiatedProtocol::Http1(stream, read), pending));
+            return Some((NegotiatedProtocol::Http1(stream.into(), read), pending));
         }
         Ok((Protocol::Tls, read)) => return handshake(stream, read, pending).await,
         Ok((Protocol::Ssh, _)) => RefusalReason::Malformed(Malformed::Ssh),
@@ -42,17 +39,19 @@ pub(super) async fn negotiate<'a>(
             return None;
         }
         Ok((Protocol::Http2, _)) if mode == tls::Mode::Required => RefusalReason::TlsRequired,
-        Ok((Protocol::Http1, read)) => return Some((NegotiatedProtocol::Http1(stream, read), pending)),
-        Ok((Protocol::Http2, read)) => return Some((NegotiatedProtocol::Http2(stream, read), pending)),
+        Ok((Protocol::Http1, read)) => return Some((NegotiatedProtocol::Http1(stream.into(), read), pending)),
+        Ok((Protocol::Http2, read)) => return Some((NegotiatedProtocol::Http2(stream.into(), read), pending)),
         Err(refusal) => refusal,
     };
-    pending.refuse(http::http1(stream, Vec::new()), &refusal.into()).await;
+    pending
+        .refuse(Exchange::http1(stream, Vec::new()), &refusal.into())
+        .await;
     None
 }
 
 /// Refuses a client in clear where TLS is required. Its request is read only to learn whether to refuse it in band.
 async fn refuse_cleartext(stream: TcpStream, read: Vec<u8>, pending: PendingRequest<'_>) {
-    let mut exchange = http::http1(stream, read);
+    let mut exchange = Exchange::http1(stream, read);
     if pending.refusals != RefusalMode::Http {
         // Whatever it asks for, it needs TLS.
         pending.step(exchange.read_head(CredentialPolicy::Ignored)).await.ok();
@@ -78,9 +77,10 @@ async fn handshake<'a>(
     match accepted {
         Ok(Ok(accepted)) => {
             pending.record.set_tls(&accepted);
+            let session = accepted.session.into();
             let negotiated = match accepted.http2 {
-                true => NegotiatedProtocol::TlsHttp2(accepted.session),
-                false => NegotiatedProtocol::TlsHttp1(accepted.session),
+                true => NegotiatedProtocol::Http2(session, Vec::new()),
+                false => NegotiatedProtocol::Http1(session, Vec::new()),
             };
             return Some((negotiated, pending));
         }

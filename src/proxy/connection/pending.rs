@@ -129,7 +129,7 @@ impl<'a> PendingRequest<'a> {
     }
 
     /// Sends a refusal, records it, and gives the client time to read it.
-    pub(super) async fn refuse(mut self, exchange: impl Exchange, denial: &Refusal) {
+    pub(super) async fn refuse(mut self, exchange: Exchange, denial: &Refusal) {
         let (program, asked_for) = exchange.client_program();
         let is_in_band = self.target_is_ssh && self.refusals.are_in_band(program) && denial.reason.may_be_in_band();
         let told = if is_in_band {
@@ -146,12 +146,12 @@ impl<'a> PendingRequest<'a> {
             exchange.refuse(denial).await
         };
         match told {
-            Some(mut transport) => {
+            Some(mut stream) => {
                 let close = async {
                     if is_in_band {
-                        in_band::drain_client(&mut transport).await;
+                        in_band::drain_client(&mut stream).await;
                     }
-                    transport.shutdown_gracefully().await;
+                    stream.shutdown_gracefully().await;
                 };
                 self.linger(denial.reason, close).await;
             }

@@ -15,7 +15,6 @@ use super::pending::PendingRequest;
 use super::shared::Shared;
 use crate::base::authority::Authority;
 use crate::base::boxed::boxed;
-use crate::net::transport::Transport;
 use crate::policy::access::TunnelGrant;
 use crate::policy::allowlist::Target;
 use crate::protocol::registration::{
@@ -27,6 +26,7 @@ use crate::tunnel::http2::client::{ConnectionEnd, Streams};
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
+use crate::tunnel::stream::Stream;
 
 /// An authorized anchor: its grant, and its slot among its user's anchors.
 struct Admission {
@@ -41,14 +41,11 @@ struct Admission {
 }
 
 /// Answers an anchor. Returns the future that runs its connection; `None` if it is refused or gone.
-pub(super) async fn register<'a, E: Exchange>(
-    mut exchange: E,
+pub(super) async fn register<'a>(
+    mut exchange: Exchange,
     asked: ConnectRequest,
     mut pending: PendingRequest<'a>,
-) -> Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>
-where
-    E::Transport: 'a,
-{
+) -> Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>> {
     let (shared, number) = (pending.shared, pending.record.info.id.seq);
     let admitted = tokio::select! {
         biased;
@@ -66,7 +63,7 @@ where
         }
     };
     match exchange.upgrade(&fields(&shared.anchors)).await {
-        Ok((transport, early)) => Some(Box::pin(carry(admission, transport, early, pending))),
+        Ok((stream, early)) => Some(Box::pin(carry(admission, stream, early, pending))),
         Err(refusal) => {
             count(refusal.label());
             pending.refuse_unanswered(refusal);
@@ -110,7 +107,7 @@ fn fields(anchors: &Anchors) -> String {
 }
 
 /// Runs the connection of an anchor until it ends.
-async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>, mut pending: PendingRequest<'_>) {
+async fn carry(admission: Admission, stream: Stream, early: Vec<u8>, mut pending: PendingRequest<'_>) {
     let (shared, info) = (pending.shared, &pending.record.info);
     let (number, peer) = (info.id.seq, info.client);
     let addresses = [peer, info.locals[0].unwrap_or(peer)];
@@ -123,7 +120,7 @@ async fn carry<D: Transport>(admission: Admission, transport: D, early: Vec<u8>,
         replicas,
         ..
     } = &admission;
-    let Ok((streams, preface, driven)) = Streams::begin(transport, early).await else {
+    let Ok((streams, preface, driven)) = Streams::begin(stream, early).await else {
         return;
     };
     let mut driven = pin!(driven);

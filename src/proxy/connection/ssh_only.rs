@@ -9,7 +9,6 @@ use std::sync::Arc;
 use super::authorize::Reservation;
 use super::in_band::{self, EarlyEnd, phrase};
 use super::record::TunnelRecord;
-use crate::net::transport::Transport;
 use crate::policy::allowlist::Target;
 use crate::protocol::resume::handshake::lines::{FirstBytes, classify};
 use crate::proxy::http::RefusalMode;
@@ -20,6 +19,7 @@ use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::{self, EofSent, InspectPrefix, Transports};
 use crate::tunnel::ssh::identification::{self, Line, NotSsh, Software};
+use crate::tunnel::stream::Stream;
 
 /// Returns whether both sides of a tunnel to that target have to identify themselves.
 pub(super) fn is_enforced(target: &Target) -> bool {
@@ -36,8 +36,8 @@ pub(super) fn is_reported(target: &Target) -> bool {
 ///
 /// # Errors
 /// The close, and whether the client was told in SSH.
-pub(super) async fn require_ssh<D: Transport, U: Transport>(
-    transports: &mut Transports<D, U>,
+pub(super) async fn require_ssh(
+    transports: &mut Transports<Stream, Stream>,
     reservation: &Reservation,
     record: &TunnelRecord<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
@@ -86,8 +86,8 @@ pub(super) async fn require_ssh<D: Transport, U: Transport>(
 }
 
 /// Waits for the SSH identifications of both sides.
-async fn identify<D: Transport, U: Transport>(
-    transports: &mut Transports<D, U>,
+async fn identify(
+    transports: &mut Transports<Stream, Stream>,
     record: &TunnelRecord<'_>,
     ending: Pin<&mut impl Future<Output = Close>>,
 ) -> Result<(), Close> {
@@ -109,7 +109,7 @@ async fn identify<D: Transport, U: Transport>(
 }
 
 /// Sends an SSH client the reason why the tunnel ends before its target's identification. Returns whether it was sent.
-async fn send_disconnect(client: &mut impl Transport, end: &EarlyEnd<'_>, record: &TunnelRecord<'_>) -> bool {
+async fn send_disconnect(client: &mut Stream, end: &EarlyEnd<'_>, record: &TunnelRecord<'_>) -> bool {
     let facts = &record.tunnel().facts;
     let target = facts.authority.as_ref().map(ToString::to_string).unwrap_or_default();
     let is_told = in_band::send(client, &in_band::end_message(end, &target, facts.id)).await;

@@ -5,34 +5,36 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 
-use tokio::net::TcpStream;
-
 use super::authorize::Reservation;
 use super::in_band;
 use super::record::TunnelRecord;
 use super::ssh_only::{self, NotSshReporter};
 use crate::base::boxed::boxed;
-use crate::net::transport::Transport;
+use crate::net::transport::Transport as _;
 use crate::policy::access::TunnelGrant;
 use crate::proxy::anchors::AnchorTunnel;
 use crate::proxy::record::line::AnswerKind;
 use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::{self, DirectionLimits, RelayConfig, Transports};
+use crate::tunnel::stream::Stream;
 
 /// A client and a target that are connected. Its task owns it; others see the
 /// [`OpenTunnel`](crate::proxy::open_tunnels::open_tunnel::OpenTunnel) of its record.
 ///
 /// The fields are dropped in this order: a reader of the log line may rely on closed sockets and free slots.
 #[derive(Debug)]
-pub(super) struct Tunnel<'a, D: Transport, U: Transport = TcpStream> {
-    pub(super) transports: Transports<D, U>,
+pub(super) struct Tunnel<'a> {
+    pub(super) transports: Transports<Stream, Stream>,
     pub(super) reservation: Box<Reservation>,
     pub(super) record: Box<TunnelRecord<'a>>,
 }
 
+// Part of the future that an idle tunnel is for days.
+const _: () = assert!(size_of::<Tunnel<'_>>() <= 2 * size_of::<Stream>() + 3 * size_of::<usize>());
+
 /// After a panic it is unknown what was passed on: an end of stream would make it look complete.
-impl<D: Transport, U: Transport> Drop for Tunnel<'_, D, U> {
+impl Drop for Tunnel<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.transports.downstream.reset_on_drop();
@@ -41,7 +43,7 @@ impl<D: Transport, U: Transport> Drop for Tunnel<'_, D, U> {
     }
 }
 
-impl<D: Transport, U: Transport> Tunnel<'_, D, U> {
+impl Tunnel<'_> {
     /// Relays until the tunnel closes, and records the close.
     pub(super) async fn run(&mut self) {
         let (close, answered) = self.relay().await;
@@ -98,8 +100,8 @@ fn limits<'a>(direction: Direction, reservation: &'a Reservation, record: &'a Tu
 }
 
 /// Closes both sides of a tunnel. If the proxy has ended it, a client that asks for an end notice gets the reason.
-async fn close_both<D: Transport, U: Transport>(
-    transports: &mut Transports<D, U>,
+async fn close_both(
+    transports: &mut Transports<Stream, Stream>,
     reservation: &Reservation,
     record: &TunnelRecord<'_>,
     mut end: relay::RelayEnd,
@@ -161,5 +163,21 @@ async fn end_of_either(grant: Option<&TunnelGrant>, tunnel: &AnchorTunnel) -> Cl
     tokio::select! {
         reason = of_user => reason,
         reason = tunnel.anchor.ended() => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of the future that serves a tunnel.
+    fn future_size<'a, 'b, F>(_run: fn(&'a mut Tunnel<'b>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn the_future_of_a_tunnel_is_small_as_an_idle_tunnel_is_one_for_days() {
+        let size = future_size(Tunnel::run);
+        assert!(size <= 1664, "{size}");
     }
 }

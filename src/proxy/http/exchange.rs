@@ -1,10 +1,6 @@
 //! The parts that both versions of HTTP share: a request, its one answer, and the fields of a refusal.
 
-use std::future::Future;
-
-use super::client_program::ClientProgram;
 use crate::base::authority::Authority;
-use crate::net::transport::Transport;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::resume::keys::SessionId;
@@ -42,54 +38,6 @@ pub enum CredentialPolicy {
     Ignored,
     /// It is parsed.
     Read,
-}
-
-/// A client's one request and its one answer (RFC 9110 section 9.3.6).
-pub trait Exchange: Sized + Send {
-    /// The transport of the tunnel's bytes after the 200.
-    type Transport: Transport;
-
-    /// The version of HTTP: `1` or `2`.
-    const HTTP: &'static str;
-
-    /// Reads until the request is complete.
-    ///
-    /// # Errors
-    /// The refusal, which the bytes that were read have decided.
-    fn read_head(
-        &mut self,
-        credentials: CredentialPolicy,
-    ) -> impl Future<Output = Result<ConnectRequest, RefusalReason>> + Send;
-
-    /// Completes when the client leaves before its answer, with the refusal to record.
-    fn client_gone(&mut self) -> impl Future<Output = RefusalReason> + Send;
-
-    /// Sends the 200, which repeats the marker of an end notice. Returns the transport, and the bytes after the head.
-    /// The head and these bytes are at most 16 KiB together.
-    ///
-    /// # Errors
-    /// [`RefusalReason::ClientDisconnected`].
-    fn accept(self) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
-
-    /// Sends the 101 of a [`Purpose::Registration`], with these fields. Returns the transport, and the bytes after the
-    /// head.
-    ///
-    /// # Errors
-    /// [`RefusalReason::ClientDisconnected`].
-    fn upgrade(self, fields: &str) -> impl Future<Output = Result<(Self::Transport, Vec<u8>), RefusalReason>> + Send;
-
-    /// Sends the refusal. The caller then closes the transport gracefully, and parses nothing after the head: with
-    /// keep-alive those bytes would be taken for another request (RFC 9931 section 6). `None` if the client has left,
-    /// or gets no answer; after [`RefusalReason::TlsRecord`] the close sends the alert.
-    fn refuse(self, denial: &Refusal) -> impl Future<Output = Option<Self::Transport>> + Send;
-
-    /// Returns the program that has sent the request, and the requested target as it was sent.
-    fn client_program(&self) -> (ClientProgram, &str) {
-        (ClientProgram::Unread, "")
-    }
-
-    /// Sends the refusal in band: a 200, and after it these bytes of SSH. Otherwise like [`Self::refuse`].
-    fn refuse_in_band(self, message: &[u8]) -> impl Future<Output = Option<Self::Transport>> + Send;
 }
 
 /// Returns the credential in the values of a request's fields `Proxy-Authorization`. Two fields are an error: another

@@ -7,18 +7,19 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::client_program::{ClientProgram, SniffedHead, identify};
-use super::exchange::{self, ConnectRequest, CredentialPolicy, Purpose, body, fields};
+use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, body, fields};
 use super::head::{self, Head, MAX_HEAD_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
 use crate::protocol::ssh_disconnect::{Code, disconnect};
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
+use crate::tunnel::stream::Stream;
 
 /// An exchange that has no answer yet.
 #[derive(Debug)]
-pub(super) struct Exchange<D> {
-    stream: D,
+pub struct Http1Exchange {
+    stream: Stream,
     /// The bytes that were read; once the head is complete, those after it.
     buffer: Vec<u8>,
     /// The version of the request, once it is known.
@@ -28,9 +29,9 @@ pub(super) struct Exchange<D> {
     end_marker: Option<Marker>,
 }
 
-impl<D: Transport> Exchange<D> {
+impl Http1Exchange {
     /// Creates an exchange of which `read` was already received.
-    pub(super) fn new(stream: D, read: Vec<u8>) -> Self {
+    pub(super) fn new(stream: Stream, read: Vec<u8>) -> Self {
         Self {
             stream,
             buffer: read,
@@ -72,15 +73,9 @@ impl<D: Transport> Exchange<D> {
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         timeout(SEND_TIMEOUT, send_all(&mut self.stream, bytes)).await?
     }
-}
-
-impl<D: Transport> exchange::Exchange for Exchange<D> {
-    type Transport = D;
-
-    const HTTP: &'static str = "1";
 
     /// Reads until the head is complete or refused, in any number of pieces.
-    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
+    pub(super) async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
         let mut known = 0;
         loop {
             let came = self.buffer.get(known..).unwrap_or_default();
@@ -115,7 +110,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
 
     /// Completes at a reset. An end of stream is a half-close, as that of `printf … | nc`: the client waits for its
     /// answer.
-    async fn client_gone(&mut self) -> RefusalReason {
+    pub(super) async fn client_gone(&mut self) -> RefusalReason {
         while self.buffer.len() < MAX_HEAD_BYTES {
             match self.read_some().await {
                 Ok(0) => break,
@@ -128,7 +123,7 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
     }
 
     /// Writes the response in one piece: corkscrew reads it by one read.
-    async fn accept(mut self) -> Result<(D, Vec<u8>), RefusalReason> {
+    pub(super) async fn accept(mut self) -> Result<(Stream, Vec<u8>), RefusalReason> {
         let sent = match self.end_marker {
             None => self.send(CONFIRMATION).await,
             Some(marker) => self.send(confirmation(marker).as_bytes()).await,
@@ -137,26 +132,29 @@ impl<D: Transport> exchange::Exchange for Exchange<D> {
         Ok((self.stream, self.buffer))
     }
 
-    async fn upgrade(mut self, fields: &str) -> Result<(D, Vec<u8>), RefusalReason> {
+    /// Sends the 101 with these fields.
+    pub(super) async fn upgrade(mut self, fields: &str) -> Result<(Stream, Vec<u8>), RefusalReason> {
         let head = format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n{fields}\r\n");
         let sent = self.send(head.as_bytes()).await;
         sent.map_err(|_| RefusalReason::ClientDisconnected)?;
         Ok((self.stream, self.buffer))
     }
 
-    async fn refuse(mut self, denial: &Refusal) -> Option<D> {
+    /// Sends the refusal. `None` if the client gets no answer.
+    pub(super) async fn refuse(mut self, denial: &Refusal) -> Option<Stream> {
         let is_told = denial.reason == RefusalReason::TlsRecord
             || denial.reason.is_answered() && self.send(&answer(denial, self.version)).await.is_ok();
         is_told.then_some(self.stream)
     }
 
-    fn client_program(&self) -> (ClientProgram, &str) {
+    /// Returns the sender of the request, and the requested target as it was sent.
+    pub(super) fn client_program(&self) -> (ClientProgram, &str) {
         (self.sent.program, &self.sent.target)
     }
 
     /// corkscrew drops what it reads together with the 200. As soon as corkscrew has read the 200, an SSH client sends
     /// its identification. So the message is sent after the client's first bytes, or after a pause.
-    async fn refuse_in_band(mut self, message: &[u8]) -> Option<D> {
+    pub(super) async fn refuse_in_band(mut self, message: &[u8]) -> Option<Stream> {
         self.send(CONFIRMATION).await.ok()?;
         if self.buffer.is_empty() {
             // An end of stream may be a half-close, and after a failure the next write fails, too.

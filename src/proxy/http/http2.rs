@@ -3,105 +3,93 @@
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
-use super::exchange::{
-    ConnectRequest, CredentialPolicy, Exchange, Purpose, SESSION_FIELD, body, credential, fields, session,
-};
+use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, SESSION_FIELD, body, credential, fields, session};
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
-use crate::tunnel::http2::{Request, Stream};
+use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
+use crate::tunnel::stream::Stream;
+
+/// Reads the head.
+///
+/// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors, field
+/// names in upper case an error of the connection.
+///
+/// # Errors
+/// The refusal.
+pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
+    let head = &request.head;
+    if head.method != Method::CONNECT {
+        return Err(RefusalReason::MethodNotAllowed);
+    }
+    let authority = head.uri.authority().ok_or(Malformed::NoAuthority);
+    let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
+    let target: Authority = target.map_err(RefusalReason::Malformed)?;
+    if head.headers.len() > MAX_FIELDS {
+        return Err(RefusalReason::RequestHeaderTooLarge);
+    }
+    // Even 0, which HTTP/1 clients send: h2 would take every byte of the tunnel for one too many.
+    if head.headers.contains_key(header::CONTENT_LENGTH) {
+        return Err(RefusalReason::Malformed(Malformed::Content));
+    }
+    Ok(ConnectRequest {
+        authority: target,
+        purpose: Purpose::Tunnel,
+        credential: match credentials {
+            CredentialPolicy::Ignored => None,
+            CredentialPolicy::Read => credential(values(&head.headers, "proxy-authorization")),
+        },
+        end_marker: end_marker(&head.headers),
+        session: session(values(&head.headers, SESSION_FIELD)),
+    })
+}
+
+/// Completes at a reset, or when the connection ends. END_STREAM is a half-close.
+pub(super) async fn client_gone(request: &mut Request) -> RefusalReason {
+    match request.reset().await {
+        Ok(()) => RefusalReason::ClientDisconnected,
+        // The connection has ended.
+        Err(error) => refusal_of(&error, RefusalReason::ClientDisconnected),
+    }
+}
+
+/// Sends the 200, without fields of a length (RFC 9110 section 9.3.6).
+///
+/// # Errors
+/// [`RefusalReason::ClientDisconnected`].
+pub(super) fn accept(request: Request) -> Result<Stream, RefusalReason> {
+    let mut answer = Response::new(());
+    if let Some(marker) = end_marker(&request.head.headers)
+        && let Ok(marker) = marker.to_string().try_into()
+    {
+        answer.headers_mut().insert(end_notice::FIELD, marker);
+    }
+    let stream = request.answer(answer).map_err(|_| RefusalReason::ClientDisconnected)?;
+    Ok(stream.into())
+}
+
+/// Sends the refusal. `None` if the client has left, or gets no answer.
+pub(super) fn refuse(request: Request, denial: &Refusal) -> Option<Stream> {
+    if denial.reason == RefusalReason::Malformed(Malformed::NoAuthority) {
+        // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
+        request.reset_stream(Reason::PROTOCOL_ERROR);
+    } else if denial.reason.is_answered()
+        // An error means that the client has reset the stream.
+        && let Ok(stream) = request.answer(answer(denial))
+    {
+        return Some(stream.finished_with(body(denial).into_bytes()).into());
+    }
+    None
+}
 
 /// Returns the marker of the notice that the client asks for.
 fn end_marker(fields: &HeaderMap) -> Option<Marker> {
-    end_notice::marker(fields.get_all(end_notice::FIELD).iter().map(HeaderValue::as_bytes))
+    end_notice::marker(values(fields, end_notice::FIELD))
 }
 
-impl Exchange for Request {
-    type Transport = Stream;
-
-    const HTTP: &'static str = "2";
-
-    /// h2 has checked the rest: `:scheme`, `:path` or `:protocol` on a CONNECT and connection fields are stream errors,
-    /// field names in upper case an error of the connection.
-    async fn read_head(&mut self, credentials: CredentialPolicy) -> Result<ConnectRequest, RefusalReason> {
-        if self.head.method != Method::CONNECT {
-            return Err(RefusalReason::MethodNotAllowed);
-        }
-        let authority = self.head.uri.authority().ok_or(Malformed::NoAuthority);
-        let target = authority.and_then(|authority| authority.as_str().parse().map_err(Malformed::Target));
-        let target: Authority = target.map_err(RefusalReason::Malformed)?;
-        if self.head.headers.len() > MAX_FIELDS {
-            return Err(RefusalReason::RequestHeaderTooLarge);
-        }
-        // Even 0, which HTTP/1 clients send: h2 would take every byte of the tunnel for one too many.
-        if self.head.headers.contains_key(header::CONTENT_LENGTH) {
-            return Err(RefusalReason::Malformed(Malformed::Content));
-        }
-        let credential = match credentials {
-            CredentialPolicy::Ignored => None,
-            CredentialPolicy::Read => {
-                let values = self.head.headers.get_all(header::PROXY_AUTHORIZATION);
-                credential(values.iter().map(HeaderValue::as_bytes))
-            }
-        };
-        Ok(ConnectRequest {
-            authority: target,
-            purpose: Purpose::Tunnel,
-            credential,
-            end_marker: end_marker(&self.head.headers),
-            session: session(
-                self.head
-                    .headers
-                    .get_all(SESSION_FIELD)
-                    .iter()
-                    .map(HeaderValue::as_bytes),
-            ),
-        })
-    }
-
-    /// Completes at a reset, or when the connection ends. END_STREAM is a half-close.
-    async fn client_gone(&mut self) -> RefusalReason {
-        match self.reset().await {
-            Ok(()) => RefusalReason::ClientDisconnected,
-            // The connection has ended.
-            Err(error) => refusal_of(&error, RefusalReason::ClientDisconnected),
-        }
-    }
-
-    async fn accept(self) -> Result<(Stream, Vec<u8>), RefusalReason> {
-        // Without fields of a length (RFC 9110 section 9.3.6). Early data is in the stream.
-        let mut answer = Response::new(());
-        if let Some(marker) = end_marker(&self.head.headers)
-            && let Ok(marker) = marker.to_string().try_into()
-        {
-            answer.headers_mut().insert(end_notice::FIELD, marker);
-        }
-        let stream = self.answer(answer);
-        Ok((stream.map_err(|_| RefusalReason::ClientDisconnected)?, Vec::new()))
-    }
-
-    /// HTTP/2 has no upgrade (RFC 9113 section 8.6), so no request for one has been read.
-    async fn upgrade(self, _fields: &str) -> Result<(Stream, Vec<u8>), RefusalReason> {
-        Err(RefusalReason::MethodNotAllowed)
-    }
-
-    async fn refuse(self, denial: &Refusal) -> Option<Stream> {
-        if denial.reason == RefusalReason::Malformed(Malformed::NoAuthority) {
-            // "Malformed requests [...] MUST be treated as a stream error of type PROTOCOL_ERROR": section 8.1.1.
-            self.reset_stream(Reason::PROTOCOL_ERROR);
-        } else if denial.reason.is_answered()
-            // An error means that the client has reset the stream.
-            && let Ok(stream) = self.answer(answer(denial))
-        {
-            return Some(stream.finished_with(body(denial).into_bytes()));
-        }
-        None
-    }
-
-    /// Sends nothing: clients of HTTP/2 read a status.
-    async fn refuse_in_band(self, _message: &[u8]) -> Option<Stream> {
-        None
-    }
+/// Returns the values of all fields of that name.
+fn values<'a>(fields: &'a HeaderMap, name: &'static str) -> impl Iterator<Item = &'a [u8]> {
+    fields.get_all(name).iter().map(HeaderValue::as_bytes)
 }
 
 /// Returns the head of a refusal. The phrase is in `Proxy-Status` (RFC 9209), too.

@@ -48,10 +48,12 @@ impl Stream {
 }
 
 impl Transport for Stream {
-    const BULK: BulkMode = BulkMode::Lend;
-
     type Reader<'a> = StreamReader<'a>;
     type Writer<'a> = StreamWriter<'a>;
+
+    fn bulk_mode(&self) -> BulkMode {
+        BulkMode::Lend
+    }
 
     fn split(&mut self) -> (StreamReader<'_>, StreamWriter<'_>) {
         (

@@ -12,7 +12,7 @@ use http::{Method, Request};
 use switchboard::net::transport::Transport;
 use switchboard::proxy::http::{CredentialPolicy, Exchange};
 use switchboard::tunnel::drain::DrainController;
-use switchboard::tunnel::http2;
+use switchboard::tunnel::{self, http2};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 
@@ -88,9 +88,7 @@ pub(crate) async fn over<C: Wire, D: Transport>(
 }
 
 impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
-    type Transport = http2::Stream;
-
-    async fn carry(self, relayed: impl AsyncFnOnce(http2::Stream, Vec<u8>)) {
+    async fn carry(self, relayed: impl AsyncFnOnce(tunnel::stream::Stream, Vec<u8>)) {
         let Self {
             client,
             requests,
@@ -120,9 +118,10 @@ impl<C: Wire, D: Transport> Downstream for Http2<C, D> {
                 connection_id: 7,
                 lapsed: &lapsed,
             },
-            |mut exchange| {
+            |request| {
                 let relayed = relayed.take().expect("one tunnel is asked for");
                 async move {
+                    let mut exchange = Exchange::from(request);
                     exchange.read_head(CredentialPolicy::Ignored).await.unwrap();
                     let (stream, early) = exchange.accept().await.unwrap();
                     relayed(stream, early).await;

@@ -6,10 +6,10 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use switchboard::net::transport::Transport;
 use switchboard::tunnel::direction::Direction;
 use switchboard::tunnel::outcome::{Close, CloseReason};
 use switchboard::tunnel::relay::{EarlyData, Options, RelayConfig, Transports, relay};
+use switchboard::tunnel::stream::Stream;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, yield_now};
@@ -40,21 +40,16 @@ struct Scene<'a> {
 
 /// The protocol between a client and the relay.
 pub(crate) trait Downstream {
-    /// The relay's transport to the client.
-    type Transport: Transport;
-
     /// Has a tunnel relayed, of whose client these bytes were read already, and does all that goes on beside it.
-    async fn carry(self, relayed: impl AsyncFnOnce(Self::Transport, Vec<u8>));
+    async fn carry(self, relayed: impl AsyncFnOnce(Stream, Vec<u8>));
 }
 
 /// Nothing: the relay has the end of a client of which so many bytes were read.
 pub(crate) struct Direct<D>(pub(crate) D, pub(crate) usize);
 
-impl<D: Transport> Downstream for Direct<D> {
-    type Transport = D;
-
-    async fn carry(self, relayed: impl AsyncFnOnce(D, Vec<u8>)) {
-        relayed(self.0, stream(Role::Client)[..self.1].to_vec()).await;
+impl<D: Into<Stream>> Downstream for Direct<D> {
+    async fn carry(self, relayed: impl AsyncFnOnce(Stream, Vec<u8>)) {
+        relayed(self.0.into(), stream(Role::Client)[..self.1].to_vec()).await;
     }
 }
 
@@ -84,7 +79,7 @@ pub(crate) async fn perform<D: Downstream>(
         begun.notify_one();
         let mut ends = Transports {
             downstream,
-            upstream,
+            upstream: Stream::from(upstream),
             early: Some(Box::new(EarlyData {
                 upload,
                 ..EarlyData::default()

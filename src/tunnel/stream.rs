@@ -1,0 +1,228 @@
+//! A stream: one end of a tunnel through the proxy, of any kind.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll};
+
+use tokio::net::{TcpStream, tcp};
+
+use super::http2;
+use crate::net::tls::TlsStream;
+use crate::net::transport::{BufferLender, BulkMode, Reader, Transport, Writer};
+
+/// One end of a tunnel.
+#[derive(Debug)]
+pub enum Stream {
+    /// A socket.
+    Tcp(TcpStream),
+    /// A TLS session on a socket.
+    Tls(Box<TlsStream>),
+    /// A stream of an HTTP/2 connection.
+    Http2(Box<http2::Stream>),
+}
+
+// An idle tunnel has two of them for days.
+const _: () = assert!(size_of::<Stream>() <= size_of::<TcpStream>());
+
+impl From<TcpStream> for Stream {
+    fn from(socket: TcpStream) -> Self {
+        Self::Tcp(socket)
+    }
+}
+
+impl From<TlsStream> for Stream {
+    fn from(session: TlsStream) -> Self {
+        Self::Tls(Box::new(session))
+    }
+}
+
+impl From<http2::Stream> for Stream {
+    fn from(stream: http2::Stream) -> Self {
+        Self::Http2(Box::new(stream))
+    }
+}
+
+impl Transport for Stream {
+    type Reader<'a> = ReadHalf<'a>;
+    type Writer<'a> = WriteHalf<'a>;
+
+    fn bulk_mode(&self) -> BulkMode {
+        match self {
+            Self::Tcp(socket) => socket.bulk_mode(),
+            Self::Tls(session) => session.bulk_mode(),
+            Self::Http2(stream) => stream.bulk_mode(),
+        }
+    }
+
+    fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        match self {
+            Self::Tcp(socket) => {
+                let (reader, writer) = Transport::split(socket);
+                (ReadHalf::Tcp(reader), WriteHalf::Tcp(writer))
+            }
+            Self::Tls(session) => {
+                let (reader, writer) = session.split();
+                (ReadHalf::Tls(reader), WriteHalf::Tls(writer))
+            }
+            Self::Http2(stream) => {
+                let (reader, writer) = stream.split();
+                (ReadHalf::Http2(reader), WriteHalf::Http2(writer))
+            }
+        }
+    }
+
+    fn keep_unsent_short(&mut self) {
+        match self {
+            Self::Tcp(socket) => socket.keep_unsent_short(),
+            Self::Tls(session) => session.keep_unsent_short(),
+            Self::Http2(_) => {}
+        }
+    }
+
+    fn reset_on_drop(&mut self) {
+        match self {
+            Self::Tcp(socket) => Transport::reset_on_drop(socket),
+            Self::Tls(session) => session.reset_on_drop(),
+            Self::Http2(stream) => stream.reset_on_drop(),
+        }
+    }
+
+    async fn abort(&mut self) {
+        match self {
+            Self::Tcp(socket) => socket.abort().await,
+            Self::Tls(session) => session.abort().await,
+            Self::Http2(stream) => stream.abort().await,
+        }
+    }
+
+    async fn sent(&mut self) {
+        match self {
+            Self::Tcp(_) | Self::Tls(_) => {}
+            Self::Http2(stream) => stream.sent().await,
+        }
+    }
+
+    async fn shutdown_gracefully(&mut self) {
+        match self {
+            Self::Tcp(socket) => socket.shutdown_gracefully().await,
+            Self::Tls(session) => session.shutdown_gracefully().await,
+            Self::Http2(stream) => stream.shutdown_gracefully().await,
+        }
+    }
+}
+
+/// The half of a [`Stream`] that reads.
+#[derive(Debug)]
+pub enum ReadHalf<'a> {
+    /// Of a socket.
+    Tcp(tcp::ReadHalf<'a>),
+    /// Of a TLS session.
+    Tls(<TlsStream as Transport>::Reader<'a>),
+    /// Of an HTTP/2 stream.
+    Http2(<http2::Stream as Transport>::Reader<'a>),
+}
+
+impl<'a> ReadHalf<'a> {
+    fn reader(&mut self) -> &mut (dyn Reader + 'a) {
+        match self {
+            Self::Tcp(reader) => reader,
+            Self::Tls(reader) => reader,
+            Self::Http2(reader) => reader,
+        }
+    }
+}
+
+impl Reader for ReadHalf<'_> {
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.reader().poll_readable(context)
+    }
+
+    fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
+        self.reader().poll_read(context, buffer)
+    }
+
+    async fn failed(&mut self) -> io::Error {
+        match self {
+            Self::Tcp(reader) => reader.failed().await,
+            Self::Tls(reader) => reader.failed().await,
+            Self::Http2(reader) => reader.failed().await,
+        }
+    }
+
+    async fn ended(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(reader) => reader.ended().await,
+            Self::Tls(reader) => reader.ended().await,
+            Self::Http2(reader) => reader.ended().await,
+        }
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(reader) => reader.socket(),
+            Self::Tls(_) | Self::Http2(_) => None,
+        }
+    }
+}
+
+/// The half of a [`Stream`] that writes.
+#[derive(Debug)]
+pub enum WriteHalf<'a> {
+    /// Of a socket.
+    Tcp(tcp::WriteHalf<'a>),
+    /// Of a TLS session.
+    Tls(<TlsStream as Transport>::Writer<'a>),
+    /// Of an HTTP/2 stream.
+    Http2(<http2::Stream as Transport>::Writer<'a>),
+}
+
+impl<'a> WriteHalf<'a> {
+    fn writer(&self) -> &(dyn Writer + 'a) {
+        match self {
+            Self::Tcp(writer) => writer,
+            Self::Tls(writer) => writer,
+            Self::Http2(writer) => writer,
+        }
+    }
+
+    fn writer_mut(&mut self) -> &mut (dyn Writer + 'a) {
+        match self {
+            Self::Tcp(writer) => writer,
+            Self::Tls(writer) => writer,
+            Self::Http2(writer) => writer,
+        }
+    }
+}
+
+impl Writer for WriteHalf<'_> {
+    fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.writer_mut().poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.writer_mut().poll_write_vectored(context, pieces)
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer_mut().poll_shutdown(context)
+    }
+
+    fn tolerate_closed_window(&self, is_tolerated: bool) {
+        self.writer().tolerate_closed_window(is_tolerated);
+    }
+
+    fn poll_end_sent(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.writer_mut().poll_end_sent(context)
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        self.writer().socket()
+    }
+
+    fn lender(&mut self) -> Option<&mut dyn BufferLender> {
+        self.writer_mut().lender()
+    }
+}
