@@ -2,32 +2,23 @@
 
 use httparse::{Error, Header, Request, Status};
 
-use super::exchange::{Purpose, SESSION_FIELD, credential, session};
-use crate::base::authority::Authority;
-use crate::policy::access::credentials::credential::{Credential, CredentialError};
-use crate::protocol::end_notice::{self, Marker};
+use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, SESSION_FIELD, credential, session};
+use crate::protocol::end_notice;
 use crate::protocol::registration;
-use crate::protocol::resume::keys::SessionId;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
 
 /// The most bytes that a request head may have.
 pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// A complete head.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Head {
-    /// The target of the request.
-    pub target: Authority,
-    /// The purpose: a tunnel to the target, or the registration of its anchor.
-    pub purpose: Purpose,
+    /// The request.
+    pub request: ConnectRequest,
     /// The length in bytes, with the empty line that ends the head.
     pub length: usize,
     /// The version of HTTP.
     pub version: Version,
-    /// The marker of the end notice that the client asks for.
-    pub(crate) end_marker: Option<Marker>,
-    /// The session that the client wants to go on with.
-    pub(crate) session: Option<SessionId>,
 }
 
 /// The version of an HTTP/1 request.
@@ -47,7 +38,7 @@ pub enum Version {
 ///
 /// httparse is hyper's parser. It is called directly, since hyper keeps neither the raw request target nor the fault, and
 /// answers a fault by itself.
-pub fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
+pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>, RefusalReason> {
     // "A server SHOULD ignore at least one empty line" before a request line: RFC 9112 section 2.2.
     let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     match bytes.get(blank) {
@@ -74,19 +65,28 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
         _ => return Err(RefusalReason::MethodNotAllowed),
     };
     // Before the fields: most clients repeat the target in Host, and the phrase has to name the fault that the user typed.
-    let target = target.parse().map_err(|error| malformed(Malformed::Target(error)))?;
+    let authority = target.parse().map_err(|error| malformed(Malformed::Target(error)))?;
     let version = match request.version {
         Some(0) => Version::Http10,
         _ => Version::Http11,
     };
     check_fields(request.headers, version == Version::Http11).map_err(malformed)?;
+    let credential = match (credentials, purpose) {
+        (CredentialPolicy::Ignored, Purpose::Tunnel) => None,
+        (CredentialPolicy::Read, _) | (_, Purpose::Registration) => {
+            credential(values(request.headers, "proxy-authorization"))
+        }
+    };
     Ok(Some(Head {
-        target,
-        purpose,
+        request: ConnectRequest {
+            authority,
+            purpose,
+            credential,
+            end_marker: end_notice::marker(values(request.headers, end_notice::FIELD)),
+            session: session(values(request.headers, SESSION_FIELD)),
+        },
         length,
         version,
-        end_marker: end_notice::marker(values(request.headers, end_notice::FIELD)),
-        session: session(values(request.headers, SESSION_FIELD)),
     }))
 }
 
@@ -98,14 +98,6 @@ fn asks_for_upgrade(request: &Request<'_, '_>) -> bool {
         options.any(|option| option.trim().eq_ignore_ascii_case(wanted))
     };
     request.version == Some(1) && has("connection", "upgrade") && has("upgrade", registration::UPGRADE)
-}
-
-/// Returns the credential in a complete head; `None` if it has none.
-pub(super) fn credential_of(head: &[u8]) -> Option<Result<Credential, CredentialError>> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut request = Request::new(&mut fields);
-    request.parse(head).ok()?;
-    credential(values(request.headers, "proxy-authorization"))
 }
 
 /// Returns the values of all fields of that name.
@@ -189,8 +181,12 @@ mod tests {
     use crate::base::authority::AuthorityError;
     use proptest::prelude::*;
 
+    fn read(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
+        parse(bytes, CredentialPolicy::Read)
+    }
+
     fn decide(head: &str) -> Result<Option<String>, RefusalReason> {
-        Ok(parse(head.as_bytes())?.map(|head| head.target.to_string()))
+        Ok(read(head.as_bytes())?.map(|head| head.request.authority.to_string()))
     }
 
     #[test]
@@ -270,9 +266,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_decided_and_more_bytes_never_revoke_a_decision(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            if parse(&bytes) != Ok(None) {
+            if !matches!(read(&bytes), Ok(None)) {
                 let longer = [bytes.as_slice(), b"\r\nmore".as_slice()].concat();
-                prop_assert_eq!(parse(&longer).is_ok(), parse(&bytes).is_ok());
+                prop_assert_eq!(read(&longer).is_ok(), read(&bytes).is_ok());
             }
         }
 
@@ -280,9 +276,9 @@ mod tests {
         fn a_head_is_decided_at_its_last_byte_and_not_before(padding in "[ -~]{0,40}") {
             let head = format!("CONNECT svc.ns:22 HTTP/1.1\r\nHost: a\r\nX: {padding}\r\n\r\n");
             for end in 0..head.len() {
-                prop_assert_eq!(parse(&head.as_bytes()[..end]), Ok(None));
+                prop_assert!(matches!(read(&head.as_bytes()[..end]), Ok(None)));
             }
-            prop_assert_eq!(parse(head.as_bytes()).unwrap().unwrap().length, head.len());
+            prop_assert_eq!(read(head.as_bytes()).unwrap().unwrap().length, head.len());
         }
     }
 }

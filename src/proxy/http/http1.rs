@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::client_program::{ClientProgram, SniffedHead, identify};
-use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, body, fields};
+use super::exchange::{ConnectRequest, CredentialPolicy, body, fields};
 use super::head::{self, Head, MAX_HEAD_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
@@ -48,26 +48,17 @@ impl Http1Exchange {
     }
 
     /// Takes a complete head out of the buffer.
-    fn take_head(&mut self, head: Head, credentials: CredentialPolicy) -> ConnectRequest {
+    fn take_head(&mut self, head: Head) -> ConnectRequest {
         let bytes = self.buffer.get_mut(..head.length).unwrap_or_default();
         self.sent = identify(bytes);
-        let credential = match (credentials, head.purpose) {
-            (CredentialPolicy::Ignored, Purpose::Tunnel) => None,
-            (CredentialPolicy::Read, _) | (_, Purpose::Registration) => head::credential_of(bytes),
-        };
-        if credential.is_some() {
+        if head.request.credential.is_some() {
             // The buffer lives as long as the early data in it.
             secret::wipe(bytes);
         }
         self.buffer.drain(..head.length);
-        self.end_marker = head.end_marker;
-        ConnectRequest {
-            authority: head.target,
-            purpose: head.purpose,
-            credential,
-            end_marker: head.end_marker,
-            session: head.session,
-        }
+        self.version = head.version;
+        self.end_marker = head.request.end_marker;
+        head.request
     }
 
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -83,11 +74,8 @@ impl Http1Exchange {
             // are parsed, which may be no request at all, and each line's end, which may complete the head.
             let decides = known == 0 || came.contains(&b'\n') || self.buffer.len() >= MAX_HEAD_BYTES;
             if decides && !came.is_empty() {
-                match head::parse(&self.buffer) {
-                    Ok(Some(head)) => {
-                        self.version = head.version;
-                        return Ok(self.take_head(head, credentials));
-                    }
+                match head::parse(&self.buffer, credentials) {
+                    Ok(Some(head)) => return Ok(self.take_head(head)),
                     Ok(None) => {}
                     Err(refusal) => {
                         self.sent = identify(&self.buffer);

@@ -1,6 +1,8 @@
 //! From the bytes of a request head to the decision.
 
-use switchboard::proxy::http::head::{MAX_HEAD_BYTES, parse};
+use switchboard::proxy::http::CredentialPolicy;
+use switchboard::proxy::http::head::{self, Head, MAX_HEAD_BYTES};
+use switchboard::tunnel::outcome::RefusalReason;
 
 use super::naive;
 
@@ -10,12 +12,20 @@ pub(crate) fn check(bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(MAX_HEAD_BYTES)];
     let decision = parse(bytes);
     let accepted = decision.as_ref().ok().and_then(Option::as_ref);
-    let accepted = accepted.map(|head| (head.target.to_string(), head.length));
+    let accepted = accepted.map(named);
     assert_eq!(accepted, naive::accepted(bytes));
     let Some((target, length)) = accepted else { return };
     for cut in 0..length {
-        assert_eq!(parse(&bytes[..cut]), Ok(None), "the first {cut} bytes");
+        assert!(matches!(parse(&bytes[..cut]), Ok(None)), "the first {cut} bytes");
     }
     let alone = parse(&bytes[..length]).expect("accepted before").expect("whole before");
-    assert_eq!((alone.target.to_string(), alone.length), (target, length));
+    assert_eq!(named(&alone), (target, length));
+}
+
+fn parse(bytes: &[u8]) -> Result<Option<Head>, RefusalReason> {
+    head::parse(bytes, CredentialPolicy::Read)
+}
+
+fn named(head: &Head) -> (String, usize) {
+    (head.request.authority.to_string(), head.length)
 }
