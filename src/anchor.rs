@@ -32,7 +32,7 @@ use crate::daemon::readiness::{Condition, Readiness};
 use crate::net::listener;
 use crate::protocol::resume::keys::{AgreementKey, CryptoError};
 use crate::protocol::resume::reason::EndReason;
-use crate::tunnel::exposition::{self, declare::raise_to};
+use crate::tunnel::exposition::{self, raise_to};
 use crate::tunnel::limits::TotalCaps;
 use crate::tunnel::limits::descriptors::{FdLimit, TooFewFds};
 use crate::tunnel::limits::slots::Slots;

@@ -3,80 +3,59 @@
 use prometheus::{IntCounter, IntGauge, Registry, Result};
 
 use crate::tunnel::direction::{Both, Direction};
-use crate::tunnel::exposition::declare::{Counters, Gauges, counter, counters, gauge, gauges, raise_to};
-use crate::tunnel::exposition::{page, registry};
+use crate::tunnel::exposition::{
+    Counters, Gauges, counter, counters, gauge, gauges, metrics, page, raise_to, registry,
+};
 use crate::tunnel::relay::meter::Totals;
 
-/// The metrics of an anchor. No label comes from a peer.
-#[derive(Clone, Debug)]
-pub struct Metrics {
-    /// Sessions, by state.
-    pub sessions: Gauges<1>,
+metrics! {
+    /// The metrics of an anchor. No label comes from a peer.
+    pub struct Metrics(
+        /// The metrics of an anchor that dials in.
+        pub dial_in: DialInMetrics,
+        registry: Registry
+    );
+
+    /// Sessions, by state: with a connection, without one, or kept to say how they ended.
+    pub sessions: Gauges<1> = gauges("switchboard_anchor_sessions", &["state"]);
     /// Sessions that ended, by reason.
-    pub session_ends: Counters<1>,
-    /// Connections, by the result of their handshake.
-    pub handshakes: Counters<1>,
-    bytes: Counters<2>,
-    /// Connections that were attached to a session, its first one included.
-    pub attachments: IntCounter,
+    pub session_ends: Counters<1> = counters("switchboard_anchor_session_ends_total", &["reason"]);
+    /// Connections, by what their handshake has led to.
+    pub handshakes: Counters<1> = counters("switchboard_anchor_handshakes_total", &["result"]);
+    /// Bytes passed on, by direction, of sessions and of plain connections.
+    bytes: Counters<2> = counters("switchboard_anchor_bytes_total", &["direction", "kind"]);
+    /// Connections that have begun to carry a session, its first one included.
+    pub attachments: IntCounter = counter("switchboard_anchor_attachments_total");
     /// Connections in the handshake.
-    pub handshakes_in_progress: IntGauge,
+    pub handshakes_in_progress: IntGauge = gauge("switchboard_anchor_handshakes_in_progress");
     /// Open plain connections.
-    pub plain: IntGauge,
+    pub plain: IntGauge = gauge("switchboard_anchor_plain_connections");
     /// Capacity of the buffers of all sessions.
-    pub memory: IntGauge,
-    /// Maximum of that capacity.
-    pub memory_limit: IntGauge,
+    pub memory: IntGauge = gauge("switchboard_anchor_memory_bytes");
+    /// The setting --memory.
+    pub memory_limit: IntGauge = gauge("switchboard_anchor_memory_limit_bytes");
+    /// Pauses of the listener for lack of descriptors or memory.
+    pub accept_paused: IntCounter = counter("switchboard_anchor_accept_paused_total");
+    /// Access lines that were left out, as there were too many in a second.
+    pub access_log_lines_dropped: IntCounter = counter("switchboard_anchor_access_log_lines_dropped_total");
+    /// Log lines dropped because they were not read fast enough, or could not be written.
+    pub log_lines_dropped: IntCounter = counter("switchboard_log_lines_dropped_total");
+    /// Always 1; the version is a label.
+    build_info: Gauges<1> = gauges("switchboard_build_info", &["version"]);
+}
+
+metrics! {
     /// The metrics of an anchor that dials in.
-    pub dial_in: DialInMetrics,
-    /// Pauses of the listener.
-    pub accept_paused: IntCounter,
-    /// Access lines that were left out.
-    pub access_log_lines_dropped: IntCounter,
-    /// Log lines dropped.
-    pub log_lines_dropped: IntCounter,
-    registry: Registry,
-}
+    pub struct DialInMetrics();
 
-/// The metrics of an anchor that dials in.
-#[derive(Clone, Debug)]
-pub struct DialInMetrics {
-    /// Replicas of the proxy that are connected.
-    pub replicas: IntGauge,
-    /// Replicas that the anchor has to be connected to.
-    pub replicas_wanted: IntGauge,
-    /// Dials to the proxy, by result.
-    pub dials: Counters<1>,
+    /// Replicas of the proxy that the anchor is connected to.
+    pub replicas: IntGauge = gauge("switchboard_anchor_replicas");
+    /// Replicas of the proxy that the anchor has to be connected to.
+    pub replicas_wanted: IntGauge = gauge("switchboard_anchor_replicas_wanted");
+    /// Dials of the anchor to the proxy, by result.
+    pub dials: Counters<1> = counters("switchboard_anchor_dials_total", &["result"]);
     /// Requests of the proxy for a name that the anchor does not serve.
-    pub misdirected: IntCounter,
-}
-
-impl DialInMetrics {
-    fn new(registry: &Registry) -> Result<Self> {
-        Ok(Self {
-            replicas: gauge(
-                registry,
-                "switchboard_anchor_replicas",
-                "Replicas of the proxy that the anchor is connected to.",
-            )?,
-            replicas_wanted: gauge(
-                registry,
-                "switchboard_anchor_replicas_wanted",
-                "Replicas of the proxy that the anchor has to be connected to.",
-            )?,
-            dials: counters(
-                registry,
-                "switchboard_anchor_dials_total",
-                "Dials of the anchor to the proxy, by result.",
-                &["result"],
-            )?,
-            misdirected: counter(
-                registry,
-                "switchboard_anchor_misdirected_total",
-                "Requests of the proxy for a name that the anchor does not serve.",
-            )?,
-        })
-    }
+    pub misdirected: IntCounter = counter("switchboard_anchor_misdirected_total");
 }
 
 /// The bytes of all sessions.
@@ -88,59 +67,10 @@ impl Metrics {
     /// # Errors
     /// A name that is declared twice, or is not a metric name.
     pub fn new() -> Result<Self> {
-        let registry = &registry()?;
-        let build_info = gauges(
-            registry,
-            "switchboard_build_info",
-            "Always 1; the version is a label.",
-            &["version"],
-        )?;
-        build_info.set([env!("CARGO_PKG_VERSION")], 1);
-        let sessions = "Sessions, by state: with a connection, without one, or kept to say how they ended.";
-        let ends = "Sessions that ended, by reason.";
-        let handshakes = "Connections, by what their handshake has led to.";
-        let bytes = "Bytes passed on, by direction, of sessions and of plain connections.";
-        let attachments = "Connections that have begun to carry a session, its first one included.";
-        let accept_paused = "Pauses of the listener for lack of descriptors or memory.";
-        let left_out = "Access lines that were left out, as there were too many in a second.";
-        let dropped = "Log lines dropped because they were not read fast enough, or could not be written.";
-        Ok(Self {
-            sessions: gauges(registry, "switchboard_anchor_sessions", sessions, &["state"])?,
-            session_ends: counters(registry, "switchboard_anchor_session_ends_total", ends, &["reason"])?,
-            handshakes: counters(registry, "switchboard_anchor_handshakes_total", handshakes, &["result"])?,
-            bytes: counters(
-                registry,
-                "switchboard_anchor_bytes_total",
-                bytes,
-                &["direction", "kind"],
-            )?,
-            attachments: counter(registry, "switchboard_anchor_attachments_total", attachments)?,
-            dial_in: DialInMetrics::new(registry)?,
-            handshakes_in_progress: gauge(
-                registry,
-                "switchboard_anchor_handshakes_in_progress",
-                "Connections in the handshake.",
-            )?,
-            plain: gauge(
-                registry,
-                "switchboard_anchor_plain_connections",
-                "Open plain connections.",
-            )?,
-            memory: gauge(
-                registry,
-                "switchboard_anchor_memory_bytes",
-                "Capacity of the buffers of all sessions.",
-            )?,
-            memory_limit: gauge(
-                registry,
-                "switchboard_anchor_memory_limit_bytes",
-                "The setting --memory.",
-            )?,
-            accept_paused: counter(registry, "switchboard_anchor_accept_paused_total", accept_paused)?,
-            access_log_lines_dropped: counter(registry, "switchboard_anchor_access_log_lines_dropped_total", left_out)?,
-            log_lines_dropped: counter(registry, "switchboard_log_lines_dropped_total", dropped)?,
-            registry: registry.clone(),
-        })
+        let registry = registry()?;
+        let metrics = Self::declare(&registry, DialInMetrics::declare(&registry)?, registry.clone())?;
+        metrics.build_info.set([env!("CARGO_PKG_VERSION")], 1);
+        Ok(metrics)
     }
 
     /// Returns the counters of the bytes of sessions.

@@ -13,7 +13,7 @@ use crate::daemon::admin::api::{Refusals, RefusalsByReason};
 use crate::daemon::admin::{DrainStatus, Handlers, Routes, ScrapeNetworks, caller};
 use crate::daemon::readiness::Readiness;
 use crate::proxy::connection::Shared;
-use crate::tunnel::exposition::declare::raise_to;
+use crate::tunnel::exposition::raise_to;
 
 mod diagnosis;
 mod events;

@@ -8,15 +8,18 @@ use prometheus::{Gauge, Histogram, IntCounter, IntGauge, Registry};
 pub use self::targets::TargetSeries;
 use self::targets::{Families, TargetMetrics};
 use crate::net::tls;
-use crate::tunnel::exposition::declare::{
-    Counters, Gauges, counter, counters, gauge, gauges, histogram, seconds, timestamp, timestamps,
+use crate::tunnel::exposition::{
+    Counters, Gauges, counter, counters, gauge, gauges, histogram, metrics, page, registry, timestamp,
 };
-use crate::tunnel::exposition::{page, registry};
 use crate::tunnel::outcome::{CloseReason, Outcome, RefusalReason, Side};
 
 mod targets;
 
 metrics! {
+    /// The metrics of one process; a clone is another handle on them. The values of labels come from enums and from the
+    /// allowlist, never from a client.
+    pub struct Metrics(targets: Arc<TargetMetrics>, registry: Registry);
+
     /// Connections accepted on the public ports.
     pub connections_accepted: IntCounter = counter("switchboard_connections_accepted_total");
     /// Open connections, tunnels or not.
@@ -116,22 +119,6 @@ metrics! {
     pub log_lines_dropped: IntCounter = counter("switchboard_log_lines_dropped_total");
     /// Always 1; the version is a label.
     pub build_info: Gauges<1> = gauges("switchboard_build_info", &["version"]);
-
-    targets:
-    /// Open tunnels.
-    tunnels_active = gauges("switchboard_tunnels_active", &["target_namespace", "target_service"]);
-    /// Bytes relayed, counted while the tunnel runs.
-    bytes = counters(
-        "switchboard_tunnel_bytes_total",
-        &["direction", "target_namespace", "target_service"]
-    );
-    /// The last activity of a target's tunnels, in seconds since 1970; keepalives and heartbeats are none.
-    last_activity = timestamps(
-        "switchboard_target_last_activity_timestamp_seconds",
-        &["target_namespace", "target_service"]
-    );
-    /// Seconds that directions of tunnels waited for their limits.
-    throttled_seconds = seconds("switchboard_throttled_seconds_total", &["direction"]);
 }
 
 impl Metrics {
@@ -140,7 +127,9 @@ impl Metrics {
     /// # Errors
     /// A name that is declared twice, or is not a metric name.
     pub fn new() -> prometheus::Result<Self> {
-        let metrics = Self::declare(registry()?)?;
+        let registry = registry()?;
+        let targets = Arc::new(TargetMetrics::new(Families::declare(&registry)?));
+        let metrics = Self::declare(&registry, targets, registry.clone())?;
         metrics.build_info.set([env!("CARGO_PKG_VERSION")], 1);
         metrics.config_last_reload_successful.set(1);
         metrics.relay_splices(true);
@@ -249,44 +238,3 @@ impl Metrics {
 const FAST: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 /// Seconds: from a quick `scp` to a session of a week.
 const SLOW: [f64; 9] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0];
-
-/// Makes the struct and the registration from one table. A row is a field, its type, the function that makes it, its name,
-/// and its labels or bucket bounds; the comment of the row is the metric's help text. The metrics of targets come last:
-/// [`TargetMetrics`] makes and removes their series.
-macro_rules! metrics {
-    (
-        $(
-            #[doc = $help:literal]
-            $visibility:vis $field:ident: $Kind:ty = $declare:ident($name:literal $(, $detail:expr)?);
-        )*
-        targets:
-        $(
-            #[doc = $target_help:literal]
-            $target_field:ident = $target_declare:ident($target_name:literal, $labels:expr);
-        )*
-    ) => {
-        /// The metrics of one process; a clone is another handle on them. The values of labels come from enums and from
-        /// the allowlist, never from a client.
-        #[derive(Clone, Debug)]
-        pub struct Metrics {
-            $(#[doc = $help] $visibility $field: $Kind,)*
-            targets: Arc<TargetMetrics>,
-            registry: Registry,
-        }
-
-        impl Metrics {
-            fn declare(registry: Registry) -> prometheus::Result<Self> {
-                let families = Families {
-                    $($target_field: $target_declare(&registry, $target_name, $target_help.trim(), $labels)?,)*
-                };
-                Ok(Self {
-                    $($field: $declare(&registry, $name, $help.trim() $(, $detail)?)?,)*
-                    targets: Arc::new(TargetMetrics::new(families)),
-                    registry,
-                })
-            }
-        }
-    };
-}
-// By path, so that the table may stand above its macro.
-use metrics;

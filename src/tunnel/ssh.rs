@@ -2,4 +2,3 @@
 //! `protocol::ssh_disconnect`.
 
 pub mod identification;
-mod software;

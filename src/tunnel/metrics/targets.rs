@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use prometheus::{CounterVec, Gauge, GaugeVec, IntCounter, IntGauge};
 
 use crate::tunnel::direction::Direction;
-use crate::tunnel::exposition::declare::{Counters, Gauges};
+use crate::tunnel::exposition::{Counters, Gauges, counters, gauges, metrics, seconds, timestamps};
 use crate::tunnel::relay::meter::Totals;
 
 /// The series of one target.
@@ -71,18 +71,29 @@ impl Drop for TargetSeries {
     }
 }
 
-/// The metrics that all targets share; each target has its own series of the first three.
-#[derive(Debug)]
-pub(super) struct Families {
-    pub(super) tunnels_active: Gauges<2>,
-    pub(super) bytes: Counters<3>,
-    pub(super) last_activity: GaugeVec,
-    pub(super) throttled_seconds: CounterVec,
+metrics! {
+    /// The metrics that all targets share; each target has its own series of the first three.
+    pub(super) struct Families();
+
+    /// Open tunnels.
+    tunnels_active: Gauges<2> = gauges("switchboard_tunnels_active", &["target_namespace", "target_service"]);
+    /// Bytes relayed, counted while the tunnel runs.
+    bytes: Counters<3> = counters(
+        "switchboard_tunnel_bytes_total",
+        &["direction", "target_namespace", "target_service"]
+    );
+    /// The last activity of a target's tunnels, in seconds since 1970; keepalives and heartbeats are none.
+    last_activity: GaugeVec = timestamps(
+        "switchboard_target_last_activity_timestamp_seconds",
+        &["target_namespace", "target_service"]
+    );
+    /// Seconds that directions of tunnels waited for their limits.
+    throttled_seconds: CounterVec = seconds("switchboard_throttled_seconds_total", &["direction"]);
 }
 
 /// The series of all targets.
 #[derive(Debug)]
-pub(super) struct TargetMetrics {
+pub(crate) struct TargetMetrics {
     families: Families,
     series: Mutex<HashMap<[Box<str>; 2], Weak<TargetSeries>>>,
 }

@@ -6,6 +6,7 @@
 //! Exception: the announcement of an anchor (`protocol/resume/`), with which a target may begin, is passed on at once.
 //! A session's client sends nothing before the announcement, and the anchor identifies itself after the client.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::mem::take;
@@ -16,14 +17,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use crate::base::text::ascii;
 use crate::net::transport::{Reader, Transport, Writer, read_more};
 use crate::protocol::resume::handshake::lines;
 use crate::tunnel::direction::Direction;
 use crate::tunnel::outcome::{Close, CloseReason, Side};
 use crate::tunnel::relay::meter::Meter;
 use crate::tunnel::relay::{EarlyData, Failure, Transports};
-
-pub use super::software::Software;
 
 /// Passes on the identification of each side, in either order, and calls `identified` with it. `deadline` is the time
 /// for both.
@@ -255,6 +255,32 @@ fn begins(line: &[u8], with: &[u8]) -> bool {
     line.iter().zip(with).all(|(byte, expected)| byte == expected)
 }
 
+/// The software of one side, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Software(Box<str>);
+
+impl Software {
+    /// Parses the software after `SSH-2.0-`. Each byte that is not printable ASCII becomes a `?`: the text is logged.
+    ///
+    /// Of a session's client only version and purpose are kept: its key or the session's id follows, and is not logged.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let shown = if bytes.starts_with(RESUMING) {
+            let words = bytes.split_inclusive(|byte| *byte == b' ').take(2);
+            let length = words.map(<[u8]>::len).sum();
+            bytes.get(..length).unwrap_or(bytes).trim_ascii_end()
+        } else {
+            bytes
+        };
+        Self(ascii(shown.iter().copied().map(char::from)))
+    }
+}
+
+impl fmt::Display for Software {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 const VERSIONS: [&[u8]; 2] = [b"SSH-2.0-", b"SSH-1.99-"];
 /// The longest identification in bytes, its line end included (RFC 4253 section 4.2).
 const MAX_LINE_BYTES: usize = 255;
@@ -262,6 +288,8 @@ const MAX_LINE_BYTES: usize = 255;
 const MAX_BYTES: usize = 8 * 1024;
 /// The maximum size of a read: small, so that most bytes after the identification are left to the relay.
 const CHUNK: usize = 1024;
+/// The beginning of the software that a session's client names (`docs/resume.md`).
+const RESUMING: &[u8] = b"switchboard_resume_";
 
 #[cfg(test)]
 mod tests;

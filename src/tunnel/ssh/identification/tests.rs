@@ -339,3 +339,16 @@ async fn a_client_cannot_announce() {
     assert_eq!(result, Err(Close { by, reason }));
     assert_eq!(meter.bytes(Direction::Upload), 0);
 }
+
+#[test]
+fn neither_the_id_of_a_session_nor_what_steers_a_terminal_is_shown() {
+    for (said, shown) in [
+        ("switchboard_resume_1 resume 0f0f 1d1d", "switchboard_resume_1 resume"),
+        ("switchboard_resume_1 new 0f0f 1d1d", "switchboard_resume_1 new"),
+        ("switchboard_resume_1", "switchboard_resume_1"),
+        ("OpenSSH_9.2p1 Debian-2 a b", "OpenSSH_9.2p1 Debian-2 a b"),
+        ("a\x1b[31m\u{ff}b\t", "a?[31m??b?"),
+    ] {
+        assert_eq!(Software::parse(said.as_bytes()).to_string(), shown);
+    }
+}
