@@ -2,27 +2,10 @@
 
 use strsim::damerau_levenshtein;
 
-/// Returns `; did you mean …?` if an unknown key is the former name of a known key, or close to one; else nothing.
+/// Returns `; did you mean …?` if an unknown key is close to a known one; else nothing.
 pub(crate) fn key(given: &str, known: &[&'static str]) -> String {
-    let given = given.to_lowercase();
-    match RENAMED
-        .iter()
-        .find(|(before, now)| *before == given && known.contains(now))
-    {
-        Some((_, now)) => question(&[now]),
-        None => question(&nearest(&given, known.iter().map(|name| (*name, *name)))),
-    }
+    question(&nearest(&given.to_lowercase(), known.iter().map(|name| (*name, *name))))
 }
-
-/// Keys that had another name before the first release, and their name now.
-const RENAMED: [(&str, &str); 6] = [
-    ("at_expiry", "on_expiry"),
-    ("dial_try", "connect"),
-    ("head", "request_header"),
-    ("identification", "ssh_identification"),
-    ("report", "report_only"),
-    ("total", "process"),
-];
 
 /// Returns `; did you mean …?` for a refused text, if one of `words` or an amount is close to it; else nothing.
 pub(crate) fn value(given: &str, words: &[&str], accepts: impl Fn(&str) -> bool) -> String {
@@ -178,14 +161,6 @@ mod tests {
             (&"download".repeat(100), ""),
         ] {
             assert_eq!(key(given, &known), expected, "{given}");
-        }
-    }
-
-    #[test]
-    fn a_key_of_before_suggests_the_key_of_today_where_that_is_known() {
-        for (before, now) in RENAMED {
-            assert_eq!(key(before, &["zzz", now]), format!("; did you mean `{now}`?"));
-            assert_eq!(key(before, &["zzz"]), "");
         }
     }
 
