@@ -22,17 +22,17 @@ pub(in crate::kubernetes) struct Selection {
 pub(in crate::kubernetes) fn select(
     service: &Service,
     port: &ServicePort,
-    slices: BTreeMap<Box<str>, Slice>,
+    slices: &[(Box<str>, Slice)],
     guards: &AddressFilter,
 ) -> Selection {
     let (mut refused, mut unusable) = (Vec::new(), Vec::new());
     let mut nodes = BTreeMap::new();
     let [mut all, mut ready, mut terminating] = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
     for (name, slice) in slices {
-        let number = port_of(&slice, port);
+        let number = port_of(slice, port);
         // Errors of other ports do not matter.
         if slice.has_unusable_address || (number.is_none() && slice.unusable_ports.contains(&port.name)) {
-            unusable.push(name);
+            unusable.push(name.clone());
         }
         let Some(number) = number else { continue };
         for endpoint in &slice.endpoints {

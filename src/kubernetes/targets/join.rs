@@ -7,15 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use self::slices::Slices;
 use super::endpoints::{self, Selection};
 use super::notices::ServiceNotice;
 use super::target_policy::TargetPolicy;
 use crate::kubernetes::objects::annotations::{dials_in, effective_limits, unmet, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
 use crate::policy::allowlist::{Change, DialsIn, ServiceTarget, TargetId, TargetRules};
-
-mod slices;
 
 /// The result of [`ClusterObjects::recompute`].
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -42,11 +39,37 @@ pub(crate) struct ClusterObjects {
 #[derive(Debug, Default)]
 struct Entry {
     service: Option<Box<Service>>,
-    slices: Slices,
+    /// The slices with their names, by which they are sorted, so that the order of events does not matter. All slices of a
+    /// cluster are kept, even if few Services are on the allowlist: only labels can select slices, and a Service's labels
+    /// reach its slices late.
+    slices: Vec<(Box<str>, Slice)>,
     /// True if the Service is on the allowlist.
     is_listed: bool,
     /// The current notices, so that none is repeated.
     remarks: Box<[ServiceNotice]>,
+}
+
+impl Entry {
+    /// Returns the index of the slice with this name; as an error, the index to insert it at.
+    fn find(&self, slice: &str) -> Result<usize, usize> {
+        self.slices.binary_search_by_key(&slice, |(name, _)| name)
+    }
+
+    /// Adds a slice, or replaces the one with this name. Returns `false` if nothing changes.
+    fn put(&mut self, name: &str, slice: Slice) -> bool {
+        match self.find(name) {
+            Ok(at) => {
+                let known = self.slices.get_mut(at).filter(|(_, known)| *known != slice);
+                known.map(|(_, known)| *known = slice).is_some()
+            }
+            Err(at) => {
+                // Most Services have one slice, and never another: no memory is reserved for more.
+                self.slices.reserve_exact(1);
+                self.slices.insert(at, (name.into(), slice));
+                true
+            }
+        }
+    }
 }
 
 impl ClusterObjects {
@@ -131,9 +154,8 @@ impl ClusterObjects {
             }
             Kind::Slice => {
                 let known = self.services.iter().filter(|(service, _)| within(service));
-                let keys =
-                    known.flat_map(|(service, entry)| entry.slices.names().map(|name| sibling_key(service, name)));
-                keys.collect()
+                let slices = known.flat_map(|(service, entry)| entry.slices.iter().map(move |slice| (service, slice)));
+                slices.map(|(service, (name, _))| sibling_key(service, name)).collect()
             }
             Kind::Namespace => self.namespaces.iter().map(|name| Key::new("", name)).collect(),
         }
@@ -155,13 +177,8 @@ impl ClusterObjects {
         let services = self.services.iter().flat_map(|(key, entry)| {
             let service = entry.service.clone();
             let service = service.map(|service| (key.clone(), Object::Service(service)));
-            let slices = entry.slices.unpack().into_iter().map(|(name, slice)| {
-                let service = key.name.clone();
-                (
-                    sibling_key(key, &name),
-                    Object::Slice(Box::new(Slice { service, ..slice })),
-                )
-            });
+            let slices = entry.slices.iter();
+            let slices = slices.map(|(name, slice)| (sibling_key(key, name), Object::Slice(Box::new(slice.clone()))));
             service.into_iter().chain(slices)
         });
         let namespaces = self.namespaces.iter();
@@ -183,7 +200,7 @@ impl ClusterObjects {
             self.drop_slice(key, former);
         }
         let entry = self.services.entry(owner.clone()).or_default();
-        if entry.slices.put(&key.name, slice) {
+        if entry.put(&key.name, slice) {
             if !is_derived(&key.name, &owner.name) {
                 self.strays.insert(key.clone(), owner.name.clone());
             }
@@ -194,8 +211,10 @@ impl ClusterObjects {
     fn drop_slice(&mut self, key: &Key, owner: Key) {
         self.strays.remove(key);
         if let Some(entry) = self.services.get_mut(&owner)
-            && entry.slices.remove(&key.name)
+            && let Ok(at) = entry.find(&key.name)
         {
+            entry.slices.remove(at);
+            entry.slices.shrink_to_fit();
             self.dirty.insert(owner);
         }
     }
@@ -207,7 +226,7 @@ impl ClusterObjects {
         }
         let has_slice = |service: &Key| {
             let entry = self.services.get(service);
-            entry.is_some_and(|entry| entry.slices.find(&key.name).is_ok())
+            entry.is_some_and(|entry| entry.find(&key.name).is_ok())
         };
         let ends = key.name.match_indices('-').map(|(end, _)| end);
         let mut services = ends.filter_map(|end| Some(sibling_key(key, key.name.get(..end)?)));
@@ -280,7 +299,7 @@ impl ClusterObjects {
             unusable,
         } = match dials_in {
             true => Selection::default(),
-            false => endpoints::select(service, port, entry.slices.unpack(), &self.rules.guards),
+            false => endpoints::select(service, port, &entry.slices, &self.rules.guards),
         };
         let refused = refused.into_iter().take(MAX_REFUSED_NOTED);
         remarks.extend(refused.map(|(address, class)| ServiceNotice::EndpointForbidden(key.clone(), address, class)));
