@@ -28,31 +28,23 @@ pub(crate) struct Annotations {
     /// `burst`: the bytes that a direction may relay at once after it was idle.
     pub(crate) burst: Option<Size>,
     /// `max-tunnels`: the maximum number of tunnels; 0 closes the Service to new ones.
-    #[serde(rename = "most_tunnels")]
     pub(crate) max_tunnels: Option<u32>,
     /// `idle-timeout`: the longest idle time of a tunnel.
-    #[serde(rename = "idle")]
     pub(crate) idle_timeout: Option<IdleTimeout>,
     /// `allowed-clients`: names of client certificates, one of which a client must have.
-    #[serde(default)]
     pub(crate) allowed_clients: Option<ClientNames>,
     /// `allowed-users` and `allowed-groups`: the users that may reach the Service, instead of those that the API server
-    /// allows. A snapshot has the field only for a Service with one of the annotations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// allows.
     pub(crate) user_lists: Option<Box<UserLists>>,
     /// `send-proxy-protocol`: the version of the PROXY header sent first to a pod.
     pub(crate) send_proxy_header: Option<Version>,
     /// `ssh-only`: true if both sides must begin with an SSH identification.
-    #[serde(default)]
     pub(crate) ssh_only: Option<bool>,
     /// `dials-in`: true if anchors that dial in serve it, instead of its endpoints.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) dials_in: Option<bool>,
     /// `wake`: the workload that a request starts when the Service has no endpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wake: Option<Box<Workload>>,
     /// `report-activity`: the Notebook to report activity to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) report_activity: Option<Box<Workload>>,
 }
 
@@ -82,7 +74,6 @@ pub(crate) struct AnnotationError {
     /// The reason, and what was expected instead.
     pub(crate) reason: Box<str>,
     /// True if no port of the Service is known to be SSH, and no valid annotation selects one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_without_port: bool,
 }
 

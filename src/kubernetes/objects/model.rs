@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +77,6 @@ pub(crate) struct Service {
     /// The port for SSH; `None` if unknown.
     pub(crate) port: Option<ServicePort>,
     /// The values of its annotations.
-    #[serde(rename = "asked")]
     pub(crate) annotations: Annotations,
     /// The errors of its annotations.
     pub(crate) faults: Vec<AnnotationError>,
@@ -100,17 +98,14 @@ pub(crate) struct ServicePort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slice {
     /// The name of its Service.
-    #[serde(default, skip_serializing_if = "str::is_empty")]
     pub(crate) service: Box<str>,
     /// The TCP ports with a valid number.
     pub(crate) ports: Box<[SlicePort]>,
     /// The endpoints with a valid address.
     pub(crate) endpoints: Box<[Endpoint]>,
     /// The names of its other ports (another protocol, or no valid number). A port without a name has an empty one.
-    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) unusable_ports: Box<[Box<str>]>,
     /// True if an endpoint has no IP address of the address type.
-    #[serde(default, skip_serializing_if = "Not::not")]
     pub(crate) has_unusable_address: bool,
 }
 
@@ -131,7 +126,6 @@ pub(crate) struct Endpoint {
     /// The state of the pod.
     pub(crate) state: State,
     /// The node of the pod; empty if unknown.
-    #[serde(default, skip_serializing_if = "str::is_empty")]
     pub(crate) node: Box<str>,
 }
 
@@ -141,7 +135,6 @@ pub(crate) enum State {
     /// The pod serves.
     Ready,
     /// The pod terminates and still serves.
-    #[serde(rename = "Leaving")]
     Terminating,
     /// The pod does not serve, or no longer.
     NotReady,
