@@ -9,4 +9,3 @@ mod notices;
 mod reconciler;
 mod snapshot;
 mod source;
-mod target_policy;

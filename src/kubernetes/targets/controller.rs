@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
-use super::reconciler::{LastState, Outputs, Reconciler};
+use super::join::TargetPolicy;
+use super::reconciler::{IdleReconciler, Outputs, Reconciler};
 use super::source::{SourceHandle, sources};
-use super::target_policy::TargetPolicy;
 use crate::daemon::vital::supervise;
 use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::Failure;
@@ -29,7 +29,7 @@ pub struct Controller {
     options: Options,
     rules: watch::Sender<TargetPolicy>,
     outputs: Outputs,
-    last: LastState,
+    reconciler: IdleReconciler,
     /// `None` while it is replaced, and after a failed replacement.
     thread: Option<BackgroundRuntime>,
 }
@@ -52,24 +52,29 @@ impl Controller {
             metrics,
             recorder: None,
         };
-        Self::with_last(options, limits, outputs, LastState::default())
+        Self::with_reconciler(options, limits, outputs, IdleReconciler::default())
     }
 
-    /// Starts the thread with the state of the previous one.
-    fn with_last(options: Options, limits: &Limits, outputs: Outputs, last: LastState) -> io::Result<Self> {
+    /// Starts the thread with the reconciler of the previous one.
+    fn with_reconciler(
+        options: Options,
+        limits: &Limits,
+        outputs: Outputs,
+        reconciler: IdleReconciler,
+    ) -> io::Result<Self> {
         outputs.writer.configure(options.of_allowlist());
         let (rules, receiver) = watch::channel(TargetPolicy::new(&options, limits));
         let worker = Worker {
             options: options.clone(),
             rules: receiver,
             outputs: outputs.clone(),
-            last: Arc::clone(&last),
+            reconciler: Arc::clone(&reconciler),
         };
         Ok(Self {
             options,
             rules,
             outputs,
-            last,
+            reconciler,
             thread: Some(BackgroundRuntime::start("kubernetes", worker.run())?),
         })
     }
@@ -94,7 +99,7 @@ impl Controller {
         let new = sources(&options).into_iter().filter(|source| !known.contains(source));
         let namespaces = new.map(|source| source.namespace).collect();
         self.outputs.writer.expect_services(namespaces);
-        *self = Self::with_last(options, limits, self.outputs.clone(), Arc::clone(&self.last))?;
+        *self = Self::with_reconciler(options, limits, self.outputs.clone(), Arc::clone(&self.reconciler))?;
         Ok(())
     }
 }
@@ -110,7 +115,7 @@ struct Worker {
     options: Options,
     rules: watch::Receiver<TargetPolicy>,
     outputs: Outputs,
-    last: LastState,
+    reconciler: IdleReconciler,
 }
 
 impl Worker {
@@ -128,12 +133,8 @@ impl Worker {
         let feeds = SourceHandle::all(sources(&self.options));
         let mut tasks = JoinSet::new();
         let outputs = self.start_writers(&mut tasks);
-        let snapshot = self.options.snapshot_file.clone();
-        let reconciler = match self.last.lock().take() {
-            Some(last) => last.with_sources(newest, feeds.clone(), snapshot, outputs),
-            None => Reconciler::new(newest, feeds.clone(), snapshot, outputs),
-        };
-        tasks.spawn(reconciler.run(events, rules, Arc::clone(&self.last)));
+        Reconciler::prepare(&self.reconciler, newest, feeds.clone(), outputs);
+        tasks.spawn(Reconciler::run(Arc::clone(&self.reconciler), events, rules));
         for feed in feeds {
             tasks.spawn(feed.run(sender.clone(), self.outputs.metrics.clone()));
         }

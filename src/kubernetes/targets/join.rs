@@ -7,12 +7,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::address_filter::AddressFilter;
 use super::endpoints::{self, Selection};
 use super::notices::ServiceNotice;
-use super::target_policy::TargetPolicy;
 use crate::kubernetes::objects::annotations::{dials_in, effective_limits, unmet, workloads};
 use crate::kubernetes::objects::model::{Key, Kind, Object, Service, ServicePort, Slice};
+use crate::kubernetes::options::Options;
 use crate::policy::allowlist::{Change, DialsIn, ServiceTarget, TargetId, TargetRules};
+use crate::tunnel::limits::Limits;
+
+/// The operator's rules for turning Services into targets. They may change at runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TargetPolicy {
+    /// The settings of the cluster.
+    pub(crate) options: Options,
+    /// The addresses that may be dialled.
+    pub(crate) guards: AddressFilter,
+    /// The limits of tunnels and targets.
+    pub(crate) limits: Limits,
+}
+
+impl TargetPolicy {
+    /// Creates the rules of these settings.
+    pub(crate) fn new(options: &Options, limits: &Limits) -> Self {
+        Self {
+            options: options.clone(),
+            guards: AddressFilter::new(&options.allowed_cidrs),
+            limits: *limits,
+        }
+    }
+}
 
 /// The result of [`ClusterObjects::recompute`].
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -2,10 +2,8 @@
 
 use std::collections::HashSet;
 use std::future::pending;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::panicking;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -13,12 +11,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
-use super::join::{ClusterObjects, TargetUpdates};
+use super::join::{ClusterObjects, TargetPolicy, TargetUpdates};
 use super::mass_removal_hold::MassRemovalHold;
 use super::notices::{NoticeLog, ServiceNotice};
 use super::snapshot::SnapshotFile;
 use super::source::{Item, Source, SourceEvent, SourceHandle};
-use super::target_policy::TargetPolicy;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::watcher::Event;
 use crate::kubernetes::objects::model::{Key, Kind};
@@ -51,14 +48,8 @@ pub(crate) struct Reconciler {
     log: NoticeLog,
 }
 
-/// The state of the last reconciler, for the next one; `None` before its end, after a panic of it, and without a list.
-pub(crate) type LastState = Arc<Mutex<Option<Box<Reconciler>>>>;
-
-/// A reconciler that runs. Its state is kept when it ends.
-struct RunningState {
-    reconciler: Option<Box<Reconciler>>,
-    last: LastState,
-}
+/// The reconciler between two steps, also after its task was stopped; `None` during a step, and so after a panic.
+pub(crate) type IdleReconciler = Arc<Mutex<Option<Box<Reconciler>>>>;
 
 #[derive(Clone, Debug)]
 struct SourceState {
@@ -75,36 +66,35 @@ struct SourceState {
 }
 
 impl Reconciler {
+    /// Prepares the reconciler for these tasks and sources: the last one if it had a list, or a new one.
+    pub(crate) fn prepare(idle: &IdleReconciler, rules: TargetPolicy, feeds: Vec<SourceHandle>, outputs: Outputs) {
+        let last = idle.lock().take().filter(|last| last.has_list);
+        let next = match last {
+            Some(last) => last.with_sources(rules, feeds, outputs),
+            None => Self::new(rules, feeds, outputs),
+        };
+        *idle.lock() = Some(Box::new(next));
+    }
+
     /// Creates a reconciler with the objects of the snapshot, if there is one and the allowlist has nothing newer.
-    pub(crate) fn new(
-        rules: TargetPolicy,
-        feeds: Vec<SourceHandle>,
-        snapshot: Option<PathBuf>,
-        outputs: Outputs,
-    ) -> Self {
-        let snapshot = snapshot.map(|path| SnapshotFile::new(path, &feeds));
-        let mut reconciler = Self {
-            join: ClusterObjects::new(rules),
-            outputs,
-            sources: feeds.into_iter().map(SourceState::new).collect(),
+    fn new(rules: TargetPolicy, feeds: Vec<SourceHandle>, outputs: Outputs) -> Self {
+        let empty = Self {
+            join: ClusterObjects::new(rules.clone()),
+            outputs: outputs.clone(),
+            sources: Vec::new(),
             has_list: false,
             is_confirmed: false,
-            snapshot,
+            snapshot: None,
             log: NoticeLog::default(),
         };
+        let mut reconciler = empty.with_sources(rules, feeds, outputs);
         reconciler.load_snapshot();
         reconciler
     }
 
     /// Returns this reconciler for other tasks and sources. A source that stays keeps its objects and held removals; the
     /// targets of the others stay until every source has been listed.
-    pub(crate) fn with_sources(
-        mut self,
-        rules: TargetPolicy,
-        feeds: Vec<SourceHandle>,
-        snapshot: Option<PathBuf>,
-        outputs: Outputs,
-    ) -> Self {
+    fn with_sources(mut self, rules: TargetPolicy, feeds: Vec<SourceHandle>, outputs: Outputs) -> Self {
         let last = std::mem::take(&mut self.sources);
         let gone = |state: &&SourceState| !feeds.iter().any(|feed| feed.source == state.feed.source);
         for Source { kind, namespace, .. } in last.iter().filter(gone).map(|state| &state.feed.source) {
@@ -112,7 +102,8 @@ impl Reconciler {
                 self.join.remove(*kind, &key);
             }
         }
-        self.snapshot = snapshot.map(|path| SnapshotFile::new(path, &feeds));
+        let path = rules.options.snapshot_file.clone();
+        self.snapshot = path.map(|path| SnapshotFile::new(path, &feeds));
         let state = |feed: SourceHandle| match last.iter().find(|state| state.feed.source == feed.source) {
             Some(state) => SourceState { feed, ..state.clone() },
             None => SourceState::new(feed),
@@ -122,57 +113,53 @@ impl Reconciler {
         self.is_confirmed = false;
         self.join.forget_notices();
         self.join.configure(rules);
-        self.show_held();
-        self.show_forbidden();
+        self.show_sources();
         self
     }
 
-    /// Runs until the sender of events or of rules is dropped. However it ends, but for a panic, its state is in `last`.
-    pub(crate) fn run(
-        self,
+    /// Runs the prepared reconciler until the sender of events or of rules is dropped.
+    pub(crate) async fn run(
+        idle: IdleReconciler,
         mut events: mpsc::Receiver<SourceEvent>,
         mut rules: watch::Receiver<TargetPolicy>,
-        last: LastState,
-    ) -> impl Future<Output = ()> {
-        let reconciler = Some(Box::new(self));
-        // Not in the future, which may be dropped before its first poll.
-        let mut running = RunningState { reconciler, last };
-        async move {
-            let Some(reconciler) = &mut running.reconciler else {
-                return;
-            };
-            let mut guards = interval(READ_ADDRESSES_EVERY);
-            guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            loop {
-                let release = reconciler
-                    .sources
-                    .iter()
-                    .filter_map(|source| source.removal_hold.deadline())
-                    .min();
-                let save = reconciler.snapshot.as_ref().and_then(SnapshotFile::due);
-                tokio::select! {
-                    changed = rules.changed() => match changed {
-                        Ok(()) => reconciler.join.configure(rules.borrow_and_update().clone()),
-                        Err(_) => return,
-                    },
-                    first = events.recv() => match first {
-                        Some(first) => {
-                            reconciler.apply(first);
-                            // Queued events are settled together.
-                            for _ in 0..MAX_BATCH {
-                                let Ok(next) = events.try_recv() else { break };
-                                reconciler.apply(next);
-                            }
-                        }
-                        None => return,
-                    },
-                    _ = guards.tick() => reconciler.read_addresses(),
-                    () = until(release) => reconciler.release(),
-                    () = until(save) => reconciler.save_snapshot(),
-                }
-                reconciler.settle();
+    ) {
+        let mut guards = interval(READ_ADDRESSES_EVERY);
+        guards.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut batch = Vec::new();
+        loop {
+            let [release, save] = idle.lock().as_deref().map_or([None; 2], Self::deadlines);
+            tokio::select! {
+                changed = rules.changed() => match changed {
+                    Ok(()) => Self::step(&idle, |own| own.join.configure(rules.borrow_and_update().clone())),
+                    Err(_) => return,
+                },
+                // Queued events are settled together.
+                received = events.recv_many(&mut batch, MAX_BATCH) => match received {
+                    0 => return,
+                    _ => Self::step(&idle, |own| batch.drain(..).for_each(|event| own.apply(event))),
+                },
+                _ = guards.tick() => Self::step(&idle, Self::read_addresses),
+                () = until(release) => Self::step(&idle, Self::release),
+                () = until(save) => Self::step(&idle, Self::save_snapshot),
             }
         }
+    }
+
+    /// Does some work, and settles it. After a panic the state may be what it panics at, and is dropped.
+    fn step(idle: &IdleReconciler, work: impl FnOnce(&mut Self)) {
+        let reconciler = idle.lock().take();
+        if let Some(mut reconciler) = reconciler {
+            work(&mut reconciler);
+            reconciler.settle();
+            *idle.lock() = Some(reconciler);
+        }
+    }
+
+    /// Returns when held removals apply, and when the snapshot is due.
+    fn deadlines(&self) -> [Option<Instant>; 2] {
+        let holds = self.sources.iter().map(|source| &source.removal_hold);
+        let release = holds.filter_map(MassRemovalHold::deadline).min();
+        [release, self.snapshot.as_ref().and_then(SnapshotFile::due)]
     }
 
     /// Reads the host's own addresses again, and checks all endpoints again if they have changed.
@@ -221,15 +208,11 @@ impl Reconciler {
         }
         if let Some(source) = self.sources.get_mut(index) {
             let is_first = source.current.replace(now).is_none();
-            source.is_refused = false;
-            if std::mem::take(&mut source.is_treated_as_empty) {
-                self.show_forbidden();
-            }
+            (source.is_refused, source.is_treated_as_empty) = (false, false);
             if is_first {
                 self.treat_as_empty();
             }
         }
-        self.show_age();
     }
 
     /// Treats sources whose namespaces seem to be deleted as empty, until the API server answers.
@@ -251,8 +234,6 @@ impl Reconciler {
             if let Some(source) = self.sources.get_mut(index) {
                 source.is_treated_as_empty = true;
             }
-            self.show_forbidden();
-            self.show_age();
         }
     }
 
@@ -326,7 +307,6 @@ impl Reconciler {
         for key in missing {
             self.join.remove(kind, &key);
         }
-        self.show_held();
     }
 
     /// Returns whether the removal of a Service is held.
@@ -355,11 +335,11 @@ impl Reconciler {
                 }
             }
         }
-        self.show_held();
     }
 
     /// Applies all events so far to the allowlist, once every source has been listed.
     fn settle(&mut self) {
+        self.show_sources();
         if !self.sources.iter().all(|source| source.is_listed) {
             return;
         }
@@ -414,32 +394,26 @@ impl Reconciler {
         }
     }
 
-    /// Shows when the oldest source was last current. Until every source has answered, the metric stays at the time of
-    /// the snapshot, or at 0.
-    fn show_age(&self) {
-        let counted = self.sources.iter().filter(|source| !source.is_treated_as_empty);
-        let current: Option<Vec<f64>> = counted.map(|source| source.current).collect();
-        if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
-            self.outputs.metrics.allowlist_last_sync_timestamp.set(oldest);
+    /// Sets the metrics of the sources, and requests another list of each source that holds removals.
+    ///
+    /// The time of the last sync is that of the oldest source. Until every source has answered, it stays at the time of the
+    /// snapshot, or at 0.
+    fn show_sources(&self) {
+        let metrics = &self.outputs.metrics;
+        let mut is_held = false;
+        for SourceState { feed, removal_hold, .. } in &self.sources {
+            feed.wants_list.store(removal_hold.is_active(), Ordering::Relaxed);
+            is_held |= removal_hold.is_active();
         }
-    }
-
-    /// Sets the metric of held removals, and requests another list of each source that holds some.
-    fn show_held(&self) {
-        for source in &self.sources {
-            let wants_list = source.removal_hold.is_active();
-            source.feed.wants_list.store(wants_list, Ordering::Relaxed);
-        }
-        let is_held = self.sources.iter().any(|source| source.removal_hold.is_active());
-        self.outputs.metrics.allowlist_removals_held.set(i64::from(is_held));
-    }
-
-    /// Sets the metric to the number of namespaces that count as empty.
-    fn show_forbidden(&self) {
-        let given_up = self.sources.iter().filter(|source| source.is_treated_as_empty);
-        let namespaces: HashSet<_> = given_up.map(|source| &source.feed.source.namespace).collect();
+        metrics.allowlist_removals_held.set(i64::from(is_held));
+        let (empty, read): (Vec<_>, Vec<_>) = self.sources.iter().partition(|source| source.is_treated_as_empty);
+        let namespaces: HashSet<_> = empty.iter().map(|source| &source.feed.source.namespace).collect();
         let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
-        self.outputs.metrics.allowlist_namespaces_forbidden.set(namespaces);
+        metrics.allowlist_namespaces_forbidden.set(namespaces);
+        let current: Option<Vec<f64>> = read.iter().map(|source| source.current).collect();
+        if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
+            metrics.allowlist_last_sync_timestamp.set(oldest);
+        }
     }
 
     fn load_snapshot(&mut self) {
@@ -462,15 +436,6 @@ impl Reconciler {
     fn save_snapshot(&mut self) {
         if let Some(file) = &mut self.snapshot {
             file.save(self.join.objects().collect());
-        }
-    }
-}
-
-impl Drop for RunningState {
-    fn drop(&mut self) {
-        // After a panic the state may be what it panics at.
-        if !panicking() {
-            *self.last.lock() = self.reconciler.take_if(|reconciler| reconciler.has_list);
         }
     }
 }

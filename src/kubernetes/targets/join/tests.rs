@@ -4,9 +4,6 @@ mod history;
 
 use super::*;
 use crate::kubernetes::objects::model::{Endpoint, SlicePort, State};
-use crate::kubernetes::options::Options;
-use crate::kubernetes::targets::address_filter::AddressFilter;
-use crate::tunnel::limits::Limits;
 
 fn rules() -> TargetPolicy {
     rules_of(Options::default())

@@ -1,5 +1,6 @@
 //! Events in, allowlist and metrics out.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::time::advance;
@@ -34,9 +35,13 @@ fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
         metrics: metrics.clone(),
         recorder: None,
     };
-    let rules = TargetPolicy::new(options, &Limits::default());
-    let feeds = SourceHandle::all(sources(options));
-    let reconciler = Reconciler::new(rules, feeds, snapshot, outputs);
+    let options = Options {
+        snapshot_file: snapshot,
+        ..options.clone()
+    };
+    let rules = TargetPolicy::new(&options, &Limits::default());
+    let feeds = SourceHandle::all(sources(&options));
+    let reconciler = Reconciler::new(rules, feeds, outputs);
     Stage {
         reconciler,
         allowlist,
@@ -384,7 +389,7 @@ impl Stage {
         let rules = TargetPolicy::new(options, &Limits::default());
         let feeds = SourceHandle::all(sources(options));
         let outputs = reconciler.outputs.clone();
-        let mut reconciler = reconciler.with_sources(rules, feeds, None, outputs);
+        let mut reconciler = reconciler.with_sources(rules, feeds, outputs);
         reconciler.settle();
         Self {
             reconciler,
@@ -458,23 +463,26 @@ async fn what_is_held_survives_a_reload_of_anything_but_its_own_source() {
 async fn a_reconciler_that_is_stopped_leaves_its_state_and_one_that_panics_none() {
     let mut stage = stage(None);
     stage.take_all_of(0, services(2), slices(2));
-    let last = LastState::default();
     let rules = watch::Sender::new(stage.reconciler.join.rules().clone());
-    let (_events, receiver) = mpsc::channel(1);
-    let running = tokio::spawn(stage.reconciler.run(receiver, rules.subscribe(), Arc::clone(&last)));
+    let idle = IdleReconciler::new(Mutex::new(Some(Box::new(stage.reconciler))));
+    let (events, receiver) = mpsc::channel(1);
+    let running = tokio::spawn(Reconciler::run(Arc::clone(&idle), receiver, rules.subscribe()));
+    let (source, event) = (0, services(3));
+    events.send(SourceEvent { source, event }).await.unwrap();
+    let known = || {
+        idle.lock()
+            .as_ref()
+            .map(|state| state.join.keys(Kind::Service, None).len())
+    };
+    while known() != Some(3) {
+        tokio::task::yield_now().await;
+    }
     running.abort();
     assert!(running.await.unwrap_err().is_cancelled());
-    let state = last.lock().take().unwrap();
-    assert_eq!(state.join.keys(Kind::Service, None).len(), 2);
-    let guard = RunningState {
-        reconciler: Some(state),
-        last: Arc::clone(&last),
-    };
-    let panicked = std::thread::spawn(move || {
-        let _guard = guard;
-        panic!("a defect");
-    });
-    assert!(panicked.join().is_err() && last.lock().is_none());
+    assert_eq!(known(), Some(3));
+    let state = Arc::clone(&idle);
+    let panicked = std::thread::spawn(move || Reconciler::step(&state, |_| panic!("a defect")));
+    assert!(panicked.join().is_err() && known().is_none());
 }
 
 impl Stage {
