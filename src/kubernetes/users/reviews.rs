@@ -296,16 +296,12 @@ impl<'a> ReviewRequest<'a> {
 /// Returns how a review without an answer has failed.
 fn no_answer(failure: Failure) -> NoAnswer {
     match failure {
-        Failure::Connect => NoAnswer::Connect,
-        Failure::Timeout | Failure::Silent => NoAnswer::Timeout,
-        Failure::Cut => NoAnswer::Cut,
-        Failure::Malformed => NoAnswer::Malformed,
-        Failure::Server => NoAnswer::Server,
-        Failure::Throttled => NoAnswer::Throttled,
-        Failure::Unauthorized => NoAnswer::Unauthorized,
-        Failure::Forbidden => NoAnswer::Forbidden,
-        Failure::Expired | Failure::Refused => NoAnswer::Refused,
-        Failure::Credentials => NoAnswer::Credentials,
+        Failure::Connect => NoAnswer::Unreachable,
+        Failure::Timeout | Failure::Silent | Failure::Cut | Failure::Malformed | Failure::Server => NoAnswer::Silence,
+        Failure::Throttled | Failure::Unauthorized | Failure::Forbidden | Failure::Expired | Failure::Refused => {
+            NoAnswer::Refused
+        }
+        Failure::Credentials => NoAnswer::Unavailable,
     }
 }
 
@@ -351,16 +347,13 @@ mod tests {
 
     #[test]
     fn what_the_server_answers_about_switchboard_itself_is_no_silence() {
-        for (failure, expected) in [
-            (Failure::Unauthorized, NoAnswer::Unauthorized),
-            (Failure::Forbidden, NoAnswer::Forbidden),
-            (Failure::Throttled, NoAnswer::Throttled),
-            (Failure::Expired, NoAnswer::Refused),
-            (Failure::Credentials, NoAnswer::Credentials),
-            (Failure::Timeout, NoAnswer::Timeout),
-        ] {
+        let silent = ["connect", "timeout", "silent", "cut", "malformed", "server"];
+        for failure in Failure::ALL {
             let error = ReviewRequest::new(Kind::Access, None).unavailable(failure, "");
-            assert_eq!(error.kind, expected, "{failure:?}");
+            let is_silence = silent.contains(&failure.label());
+            assert_eq!(error.kind.is_silence(), is_silence, "{failure:?}");
+            let is_refusal = !is_silence && failure != Failure::Credentials;
+            assert_eq!(error.kind == NoAnswer::Refused, is_refusal, "{failure:?}");
         }
     }
 

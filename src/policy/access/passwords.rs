@@ -131,7 +131,10 @@ impl PasswordFile {
     /// No file has been read yet, or the password cannot be hashed.
     pub async fn verify(&self, user: &str, password: &Secret) -> Result<Verdict, ReviewError> {
         if !self.is_loaded() {
-            return Err(ReviewError::new(NoAnswer::Users, "the file of users was not read yet"));
+            return Err(ReviewError::new(
+                NoAnswer::Unavailable,
+                "the file of users was not read yet",
+            ));
         }
         let entry = self.entry(user);
         let first = || self.table.load().as_ref()?.values().next().cloned();
@@ -188,7 +191,7 @@ impl PasswordFile {
 
     /// Returns whether the password is that of the entry.
     async fn hash(&self, entry: &Arc<Entry>, password: &Secret) -> Result<bool, ReviewError> {
-        let unavailable = |error: &dyn Display| ReviewError::new(NoAnswer::Users, error.to_string());
+        let unavailable = |error: &dyn Display| ReviewError::new(NoAnswer::Unavailable, error.to_string());
         let permit = Arc::clone(&self.hashing).acquire_owned().await;
         let permit = permit.map_err(|error| unavailable(&error))?;
         let (entry, password) = (Arc::clone(entry), password.clone());

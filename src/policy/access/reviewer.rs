@@ -102,61 +102,28 @@ pub enum Change {
     UserDeleted(Box<str>),
 }
 
-/// The ways to have no answer. Only the silence of the API server lets an earlier approval count.
+/// The ways to have no answer. Only the silence of the API server lets an earlier approval count: all else is a limit or a
+/// fault of switchboard itself, or an answer. Clients can bring some of that about, and none may regain a lost right by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
     /// The API server cannot be reached.
-    Connect,
-    /// The API server has not answered within the deadline of a review.
-    Timeout,
-    /// The answer of the API server ended in the middle.
-    Cut,
-    /// The answer of the API server cannot be decoded, or is too large.
-    Malformed,
-    /// The API server has failed: 5xx, or it says that it could not check.
-    Server,
-    /// The API server has answered 429, or the wait that it asked for is not over.
-    Throttled,
-    /// The API server has answered 401: it does not know switchboard.
-    Unauthorized,
-    /// The API server has answered 403: it takes no reviews from switchboard.
-    Forbidden,
-    /// The API server has answered another 4xx.
+    Unreachable,
+    /// The API server was asked, and has failed to give a whole and valid answer in time.
+    Silence,
+    /// The API server has answered that it takes no review from switchboard: 4xx, or the wait that it asked for is not over.
     Refused,
-    /// No API server is configured, or there are no credentials for it within the deadline.
-    Credentials,
-    /// The issuer's keys lack the token's, and newer ones cannot be had.
-    Keys,
-    /// The tickets were not listed yet, or revoked ones may not be known.
-    Tickets,
-    /// The file of users was not read yet, or the password cannot be hashed.
-    Users,
+    /// Something else that the review needs is missing, such as keys, tickets or switchboard's own credentials.
+    Unavailable,
     /// A queue is full, or the request was evicted from it or has waited too long.
     Busy,
     /// The network or the name has used up its guesses.
     GuessRate,
-    /// The task of the review has ended without an answer, such as by a panic.
-    Internal,
 }
 
 impl NoAnswer {
-    /// Returns whether the API server was asked, and has given no answer. All else is a limit or a fault of switchboard
-    /// itself, or an answer. Clients can bring some of that about, and none may regain a lost right by it.
-    pub(super) fn is_silence(self) -> bool {
-        match self {
-            Self::Connect | Self::Timeout | Self::Cut | Self::Malformed | Self::Server => true,
-            Self::Throttled | Self::Unauthorized | Self::Forbidden | Self::Refused => false,
-            Self::Credentials | Self::Keys | Self::Tickets | Self::Users => false,
-            Self::Busy | Self::GuessRate | Self::Internal => false,
-        }
-    }
-
-    /// Returns whether the API server has answered, but takes no reviews.
-    pub(super) fn is_refusal_of_server(self) -> bool {
-        matches!(
-            self,
-            Self::Throttled | Self::Unauthorized | Self::Forbidden | Self::Refused
-        )
+    /// Returns whether the API server was asked, and has given no answer.
+    pub fn is_silence(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Silence)
     }
 }
 

@@ -397,7 +397,7 @@ impl Reviews {
     /// not cached, and replaces no approval. Nor is an approval cached that was asked for before a change.
     async fn review_access(&self, rules: &AccessConfig, user: &User, action: &Action) -> ReviewResult<Decision> {
         let Some(reviewer) = &rules.sources.reviewer else {
-            return Err(ReviewError::new(NoAnswer::Credentials, "there is no API server"));
+            return Err(ReviewError::new(NoAnswer::Unavailable, "there is no API server"));
         };
         let asked = Instant::now();
         let answer = self.count_review(ACCESS, reviewer.review_access(user, action)).await;
@@ -475,8 +475,9 @@ impl Reviews {
             }
             Err(unavailable) => {
                 // No token keeps a connection from being made.
-                let is_sign = unavailable.kind == NoAnswer::Connect || kind == ACCESS && unavailable.kind.is_silence();
-                if unavailable.kind.is_refusal_of_server() {
+                let is_sign =
+                    unavailable.kind == NoAnswer::Unreachable || kind == ACCESS && unavailable.kind.is_silence();
+                if unavailable.kind == NoAnswer::Refused {
                     (signs.answered, signs.unanswered) = (Some(now), None);
                 } else if is_sign && signs.answered.is_none_or(|answered| answered < start) {
                     signs.unanswered = Some(now);

@@ -94,7 +94,7 @@ impl Reviewer for Script {
 
 /// Returns the failure of a server that is away.
 pub(super) fn away() -> ReviewError {
-    ReviewError::new(NoAnswer::Timeout, "no answer")
+    ReviewError::new(NoAnswer::Silence, "no answer")
 }
 
 pub(super) fn decision(allowed: bool) -> Decision {

@@ -118,7 +118,7 @@ impl Tickets {
         is_late: bool,
         record_wrong: impl FnOnce() -> bool,
     ) -> Result<Verdict, ReviewError> {
-        let unavailable = |message: &str| Err(ReviewError::new(NoAnswer::Tickets, message));
+        let unavailable = |message: &str| Err(ReviewError::new(NoAnswer::Unavailable, message));
         match self.lookup(key, SystemTime::now()) {
             TicketLookup::Proved(_) | TicketLookup::Unknown if is_late => {
                 unavailable("revoked tickets may not be known yet")

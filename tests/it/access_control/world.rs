@@ -63,7 +63,7 @@ impl Cluster {
     fn answer<T>(&self, answer: T) -> Result<T, ReviewError> {
         match self.is_away.load(Ordering::Relaxed) {
             true => Err(ReviewError {
-                kind: NoAnswer::Timeout,
+                kind: NoAnswer::Silence,
                 message: "no answer".into(),
             }),
             false => Ok(answer),

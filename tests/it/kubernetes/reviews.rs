@@ -348,12 +348,12 @@ fn a_server_that_asks_for_a_wait_is_not_asked_meanwhile() {
         scene.both_work().await;
         scene.api.fail(Verb::TokenReview, Fault::TooManyFor(2), 1);
         let started = Instant::now();
-        assert_eq!(scene.token("good").await.unwrap_err().kind, NoAnswer::Throttled);
+        assert_eq!(scene.token("good").await.unwrap_err().kind, NoAnswer::Refused);
         let asked = scene.asked();
         while scene
             .access("alice")
             .await
-            .is_err_and(|error| error.kind == NoAnswer::Throttled)
+            .is_err_and(|error| error.kind == NoAnswer::Refused)
         {
             // However slow the machine is: as long as the answer is this one, nothing was asked.
             assert_eq!(scene.asked(), asked);

@@ -79,7 +79,10 @@ impl State {
     /// Returns the error for a token whose key is unknown because the last attempt has failed, or none has ended yet.
     pub(super) fn unavailable(&self) -> ReviewError {
         let reason = self.failure.as_deref().unwrap_or("they have not been read yet");
-        ReviewError::new(NoAnswer::Keys, format!("the issuer's keys cannot be had: {reason}"))
+        ReviewError::new(
+            NoAnswer::Unavailable,
+            format!("the issuer's keys cannot be had: {reason}"),
+        )
     }
 }
 

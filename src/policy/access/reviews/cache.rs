@@ -146,7 +146,7 @@ impl<V: Clone + Send + Sync + 'static> ReviewCache<V> {
             match answer.and_then(|answer| answer.clone()) {
                 Some(Err(unavailable)) if unavailable.kind == NoAnswer::Busy && !is_first => {}
                 Some(answer) => return answer,
-                None => return Err(ReviewError::new(NoAnswer::Internal, "the review was not finished")),
+                None => return Err(ReviewError::new(NoAnswer::Unavailable, "the review was not finished")),
             }
         }
         Err(busy())
@@ -371,7 +371,7 @@ mod tests {
         let lost = answers
             .run(one, None, || async { std::panic::resume_unwind(Box::new(())) })
             .await;
-        assert_eq!(lost.unwrap_err().kind, NoAnswer::Internal);
+        assert_eq!(lost.unwrap_err().kind, NoAnswer::Unavailable);
         let release = Arc::new(Notify::new());
         let first = {
             let (answers, release) = (Arc::clone(&answers), Arc::clone(&release));

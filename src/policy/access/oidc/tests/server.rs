@@ -230,9 +230,9 @@ async fn a_network_has_64_tokens_that_wait_for_keys_and_others_none_the_less() {
     };
     let flood = futures_util::future::join_all((0..80).map(|number| judge(number, [192, 0, 2, 1])));
     let (flood, other) = tokio::join!(flood, judge(80, [192, 0, 2, 2]));
-    assert_eq!(flood[..64], [(NoAnswer::Keys, true); 64]);
+    assert_eq!(flood[..64], [(NoAnswer::Unavailable, true); 64]);
     assert_eq!(flood[64..], [(NoAnswer::Busy, false); 16]);
-    assert_eq!(other, (NoAnswer::Keys, true));
+    assert_eq!(other, (NoAnswer::Unavailable, true));
 }
 
 #[tokio::test]
