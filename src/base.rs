@@ -10,6 +10,7 @@ pub(crate) mod fnv;
 pub mod follow;
 pub(crate) mod json;
 pub mod platform;
+pub(crate) mod random;
 pub mod secret;
 pub(crate) mod text;
 pub mod units;

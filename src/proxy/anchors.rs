@@ -4,7 +4,6 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use tracing::info;
 
 pub use self::options::Options;
 use crate::base::authority::Authority;
+use crate::base::random::random;
 use crate::policy::allowlist::{Target, TargetId};
 use crate::protocol::registration::ReplicaList;
 use crate::tunnel::dial::Upstream;
@@ -97,8 +97,7 @@ impl Anchors {
     /// Creates an empty registry. Without an `id`, it draws a random one. Until the ids of the replicas are known,
     /// anchors are told their number, `replicas`.
     pub fn new(id: Option<Box<str>>, replicas: NonZeroU32) -> Self {
-        // The standard library's only source of random numbers.
-        let by_chance = || format!("r-{:016x}", RandomState::new().hash_one(0)).into();
+        let by_chance = || format!("r-{:016x}", random()).into();
         Self {
             replica: id.unwrap_or_else(by_chance),
             replicas: watch::Sender::new(ReplicaList::Count(replicas)),

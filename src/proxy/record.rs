@@ -1,9 +1,7 @@
 //! The record of a request: the facts that its access line and the list of open tunnels show.
 
 use std::borrow::Cow;
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 use crate::base::authority::Authority;
+use crate::base::random::random;
 use crate::net::sock_diag::SocketAddrs;
 use crate::net::tls::ClientTls;
 use crate::policy::access::User;
@@ -169,10 +168,8 @@ pub struct Ids {
 
 impl Default for Ids {
     fn default() -> Self {
-        // The standard library's only source of random numbers; any 32 bits of it will do.
-        let random = RandomState::new().hash_one(0);
         Self {
-            process: u32::try_from(random >> 32).unwrap_or_default(),
+            process: u32::try_from(random() >> 32).unwrap_or_default(),
             next: AtomicU64::new(1),
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use crate::base::random::Backoff;
 use crate::uplink::credentials::{self, Credentials};
 
 /// The last credentials, and when a program may run again.
@@ -13,8 +14,8 @@ pub(crate) struct CachedLogin {
     last: Option<Credentials>,
     /// When a program may run again for fresh credentials; `None` before the first such run.
     next: Option<Instant>,
-    /// The pause after the last such run; zero before the first one.
-    pause: Duration,
+    /// The number of such runs since the proxy last accepted a request, and one before.
+    runs: u32,
 }
 
 impl CachedLogin {
@@ -36,11 +37,12 @@ impl CachedLogin {
         if let Some(next) = self.next {
             sleep_until(next).await;
         }
-        self.pause = (self.pause * 2).clamp(MIN_PLUGIN_INTERVAL, MAX_PLUGIN_INTERVAL);
-        self.next = Some(Instant::now() + self.pause);
+        let pause = PLUGIN_INTERVALS.after(self.runs);
+        self.runs = self.runs.saturating_add(1);
+        self.next = Some(Instant::now() + pause);
         let obtained = self.obtain(source).await;
         // A login may have taken minutes.
-        self.next = Some(Instant::now() + self.pause);
+        self.next = Some(Instant::now() + pause);
         obtained
     }
 
@@ -51,17 +53,18 @@ impl CachedLogin {
         Ok(self.last.insert(obtained).clone())
     }
 
-    /// Notes that the proxy has accepted a request, which shortens the pause to at most [`MIN_PLUGIN_INTERVAL`].
+    /// Notes that the proxy has accepted a request, which shortens the pause to that after the first run.
     pub(crate) fn succeeded(&mut self) {
-        self.pause = self.pause.min(MIN_PLUGIN_INTERVAL);
-        self.next = self.next.map(|next| next.min(Instant::now() + MIN_PLUGIN_INTERVAL));
+        self.runs = self.runs.min(1);
+        self.next = self.next.map(|next| next.min(Instant::now() + PLUGIN_INTERVALS.first));
     }
 }
 
-/// The first pause between two runs of a program for fresh credentials.
-const MIN_PLUGIN_INTERVAL: Duration = Duration::from_secs(60);
-/// The maximum pause between two runs of a program.
-const MAX_PLUGIN_INTERVAL: Duration = Duration::from_secs(16 * 60);
+/// The pauses between two runs of a program for fresh credentials.
+const PLUGIN_INTERVALS: Backoff = Backoff {
+    first: Duration::from_secs(60),
+    max: Duration::from_secs(16 * 60),
+};
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,6 @@
 //! follows after a pause.
 
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::anchor::shared::Shared;
 use crate::base::authority::Authority;
+use crate::base::random::{self, jittered};
 use crate::base::text::{chain, printable};
 use crate::daemon::readiness::{Condition, Readiness};
 use crate::net::socket::keep_unsent_short;
@@ -346,23 +346,16 @@ impl Backoff {
     }
 }
 
+/// Returns the pause after so many dials in a row.
 fn growing(times: u32, max: Duration) -> Duration {
-    (FIRST_PAUSE * 2_u32.saturating_pow(times.min(MAX_DOUBLINGS) - 1)).min(max)
-}
-
-/// Returns between half and all of a pause, so that anchors that lost a replica together do not dial together.
-fn jittered(pause: Duration) -> Duration {
-    // The standard library's only source of random numbers.
-    let random = RandomState::new().hash_one(0) % 1024;
-    pause / 2 + pause / 2 * u32::try_from(random).unwrap_or_default() / 1024
+    let first = Duration::from_millis(100);
+    random::Backoff { first, max }.after(times - 1)
 }
 
 /// The address of a proxy behind another proxy.
 const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Maximum number of usable connections.
 const MAX_CONNECTIONS: usize = 16;
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const MAX_DOUBLINGS: u32 = 16;
 /// Maximum pause between failed dials, unless the proxy asks for more or takes no anchors.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum pause between surplus dials: a balancer may never send this host to another replica.

@@ -1,8 +1,6 @@
-//! The failures of requests to the API server, and the wait before the next attempt.
+//! The failures of requests to the API server.
 
-use std::collections::hash_map::RandomState;
 use std::error::Error;
-use std::hash::BuildHasher;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -148,23 +146,8 @@ impl From<serde_json::Error> for ApiError {
     }
 }
 
-/// Returns the wait after a failure that follows `failures` others in a row. The longest wait is 0.1 s, doubled for
-/// each of those others, at most `timeout` and 25.6 s. `spread`, a random number from 0 to 1, selects a wait between
-/// half of the longest and the longest.
-pub(crate) fn backoff(failures: u32, spread: f64, timeout: Duration) -> Duration {
-    let max = FIRST.saturating_mul(1 << failures.min(8)).min(timeout);
-    max.mul_f64(0.5 + spread.clamp(0.0, 1.0) / 2.0)
-}
-
-/// Returns a random number from 0 to 1, from the standard library's only source of them.
-pub(crate) fn random() -> f64 {
-    let bits = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or_default();
-    f64::from(bits) / f64::from(u32::MAX)
-}
-
 /// The longest wait that a server may ask for: the allowlist ages during it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
-const FIRST: Duration = Duration::from_millis(100);
 /// Characters of an answer's body in a log line, and the bytes of it that are read.
 const MAX_SHOWN: usize = 300;
 const MAX_READ: usize = 2000;
@@ -193,17 +176,6 @@ mod tests {
             (503, Some(Failure::Server)),
         ] {
             assert_eq!(Failure::of_status(code), failure, "{code}");
-        }
-    }
-
-    #[test]
-    fn the_backoff_grows_to_its_longest() {
-        let second = Duration::from_secs(1);
-        assert_eq!(backoff(0, 1.0, second), Duration::from_millis(100));
-        assert_eq!(backoff(2, 1.0, second), Duration::from_millis(400));
-        assert_eq!(backoff(2, 0.0, second), Duration::from_millis(200));
-        for failures in [4, 10, 1000, u32::MAX] {
-            assert_eq!(backoff(failures, 1.0, second), second);
         }
     }
 

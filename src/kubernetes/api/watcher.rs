@@ -15,11 +15,12 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::api_client::ApiClient;
-use super::failure::{ApiError, Failure, backoff, random};
+use super::failure::{ApiError, Failure};
 use super::json_stream::{MAX_OBJECT, Outline};
 use super::list_watch::{Listing, Metadata, WatchEvent};
 use super::outage::{ForbiddenStreak, Outage};
 use super::requests::{self, BodyReader, FOLLOWER, MAX_LISTED, encoded};
+use crate::base::random::{Backoff, jittered, random_part};
 use crate::base::text::excerpt;
 use crate::daemon::vital::supervise;
 use crate::policy::access::{Watch, Watches};
@@ -214,7 +215,7 @@ impl<O: Objects> Watcher<O> {
         };
         self.lists_whole = false;
         self.listed = Some(Instant::now());
-        self.relist_at = Instant::now() + self.subject.relist.mul_f64(0.8 + 0.4 * random());
+        self.relist_at = Instant::now() + varied(self.subject.relist);
         self.version = Some(version);
         self.objects.take(Event::Listed(objects)).await;
         // The failures and the outage stay: a list does not show that watches work.
@@ -257,7 +258,7 @@ impl<O: Objects> Watcher<O> {
     async fn watch(&mut self, client: &Client, mut version: String) -> Result<(), ApiError> {
         let started = Instant::now();
         let left = self.relist_at.saturating_duration_since(started);
-        let lasts = WATCH.mul_f64(0.8 + 0.4 * random()).min(left).max(MIN_WATCH_DURATION);
+        let lasts = varied(WATCH).min(left).max(MIN_WATCH_DURATION);
         let path = self.subject.path(client.default_namespace());
         let mut body = requests::get(client, &watch_path(&path, &version, lasts)).await?;
         self.recovered();
@@ -332,7 +333,7 @@ impl<O: Objects> Watcher<O> {
             self.version = None;
             if self.expired > 0 {
                 self.warn(error);
-                sleep(backoff(self.expired, random(), MAX_EXPIRED_BACKOFF)).await;
+                sleep(jittered(EXPIRED_BACKOFF.after(self.expired))).await;
             }
             self.expired = self.expired.saturating_add(1);
             return;
@@ -349,12 +350,11 @@ impl<O: Objects> Watcher<O> {
         if lacks_rights {
             self.objects.take(Event::Refused).await;
             self.warn_missing_rights(error);
-            sleep(ASK_AGAIN.mul_f64(0.8 + 0.4 * random())).await;
+            sleep(varied(ASK_AGAIN)).await;
             return;
         }
         self.warn(error);
-        // The backoff is random, so that proxies that were refused together do not come back together.
-        sleep(error.retry_after.unwrap_or_default() + backoff(self.failures, random(), MAX_BACKOFF)).await;
+        sleep(error.retry_after.unwrap_or_default() + jittered(BACKOFF.after(self.failures))).await;
         self.failures = self.failures.saturating_add(1);
     }
 
@@ -430,6 +430,11 @@ fn watch_path(path: &str, version: &str, lasts: Duration) -> String {
     format!("{path}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
 }
 
+/// Returns a duration that is up to a fifth shorter or longer, so that proxies do not stay in step.
+fn varied(duration: Duration) -> Duration {
+    random_part(duration, 0.8, 0.4)
+}
+
 /// Objects per page: an answer of a few hundred kilobytes, or of 120 MiB if tenants write as many annotations as they may.
 /// It is read as it arrives.
 const PAGE: usize = 500;
@@ -438,11 +443,17 @@ const WATCH: Duration = Duration::from_secs(20);
 const MIN_WATCH_DURATION: Duration = Duration::from_secs(1);
 /// The longest delay of a watch's end.
 const GRACE: Duration = Duration::from_secs(3);
-/// The longest wait after a failure. A longer one would delay the discovery of a server that is back, and two requests
-/// a second are a small load.
-const MAX_BACKOFF: Duration = Duration::from_secs(1);
-/// The longest wait after a 410, shorter than the time for which a watch that revokes access may be out of step.
-const MAX_EXPIRED_BACKOFF: Duration = Duration::from_secs(4);
+/// The waits after a failure. Longer ones would delay the discovery of a server that is back, and two requests a second are
+/// a small load.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(100),
+    max: Duration::from_secs(1),
+};
+/// The waits after a 410. The longest is shorter than the time for which a watch that revokes access may be out of step.
+const EXPIRED_BACKOFF: Backoff = Backoff {
+    max: Duration::from_secs(4),
+    ..BACKOFF
+};
 /// The shortest interval between lists after a watch that was cut, or while a list is in doubt.
 const RELIST_SOON: Duration = Duration::from_secs(10);
 /// The interval between lists while the permission is missing.

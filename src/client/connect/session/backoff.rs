@@ -3,9 +3,9 @@
 use std::mem;
 use std::time::Duration;
 
-use aws_lc_rs::rand;
 use tokio::time::Instant;
 
+use crate::base::random::{self, random_part};
 use crate::uplink::error::{ClientError, Retry};
 
 /// Pauses of less than a second while there is no path, and pauses that grow up to ten seconds when something answers, or
@@ -19,7 +19,7 @@ pub(super) struct Backoff {
     last: Option<Instant>,
     attempts: usize,
     /// The number of pauses of [`GROWING`] so far.
-    grown: usize,
+    grown: u32,
     /// True if the last attempt found a proxy, or something instead of it.
     is_answered: bool,
     /// The pause that the proxy has asked for; zero without one.
@@ -36,7 +36,7 @@ impl Backoff {
             None if is_steady => STEADY,
             None => {
                 self.grown += 1;
-                GROWING.get(self.grown - 1).copied().unwrap_or(MAX_BACKOFF)
+                GROWING.after(self.grown - 1)
             }
         };
         self.attempts += 1;
@@ -84,11 +84,7 @@ impl Backoff {
 
 /// Returns the pause, by chance a quarter shorter to a quarter longer.
 fn varied(pause: Duration) -> Duration {
-    let mut chance = [0];
-    // Without random bytes the pause is the shortest.
-    rand::fill(&mut chance).unwrap_or_default();
-    let [chance] = chance;
-    pause * (192 + u32::from(chance) / 2) / 256
+    random_part(pause, 0.75, 0.5)
 }
 
 const FIRST: [Duration; 3] = [Duration::ZERO, Duration::from_millis(200), Duration::from_millis(500)];
@@ -98,13 +94,10 @@ const STEADY: Duration = Duration::from_millis(700);
 const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// After this time without a path the pauses grow.
 const MAX_STEADY: Duration = Duration::from_secs(5 * 60);
-const GROWING: [Duration; 4] = [
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(8),
-];
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
+const GROWING: random::Backoff = random::Backoff {
+    first: Duration::from_secs(1),
+    max: Duration::from_secs(10),
+};
 /// The maximum pause that a proxy can ask for. Most refusals of a resume are of a cap that still counts the session's
 /// previous tunnel. The proxy closes that tunnel soon, once the anchor has dropped it.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(4);

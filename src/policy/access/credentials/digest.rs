@@ -1,8 +1,6 @@
 //! The keys of caches: keyed digests, so that no credential is kept, and no client can choose keys that collide.
 
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,6 +8,7 @@ use aws_lc_rs::hmac;
 use aws_lc_rs::rand;
 use serde::Serialize;
 
+use crate::base::random::random;
 use crate::net::tls::ClientTls;
 use crate::policy::access::credentials::credential::Credential;
 use crate::policy::access::reviewer::Action;
@@ -38,8 +37,8 @@ impl Key {
         let mut bytes = [0; 32];
         // If the system's generator fails, the key is made of the random keys of the standard library's maps.
         if rand::fill(&mut bytes).is_err() {
-            for (index, part) in bytes.chunks_mut(8).enumerate() {
-                part.copy_from_slice(&RandomState::new().hash_one(index).to_ne_bytes());
+            for part in bytes.chunks_mut(8) {
+                part.copy_from_slice(&random().to_ne_bytes());
             }
         }
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
