@@ -12,6 +12,7 @@ pub mod budget;
 mod caps;
 pub mod connect_rate;
 pub mod descriptors;
+pub(crate) mod event_rate;
 pub mod owners;
 pub mod queue;
 pub mod slots;

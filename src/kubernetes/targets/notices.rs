@@ -1,7 +1,7 @@
 //! Notices about Services: a log line for the operator, and an Event for the tenant.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::{info, warn};
 
@@ -9,6 +9,7 @@ use super::address_filter::AddressClass;
 use crate::kubernetes::objects::annotations::AnnotationError;
 use crate::kubernetes::objects::model::Key;
 use crate::kubernetes::writes::event_recorder::ServiceEvent;
+use crate::tunnel::limits::event_rate::EventWindow;
 
 /// A notice about a Service for its tenant and the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,37 +86,25 @@ impl ServiceNotice {
 }
 
 /// The log lines of the current minute. Tenants cause them, so their number is bounded.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct NoticeLog {
-    minute: Instant,
-    lines: u32,
-}
-
-impl Default for NoticeLog {
-    fn default() -> Self {
-        Self {
-            minute: Instant::now(),
-            lines: 0,
-        }
-    }
+    lines: EventWindow,
 }
 
 impl NoticeLog {
     /// Logs a notice, unless the minute's lines are used up.
     pub(super) fn write(&mut self, remark: &ServiceNotice) {
-        if self.minute.elapsed() >= Duration::from_secs(60) {
-            if let Some(dropped) = self.lines.checked_sub(MAX_LINES).filter(|dropped| *dropped > 0) {
-                info!(lines = dropped, "log lines about Services were dropped");
-            }
-            *self = Self::default();
+        let dropped = self.lines.refused(MAX_LINES);
+        if dropped > 0 && self.lines.is_over(MINUTE) {
+            info!(lines = dropped, "log lines about Services were dropped");
         }
-        self.lines = self.lines.saturating_add(1);
-        if self.lines <= MAX_LINES {
+        if self.lines.admit(MAX_LINES, MINUTE) {
             remark.log();
         }
     }
 }
 
+const MINUTE: Duration = Duration::from_secs(60);
 /// Lines per minute.
 const MAX_LINES: u32 = 200;
 /// The needs of an EndpointSlice.

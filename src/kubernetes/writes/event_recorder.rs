@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tracing::debug;
 
 use crate::base::fnv::fnv1a;
@@ -16,6 +15,7 @@ use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
 use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::objects::model::Key;
+use crate::tunnel::limits::event_rate::EventWindow;
 use crate::tunnel::metrics::Metrics;
 
 /// An Event about a Service, for its tenant.
@@ -75,15 +75,15 @@ impl EventRecorder {
 }
 
 async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, metrics: Metrics) {
-    let mut shares = EventLimits::default();
+    let mut limits = EventLimits::default();
     while let Some(note) = notes.recv().await {
-        if !shares.admit(&note.service, Instant::now()) {
+        if !limits.admit(&note.service) {
             metrics.service_events.count(["dropped"]);
             continue;
         }
         match write_one(&note, &link).await {
             Ok(()) => metrics.service_events.count(["written"]),
-            // The Service is gone: nobody would look for the Event.
+            // The Service is gone, and its Events with it.
             Err(error) if error.status == Some(StatusCode::NOT_FOUND) => metrics.service_events.count(["dropped"]),
             Err(error) => {
                 metrics.service_events.count(["failed"]);
@@ -149,38 +149,18 @@ struct EventLimits {
     of: HashMap<Key, EventWindow>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct EventWindow {
-    started: Option<Instant>,
-    count: u32,
-}
-
 impl EventLimits {
-    fn admit(&mut self, service: &Key, now: Instant) -> bool {
+    fn admit(&mut self, service: &Key) -> bool {
+        let (max, period) = OF_A_SERVICE;
         if self.of.len() >= MAX_SERVICES {
-            self.of.retain(|_, share| !share.is_over(OF_A_SERVICE.1, now));
+            self.of.retain(|_, window| !window.is_over(period));
         }
         if self.of.len() >= MAX_SERVICES && !self.of.contains_key(service) {
             return false;
         }
-        self.of.entry(service.clone()).or_default().admit(OF_A_SERVICE, now) && self.all.admit(OF_ALL, now)
-    }
-}
-
-impl EventWindow {
-    fn is_over(self, period: Duration, now: Instant) -> bool {
-        self.started.is_none_or(|since| now.duration_since(since) >= period)
-    }
-
-    fn admit(&mut self, (max, period): (u32, Duration), now: Instant) -> bool {
-        if self.is_over(period, now) {
-            *self = Self {
-                started: Some(now),
-                count: 0,
-            };
-        }
-        self.count = self.count.saturating_add(1);
-        self.count <= max
+        let is_allowed = self.of.entry(service.clone()).or_default().admit(max, period);
+        let (max, period) = OF_ALL;
+        is_allowed && self.all.admit(max, period)
     }
 }
 
@@ -224,18 +204,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_service_has_ten_events_in_ten_minutes_and_all_have_120_a_minute() {
-        let mut shares = EventLimits::default();
-        let admitted = |shares: &mut EventLimits, name: &str, count: usize| {
-            (0..count)
-                .filter(|_| shares.admit(&service(name), Instant::now()))
-                .count()
-        };
-        assert_eq!(admitted(&mut shares, "a", 100), 10);
-        let others: usize = (0..50).map(|name| admitted(&mut shares, &name.to_string(), 10)).sum();
+        let mut limits = EventLimits::default();
+        let mut admitted = |name: &str, count: usize| (0..count).filter(|_| limits.admit(&service(name))).count();
+        assert_eq!(admitted("a", 100), 10);
+        let others: usize = (0..50).map(|name| admitted(&name.to_string(), 10)).sum();
         assert_eq!(others, 110);
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!((admitted(&mut shares, "a", 1), admitted(&mut shares, "new", 1)), (0, 1));
+        assert_eq!((admitted("a", 1), admitted("new", 1)), (0, 1));
         tokio::time::advance(Duration::from_secs(540)).await;
-        assert_eq!(admitted(&mut shares, "a", 1), 1);
+        assert_eq!(admitted("a", 1), 1);
     }
 }

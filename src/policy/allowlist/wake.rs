@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::target::{Target, TargetId};
 use super::workload::Workload;
+use crate::tunnel::limits::event_rate::EventWindow;
 use crate::tunnel::limits::owners::network;
 
 /// A request to wake a target.
@@ -43,8 +44,8 @@ pub struct WakeRequests {
 #[derive(Debug, Default)]
 struct State {
     flights: HashMap<TargetId, PendingWake>,
-    /// The start of each client's minute, and the wakes in it.
-    clients: HashMap<IpAddr, (Instant, u32)>,
+    /// The wakes of each client in its minute.
+    clients: HashMap<IpAddr, EventWindow>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +81,7 @@ impl WakeRequests {
         let Ok(place) = listener.try_reserve() else {
             return WakeResult::NotRequested;
         };
-        if !state.admits(network(client.to_canonical()), now) {
+        if !state.admits(network(client.to_canonical())) {
             return WakeResult::RateLimited;
         }
         let wake = WakeRequest {
@@ -122,16 +123,9 @@ impl WakeRequests {
 
 impl State {
     /// Counts a wake of the client, and returns whether it is allowed.
-    fn admits(&mut self, client: IpAddr, now: Instant) -> bool {
-        if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&client) {
-            return false;
-        }
-        let (since, count) = self.clients.entry(client).or_insert((now, 0));
-        if now.duration_since(*since) >= MINUTE {
-            (*since, *count) = (now, 0);
-        }
-        *count += 1;
-        *count <= MAX_PER_CLIENT
+    fn admits(&mut self, client: IpAddr) -> bool {
+        let has_room = self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&client);
+        has_room && self.clients.entry(client).or_default().admit(MAX_PER_CLIENT, MINUTE)
     }
 
     /// Drops the expired entries of each map that is full.
@@ -140,7 +134,7 @@ impl State {
             self.flights.retain(|_, flight| flight.until > now);
         }
         if self.clients.len() >= MAX_CLIENTS {
-            self.clients.retain(|_, (since, _)| now.duration_since(*since) < MINUTE);
+            self.clients.retain(|_, wakes| !wakes.is_over(MINUTE));
         }
     }
 }

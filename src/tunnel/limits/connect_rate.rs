@@ -5,21 +5,21 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
 
 use super::ClientCaps;
+use super::event_rate::{EventCount, EventRate};
 use crate::tunnel::outcome::RefusalReason;
 
-/// The connect rates of all clients, by the generic cell rate algorithm in its virtual scheduling form (ITU-T I.371).
-/// The one instant a client that it keeps outlives the client's connections: a reconnect must not bring a new burst.
+/// The connect rates of all clients. What it keeps of a client outlives the client's connections: a reconnect must not
+/// bring a new burst.
 #[derive(Debug)]
 pub struct ConnectRate(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     caps: ClientCaps,
-    /// The theoretical arrival time of each network's next connect.
-    due: ExpiringMap<IpAddr, Instant>,
+    /// The connects of each network.
+    connects: ExpiringMap<IpAddr, EventCount>,
 }
 
 /// A map of bounded size, whose entries matter up to some time.
@@ -59,7 +59,7 @@ impl ConnectRate {
     pub fn new(caps: ClientCaps) -> Self {
         Self(Mutex::new(State {
             caps,
-            due: ExpiringMap::default(),
+            connects: ExpiringMap::default(),
         }))
     }
 
@@ -74,19 +74,20 @@ impl ConnectRate {
     /// [`RefusalReason::ConnectRate`]: the client has reached its connect rate.
     pub fn count(&self, network: IpAddr) -> Result<(), RefusalReason> {
         let mut state = self.0.lock();
-        let State { caps, due } = &mut *state;
+        let State { caps, connects } = &mut *state;
         let Some(per_second) = caps.connects_per_second else {
             return Ok(());
         };
-        let now = Instant::now();
-        due.make_room(|due| *due > now);
-        let interval = Duration::from_secs(1) / per_second.get();
-        let ahead = interval.saturating_mul(caps.connects_burst.get() - 1);
-        let due = due.entries.entry(network).or_insert(now);
-        if due.saturating_duration_since(now) > ahead {
+        connects.make_room(|count| !count.is_clear());
+        let rate = EventRate {
+            interval: Duration::from_secs(1) / per_second.get(),
+            burst: caps.connects_burst.get(),
+        };
+        let count = connects.entries.entry(network).or_insert_with(EventCount::new);
+        if !count.wait(rate).is_zero() {
             return Err(RefusalReason::ConnectRate);
         }
-        *due = (*due).max(now) + interval;
+        count.add(rate);
         Ok(())
     }
 }
@@ -170,16 +171,16 @@ mod tests {
         for number in 0..100 * FEW {
             rate.count(network(number)).unwrap();
         }
-        assert!(rate.0.lock().due.entries.len() <= 2 * MAX_KEPT);
+        assert!(rate.0.lock().connects.entries.len() <= 2 * MAX_KEPT);
         assert_eq!(conforming(&rate, 1), 0, "its burst is not restored");
         for number in 0..4 * MAX_KEPT {
             rate.count(network(number)).unwrap();
-            assert!(rate.0.lock().due.entries.len() <= 2 * MAX_KEPT);
+            assert!(rate.0.lock().connects.entries.len() <= 2 * MAX_KEPT);
         }
         advance(Duration::from_secs(100)).await;
         for number in 0..4 * MAX_KEPT {
             rate.count(network(number)).unwrap();
         }
-        assert!(rate.0.lock().due.entries.len() <= 2 * MAX_KEPT);
+        assert!(rate.0.lock().connects.entries.len() <= 2 * MAX_KEPT);
     }
 }

@@ -5,9 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use crate::tunnel::limits::event_rate::{EventCount, EventRate};
 
-/// The wrong guesses for each key, by the generic cell rate algorithm (ITU-T I.371). Keys and guesses are kept as keyed hashes.
+/// The wrong guesses for each key. Keys and guesses are kept as keyed hashes.
 #[derive(Debug, Default)]
 pub(in crate::policy::access) struct GuessLimiter {
     states: HashMap<u64, GuessState>,
@@ -16,42 +16,39 @@ pub(in crate::policy::access) struct GuessLimiter {
 
 #[derive(Debug)]
 struct GuessState {
-    /// The theoretical arrival time of the next wrong guess.
-    due: Instant,
-    /// The hashes of the latest wrong guesses. A repeated one does not count: a client with an old password locks nobody out.
+    count: EventCount,
+    /// The hashes of the latest wrong guesses. A repeated one does not count: a client with an old password locks no other out.
     recent: VecDeque<u64>,
 }
 
 impl GuessLimiter {
     /// Returns whether a further guess for this key may be checked.
     pub(in crate::policy::access) fn allows(&self, key: impl Hash) -> bool {
-        self.debt(key) <= EACH * (BURST - 1)
+        self.count(key).is_none_or(|count| count.wait(RATE).is_zero())
     }
 
     /// Returns whether the wrong guesses for this key are so long ago that they no longer count.
     pub(in crate::policy::access) fn is_clear(&self, key: impl Hash) -> bool {
-        self.debt(key).is_zero()
+        self.count(key).is_none_or(EventCount::is_clear)
     }
 
-    fn debt(&self, key: impl Hash) -> Duration {
-        let due = self.states.get(&self.hasher.hash_one(key)).map(|state| state.due);
-        due.map_or(Duration::ZERO, |due| due.saturating_duration_since(Instant::now()))
+    fn count(&self, key: impl Hash) -> Option<EventCount> {
+        self.states.get(&self.hasher.hash_one(key)).map(|state| state.count)
     }
 
     /// Counts a wrong guess, and returns whether it was a new one: a repeated one does not count.
     pub(in crate::policy::access) fn record_wrong(&mut self, key: impl Hash, guess: impl Hash) -> bool {
         let [key, guess] = [self.hasher.hash_one(key), self.hasher.hash_one(guess)];
-        let now = Instant::now();
         let states = &mut self.states;
         if states.len() >= MAX_KEYS && !states.contains_key(&key) {
-            let mut by_due: Vec<_> = states.iter().map(|(key, state)| (state.due, *key)).collect();
-            by_due.select_nth_unstable(EVICTED);
-            for (_, evicted) in by_due.iter().take(EVICTED) {
+            let mut by_count: Vec<_> = states.iter().map(|(key, state)| (state.count, *key)).collect();
+            by_count.select_nth_unstable(EVICTED);
+            for (_, evicted) in by_count.iter().take(EVICTED) {
                 states.remove(evicted);
             }
         }
         let state = states.entry(key).or_insert_with(|| GuessState {
-            due: now,
+            count: EventCount::new(),
             recent: VecDeque::with_capacity(MAX_RECENT),
         });
         if state.recent.contains(&guess) {
@@ -59,15 +56,17 @@ impl GuessLimiter {
         }
         state.recent.truncate(MAX_RECENT - 1);
         state.recent.push_front(guess);
-        state.due = state.due.max(now) + EACH;
+        state.count.add(RATE);
         true
     }
 }
 
-/// The interval in which a key regains one guess: 3 million a year.
-pub(in crate::policy::access) const EACH: Duration = Duration::from_secs(10);
-/// The most wrong guesses at once, enough for an office whose passwords were all changed, or whose tickets were all revoked.
-pub(in crate::policy::access) const BURST: u32 = 100;
+/// The wrong guesses for one key: 3 million a year. The burst is enough for an office whose passwords were all changed, or
+/// whose tickets were all revoked.
+pub(in crate::policy::access) const RATE: EventRate = EventRate {
+    interval: Duration::from_secs(10),
+    burst: 100,
+};
 /// The keys that are remembered: about 1 MiB.
 const MAX_KEYS: usize = 8192;
 /// The keys that are evicted together when there are too many: those that are clear, or will be first. One pass over
@@ -78,6 +77,9 @@ const MAX_RECENT: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const EACH: Duration = RATE.interval;
+    const BURST: u32 = RATE.burst;
 
     #[tokio::test(start_paused = true)]
     async fn a_key_has_a_hundred_wrong_guesses_at_once_and_one_in_ten_seconds_and_others_as_many() {

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use futures_util::FutureExt;
 
 use super::*;
-use crate::policy::access::credentials::guess_limiter::{BURST, EACH};
+use crate::policy::access::credentials::guess_limiter::RATE;
 use crate::policy::access::tickets::Tickets;
+
+const EACH: Duration = RATE.interval;
+const BURST: u32 = RATE.burst;
 
 /// Returns a world whose file has alice and bob, with the password `correct`: made by htpasswd(1).
 fn world() -> World {
