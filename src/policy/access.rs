@@ -132,7 +132,7 @@ impl Access {
         let decided = match self.judge.check(subject, target, ReviewMode::Login).await {
             Ok((reason, is_stale)) => {
                 if is_stale || subject.is_stale {
-                    active.doubt();
+                    active.note_stale_approval();
                 }
                 Ok(TunnelGrant::new(active, reason))
             }

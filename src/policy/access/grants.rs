@@ -3,21 +3,21 @@
 //! Each grant has a task. The task rechecks it once in the interval, and at once when a change may have revoked it. A
 //! missing answer revokes nothing.
 
-mod turns;
+mod schedule;
 
 use std::collections::HashMap;
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, SetOnce, watch};
+use tokio::sync::{Notify, OwnedMutexGuard, SetOnce, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use self::turns::{RecheckClass, Turns};
+use self::schedule::{RecheckClass, RecheckSchedule};
 use super::credentials::digest::Digest;
 use super::credentials::{Subject, brief};
 use super::decision::{AccessDecider, NotAllowed};
@@ -25,6 +25,7 @@ use super::options::{Mode, OnExpiry};
 use super::reviewer::Right;
 use super::reviews::ReviewMode;
 use crate::base::boxed::boxed;
+use crate::base::random::Backoff;
 use crate::policy::allowlist::Target;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
 
@@ -43,8 +44,8 @@ pub(super) struct ActiveGrant {
     pub(super) target: Arc<Target>,
     /// Notified when a change may have revoked the grant, and when its last tunnel has ended.
     look: Arc<Notify>,
-    /// True if an earlier approval has opened a tunnel, until its task has seen that.
-    is_doubtful: AtomicBool,
+    /// True if a stale approval has opened a tunnel, until its task has seen that.
+    has_stale_approval: AtomicBool,
     revocation: SetOnce<CloseReason>,
     registry: Arc<ActiveGrants>,
 }
@@ -54,14 +55,9 @@ pub(super) struct ActiveGrant {
 pub(super) struct ActiveGrants {
     pub(super) judge: Arc<AccessDecider>,
     grants: Mutex<HashMap<Key, Weak<ActiveGrant>>>,
-    turns: Turns,
-    /// Held by the one recheck that finds out whether reviews are answered again.
-    scout: Semaphore,
+    schedule: RecheckSchedule,
     /// True if tunnels end when their credential expires.
     closes_on_expiry: AtomicBool,
-    begun: Instant,
-    /// The number of grants so far.
-    made: AtomicU32,
 }
 
 /// The subject, and the address of the target, which the grant keeps alive.
@@ -118,11 +114,8 @@ impl ActiveGrants {
         Arc::new(Self {
             judge,
             grants: Mutex::default(),
-            turns: Turns::new(),
-            scout: Semaphore::new(1),
+            schedule: RecheckSchedule::new(),
             closes_on_expiry: AtomicBool::default(),
-            begun: Instant::now(),
-            made: AtomicU32::new(0),
         })
     }
 
@@ -147,7 +140,7 @@ impl ActiveGrants {
             subject: Arc::new(subject.clone()),
             target: Arc::clone(target),
             look: Arc::default(),
-            is_doubtful: AtomicBool::default(),
+            has_stale_approval: AtomicBool::default(),
             revocation: SetOnce::new(),
             registry: Arc::clone(self),
         });
@@ -196,9 +189,9 @@ impl ActiveGrants {
 }
 
 impl ActiveGrant {
-    /// Has it rechecked as soon as reviews are answered again: an earlier approval has opened a tunnel.
-    pub(super) fn doubt(&self) {
-        self.is_doubtful.store(true, Ordering::Release);
+    /// Has it rechecked as soon as reviews are answered again: a stale approval has opened a tunnel.
+    pub(super) fn note_stale_approval(&self) {
+        self.has_stale_approval.store(true, Ordering::Release);
         self.look.notify_one();
     }
 
@@ -229,14 +222,27 @@ struct Recheck {
     grant: Weak<ActiveGrant>,
     look: Arc<Notify>,
     namespace: Box<str>,
-    /// The fraction of the period after which the recheck is due. The fractions of a subject's grants differ by at most
-    /// [`SPREAD`].
+    /// See [`RecheckSchedule::draw_phase`].
     phase: f64,
 }
 
-/// The answer of the last recheck.
+/// The state that one recheck leaves for the next.
+struct RecheckState {
+    answer: RecheckAnswer,
+    /// When the last recheck began.
+    asked: Instant,
+    /// When the next periodic one is due.
+    due: Instant,
+    /// Consecutive incomplete answers.
+    incomplete: u32,
+    /// When a stale approval was found to have opened a tunnel; `None` once the grant was kept since then.
+    stale_since: Option<Instant>,
+    recovered: watch::Receiver<u64>,
+}
+
+/// The answer of a recheck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RecheckState {
+enum RecheckAnswer {
     Kept,
     Denied,
     Unknown,
@@ -245,10 +251,8 @@ enum RecheckState {
 impl Recheck {
     fn new(grant: &Arc<ActiveGrant>) -> Self {
         let registry = Arc::clone(&grant.registry);
-        // Multiples of the golden ratio are spread evenly, however many there are.
-        let order = (f64::from(registry.made.fetch_add(1, Ordering::Relaxed)) * 0.618_034).fract();
         Self {
-            phase: grant.subject.digest.fraction() + SPREAD * order,
+            phase: registry.schedule.draw_phase(&grant.subject.digest),
             registry,
             grant: Arc::downgrade(grant),
             look: Arc::clone(&grant.look),
@@ -262,95 +266,61 @@ impl Recheck {
             while AssertUnwindSafe(self.run()).catch_unwind().await.is_err() {
                 // The panic may have consumed the notification of a change.
                 self.look.notify_one();
-                sleep(BETWEEN_SCOUTS).await;
+                sleep(BETWEEN_PROBES).await;
             }
         });
     }
 
     async fn run(&self) {
-        let questions = &self.registry.judge.reviews;
-        let (mut last, mut recovered) = (RecheckState::Kept, questions.recovered());
-        // Consecutive incomplete answers.
-        let (mut asked, mut incomplete) = (Instant::now(), 0_u32);
-        let (mut due, mut doubted) = (self.next_due(), None);
+        let mut state = RecheckState {
+            answer: RecheckAnswer::Kept,
+            asked: Instant::now(),
+            due: self.next_due(),
+            incomplete: 0,
+            stale_since: None,
+            recovered: self.registry.judge.reviews.recovered(),
+        };
         loop {
-            let (mut scout, mut pace) = (None, RecheckClass::Counted);
-            match last {
-                RecheckState::Kept => pace = self.until_due(asked, due).await,
-                RecheckState::Denied => {
-                    pace = RecheckClass::Denied;
-                    sleep(BETWEEN_DENIALS).await;
+            let (class, probe) = self.until_wanted(&mut state).await;
+            let is_stale = |grant: Arc<ActiveGrant>| grant.has_stale_approval.swap(false, Ordering::AcqRel);
+            match self.grant.upgrade().map(is_stale) {
+                Some(false) => {}
+                Some(true) => {
+                    (state.answer, state.stale_since) = (RecheckAnswer::Unknown, Some(Instant::now()));
+                    continue;
                 }
-                RecheckState::Unknown => scout = self.until_retry(&mut incomplete, &mut recovered).await,
-            }
-            let is_alive = || self.grant.strong_count() > 0;
-            if !is_alive() {
-                return;
-            }
-            let active = self.grant.upgrade();
-            if active.is_some_and(|active| active.is_doubtful.swap(false, Ordering::AcqRel)) {
-                (last, doubted) = (RecheckState::Unknown, Some(Instant::now()));
-                continue;
-            }
-            recovered.mark_unchanged();
-            let _turn = self.registry.turns.wait(&self.namespace, pace, is_alive).await;
-            // Changes until now are in the answer.
-            self.look.notified().now_or_never();
-            // A doubt since then needs a recheck of its own.
-            if self
-                .grant
-                .upgrade()
-                .is_some_and(|active| active.is_doubtful.load(Ordering::Acquire))
-            {
-                self.look.notify_one();
-            }
-            asked = Instant::now();
-            due = self.next_due();
-            let how = match last {
-                RecheckState::Denied => ReviewMode::Uncached,
-                // An older answer would be more than the interval old at the next recheck.
-                RecheckState::Kept | RecheckState::Unknown => {
-                    ReviewMode::Recheck(doubted.max(due.checked_sub(self.interval())))
-                }
-            };
-            match boxed(self.recheck_once(how, doubted.is_some())).await {
-                Some(answer) => last = answer,
                 None => return,
             }
-            let is_incomplete = last == RecheckState::Unknown && !questions.is_silent();
-            incomplete = if is_incomplete { incomplete.saturating_add(1) } else { 0 };
-            doubted = doubted.filter(|_| last != RecheckState::Kept);
-            drop(scout);
+            state.recovered.mark_unchanged();
+            let is_alive = || self.grant.strong_count() > 0;
+            let schedule = &self.registry.schedule;
+            let turn = schedule.wait_for_turn(&self.namespace, class, is_alive).await;
+            self.forget_changes();
+            let Some(answer) = boxed(self.recheck(&mut state)).await else {
+                return;
+            };
+            state.note(answer, self.registry.judge.reviews.is_silent());
+            drop((turn, probe));
         }
     }
 
-    /// Waits until a recheck without an answer may be tried again. Returns the permit of the scout, if it is one.
-    async fn until_retry(
-        &self,
-        incomplete: &mut u32,
-        recovered: &mut watch::Receiver<u64>,
-    ) -> Option<SemaphorePermit<'_>> {
-        sleep(SOON).await;
-        let backoff = SOON * (2_u32.pow(incomplete.saturating_sub(MAX_INCOMPLETE).min(MAX_DOUBLINGS)) - 1);
-        if timeout(backoff, self.look.notified()).await.is_ok() {
-            *incomplete = 0;
-            return None;
-        }
-        tokio::select! {
-            () = self.look.notified() => None,
-            _ = recovered.changed() => None,
-            permit = self.registry.scout.acquire() => {
-                let is_silent = self.registry.judge.reviews.is_silent();
-                sleep(if is_silent { BETWEEN_SCOUTS } else { SOON }).await;
-                permit.ok()
+    /// Waits until a recheck is wanted. Returns its class, and the guard of the probe, if it is one.
+    async fn until_wanted(&self, state: &mut RecheckState) -> (RecheckClass, Option<OwnedMutexGuard<()>>) {
+        match state.answer {
+            RecheckAnswer::Kept => (self.until_due(state).await, None),
+            RecheckAnswer::Denied => {
+                sleep(BETWEEN_DENIALS).await;
+                (RecheckClass::Denied, None)
             }
+            RecheckAnswer::Unknown => (RecheckClass::Counted, self.until_retry(state).await),
         }
     }
 
     /// Waits until the recheck is due, or something has changed since the last one. Returns its class.
-    async fn until_due(&self, asked: Instant, due: Instant) -> RecheckClass {
-        let settles = self.registry.judge.reviews.wait_until_settled(&self.namespace, asked);
-        let pause = settles.unwrap_or_else(|| due.saturating_duration_since(Instant::now()));
+    async fn until_due(&self, state: &RecheckState) -> RecheckClass {
+        let reviews = &self.registry.judge.reviews;
+        let settles = reviews.wait_until_settled(&self.namespace, state.asked);
+        let pause = settles.unwrap_or_else(|| state.due.saturating_duration_since(Instant::now()));
         let is_changed = timeout(pause, self.look.notified()).await.is_ok();
         if is_changed && self.grant.strong_count() > 0 {
             sleep(TOGETHER).await;
@@ -361,21 +331,57 @@ impl Recheck {
         }
     }
 
-    /// Rechecks the grant; `None` if it has ended. If it `is_doubtful`, its credential needs an answer as well.
-    async fn recheck_once(&self, how: ReviewMode, is_doubtful: bool) -> Option<RecheckState> {
+    /// Waits until a recheck without an answer may be tried again. Returns the guard of the probe, if it is one.
+    async fn until_retry(&self, state: &mut RecheckState) -> Option<OwnedMutexGuard<()>> {
+        sleep(RETRIES.first).await;
+        let pause = RETRIES.after(state.incomplete.saturating_sub(MAX_INCOMPLETE)) - RETRIES.first;
+        if timeout(pause, self.look.notified()).await.is_ok() {
+            state.incomplete = 0;
+            return None;
+        }
+        tokio::select! {
+            () = self.look.notified() => None,
+            _ = state.recovered.changed() => None,
+            probe = self.registry.schedule.wait_for_probe() => {
+                let is_silent = self.registry.judge.reviews.is_silent();
+                sleep(if is_silent { BETWEEN_PROBES } else { RETRIES.first }).await;
+                Some(probe)
+            }
+        }
+    }
+
+    /// Forgets the changes until now, which will be in the answer. A stale approval since then needs a recheck of its own.
+    fn forget_changes(&self) {
+        self.look.notified().now_or_never();
+        let active = self.grant.upgrade();
+        if active.is_some_and(|active| active.has_stale_approval.load(Ordering::Acquire)) {
+            self.look.notify_one();
+        }
+    }
+
+    /// Rechecks the grant; `None` if it has ended. After a stale approval, its credential needs an answer as well.
+    async fn recheck(&self, state: &mut RecheckState) -> Option<RecheckAnswer> {
+        (state.asked, state.due) = (Instant::now(), self.next_due());
+        let how = match state.answer {
+            RecheckAnswer::Denied => ReviewMode::Uncached,
+            // An older answer would be more than the interval old at the next recheck.
+            RecheckAnswer::Kept | RecheckAnswer::Unknown => {
+                ReviewMode::Recheck(state.stale_since.max(state.due.checked_sub(self.interval())))
+            }
+        };
         // The grant is dropped before the review, which must not keep it alive.
         let active = self.grant.upgrade().filter(|grant| !grant.is_revoked())?;
         let (subject, target) = (Arc::clone(&active.subject), Arc::clone(&active.target));
         drop(active);
         let is_open = self.registry.judge.config.load().options.mode == Mode::Open;
         if is_open && subject.right == Right::Connect {
-            return Some(RecheckState::Kept);
+            return Some(RecheckAnswer::Kept);
         }
         let judged = self.registry.judge.check(&subject, &target, how).await;
         let (result, last) = match judged {
-            Ok((_, is_stale)) if !(is_stale && is_doubtful) => ("kept", Some(RecheckState::Kept)),
-            Ok(_) | Err(NotAllowed::Unknown) => ("unknown", Some(RecheckState::Unknown)),
-            Err(NotAllowed::Denied(_)) if how != ReviewMode::Uncached => ("denied", Some(RecheckState::Denied)),
+            Ok((_, is_stale)) if !is_stale || state.stale_since.is_none() => ("kept", Some(RecheckAnswer::Kept)),
+            Ok(_) | Err(NotAllowed::Unknown) => ("unknown", Some(RecheckAnswer::Unknown)),
+            Err(NotAllowed::Denied(_)) if how != ReviewMode::Uncached => ("denied", Some(RecheckAnswer::Denied)),
             Err(NotAllowed::Denied(_) | NotAllowed::DeniedLocally(_)) => ("ended", None),
         };
         self.registry.judge.metrics.access_rechecks.count([result]);
@@ -383,7 +389,7 @@ impl Recheck {
             let active = self.grant.upgrade()?;
             self.registry.revoke(&active);
             // Without the mode `enforce`, only grants of anchors are revoked.
-            return (!active.is_revoked()).then_some(RecheckState::Kept);
+            return (!active.is_revoked()).then_some(RecheckAnswer::Kept);
         }
         last
     }
@@ -392,27 +398,35 @@ impl Recheck {
         self.registry.judge.config.load().recheck()
     }
 
-    /// Returns when the next periodic recheck is due.
     fn next_due(&self) -> Instant {
-        // Shorter than the interval: an answer for all grants of a subject counts until the next recheck of each grant.
-        let period = self.interval().mul_f64(1.0 - SPREAD);
-        let periods = self.registry.begun.elapsed().as_secs_f64() / period.as_secs_f64();
-        // Not 0: after rounding, a time that has just passed may be due again.
-        Instant::now() + period.mul_f64((1.0 - (periods - self.phase).rem_euclid(1.0)).max(0.01))
+        self.registry.schedule.next_due(self.phase, self.interval())
     }
 }
 
-/// The part of the interval over which the grants of one credential are spread: the review of the first counts for all.
-const SPREAD: f64 = 0.01;
+impl RecheckState {
+    fn note(&mut self, answer: RecheckAnswer, is_silent: bool) {
+        let is_incomplete = answer == RecheckAnswer::Unknown && !is_silent;
+        self.incomplete = if is_incomplete {
+            self.incomplete.saturating_add(1)
+        } else {
+            0
+        };
+        self.stale_since = self.stale_since.filter(|_| answer != RecheckAnswer::Kept);
+        self.answer = answer;
+    }
+}
+
 /// The delay before a grant that was denied is reviewed again: a second denial revokes it.
 const BETWEEN_DENIALS: Duration = Duration::from_millis(200);
 /// The delay between two rechecks while reviews have no answer: one grant at a time. One review a second is no load.
-const BETWEEN_SCOUTS: Duration = Duration::from_secs(1);
-/// The same while answers are incomplete: those of an API server that has just started are soon complete.
-const SOON: Duration = Duration::from_millis(125);
-/// After this many consecutive incomplete answers, the delay doubles up to 32 s: an API server that answers for others,
-/// and not for this grant, may do so for long.
+const BETWEEN_PROBES: Duration = Duration::from_secs(1);
+/// The delays between two rechecks of a grant while answers are incomplete. Those of an API server that has just started are
+/// soon complete; one that answers for others, and not for this grant, may do so for long.
+const RETRIES: Backoff = Backoff {
+    first: Duration::from_millis(125),
+    max: Duration::from_secs(32),
+};
+/// The consecutive incomplete answers before the delay doubles.
 const MAX_INCOMPLETE: u32 = 8;
-const MAX_DOUBLINGS: u32 = 8;
 /// Changes within this time after the first cause one recheck.
 const TOGETHER: Duration = Duration::from_millis(50);
