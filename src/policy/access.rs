@@ -92,7 +92,7 @@ impl Access {
         self.judge.config.load().options.hide_names
     }
 
-    /// Returns the watches that revoke access: a ticket opens no tunnel while one of them is late.
+    /// Returns the watches that revoke access: a ticket opens no tunnel while one of them is out of date.
     pub fn watches(&self) -> Arc<Watches> {
         Arc::clone(&self.judge.reviews.watches)
     }

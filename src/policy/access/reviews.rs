@@ -234,7 +234,7 @@ impl Reviews {
                 }
                 // Not cached: a revoked ticket is refused at once.
                 let count = || guesses.record_wrong(network, *key);
-                return tickets.authenticate(*key, self.watches.are_late(), count);
+                return tickets.authenticate(*key, self.watches.are_out_of_date(), count);
             }
             Source::Users(..) | Source::Issuer(..) | Source::ApiServer(..) => {}
         }

@@ -110,17 +110,17 @@ impl Tickets {
         }
     }
 
-    /// Returns the verdict on the ticket of that hash. A table that `is_late` may be out of date: only an expired or
-    /// too long ticket has a verdict then. `record_wrong` counts an unknown ticket.
+    /// Returns the verdict on the ticket of that hash. If the table `is_out_of_date`, only an expired or
+    /// too long ticket has a verdict. `record_wrong` counts an unknown ticket.
     pub(super) fn authenticate(
         &self,
         key: Key,
-        is_late: bool,
+        is_out_of_date: bool,
         record_wrong: impl FnOnce() -> bool,
     ) -> Result<Verdict, ReviewError> {
         let unavailable = |message: &str| Err(ReviewError::new(NoAnswer::Unavailable, message));
         match self.lookup(key, SystemTime::now()) {
-            TicketLookup::Proved(_) | TicketLookup::Unknown if is_late => {
+            TicketLookup::Proved(_) | TicketLookup::Unknown if is_out_of_date => {
                 unavailable("revoked tickets may not be known yet")
             }
             TicketLookup::Proved(proof) => Ok(Verdict::Authenticated(proof.user)),

@@ -31,7 +31,7 @@ impl Watches {
     }
 
     /// Returns whether one of them has been out of step for 5 s or longer.
-    pub(in crate::policy::access) fn are_late(&self) -> bool {
+    pub(in crate::policy::access) fn are_out_of_date(&self) -> bool {
         let watches = self.watches.lock();
         let mut out_of_step = watches
             .iter()
