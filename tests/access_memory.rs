@@ -13,6 +13,7 @@ use switchboard::policy::access::{
     Right, Sources, User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetRules, Writer};
+use switchboard::protocol::jwt::Jwt;
 use switchboard::tunnel::metrics::Metrics;
 
 /// Proves tokens that begin with `good`, and allows what begins with `open`.
@@ -20,7 +21,7 @@ use switchboard::tunnel::metrics::Metrics;
 struct Server;
 
 impl Reviewer for Server {
-    fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
+    fn review_token<'a>(&'a self, token: &'a Secret, _jwt: Option<&'a Jwt>) -> Review<'a, Verdict> {
         let groups = (0..10).map(|number| format!("oidc:department-{number}").into());
         let verdict = match token.expose().strip_prefix("good") {
             Some(name) => Verdict::Authenticated(Arc::new(User {

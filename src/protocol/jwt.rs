@@ -9,24 +9,25 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::Value;
 
-/// A JWT in its three segments.
-pub struct Jwt<'a> {
-    /// The signed text: header and payload, as they arrived.
-    pub message: &'a str,
-    /// The signature, in Base64.
-    pub signature: &'a str,
+use crate::base::secret::Secret;
+
+/// A JWT.
+pub struct Jwt {
+    token: Secret,
+    /// The length of the header and the payload.
+    signed: usize,
     /// The header.
     pub header: Object,
     /// The claims.
     pub claims: Object,
 }
 
-impl<'a> Jwt<'a> {
+impl Jwt {
     /// Parses a bearer token (RFC 6750 section 2.1) of at most 12 KiB; `None` if it is not a JWT.
     ///
     /// # Errors
     /// The error, in ASCII, for the client. It holds no part of the token.
-    pub fn read(token: &'a str) -> Result<Option<Self>, Box<str>> {
+    pub fn read(token: &str) -> Result<Option<Self>, Box<str>> {
         if token.is_empty() {
             return Err("the token is empty".into());
         }
@@ -46,28 +47,33 @@ impl<'a> Jwt<'a> {
         }
         let parts = token.rsplit_once('.');
         let parts = parts.and_then(|(message, signature)| Some((message, message.split_once('.')?, signature)));
-        let Some((message, (header, payload), signature)) = parts else {
+        let Some((message, (header, payload), _)) = parts else {
             return Err(cut(token.len()));
         };
         if payload.contains('.') {
             return Err("the token is malformed: a signed JWT has three parts".into());
         }
         Ok(Some(Self {
-            message,
-            signature,
+            token: token.into(),
+            signed: message.len(),
             header: Object::decode(header).ok_or(MALFORMED)?,
             claims: Object::decode(payload).ok_or(MALFORMED)?,
         }))
     }
 
-    /// Parses a JWT; `None` for any other string.
-    pub fn parse(token: &'a str) -> Option<Self> {
-        Self::read(token).ok().flatten()
+    /// Returns the signed text: header and payload, as they arrived.
+    pub fn message(&self) -> &str {
+        self.token.expose().get(..self.signed).unwrap_or_default()
+    }
+
+    /// Returns the signature, in Base64.
+    pub fn signature(&self) -> &str {
+        self.token.expose().get(self.signed + 1..).unwrap_or_default()
     }
 
     /// Returns the error for a truncated token, whose signature is too short for the header's algorithm.
     pub fn cut(&self) -> Option<Box<str>> {
-        let length = self.message.len() + 1 + self.signature.len();
+        let length = self.token.expose().len();
         // In characters of Base64: RFC 7518 sections 3.2 to 3.5, RFC 8037 section 3.1. RSA keys have 2,048 bits by
         // section 3.3. A shorter key is accepted unless clients truncate at the token's length.
         let rsa = if CUT.contains(&length) { 342 } else { 171 };
@@ -80,7 +86,7 @@ impl<'a> Jwt<'a> {
             "RS256" | "RS384" | "RS512" | "PS256" | "PS384" | "PS512" => rsa,
             _ => 0,
         };
-        (self.signature.len() < min).then(|| cut(length))
+        (self.signature().len() < min).then(|| cut(length))
     }
 
     /// Returns why the token cannot be accepted now, regardless of its signature: it has expired or is not valid yet,
@@ -211,7 +217,7 @@ impl fmt::Debug for Object {
 }
 
 /// Prints no parts.
-impl fmt::Debug for Jwt<'_> {
+impl fmt::Debug for Jwt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Jwt")
     }
@@ -324,16 +330,16 @@ mod tests {
     #[test]
     fn claims_are_read_without_trust() {
         let token = jwt(r#"{"iss":"https://i","aud":["a","b"],"exp":1.7e9,"nbf":1600000000,"sub":"s","x":{"y":[1]}}"#);
-        let read = Jwt::parse(&token).unwrap();
+        let read = Jwt::read(&token).unwrap().unwrap();
         assert_eq!(read.claims.text("iss"), Some("https://i"));
         assert!(read.is_for(&["b".into()]) && !read.is_for(&["c".into()]));
         assert_eq!(read.expires().map(seconds), Some(1_700_000_000));
         assert_eq!(read.claims.time("nbf").unwrap().map(seconds), Some(1_600_000_000));
         assert_eq!(read.claims.get("x").unwrap()["y"][0], 1);
         assert_eq!(read.header.text("alg"), Some("ES256"));
-        assert_eq!(format!("{}.{}", read.message, read.signature), token);
+        assert_eq!(format!("{}.{}", read.message(), read.signature()), token);
         let token = jwt(r#"{"aud":"a"}"#);
-        let single = Jwt::parse(&token).unwrap();
+        let single = Jwt::read(&token).unwrap().unwrap();
         assert!(single.is_for(&["a".into()]) && single.claims.text("iss").is_none());
         for (payload, expires) in [
             (r#"{"exp":-5}"#, Some(0)),
@@ -347,7 +353,7 @@ mod tests {
             (r#"{"exp":true}"#, None),
         ] {
             assert_eq!(
-                Jwt::parse(&jwt(payload)).unwrap().expires().map(seconds),
+                Jwt::read(&jwt(payload)).unwrap().unwrap().expires().map(seconds),
                 expires,
                 "{payload}"
             );
@@ -406,7 +412,7 @@ mod tests {
             ("{}", &own, None),
         ] {
             let token = jwt(payload);
-            let refused = Jwt::parse(&token).unwrap().obviously_refused(now, audiences);
+            let refused = Jwt::read(&token).unwrap().unwrap().obviously_refused(now, audiences);
             assert_eq!(refused, expected, "{payload}");
         }
     }
@@ -414,7 +420,7 @@ mod tests {
     #[test]
     fn claims_are_not_printed() {
         let token = jwt(r#"{"iss":"hunter2"}"#);
-        let read = Jwt::parse(&token).unwrap();
+        let read = Jwt::read(&token).unwrap().unwrap();
         assert_eq!(format!("{read:?} {:?}", read.claims), "Jwt Object");
     }
 
@@ -429,7 +435,7 @@ mod tests {
 
         #[test]
         fn any_payload_has_claims_or_none(payload in "\\PC{0,300}|\\{\"(exp|aud|nbf|iss)\":\\PC{0,40}\\}") {
-            if let Some(read) = Jwt::parse(&jwt(&payload)) {
+            if let Some(read) = Jwt::read(&jwt(&payload)).ok().flatten() {
                 read.obviously_refused(SystemTime::now(), &["a".into()]);
             }
         }

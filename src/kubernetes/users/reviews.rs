@@ -143,15 +143,12 @@ impl ApiReviewer {
         last.is_none_or(|last| last.elapsed() >= SETTLES)
     }
 
-    async fn token_verdict(&self, token: &Secret) -> Result<Verdict, ReviewError> {
+    async fn token_verdict(&self, token: &Secret, jwt: Option<&Jwt>) -> Result<Verdict, ReviewError> {
         // If there are two reviews, they share one deadline.
         let question = ReviewRequest::new(Kind::Token, Some(token));
-        let (asked_audiences, expires) = {
-            let jwt = Jwt::parse(token.expose());
-            (self.audiences.to_ask(jwt.as_ref()), jwt.and_then(|jwt| jwt.expires()))
-        };
+        let expires = jwt.and_then(Jwt::expires);
         let mut refused: Option<Verdict> = None;
-        for audiences in asked_audiences.into_iter().flatten() {
+        for audiences in self.audiences.to_ask(jwt).into_iter().flatten() {
             let spec = token::Spec {
                 token: token.expose(),
                 audiences,
@@ -181,13 +178,13 @@ impl ApiReviewer {
 }
 
 impl Reviewer for ApiReviewer {
-    fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
-        Box::pin(async {
+    fn review_token<'a>(&'a self, token: &'a Secret, jwt: Option<&'a Jwt>) -> Review<'a, Verdict> {
+        Box::pin(async move {
             if !token.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
                 // The server cuts a token at its first space, and authenticates an empty one as `system:anonymous`.
                 return Ok(Verdict::Rejected(token::NOT_VALID.into()));
             }
-            self.token_verdict(token).await
+            self.token_verdict(token, jwt).await
         })
     }
 

@@ -93,9 +93,6 @@ impl AccessDecider {
 
     /// Authenticates the user of a credential.
     async fn prove(&self, review: &ReviewContext, credential: &Credential) -> Result<Arc<User>, Refusal> {
-        if !self.reviews.allows_guess(credential, review.client) {
-            return Err(RefusalReason::GuessRate.into());
-        }
         match self.reviews.authenticate(review, credential).await {
             Ok(Verdict::Authenticated(user)) => credentials::check_user(&user).map(|()| user),
             Ok(Verdict::Rejected(phrase)) => Err(Refusal::with_phrase(RefusalReason::CredentialsRefused, &phrase)),

@@ -21,18 +21,18 @@ mod keys;
 
 /// The configured issuers, with their keys.
 #[derive(Debug)]
-pub struct Issuers(Vec<Verifier>);
+pub struct Issuers(Vec<Arc<Verifier>>);
 
 impl Issuers {
     /// Starts to refresh the keys of each issuer in the background, until this is dropped. A file is read every 10 s, a
     /// URL every 10 minutes, or 30 s after a failure. Without any keys, the next read follows a failure after 5 s.
     /// Outside a tokio runtime there are no keys. Without keys, there is no verdict about the issuer's tokens.
     pub fn new(issuers: &[Issuer]) -> Self {
-        Self(issuers.iter().map(Verifier::new).collect())
+        Self(issuers.iter().map(|issuer| Arc::new(Verifier::new(issuer))).collect())
     }
 
     /// Returns the issuer that a token names in its claim `iss`; `None` if it is not configured.
-    pub(super) fn verifier(&self, jwt: &Jwt<'_>) -> Option<&Verifier> {
+    pub(super) fn verifier(&self, jwt: &Jwt) -> Option<&Arc<Verifier>> {
         let issuer = jwt.claims.text("iss")?;
         self.0.iter().find(|verifier| *verifier.issuer.issuer == *issuer)
     }
@@ -75,7 +75,7 @@ impl Verifier {
     }
 
     /// Verifies a token. Of each client network, a limited number of tokens wait for keys.
-    pub(super) async fn verify(&self, jwt: &Jwt<'_>, now: SystemTime, client: IpAddr) -> Result<Verdict, ReviewError> {
+    pub(super) async fn verify(&self, jwt: &Jwt, now: SystemTime, client: IpAddr) -> Result<Verdict, ReviewError> {
         let refused = |reason: &str| Ok(Verdict::Rejected(reason.into()));
         // The checks that cost nothing come first: a token that is refused anyway must not refresh the keys.
         let read = SignedJwt::from_jwt(jwt).and_then(|signed| {

@@ -10,11 +10,12 @@ use serde::Serialize;
 use super::options::Check;
 use super::user::User;
 use crate::base::secret::Secret;
+use crate::protocol::jwt::Jwt;
 
 /// Sends reviews to the API server. Each has a deadline of its own; none is repeated or cached here.
 pub trait Reviewer: fmt::Debug + Send + Sync {
-    /// Reviews which user a token proves: a `TokenReview` of `authentication.k8s.io/v1`.
-    fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict>;
+    /// Reviews which user a token proves: a `TokenReview` of `authentication.k8s.io/v1`. `jwt` has its claims, if it is a JWT.
+    fn review_token<'a>(&'a self, token: &'a Secret, jwt: Option<&'a Jwt>) -> Review<'a, Verdict>;
 
     /// Reviews whether the user may take the action: a `SubjectAccessReview` of `authorization.k8s.io/v1`.
     fn review_access<'a>(&'a self, user: &'a User, action: &'a Action) -> Review<'a, Decision>;

@@ -201,34 +201,19 @@ impl Reviews {
         ]
     }
 
-    /// Returns whether a credential of this client is checked: always for a token, within the limits for a password.
-    ///
-    /// Guesses at a user from elsewhere do not lock that user out of a network without recent wrong passwords.
-    pub(super) fn allows_guess(&self, credential: &Credential, client: IpAddr) -> bool {
-        match credential {
-            Credential::Bearer(_) => true,
-            Credential::Basic { user, .. } => allows_password(&self.password_guesses.lock(), user, network(client)),
-        }
-    }
-
     /// Authenticates the user of a credential.
     pub(super) async fn authenticate(
         self: &Arc<Self>,
         review: &ReviewContext,
         credential: &Credential,
     ) -> ReviewResult<Verdict> {
-        let ReviewContext {
-            config: rules,
-            client,
-            mode: how,
-            ..
-        } = review;
+        let (rules, client) = (&review.config, review.client);
         let source = rules.source(credential);
         match &source {
-            Source::Nobody(phrase) => return Ok(Verdict::Rejected(phrase.clone())),
+            Source::Refused(phrase) => return Ok(Verdict::Rejected(phrase.clone())),
             Source::Tickets(tickets, key) => {
                 // Locked until it is counted: of two concurrent requests only one is the last guess.
-                let (mut guesses, network) = (self.ticket_guesses.lock(), network(*client));
+                let (mut guesses, network) = (self.ticket_guesses.lock(), network(client));
                 if !guesses.allows(network) {
                     return Err(too_many_guesses());
                 }
@@ -238,28 +223,29 @@ impl Reviews {
             }
             Source::Users(..) | Source::Issuer(..) | Source::ApiServer(..) => {}
         }
-        let digest = self.key.credential(credential, *client);
-        if *how != ReviewMode::Login {
-            let (max_age, since) = match matches!(source, Source::Users(..)) {
+        let digest = self.key.credential(credential, client);
+        let is_password = matches!(source, Source::Users(..));
+        if review.mode != ReviewMode::Login {
+            let (max_age, since) = match is_password {
                 // Until the file changes, which forgets all verdicts: hashes take the time of logins.
                 true => (CENTURY, None),
-                false => (rules.recheck() / 2, how.since()),
+                false => (rules.recheck() / 2, review.mode.since()),
             };
             return match self.verdicts.fresh(&digest, [max_age, Duration::ZERO], since) {
                 Some(verdict) => Ok(verdict),
-                None => boxed(self.review_credential(source, *client, digest, Instant::now())).await,
+                None => boxed(self.review_credential(&source, client, digest, Instant::now())).await,
             };
         }
+        self.check_guesses(&source, client)?;
         // A right password waits for its permit like a wrong one, even if it was approved before. Otherwise a full
         // queue would refuse only wrong passwords, and so tell guesses apart without counting them.
-        let is_token = matches!(credential, Credential::Bearer(_));
-        if let Some(verdict) = is_token.then(|| self.remembered(&digest)).flatten() {
+        if let Some(verdict) = (!is_password).then(|| self.remembered(&digest)).flatten() {
             return Ok(verdict);
         }
         let forgotten = self.changes.lock().forgotten;
         let answer = self.verdicts.run(digest, forgotten, || {
-            let (reviewer, review, credential) = (Arc::clone(self), review.clone(), credential.clone());
-            async move { reviewer.prove_in_turn(&review, &credential, digest).await }
+            let (reviewer, source) = (Arc::clone(self), source.clone());
+            async move { reviewer.prove_in_turn(&source, client, digest).await }
         });
         // An issuer's token needs no earlier approval: if its key is not one of those in effect, the key was removed.
         if !matches!(source, Source::ApiServer(..)) {
@@ -269,35 +255,36 @@ impl Reviews {
         self.or_stale(review, answer, stale, |_| true).await
     }
 
+    /// Checks that a password of this client may be guessed.
+    ///
+    /// Guesses at users from elsewhere do not lock those users out of a network without recent wrong passwords.
+    fn check_guesses(&self, source: &Source, client: IpAddr) -> ReviewResult<()> {
+        if let Source::Users(_, user, _) = source
+            && !allows_password(&self.password_guesses.lock(), user, network(client))
+        {
+            return Err(too_many_guesses());
+        }
+        Ok(())
+    }
+
     /// Returns the fresh verdict on a credential, if there is one.
     fn remembered(&self, credential: &Digest) -> Option<Verdict> {
         let verdict = self.verdicts.fresh(credential, [FRESH; 2], None);
         verdict.inspect(|_| self.metrics.access_cache_hits.count(["verdict"]))
     }
 
-    async fn prove_in_turn(
-        &self,
-        review: &ReviewContext,
-        credential: &Credential,
-        digest: Digest,
-    ) -> ReviewResult<Verdict> {
-        let ReviewContext {
-            config: rules, client, ..
-        } = review;
-        let source = rules.source(credential);
+    async fn prove_in_turn(&self, source: &Source, client: IpAddr, digest: Digest) -> ReviewResult<Verdict> {
         // The configuration is from before the wait.
         let begun = Instant::now();
-        let _permit = self.permit(&source, *client).await?;
+        let _permit = self.permit(source, client).await?;
         // While this guess waited, wrong ones may have used up the limit.
-        if !self.allows_guess(credential, *client) {
-            return Err(too_many_guesses());
-        }
+        self.check_guesses(source, client)?;
         if let Some(verdict) = self.remembered(&digest) {
             return Ok(verdict);
         }
-        let verdict = self.review_credential(source, *client, digest, begun).await?;
-        if let Credential::Basic { user, .. } = credential {
-            let (mut guesses, network) = (self.password_guesses.lock(), network(*client));
+        let verdict = self.review_credential(source, client, digest, begun).await?;
+        if let Source::Users(_, user, _) = source {
+            let (mut guesses, network) = (self.password_guesses.lock(), network(client));
             // A guess that was hashed at the same time may have used up the limit.
             let is_allowed = allows_password(&guesses, user, network);
             // A repeated wrong password for that name is no further guess.
@@ -313,11 +300,11 @@ impl Reviews {
 
     /// Takes the permit to check a credential. A token of an OIDC issuer needs none: its signature costs less than the
     /// TLS handshake before it, and the issuer's keys limit the tokens that wait for them.
-    async fn permit(&self, source: &Source<'_>, client: IpAddr) -> ReviewResult<Option<Permit>> {
+    async fn permit(&self, source: &Source, client: IpAddr) -> ReviewResult<Option<Permit>> {
         let queue = match source {
             Source::Users(..) => &self.passwords,
             Source::ApiServer(..) => &self.tokens,
-            Source::Issuer(..) | Source::Tickets(..) | Source::Nobody(_) => return Ok(None),
+            Source::Issuer(..) | Source::Tickets(..) | Source::Refused(_) => return Ok(None),
         };
         queue.enter(client).await.map(Some).ok_or_else(busy)
     }
@@ -326,7 +313,7 @@ impl Reviews {
     /// request has `begun`.
     async fn review_credential(
         &self,
-        source: Source<'_>,
+        source: &Source,
         client: IpAddr,
         digest: Digest,
         begun: Instant,
@@ -334,9 +321,12 @@ impl Reviews {
         let asked = Instant::now();
         let verdict = match source {
             Source::Users(users, user, password) => users.verify(user, password).await?,
-            Source::Issuer(verifier, jwt) => verifier.verify(&jwt, SystemTime::now(), client).await?,
-            Source::ApiServer(reviewer, token) => self.count_review(TOKEN, reviewer.review_token(token)).await?,
-            Source::Tickets(..) | Source::Nobody(_) => Verdict::Rejected(NO_SOURCE.into()),
+            Source::Issuer(verifier, jwt) => verifier.verify(jwt, SystemTime::now(), client).await?,
+            Source::ApiServer(reviewer, token, jwt) => {
+                let answer = reviewer.review_token(token, jwt.as_deref());
+                self.count_review(TOKEN, answer).await?
+            }
+            Source::Tickets(..) | Source::Refused(_) => Verdict::Rejected(NO_SOURCE.into()),
         };
         let changes = self.changes.lock();
         let verdict = match verdict {

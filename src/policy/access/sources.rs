@@ -33,16 +33,17 @@ pub(super) struct AccessConfig {
     pub(super) sources: Sources,
 }
 
-/// The source that checks a credential.
-#[derive(Debug)]
-pub(super) enum Source<'a> {
-    Tickets(&'a Tickets, Key),
+/// The source that checks a credential, and the credential as the source needs it.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    Tickets(Arc<Tickets>, Key),
     /// A name and a password.
-    Users(&'a PasswordFile, &'a str, &'a Secret),
-    Issuer(&'a Verifier, Jwt<'a>),
-    ApiServer(&'a dyn Reviewer, &'a Secret),
+    Users(Arc<PasswordFile>, Box<str>, Secret),
+    Issuer(Arc<Verifier>, Arc<Jwt>),
+    /// A token, and its claims if it is a JWT.
+    ApiServer(Arc<dyn Reviewer>, Secret, Option<Arc<Jwt>>),
     /// It proves no user, for this reason. Finding that out costs less than caching it.
-    Nobody(Box<str>),
+    Refused(Box<str>),
 }
 
 impl Sources {
@@ -76,8 +77,8 @@ impl Sources {
 
     /// Returns the tickets, and the hash of a string that has the shape of a ticket. Such a string is checked as
     /// nothing else, so a wrong ticket costs no more than its hash.
-    pub(super) fn ticket(&self, text: &Secret) -> Option<(&Tickets, Key)> {
-        Some((self.tickets.as_deref()?, Key::from_ticket(text)?))
+    pub(super) fn ticket(&self, text: &Secret) -> Option<(&Arc<Tickets>, Key)> {
+        Some((self.tickets.as_ref()?, Key::from_ticket(text)?))
     }
 }
 
@@ -103,36 +104,38 @@ impl AccessConfig {
     }
 
     /// Returns the one source that checks a [normalized](Sources::normalize) credential.
-    pub(super) fn source<'a>(&'a self, credential: &'a Credential) -> Source<'a> {
+    pub(super) fn source(&self, credential: &Credential) -> Source {
         let sources = &self.sources;
         let token = match (credential, &sources.users) {
-            (Credential::Basic { user, password }, Some(users)) => return Source::Users(users, user, password),
-            (Credential::Basic { .. }, None) => return Source::Nobody(NO_SOURCE.into()),
+            (Credential::Basic { user, password }, Some(users)) => {
+                return Source::Users(Arc::clone(users), user.clone(), password.clone());
+            }
+            (Credential::Basic { .. }, None) => return Source::Refused(NO_SOURCE.into()),
             (Credential::Bearer(token), _) => token,
         };
         if let Some((tickets, key)) = sources.ticket(token) {
-            return Source::Tickets(tickets, key);
+            return Source::Tickets(Arc::clone(tickets), key);
         }
         if !sources.accepts_tokens() {
-            return Source::Nobody(NO_SOURCE.into());
+            return Source::Refused(NO_SOURCE.into());
         }
         let jwt = match Jwt::read(token.expose()) {
-            Ok(jwt) => jwt,
-            Err(phrase) => return Source::Nobody(phrase),
+            Ok(jwt) => jwt.map(Arc::new),
+            Err(phrase) => return Source::Refused(phrase),
         };
         let verifier = jwt.as_ref().and_then(|jwt| sources.issuers.as_ref()?.verifier(jwt));
         if let Some(phrase) = jwt.as_ref().and_then(|jwt| self.obviously_refused(jwt, verifier)) {
-            return Source::Nobody(phrase);
+            return Source::Refused(phrase);
         }
         match (verifier, jwt, &sources.reviewer) {
-            (Some(verifier), Some(jwt), _) => Source::Issuer(verifier, jwt),
-            (_, _, Some(reviewer)) => Source::ApiServer(&**reviewer, token),
-            (_, _, None) => Source::Nobody(NO_SOURCE.into()),
+            (Some(verifier), Some(jwt), _) => Source::Issuer(Arc::clone(verifier), jwt),
+            (_, jwt, Some(reviewer)) => Source::ApiServer(Arc::clone(reviewer), token.clone(), jwt),
+            (_, _, None) => Source::Refused(NO_SOURCE.into()),
         }
     }
 
     /// Returns why a token is refused without a review: it was cut, or its claims name another time or audience.
-    fn obviously_refused(&self, jwt: &Jwt<'_>, verifier: Option<&Verifier>) -> Option<Box<str>> {
+    fn obviously_refused(&self, jwt: &Jwt, verifier: Option<&Arc<Verifier>>) -> Option<Box<str>> {
         let audiences = match verifier {
             Some(verifier) => Some(&verifier.issuer.audiences),
             None => self.options.kubernetes.as_ref().map(|own| &own.audiences),

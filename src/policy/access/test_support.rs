@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::{AUTHENTICATED, Action, Decision, Method, NoAnswer, Review, ReviewError, Reviewer, User, Verdict};
 use crate::base::secret::Secret;
+use crate::protocol::jwt::Jwt;
 
 type AnswerToken = Box<dyn Fn(&str) -> Result<Verdict, ReviewError> + Send + Sync>;
 type AnswerAccess = Box<dyn Fn(&User, &Action) -> Result<Decision, ReviewError> + Send + Sync>;
@@ -75,7 +76,7 @@ impl Script {
 }
 
 impl Reviewer for Script {
-    fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
+    fn review_token<'a>(&'a self, token: &'a Secret, _jwt: Option<&'a Jwt>) -> Review<'a, Verdict> {
         Box::pin(async move {
             self.tokens.fetch_add(1, Ordering::Relaxed);
             self.wait().await;

@@ -14,6 +14,7 @@ use switchboard::policy::access::{
     Reviewer, Sources, User, Verdict,
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, TargetId, TargetRules, Writer};
+use switchboard::protocol::jwt::Jwt;
 use switchboard::proxy::anchors::Anchors;
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
 use switchboard::proxy::open_tunnels::registry::Registry;
@@ -72,7 +73,7 @@ impl Cluster {
 }
 
 impl Reviewer for Cluster {
-    fn review_token<'a>(&'a self, token: &'a Secret) -> Review<'a, Verdict> {
+    fn review_token<'a>(&'a self, token: &'a Secret, _jwt: Option<&'a Jwt>) -> Review<'a, Verdict> {
         Box::pin(async {
             self.token_reviews.fetch_add(1, Ordering::Relaxed);
             drop(self.proofs.lock().await);

@@ -10,6 +10,7 @@ use switchboard::kubernetes::ApiReviewer;
 use switchboard::policy::access::{
     Action, Check, Decision, Kubernetes, Method, NoAnswer, ReviewError, Reviewer, User, Verdict,
 };
+use switchboard::protocol::jwt::Jwt;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -42,7 +43,8 @@ impl Scene {
     }
 
     async fn token(&self, text: &str) -> Result<Verdict, ReviewError> {
-        self.reviewer.review_token(&Secret::from(text)).await
+        let jwt = Jwt::read(text).ok().flatten();
+        self.reviewer.review_token(&Secret::from(text), jwt.as_ref()).await
     }
 
     /// The name of the token's user, or the sentence of its refusal.
@@ -408,7 +410,7 @@ fn many_questions_at_once_share_one_client() {
         let mut questions = JoinSet::new();
         for _ in 0..20 {
             let reviewer = Arc::clone(&reviewer);
-            questions.spawn(async move { reviewer.review_token(&Secret::from("good")).await.is_ok() });
+            questions.spawn(async move { reviewer.review_token(&Secret::from("good"), None).await.is_ok() });
         }
         assert_eq!(questions.join_all().await, [true; 20]);
         assert!(scene.api.most_reviews() > 1);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use switchboard::base::secret::Secret;
 use switchboard::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, watch_rbac};
 use switchboard::policy::access::{Action, Change, Check, Decision, Kubernetes, Reviewer, User, Verdict};
+use switchboard::protocol::jwt::Jwt;
 use switchboard::tunnel::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
@@ -34,7 +35,8 @@ fn binding(ground: &Reviewing) -> Value {
 }
 
 async fn verdict(reviewer: &ApiReviewer, token: &str) -> Result<User, String> {
-    match reviewer.review_token(&Secret::from(token)).await.unwrap() {
+    let jwt = Jwt::read(token).ok().flatten();
+    match reviewer.review_token(&Secret::from(token), jwt.as_ref()).await.unwrap() {
         Verdict::Authenticated(user) => Ok((*user).clone()),
         Verdict::Rejected(sentence) => Err(sentence.to_string()),
     }

@@ -13,7 +13,7 @@ use crate::protocol::jwt::{Jwt, MALFORMED, OTHER_AUDIENCE, Object, SKEW, is_earl
 ///
 /// # Errors
 /// The reason of the refusal, for the client.
-pub(super) fn check(jwt: &Jwt<'_>, issuer: &Issuer, now: SystemTime) -> Result<SystemTime, &'static str> {
+pub(super) fn check(jwt: &Jwt, issuer: &Issuer, now: SystemTime) -> Result<SystemTime, &'static str> {
     let claims = &jwt.claims;
     if claims.text("iss") != Some(&*issuer.issuer) {
         return Err("the token is of another issuer");

@@ -22,7 +22,7 @@ impl<'a> SignedJwt<'a> {
     ///
     /// # Errors
     /// The error, for the client.
-    pub(super) fn from_jwt(jwt: &'a Jwt<'_>) -> Result<Self, &'static str> {
+    pub(super) fn from_jwt(jwt: &'a Jwt) -> Result<Self, &'static str> {
         // No extension is known, and `crit` names one that the verifier must know (RFC 7515 section 4.1.11).
         if jwt.header.has("crit") {
             return Err("the token has extensions that are not known");
@@ -43,8 +43,8 @@ impl<'a> SignedJwt<'a> {
             Some(_) => return Err(MALFORMED),
         };
         Ok(Self {
-            message: jwt.message,
-            signature: jwt.signature,
+            message: jwt.message(),
+            signature: jwt.signature(),
             algorithm,
             key_id,
         })

@@ -162,7 +162,10 @@ const ONCE: RefreshSchedule = RefreshSchedule {
 
 async fn judge(verifier: &Verifier, token: &Secret) -> String {
     let now = UNIX_EPOCH + Duration::from_secs(NOW);
-    match verifier.verify(&Jwt::parse(token.expose()).unwrap(), now, CLIENT).await {
+    match verifier
+        .verify(&Jwt::read(token.expose()).unwrap().unwrap(), now, CLIENT)
+        .await
+    {
         Ok(Verdict::Authenticated(_)) => "proved".to_owned(),
         Ok(Verdict::Rejected(reason)) => reason.into(),
         Err(unavailable) => unavailable.to_string(),
@@ -223,7 +226,7 @@ async fn a_network_has_64_tokens_that_wait_for_keys_and_others_none_the_less() {
         async move {
             let begun = Instant::now();
             let judged = verifier
-                .verify(&Jwt::parse(token.expose()).unwrap(), now, client.into())
+                .verify(&Jwt::read(token.expose()).unwrap().unwrap(), now, client.into())
                 .await;
             (judged.unwrap_err().kind, begun.elapsed() > Duration::from_secs(4))
         }
