@@ -21,7 +21,7 @@ use super::credentials::guess_limiter::GuessLimiter;
 use super::queue::{Permit, QueueLimits, ReviewQueue};
 use super::reviewer::{Action, Change, Decision, NoAnswer, Review, ReviewError, Verdict, busy};
 use super::sources::{AccessConfig, NO_SOURCE, Source};
-use super::tickets::watches::Watches;
+use super::tickets::Watches;
 use super::user::User;
 use crate::base::boxed::boxed;
 use crate::tunnel::limits::owners::network;
