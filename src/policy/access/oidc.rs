@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use self::endpoint::Endpoint;
-use self::jwt::SignedJwt;
 use self::key_set::{KeySet, Signature};
 use self::keys::{Keys, Source};
+use self::token::SignedJwt;
 use super::options::{Issuer, Jwks};
 use super::reviewer::{ReviewError, Verdict};
 use crate::protocol::jwt::Jwt;
 
-mod claims;
 mod endpoint;
-mod jwt;
 mod key_set;
 mod keys;
+mod token;
 
 /// The configured issuers, with their keys.
 #[derive(Debug)]
@@ -79,8 +78,8 @@ impl Verifier {
         let refused = |reason: &str| Ok(Verdict::Rejected(reason.into()));
         // The checks that cost nothing come first: a token that is refused anyway must not refresh the keys.
         let read = SignedJwt::from_jwt(jwt).and_then(|signed| {
-            let expires = claims::check(jwt, &self.issuer, now)?;
-            Ok((signed, claims::user(&jwt.claims, &self.issuer, expires)?))
+            let expires = token::check_claims(jwt, &self.issuer, now)?;
+            Ok((signed, token::user(&jwt.claims, &self.issuer, expires)?))
         });
         let (signed, user) = match read {
             Ok(read) => read,

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::jwt::{RSA, SignedJwt, algorithm};
+use super::token::{RSA, SignedJwt, algorithm};
 use crate::protocol::jwt::decoded;
 
 /// The keys of a set that can verify a signature; at least one.
@@ -188,7 +188,7 @@ impl Jwk {
     }
 }
 
-/// The y coordinates of the edwards25519 points whose order divides 8, in Base64: anybody can sign for such a key. Two
+/// The y coordinates of the edwards25519 points whose order divides 8, in Base64: any signature can be made to fit such a key. Two
 /// points have a second encoding, above the prime. libsodium's `ge25519_has_small_order` refuses the same.
 const SMALL_ORDER: [&str; 7] = [
     "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",

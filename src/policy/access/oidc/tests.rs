@@ -283,8 +283,8 @@ proptest::proptest! {
             if let Some(jwt) = Jwt::read(&token).ok().flatten() {
                 let now = UNIX_EPOCH + Duration::from_secs(NOW);
                 SignedJwt::from_jwt(&jwt).ok();
-                claims::check(&jwt, &issuer(), now).ok();
-                claims::user(&jwt.claims, &issuer(), now).ok();
+                token::check_claims(&jwt, &issuer(), now).ok();
+                token::user(&jwt.claims, &issuer(), now).ok();
             }
         }
     }
