@@ -1,15 +1,13 @@
 //! The allowlist: the names that clients may request, and their targets. A lookup reads an immutable table, which a
 //! writer replaces as a whole, so that readers never wait.
 
-pub use self::options::{Options, Suffixes};
 pub use self::static_target::{AnchorUsers, StaticTarget, StaticTargetError};
-pub use self::table::Allowlist;
+pub use self::table::{Allowlist, Options, Suffixes};
 pub use self::target::{ClientNames, DialsIn, Endpoints, Target, TargetId, TargetRules, UserLists};
 pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
 pub use self::workload::{Workload, WorkloadKind, Workloads};
 pub use self::writer::{Change, ServiceTarget, Writer};
 
-mod options;
 mod static_target;
 mod table;
 mod target;

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
 
-use super::options::Options;
 use super::static_target::StaticTarget;
-use super::table::{Allowlist, Route, Shard, Statics, Table, shard_of};
+use super::table::{Allowlist, Options, Route, Shard, Statics, Table, shard_of};
 use super::target::{DialsIn, Endpoints, STATIC, Target, TargetId, TargetRules};
 use super::wake::WakeRequests;
 use super::workload::Workloads;
