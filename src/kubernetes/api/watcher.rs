@@ -1,10 +1,11 @@
 //! Lists and watches the objects of one kind, and sends its consumer the events.
 //!
-//! It does not use kube's watcher, which takes 7 to 10 s to find a server that is back, does not notice a half-open
-//! connection, and parses whole objects. Here every wait has a deadline. A watch asks the server to end it after
-//! [`WATCH`]; one that is silent for longer has lost its server. A watch that ends in time is resumed at the last
-//! resource version. After most failures the objects are listed again: a server that was restored from a backup would
-//! send no event about a resource version that it has not reached yet.
+//! It does not use kube's watcher, which takes 7 to 10 s to find a server that is back, and parses whole objects. Half-open
+//! connections are no reason: since kube 4.2 its watcher, too, ends a watch that the server should have ended 5 s before.
+//! Here every wait has a deadline. A watch asks the server to end it after [`WATCH`]; one that is silent for longer has lost
+//! its server. A watch that ends in time is resumed at the last resource version. After most failures the objects are
+//! listed again: a server that was restored from a backup would send no event about a resource version that it has not
+//! reached yet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
