@@ -113,7 +113,7 @@ impl Access {
         authenticated
     }
 
-    /// Returns the user of the file whom a Basic credential names; `None` for a token or an unknown name.
+    /// Returns the user of the file that a Basic credential names; `None` for a token or an unknown name.
     pub fn claimed_user(&self, credential: &Credential) -> Option<Box<str>> {
         let sources = &self.judge.config.load().sources;
         let name = sources.password_name(credential)?;

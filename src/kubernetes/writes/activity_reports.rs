@@ -91,8 +91,8 @@ impl ActivityReports {
             let object = self.link.get(&path).await?;
             let Notebook { metadata } = serde_json::from_str(&object.json)?;
             let known = metadata.annotations.as_ref().and_then(|known| known.get(LAST_ACTIVITY));
-            // Jupyter may have been used since, or another replica may have reported a later time.
-            // Without its annotations nobody knows.
+            // Jupyter may have been used since, or another replica may have reported a later time. Without its annotations
+            // the last time is unknown.
             if !object.is_whole || known.is_some_and(|known| is_later(known, activity)) {
                 return Ok(());
             }

@@ -139,7 +139,7 @@ impl AccessDecider {
         subject: &Subject,
         user: Arc<User>,
     ) -> Result<Arc<User>, NotAllowed> {
-        // An expired credential authenticates nobody, and has not been revoked: that is left to `on_expiry`. So is one
+        // An expired credential authenticates no user, and has not been revoked: that is left to `on_expiry`. So is one
         // that expires within [`SKEW`]: the clock of the API server may be ahead.
         let credential = subject
             .credential
@@ -254,7 +254,7 @@ fn action(rules: &AccessConfig, user: &User, target: &Target, right: Right) -> R
     }
 }
 
-/// The phrases for a user whom a target's lists do not name, and for a target with neither lists nor a review.
+/// The phrases for a user that a target's lists do not name, and for a target with neither lists nor a review.
 const OF_CLIENTS: [&str; 2] = [
     "neither allowed_users nor allowed_groups names the user",
     "the target names no allowed_users and no allowed_groups",

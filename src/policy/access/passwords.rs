@@ -214,7 +214,7 @@ pub fn check(bytes: &[u8]) -> Result<usize, Vec<UserFault>> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Table, Vec<UserFault>> {
-    // An empty file may be one that is being written, or that nobody has filled yet.
+    // An empty file may be one that is being written, or that the operator has not filled yet.
     if bytes.is_empty() {
         let reason = "it is empty: a file without users needs a line that begins with #";
         return Err(vec![UserFault::of_the_file(reason.to_owned())]);

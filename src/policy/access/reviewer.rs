@@ -73,7 +73,7 @@ pub struct Action {
     pub name: Box<str>,
 }
 
-/// Prints `create services/ssh of team-a/devbox`, as the answer to a user who lacks that right.
+/// Prints `create services/ssh of team-a/devbox`, as the answer to a user without that right.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let check = &self.check;

@@ -1,4 +1,4 @@
-//! Authenticates credentials and authorizes users: from the cache, else by one review for all who need it, within the
+//! Authenticates credentials and authorizes users: from the cache, else by one review for all requests that need it, within the
 //! limits of the queues.
 
 pub(super) mod cache;

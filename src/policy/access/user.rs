@@ -1,4 +1,4 @@
-//! A user whom a credential or a client certificate proves.
+//! A user that a credential or a client certificate proves.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -21,7 +21,7 @@ pub struct User {
 }
 
 impl User {
-    /// Creates a user whom another source than the API server names. It adds [`AUTHENTICATED`] to the groups.
+    /// Creates a user that another source than the API server names. It adds [`AUTHENTICATED`] to the groups.
     pub(super) fn claimed(method: Method, name: &str, mut groups: Vec<Box<str>>, expires: Option<SystemTime>) -> Self {
         groups.push(AUTHENTICATED.into());
         Self {

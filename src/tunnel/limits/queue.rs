@@ -75,7 +75,7 @@ impl DialQueue {
         loop {
             let mut freed = pin!(self.freed.notified());
             // Enabled before `take`, so that a slot that is freed after it is not missed.
-            // A slot that was freed while nobody was enabled is for the first one.
+            // A slot that was freed while no request was enabled is for the first one.
             is_next |= freed.as_mut().enable();
             if is_next && let Some(permit) = self.take() {
                 if self.slots.taken() < self.slots.max() {

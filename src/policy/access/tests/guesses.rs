@@ -1,4 +1,4 @@
-//! Guesses at passwords: what bounds them, and whom the bound locks out.
+//! Guesses at passwords: what bounds them, and which users the bound locks out.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ async fn guess(world: &World, user: &str, client: u32, guesses: std::ops::Range<
 async fn a_guess_beyond_the_bound_is_neither_hashed_nor_judged() {
     let world = world();
     guess(&world, "alice", 1, 0..BURST - 1).await;
-    // Whoever has the name, if anybody.
+    // No user has this name, which makes no difference.
     guess(&world, "nobody", 1, 0..1).await;
     for (user, password) in [
         ("alice", "correct"),
@@ -252,7 +252,7 @@ async fn of_two_guesses_that_are_hashed_at_the_same_moment_one_is_the_last() {
     }
 }
 
-/// Whoever logs in needs the two slots for hashes.
+/// Each login needs the two slots for hashes.
 #[tokio::test(start_paused = true)]
 async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
     const OTHER: &str = "$2b$05$dFdD19ja62y5FNHzuTHz/ur0eKTpA63GRpL9H0La3wcIV823kQdNK";
