@@ -3,7 +3,6 @@
 
 pub(super) mod cache;
 
-use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use self::cache::{CachedAnswer, ReviewCache, ReviewResult};
+use self::cache::{CachedAnswer, Changes, ReviewCache, ReviewResult};
 use super::credentials::credential::Credential;
 use super::credentials::digest::{Digest, Key};
 use super::credentials::guess_limiter::GuessLimiter;
@@ -96,17 +95,6 @@ struct OutageSigns {
     unanswered: Option<Instant>,
 }
 
-/// The times of changes that may have changed answers.
-#[derive(Debug, Default)]
-struct Changes {
-    /// When every verdict was forgotten. No answer that was asked for before is cached.
-    forgotten: Option<Instant>,
-    everywhere: Option<Instant>,
-    namespaces: HashMap<Box<str>, Instant>,
-    /// The ids of users that were deleted.
-    deleted_users: VecDeque<(Box<str>, Instant)>,
-}
-
 impl Reviews {
     /// Creates the state without any answer.
     pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
@@ -139,26 +127,15 @@ impl Reviews {
 
     /// Notes that answers may have changed, and forgets the approvals that it concerns: no outage brings one back.
     pub(super) fn changed(&self, change: &Change) {
-        let now = Instant::now();
         let mut changes = self.changes.lock();
-        changes.namespaces.retain(|_, at| at.elapsed() < 2 * FRESH);
-        self.decisions.remove_where(|known| match change {
-            Change::Everywhere => true,
-            Change::Namespace(name) => known.namespace == *name,
-            Change::UserDeleted(_) => false,
-        });
         match change {
-            Change::Namespace(name) if changes.namespaces.len() < MAX_NAMESPACES => {
-                changes.namespaces.insert(name.clone(), now);
-            }
-            Change::Namespace(_) | Change::Everywhere => changes.everywhere = Some(now),
-            Change::UserDeleted(id) => {
-                changes.deleted_users.truncate(MAX_GONE - 1);
-                changes.deleted_users.push_front((id.clone(), now));
-                self.verdicts
-                    .remove_where(|known| matches!(&known.value, Verdict::Authenticated(user) if user.has_id(id)));
-            }
+            Change::Everywhere => self.decisions.remove_where(|_| true),
+            Change::Namespace(name) => self.decisions.remove_where(|known| known.namespace == *name),
+            Change::UserDeleted(id) => self
+                .verdicts
+                .remove_where(|known| matches!(&known.value, Verdict::Authenticated(user) if user.has_id(id))),
         }
+        changes.note(change);
     }
 
     /// Forgets every verdict, after a change of what proves users.
@@ -482,21 +459,6 @@ impl Reviews {
     }
 }
 
-impl Changes {
-    /// Returns the last change in a namespace, if any.
-    fn last(&self, namespace: &str) -> Option<Instant> {
-        self.everywhere.max(self.namespaces.get(namespace).copied())
-    }
-
-    /// Returns whether the user was deleted in the last 60 s. The API server may authenticate a deleted user for 10 s.
-    fn is_deleted(&self, user: &User) -> bool {
-        let is_recent = |at: &Instant| at.elapsed() < GONE_FOR;
-        self.deleted_users
-            .iter()
-            .any(|(id, at)| user.has_id(id) && is_recent(at))
-    }
-}
-
 /// Returns whether a password may be checked. Names without a user are limited too: the answer must not reveal names.
 fn allows_password(guesses: &GuessLimiter, user: &str, network: IpAddr) -> bool {
     guesses.is_clear(network) || (guesses.allows(network) && guesses.allows(user))
@@ -528,11 +490,6 @@ const FRESH_DENIAL: Duration = Duration::from_secs(5);
 pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
 /// The wait for an answer while the API server is away, if a stale approval can replace it.
 const STALE_WAIT: Duration = Duration::from_secs(1);
-/// The time for which a deleted user is refused: the API server authenticates such a user for less.
-const GONE_FOR: Duration = Duration::from_secs(60);
-const MAX_GONE: usize = 1024;
-/// The namespaces whose changes are kept apart. Beyond, a change counts for all namespaces.
-const MAX_NAMESPACES: usize = 1024;
 /// The most bytes of each kind of answer, as counted here. With the allocator's overhead, all caches together take less
 /// than 8 MiB (`tests/access_memory.rs`). They hold about 1,600 users with ten groups each, 3,400 refused credentials,
 /// 3,600 allowed rights and 1,400 denied ones. What does not fit is reviewed again.

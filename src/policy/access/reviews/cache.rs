@@ -1,4 +1,4 @@
-//! Recent answers, and the reviews in progress: one for all callers that need the same.
+//! Recent answers, the changes that outdate them, and the reviews in progress: one for all callers that need the same.
 //!
 //! Approvals and denials are cached separately, so that invalid credentials evict only each other; failed reviews are
 //! not cached. Each answer has the time at which it was asked for: it lacks later changes.
@@ -6,7 +6,7 @@
 //! quick_cache has no expiry, and moka's uses a clock that a test cannot pause. Neither keeps a stale answer for use
 //! while a fresh one cannot be had.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::policy::access::credentials::digest::Digest;
-use crate::policy::access::reviewer::{NoAnswer, ReviewError, busy};
+use crate::policy::access::reviewer::{Change, NoAnswer, ReviewError, busy};
+use crate::policy::access::user::User;
 
 /// An answer, or why there is none.
 pub(in crate::policy::access) type ReviewResult<T> = Result<T, ReviewError>;
@@ -241,6 +242,55 @@ impl<V> CachedAnswer<V> {
     }
 }
 
+/// The times of changes that may have changed answers.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// When every verdict was forgotten. No answer that was asked for before is cached.
+    pub(super) forgotten: Option<Instant>,
+    everywhere: Option<Instant>,
+    namespaces: HashMap<Box<str>, Instant>,
+    /// The ids of users that were deleted.
+    deleted_users: VecDeque<(Box<str>, Instant)>,
+}
+
+impl Changes {
+    /// Notes a change.
+    pub(super) fn note(&mut self, change: &Change) {
+        let now = Instant::now();
+        self.namespaces.retain(|_, at| at.elapsed() < NOTED);
+        match change {
+            Change::Namespace(name) if self.namespaces.len() < MAX_NAMESPACES => {
+                self.namespaces.insert(name.clone(), now);
+            }
+            Change::Namespace(_) | Change::Everywhere => self.everywhere = Some(now),
+            Change::UserDeleted(id) => {
+                self.deleted_users.truncate(MAX_GONE - 1);
+                self.deleted_users.push_front((id.clone(), now));
+            }
+        }
+    }
+
+    /// Returns the last change in a namespace, if any.
+    pub(super) fn last(&self, namespace: &str) -> Option<Instant> {
+        self.everywhere.max(self.namespaces.get(namespace).copied())
+    }
+
+    /// Returns whether the user was deleted in the last 60 s. The API server may authenticate a deleted user for 10 s.
+    pub(super) fn is_deleted(&self, user: &User) -> bool {
+        let is_recent = |at: &Instant| at.elapsed() < GONE_FOR;
+        self.deleted_users
+            .iter()
+            .any(|(id, at)| user.has_id(id) && is_recent(at))
+    }
+}
+
+/// The time for which the change of a namespace is noted: twice that for which an answer is fresh.
+const NOTED: Duration = Duration::from_secs(20);
+/// The time for which a deleted user is refused: the API server authenticates such a user for less.
+const GONE_FOR: Duration = Duration::from_secs(60);
+const MAX_GONE: usize = 1024;
+/// The namespaces whose changes are kept apart. Beyond, a change counts for all namespaces.
+const MAX_NAMESPACES: usize = 1024;
 /// Bytes of an entry in the two maps, with the free slots of a hash map that has just grown.
 const OVERHEAD: usize = 2 * (32 + 16) + 2 * (32 + 8);
 /// How often a caller tries a review that fails by the limits of other clients.
