@@ -1,7 +1,7 @@
 //! The allowlist: the names that clients may request, and their targets. A lookup reads an immutable table, which a
 //! writer replaces as a whole, so that readers never wait.
 
-pub use self::static_target::{AnchorUsers, StaticTarget, StaticTargetError};
+pub use self::static_target::{AnchorUsers, StaticTarget};
 pub use self::table::{Allowlist, Options, Suffixes};
 pub use self::target::{ClientNames, DialsIn, Endpoints, Target, TargetId, TargetRules, UserLists};
 pub use self::wake::{WakeRequest, WakeRequests, WakeResult};
