@@ -140,12 +140,10 @@ fn user_of(identity: &CertificateNames) -> Option<User> {
 
 /// Refuses anonymous users, and those that only the cluster itself can prove.
 ///
-/// The API server names the user `system:anonymous` if it sees no credential, or a token that begins with a space.
 /// Names and groups that begin with `system:` are the cluster's own, and RBAC gives `system:masters` every right.
 /// Authorities for client certificates, OIDC issuers and files of users are not the cluster, even if one team runs all.
 pub(super) fn check_user(user: &User) -> Result<(), Refusal> {
-    let is_anonymous = &*user.name == "system:anonymous" || user.groups.iter().any(|group| &**group == UNAUTHENTICATED);
-    if is_anonymous || user.name.is_empty() {
+    if user.is_anonymous() {
         return Err(RefusalReason::CredentialsRefused.into());
     }
     if user.is_of_cluster() {
@@ -207,8 +205,6 @@ pub(super) fn brief(name: &str) -> String {
 /// The interval at which the system clock is polled: a tunnel outlives its credential by at most
 /// this interval if the clock is set.
 const BETWEEN_CLOCK_LOOKS: Duration = Duration::from_secs(15);
-/// The group of requests without a user.
-const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The most bytes of a name or group of a certificate. An OIDC token has the same limit.
 const MAX_TEXT: usize = 512;
 /// 256 groups of a certificate, and the group of all users.

@@ -34,6 +34,13 @@ impl User {
         }
     }
 
+    /// Returns whether it is no user: the API server names `system:anonymous` if it sees no credential, or a token that begins
+    /// with a space.
+    pub fn is_anonymous(&self) -> bool {
+        let is_unauthenticated = |group: &Box<str>| **group == *UNAUTHENTICATED;
+        matches!(&*self.name, "" | "system:anonymous") || self.groups.iter().any(is_unauthenticated)
+    }
+
     /// Returns whether the API server has named the user, so that the id is one of the cluster's.
     pub(super) fn is_of_cluster(&self) -> bool {
         self.method == Method::TokenReview
@@ -93,5 +100,7 @@ impl Method {
 
 /// The group of all users that are known.
 pub const AUTHENTICATED: &str = "system:authenticated";
+/// The group of requests without a user.
+const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Bytes of a string on the heap besides its characters.
 const TEXT: usize = 32;

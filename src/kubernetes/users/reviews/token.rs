@@ -78,28 +78,27 @@ pub(super) fn verdict(
 }
 
 /// Returns the user of an answer, or why that user is not accepted.
-fn user(mut told: UserInfo, expires: Option<SystemTime>) -> Result<User, &'static str> {
-    let is_nobody = told.username.is_empty()
-        || *told.username == *ANONYMOUS
-        || told.groups.iter().any(|group| **group == *UNAUTHENTICATED);
-    if is_nobody {
+fn user(mut info: UserInfo, expires: Option<SystemTime>) -> Result<User, &'static str> {
+    if !info.groups.iter().any(|group| **group == *AUTHENTICATED) {
+        info.groups.push(AUTHENTICATED.into());
+    }
+    let size = info.size();
+    let user = User {
+        name: info.username,
+        uid: Some(info.uid).filter(|uid| !uid.is_empty()),
+        groups: info.groups,
+        extra: info.extra,
+        method: Method::TokenReview,
+        expires,
+    };
+    if user.is_anonymous() {
         return Err(NOT_VALID);
     }
-    if !told.groups.iter().any(|group| **group == *AUTHENTICATED) {
-        told.groups.push(AUTHENTICATED.into());
-    }
-    if told.size() > MAX_USER_BYTES || told.groups.len() > MAX_GROUPS {
+    if size > MAX_USER_BYTES || user.groups.len() > MAX_GROUPS {
         // Leaving some groups out would be wrong: an authorizer may also deny by a group.
         return Err(TOO_LARGE);
     }
-    Ok(User {
-        name: told.username,
-        uid: Some(told.uid).filter(|uid| !uid.is_empty()),
-        groups: told.groups,
-        extra: told.extra,
-        method: Method::TokenReview,
-        expires,
-    })
+    Ok(user)
 }
 
 /// Returns the client's sentence for an error of the server. The error itself is withheld: it may quote the token, and
@@ -181,8 +180,6 @@ pub(super) const NOT_VALID: &str = "the token is not valid";
 pub(super) const REVOKED: &str = "the token has been revoked";
 const TOO_LARGE: &str = "the token's user has too many groups, or too much other data";
 
-const ANONYMOUS: &str = "system:anonymous";
-const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Users are cached, and sent with each review.
 const MAX_USER_BYTES: usize = 32 << 10;
 const MAX_GROUPS: usize = 1024;
