@@ -8,6 +8,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::annotations::{self, AnnotationError, ParsedAnnotations, PortSelector};
 use super::model::{Endpoint, Key, Kind, Object, Service, ServicePort, Slice, SlicePort, State};
+use crate::base::values::{is_label, is_object_name};
 use crate::kubernetes::api::list_watch::Metadata;
 
 /// The result of [`decode`].
@@ -82,13 +83,11 @@ fn key(kind: Kind, name: Metadata) -> Option<Key> {
     };
     // Names are part of answers, log lines and metric labels. The API server accepts no other characters. With a dot in
     // the name of a Service or namespace, two Services could claim one `svc.ns`.
-    let is_name = |text: &str, may_have_dots: bool| {
-        let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let is_valid = |byte| is_inner(byte) || (may_have_dots && byte == b'.');
-        (1..=253).contains(&text.len()) && text.bytes().all(is_valid)
+    let is_valid = match kind {
+        Kind::Service => is_label(&key.name) && is_label(&key.namespace),
+        Kind::Slice => is_object_name(&key.name) && is_label(&key.namespace),
+        Kind::Namespace => is_label(&key.name),
     };
-    let is_valid =
-        is_name(&key.name, kind == Kind::Slice) && (kind == Kind::Namespace || is_name(&key.namespace, false));
     is_valid.then_some(key)
 }
 
