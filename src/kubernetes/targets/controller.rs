@@ -26,10 +26,7 @@ use crate::tunnel::metrics::Metrics;
 /// The watches of a cluster, until this handle is dropped. The allowlist then stays as it is.
 #[derive(Debug)]
 pub struct Controller {
-    options: Options,
-    rules: watch::Sender<TargetPolicy>,
-    outputs: Outputs,
-    reconciler: IdleReconciler,
+    worker: Worker,
     /// `None` while it is replaced, and after a failed replacement.
     thread: Option<BackgroundRuntime>,
 }
@@ -52,31 +49,15 @@ impl Controller {
             metrics,
             recorder: None,
         };
-        Self::with_reconciler(options, limits, outputs, IdleReconciler::default())
-    }
-
-    /// Starts the thread with the reconciler of the previous one.
-    fn with_reconciler(
-        options: Options,
-        limits: &Limits,
-        outputs: Outputs,
-        reconciler: IdleReconciler,
-    ) -> io::Result<Self> {
         outputs.writer.configure(options.of_allowlist());
-        let (rules, receiver) = watch::channel(TargetPolicy::new(&options, limits));
         let worker = Worker {
-            options: options.clone(),
-            rules: receiver,
-            outputs: outputs.clone(),
-            reconciler: Arc::clone(&reconciler),
-        };
-        Ok(Self {
+            rules: Arc::new(watch::Sender::new(TargetPolicy::new(&options, limits))),
             options,
-            rules,
             outputs,
-            reconciler,
-            thread: Some(BackgroundRuntime::start("kubernetes", worker.run())?),
-        })
+            reconciler: IdleReconciler::default(),
+        };
+        let thread = Some(worker.start()?);
+        Ok(Self { worker, thread })
     }
 
     /// Changes the settings. If they need another thread, the targets stay until it has a complete list. Until then an absent
@@ -85,21 +66,23 @@ impl Controller {
     /// # Errors
     /// The other thread cannot be started. Nothing watches the cluster then.
     pub fn configure(&mut self, options: Options, limits: &Limits) -> io::Result<()> {
-        let is_watching = self.thread.is_some();
-        if is_watching && sources(&options) == sources(&self.options) && tasks_of(&options) == tasks_of(&self.options) {
-            self.outputs.writer.configure(options.of_allowlist());
-            // Cannot fail, unlike `send`. A reconciler that is restarting starts with the newest rules.
-            self.rules.send_replace(TargetPolicy::new(&options, limits));
-            self.options = options;
-            return Ok(());
+        let (writer, known) = (&self.worker.outputs.writer, &self.worker.options);
+        if sources(&options) != sources(known) || tasks_of(&options) != tasks_of(known) {
+            // The drop waits for the thread's end: two threads would write one allowlist.
+            self.thread = None;
         }
-        // The drop waits for the thread's end: two threads would write one allowlist.
-        self.thread = None;
-        let known = sources(&self.options);
-        let new = sources(&options).into_iter().filter(|source| !known.contains(source));
-        let namespaces = new.map(|source| source.namespace).collect();
-        self.outputs.writer.expect_services(namespaces);
-        *self = Self::with_reconciler(options, limits, self.outputs.clone(), Arc::clone(&self.reconciler))?;
+        if self.thread.is_none() {
+            let known = sources(known);
+            let new = sources(&options).into_iter().filter(|source| !known.contains(source));
+            writer.expect_services(new.map(|source| source.namespace).collect());
+        }
+        writer.configure(options.of_allowlist());
+        // Cannot fail, unlike `send`. A reconciler that is restarting starts with the newest rules.
+        self.worker.rules.send_replace(TargetPolicy::new(&options, limits));
+        self.worker.options = options;
+        if self.thread.is_none() {
+            self.thread = Some(self.worker.start()?);
+        }
         Ok(())
     }
 }
@@ -111,14 +94,19 @@ fn tasks_of(options: &Options) -> (Option<&PathBuf>, [bool; 3]) {
 }
 
 /// The work of the thread.
+#[derive(Clone, Debug)]
 struct Worker {
     options: Options,
-    rules: watch::Receiver<TargetPolicy>,
+    rules: Arc<watch::Sender<TargetPolicy>>,
     outputs: Outputs,
     reconciler: IdleReconciler,
 }
 
 impl Worker {
+    fn start(&self) -> io::Result<BackgroundRuntime> {
+        BackgroundRuntime::start("kubernetes", self.clone().run())
+    }
+
     async fn run(self) {
         let kubeconfig = self.options.kubeconfig.clone();
         tokio::spawn(report_cluster("allowlist.kubernetes", kubeconfig));
@@ -128,7 +116,7 @@ impl Worker {
     /// Runs the reconciler, a watch per source and the writers, until one of them ends.
     async fn follow(&self) -> Result<(), JoinError> {
         let (sender, events) = mpsc::channel(QUEUED_EVENTS);
-        let mut rules = self.rules.clone();
+        let mut rules = self.rules.subscribe();
         let newest = rules.borrow_and_update().clone();
         let feeds = SourceHandle::all(sources(&self.options));
         let mut tasks = JoinSet::new();
@@ -145,35 +133,32 @@ impl Worker {
 
     /// Starts the writers to the cluster that are switched on.
     fn start_writers(&self, tasks: &mut JoinSet<()>) -> Outputs {
-        let Outputs { writer, metrics, .. } = self.outputs.clone();
+        let mut outputs = self.outputs.clone();
         let link = Arc::new(ApiClient::new(self.options.kubeconfig.clone(), FOLLOWER));
-        let recorder = self.options.writes_events.then(|| {
-            let (recorder, work) = EventRecorder::start(Arc::clone(&link), metrics.clone());
+        if self.options.writes_events {
+            let (recorder, work) = EventRecorder::start(Arc::clone(&link), outputs.metrics.clone());
             tasks.spawn(work);
-            recorder
-        });
-        if self.options.wakes {
-            let waker = WorkloadStarter {
-                link: Arc::clone(&link),
-                writer: writer.clone(),
-                metrics: metrics.clone(),
-                recorder: recorder.clone(),
-            };
-            tasks.spawn(waker.run());
+            outputs.recorder = Some(recorder);
         }
-        if self.options.reports_activity {
-            let reports = ActivityReports {
-                link,
-                writer: writer.clone(),
-                metrics: metrics.clone(),
-            };
-            tasks.spawn(reports.run());
-        }
-        Outputs {
+        let Outputs {
             writer,
             metrics,
             recorder,
+        } = outputs.clone();
+        if self.options.wakes {
+            let starter = WorkloadStarter {
+                link: Arc::clone(&link),
+                writer: writer.clone(),
+                metrics: metrics.clone(),
+                recorder,
+            };
+            tasks.spawn(starter.run());
         }
+        if self.options.reports_activity {
+            let reports = ActivityReports { link, writer, metrics };
+            tasks.spawn(reports.run());
+        }
+        outputs
     }
 }
 
