@@ -284,7 +284,7 @@ impl<D: Transport, F: Future<Output = ()>, E: Future<Output = RefusalReason>> Ht
             Poll::Ready(None) => return Poll::Ready(Event::Closed(None)),
             Poll::Pending => {}
         }
-        self.connection.relieve();
+        self.connection.hand_over_small_frames();
         if let Poll::Ready(Err(_)) = self.connection.poll_flush(context) {
             return Poll::Ready(Event::Closed(None));
         }

@@ -187,7 +187,7 @@ fn poll_driver<D: Transport>(
     if connection.is_flooded() {
         return Poll::Ready(ConnectionEnd::Flooded);
     }
-    connection.relieve();
+    connection.hand_over_small_frames();
     match connection.poll_flush(context) {
         Poll::Ready(Err(_)) => Poll::Ready(ConnectionEnd::Broken),
         Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,

@@ -113,8 +113,8 @@ impl<D: Transport> Connection<D> {
     }
 
     /// Lets the streams take over the small frames that wait in h2, once there are many.
-    pub(super) fn relieve(&self) {
-        self.0.lock().budget.relieve();
+    pub(super) fn hand_over_small_frames(&self) {
+        self.0.lock().budget.hand_over_small_frames();
     }
 
     /// Returns whether the peer has sent SETTINGS.
@@ -306,7 +306,7 @@ mod tests {
                 .poll_read(&mut context, &mut buffer)
                 .is_pending()
         );
-        connection.relieve();
+        connection.hand_over_small_frames();
         assert_eq!(connection.read(&mut [0; 1024]).await.unwrap(), head.len());
     }
 

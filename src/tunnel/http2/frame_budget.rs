@@ -45,9 +45,9 @@ pub(super) struct FrameBudget {
     small: usize,
     /// The streams in use.
     pub(super) streams: OpenStreams,
-    /// The other streams on which DATA has arrived since `late_since`.
-    late: HashSet<u32>,
-    late_since: Instant,
+    /// The ended streams on which DATA has arrived since `ended_since`.
+    ended: HashSet<u32>,
+    ended_since: Instant,
 }
 
 /// The credit earned by DATA frames and requests sent since the last refill.
@@ -93,8 +93,8 @@ impl FrameBudget {
             settings: 0,
             small: 0,
             streams: OpenStreams::default(),
-            late: HashSet::new(),
-            late_since: Instant::now(),
+            ended: HashSet::new(),
+            ended_since: Instant::now(),
         }
     }
 
@@ -103,13 +103,14 @@ impl FrameBudget {
         self.is_trusted = true;
     }
 
-    /// Returns whether nothing more is passed on: the budget is exhausted, or has to be [relieved](Self::relieve).
+    /// Returns whether nothing more is passed on: the budget is exhausted, or waits for
+    /// [`hand_over_small_frames`](Self::hand_over_small_frames).
     pub(super) fn is_blocked(&self) -> bool {
         self.exhausted || self.small >= MAX_SMALL
     }
 
     /// Lets the streams take over their small frames once there are many: each waits in h2 with many times its size.
-    pub(super) fn relieve(&mut self) {
+    pub(super) fn hand_over_small_frames(&mut self) {
         if self.small >= MAX_SMALL {
             self.small = 0;
             self.streams.receive_all();
@@ -172,14 +173,14 @@ impl FrameBudget {
 
     /// Notes DATA on a stream. On one that has ended, h2 ignores it, or answers it if it has forgotten the stream.
     fn note_stream(&mut self, stream: u32) {
-        if self.streams.is_open(stream) || !self.late.insert(stream) {
+        if self.streams.is_open(stream) || !self.ended.insert(stream) {
             return;
         }
-        if self.late_since.elapsed() > RESET_TIME {
-            (self.late, self.late_since) = (HashSet::from([stream]), Instant::now());
+        if self.ended_since.elapsed() > RESET_TIME {
+            (self.ended, self.ended_since) = (HashSet::from([stream]), Instant::now());
         }
-        if self.late.len() > MAX_RESET_STREAMS {
-            self.spend(PER_LATE);
+        if self.ended.len() > MAX_RESET_STREAMS {
+            self.spend(PER_ENDED);
         }
     }
 
@@ -243,7 +244,7 @@ const PER_SENT: u32 = 4;
 /// The credit for a request: the peer answers it by HEADERS, opens its window, and resets the stream at its end.
 const PER_REQUEST: u32 = 16;
 /// The price of DATA on one more stream that has ended, beyond those that are free: h2 answers it by RST_STREAM.
-const PER_LATE: u32 = 5;
+const PER_ENDED: u32 = 5;
 /// DATA frames of fewer bytes are small.
 const SMALL: usize = 256;
 /// The small frames that may wait in h2: 1 MiB of memory, and one read of the socket has no more.
@@ -277,7 +278,7 @@ mod tests {
             let mut to = ReadBuf::new(&mut memory);
             bytes = &bytes[frames.pass(bytes, &mut to)..];
             passed.extend(to.filled());
-            frames.relieve();
+            frames.hand_over_small_frames();
         }
         passed
     }
