@@ -13,12 +13,14 @@ use hyper::body::Bytes;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 use self::token::Audiences;
 use crate::base::json::Object;
 use crate::base::secret::Secret;
+use crate::base::text::excerpt;
 use crate::kubernetes::api::api_client::{ApiClient, Attempt};
 use crate::kubernetes::api::failure::{ApiError, Failure};
 use crate::kubernetes::api::requests;
@@ -26,7 +28,6 @@ use crate::policy::access as words;
 use crate::policy::access::{Action, Decision, NoAnswer, Review, ReviewError, Reviewer, User, Verdict};
 use crate::protocol::jwt::Jwt;
 
-mod access;
 mod token;
 
 /// The API server as authenticator and authorizer.
@@ -169,7 +170,7 @@ impl ApiReviewer {
 
     async fn access_decision(&self, user: &User, action: &Action) -> Result<Decision, ReviewError> {
         let question = ReviewRequest::new(Kind::Access, None);
-        let decision = access::decision(&self.review(question, access::spec(user, action)).await?);
+        let decision = decision(&self.review(question, access_spec(user, action)).await?);
         Ok(Decision {
             complete: decision.complete && (decision.allowed || self.has_warmed_up(Kind::Access)),
             ..decision
@@ -290,6 +291,44 @@ impl<'a> ReviewRequest<'a> {
     }
 }
 
+/// Returns the spec of a review of an action, with all that is known of the user.
+fn access_spec(user: &User, action: &Action) -> Value {
+    json!({
+        "user": user.name,
+        "uid": user.uid.as_deref().unwrap_or_default(),
+        "groups": user.groups,
+        "extra": user.extra,
+        "resourceAttributes": action,
+    })
+}
+
+/// Returns the decision of an answer.
+fn decision(status: &AccessStatus) -> Decision {
+    let reason = match (&*status.reason, &*status.evaluation_error) {
+        ("", error) => error,
+        (reason, _) => reason,
+    };
+    Decision {
+        // If both are set, the denial wins.
+        allowed: status.allowed && !status.denied,
+        complete: status.evaluation_error.is_empty(),
+        reason: excerpt(reason, MAX_REASON).into(),
+    }
+}
+
+/// The status of a `SubjectAccessReview`, in which `allowed` is always present.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AccessStatus {
+    allowed: bool,
+    #[serde(default)]
+    denied: bool,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    evaluation_error: String,
+}
+
 /// Returns how a review without an answer has failed.
 fn no_answer(failure: Failure) -> NoAnswer {
     match failure {
@@ -324,6 +363,8 @@ fn status<T: DeserializeOwned>(body: &[u8], kind: Kind) -> Result<T, ApiError> {
     Ok(answer.status.0)
 }
 
+/// Characters of a reason, which names a binding, a role and a subject.
+const MAX_REASON: usize = 512;
 /// The `User-Agent` of reviews, as audit logs show it.
 const AGENT: &str = concat!("switchboard-access/", env!("CARGO_PKG_VERSION"));
 /// Ten times what a review takes on a loaded API server, and short enough for a waiting client.
@@ -338,9 +379,21 @@ const SETTLES: Duration = Duration::from_millis(1500);
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use std::collections::BTreeMap;
 
     use super::*;
+    use crate::policy::access::{Check, Method};
+
+    const VERSION: &str = "authorization.k8s.io/v1";
+    const KIND: &str = "SubjectAccessReview";
+
+    fn answer(status: &Value) -> String {
+        json!({"apiVersion": VERSION, "kind": KIND, "status": status}).to_string()
+    }
+
+    fn decided(body: &str) -> Result<Decision, ApiError> {
+        status(body.as_bytes(), Kind::Access).map(|status| decision(&status))
+    }
 
     #[test]
     fn what_the_server_answers_about_switchboard_itself_is_no_silence() {
@@ -364,6 +417,93 @@ mod tests {
             let asked: Value = serde_json::from_slice(&body).unwrap();
             let [version, name] = expected;
             assert_eq!(asked, json!({"apiVersion": version, "kind": name, "spec": {"a": "\""}}));
+        }
+    }
+
+    #[test]
+    fn everything_that_is_known_of_the_user_is_in_the_question() {
+        let user = User {
+            name: "alice".into(),
+            uid: Some("u-1".into()),
+            groups: vec!["ops".into(), "system:authenticated".into()],
+            extra: BTreeMap::from([("example.com/team".into(), vec!["a".into(), "b".into()])]),
+            method: Method::TokenReview,
+            expires: None,
+        };
+        let action = Action {
+            check: Check::default(),
+            namespace: "team-a".into(),
+            name: "devbox".into(),
+        };
+        let expected = json!({
+            "user": "alice", "uid": "u-1", "groups": ["ops", "system:authenticated"],
+            "extra": {"example.com/team": ["a", "b"]},
+            "resourceAttributes": {
+                "verb": "create", "group": "", "resource": "services", "subresource": "ssh",
+                "namespace": "team-a", "name": "devbox",
+            },
+        });
+        assert_eq!(access_spec(&user, &action), expected);
+    }
+
+    #[test]
+    fn an_answer_allows_only_by_a_plain_yes() {
+        for (status, allowed, complete, reason) in [
+            (
+                json!({"allowed": true, "reason": "RBAC: allowed by b"}),
+                true,
+                true,
+                "RBAC: allowed by b",
+            ),
+            (json!({"allowed": false}), false, true, ""),
+            (json!({"allowed": true, "denied": true}), false, true, ""),
+            (
+                json!({"allowed": false, "denied": true, "reason": "no"}),
+                false,
+                true,
+                "no",
+            ),
+            (
+                json!({"allowed": false, "evaluationError": "webhook\n"}),
+                false,
+                false,
+                "webhook\\n",
+            ),
+            (
+                json!({"allowed": true, "evaluationError": "webhook", "reason": "r"}),
+                true,
+                false,
+                "r",
+            ),
+        ] {
+            let decided = decided(&answer(&status)).unwrap();
+            assert_eq!((decided.allowed, decided.complete), (allowed, complete), "{status}");
+            assert_eq!(&*decided.reason, reason);
+        }
+        let long = decided(&answer(&json!({"allowed": true, "reason": "x".repeat(9999)}))).unwrap();
+        assert_eq!(long.reason.chars().count(), MAX_REASON + 1);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_never_a_no() {
+        for body in [
+            "".to_owned(),
+            "{}".to_owned(),
+            "<html>".to_owned(),
+            json!({"apiVersion": VERSION, "kind": KIND}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {}}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {"allowed": null}}).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": {"allowed": "false"}}).to_string(),
+            json!({"apiVersion": VERSION, "kind": "SelfSubjectAccessReview", "status": {"allowed": false}}).to_string(),
+            json!({"apiVersion": "v1", "kind": "Status", "status": "Failure"}).to_string(),
+            // Arrays with the fields of the objects in their order.
+            json!([VERSION, KIND, [true, false, "", ""]]).to_string(),
+            json!([VERSION, KIND, {"allowed": true}]).to_string(),
+            json!({"apiVersion": VERSION, "kind": KIND, "status": [true, false, "", ""]}).to_string(),
+            json!({"apiVersion": "authorization.k8s.io/v1beta1", "kind": KIND, "status": {"allowed": true}})
+                .to_string(),
+        ] {
+            assert_eq!(decided(&body).unwrap_err().failure, Failure::Malformed, "{body}");
         }
     }
 }
