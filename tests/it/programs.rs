@@ -204,9 +204,14 @@ fn a_replica_that_does_not_answer_is_named_and_hides_no_other() {
 #[test]
 fn json_for_programs_is_safe_on_a_terminal_too() {
     let text = "a\u{202e}b\u{9b}c\u{7f}d\u{e0001}e\u{fc}\u{65e5}";
+    let limit = serde_json::json!({"rate": "unlimited", "is_own": false, "waited_ms": 0});
     let item = serde_json::json!({
         "tunnel_id": "1-1", "client.address": "192.0.2.1", "user.name": text,
-        "target.namespace": "static", "target.service": "one:22",
+        "target.namespace": "static", "target.service": "one:22", "since": "", "age_ms": 0, "idle_ms": 0,
+        "is_active": true, "last_active": "", "client.port": 1, "client.software": "", "http.version": "1",
+        "tls.version": "", "server.address": "one", "server.port": 22, "upstream.node": "", "upstream.anchor": "",
+        "upstream.software": "", "tunnel.resumable": false, "bytes_sent": 0, "bytes_received": 0, "sent_per_second": 0,
+        "received_per_second": 0, "download": limit, "upload": limit,
     });
     let body = serde_json::json!({"tunnels": [item], "total": 1, "next": null}).to_string();
     let replica = answers(format!(

@@ -378,17 +378,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::daemon::admin::api;
     use crate::operator::desk::recent::HOUR_MS;
 
     const R: &str = "192.0.2.1:1";
     const S: &str = "192.0.2.1:2";
 
     fn tunnel(id: &str, sent: u64) -> Tunnel {
-        let json = json!({
-            "tunnel_id": id, "age_ms": sent * 7, "idle_ms": 3, "client.address": "192.0.2.1", "target.namespace": "n",
-            "target.service": "s", "bytes_sent": sent,
-        });
-        serde_json::from_value(json).unwrap()
+        Tunnel {
+            age_ms: sent * 7,
+            idle_ms: 3,
+            bytes_sent: sent,
+            ..api::tests::tunnel(id)
+        }
     }
 
     fn found(names: &[&str]) -> Vec<Replica> {

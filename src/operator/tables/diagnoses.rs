@@ -130,17 +130,14 @@ const COLUMNS: [Column; 9] = [
 mod tests {
     use super::*;
     use crate::daemon::admin::api::TcpLegs;
-    use serde_json::json;
+    use crate::daemon::admin::api::tests::tunnel;
 
     #[test]
     fn a_node_is_judged_by_all_of_its_tunnels() {
         let of = |id: &str, verdict, rtt_ms| TunnelDiagnosis {
             tunnel: FromReplica {
                 replica: "one".to_owned(),
-                item: serde_json::from_value(json!({
-                    "tunnel_id": id, "client.address": "192.0.2.7", "target.namespace": "team", "target.service": "box",
-                }))
-                .unwrap(),
+                item: tunnel(id),
             },
             diagnosis: Some(Diagnosis {
                 tunnel_id: id.to_owned(),

@@ -151,6 +151,7 @@ pub(super) fn tunnel(number: usize) -> Value {
     json!({
         "tunnel_id": format!("0005a1c2-{number:x}"),
         "since": time_before(age), "age_ms": age, "idle_ms": if is_busy { 20 } else { age / 9 },
+        "is_active": is_busy, "last_active": time_before(if is_busy { 20 } else { age / 9 }), "upstream.anchor": "",
         "client.address": format!("198.51.{}.{}", 100 + number / 200 % 50, 1 + number % 200), "client.port": 30_000 + number % 30_000,
         "network.peer.address": "192.0.2.7", "client.software": software, "user.name": of(&users, 1),
         "http.version": "1", "tls.version": "1.3",
@@ -169,7 +170,7 @@ pub(super) fn tunnel(number: usize) -> Value {
 pub(super) fn target(namespace: &str, service: &str, ready: u32, is_cordoned: bool) -> Value {
     json!({
         "target.namespace": namespace, "target.service": service, "endpoints_ready": ready, "endpoints": 2,
-        "addresses": ["10.42.1.7:22", "10.42.3.9:22"], "is_cordoned": is_cordoned, "tunnels": 12,
+        "addresses": ["10.42.1.7:22", "10.42.3.9:22"], "nodes": [], "is_cordoned": is_cordoned, "tunnels": 12,
     })
 }
 
