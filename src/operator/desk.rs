@@ -32,7 +32,6 @@ use crate::operator::replicas::Replicas;
 
 mod guard;
 mod hub;
-mod recent;
 mod routes;
 mod state;
 
