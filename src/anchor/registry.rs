@@ -81,7 +81,7 @@ pub(super) struct SessionStatus {
 /// The mutable state of a session.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
-    /// True if SSH's key exchange has ended: nobody has logged in before that.
+    /// True if SSH's key exchange has ended: no login comes before that.
     pub(super) has_keys: bool,
     /// When it was detached; `None` while it is attached.
     pub(super) detached: Option<Instant>,
@@ -258,9 +258,9 @@ enum Class {
     /// It has ended, or its client does not fetch the last bytes of a target that has ended. A peer could keep such
     /// sessions forever, without a login.
     Spent,
-    /// It is detached, and nobody has logged in.
+    /// It is detached, and no user has logged in.
     WithoutKeys,
-    /// It is detached, and perhaps nobody has logged in: the SSH server's login timeout has not passed.
+    /// It is detached, and perhaps no user has logged in: the SSH server's login timeout has not passed.
     Young,
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn routes(
         .method_not_allowed_fallback(extract::method_not_allowed)
         .layer(DefaultBodyLimit::max(extract::MAX_BODY))
         .layer(middleware::from_fn(caller::only_from_here))
-        // Scrapers learn whether a target is used; only this host learns by whom.
+        // Scrapers learn whether a target is used; only this host learns the users.
         .route("/activity", get(targets::activity).route_layer(permission))
         .route(
             "/openapi.json",

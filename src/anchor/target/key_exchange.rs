@@ -1,4 +1,4 @@
-//! Finds the end of SSH's key exchange in what the SSH server sends. Before that end nobody has logged in.
+//! Finds the end of SSH's key exchange in what the SSH server sends. No login comes before that end.
 
 /// A scanner for SSH_MSG_NEWKEYS in the first bytes of an SSH server.
 #[derive(Debug, Default)]

@@ -170,7 +170,7 @@ async fn readers_of_one_second_share_a_page_of_metrics_while_one_has_not_read_it
         let page = axum::body::to_bytes(page.into_body(), usize::MAX).await.unwrap();
         assert_eq!(page, "a_metric 0\n");
     }
-    // Nobody is left with a page: the next one is of now.
+    // No request holds a page any more: the next one is of now.
     drop(third);
     ask().await;
     assert_eq!(scrapes.load(Ordering::Relaxed), 3);
