@@ -150,9 +150,8 @@ async fn serve_request<'a>(mut exchange: Exchange, mut pending: PendingRequest<'
     };
     let connected = match pending.step(exchange.read_head(credentials)).await {
         Ok(request) if request.purpose == Purpose::Registration => {
-            return register(exchange, request, pending)
-                .await
-                .map(AnsweredRequest::Connection);
+            let registered = boxed(register(exchange, request, pending));
+            return registered.await.map(AnsweredRequest::Connection);
         }
         Ok(request) => tokio::select! {
             biased;

@@ -164,13 +164,15 @@ impl Collector for Process {
 
 const CPU_SECONDS: &str = "process_cpu_seconds_total";
 
-/// Makes a struct of metrics, and the function that creates them, from one table. A row is a field, its type, the function
-/// that makes it, its name, and its labels or bucket bounds; the comment of the row is the metric's help text. The fields
-/// in parentheses are given to the function.
+/// Makes a struct of metrics, and the function that creates them, from one table. A row is a field, its type, the
+/// function that makes it, its name, and its labels or bucket bounds; the comment of the row is the metric's help text.
+/// The fields in parentheses are given to the function.
 macro_rules! metrics {
     (
         $(#[doc = $about:literal])*
-        $visibility:vis struct $Name:ident($($(#[doc = $given_about:literal])? $given_visibility:vis $given:ident: $Given:ty),*);
+        $visibility:vis struct $Name:ident(
+            $($(#[doc = $given_about:literal])? $given_visibility:vis $given:ident: $Given:ty),*
+        );
 
         $(
             #[doc = $help:literal]

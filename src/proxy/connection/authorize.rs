@@ -30,7 +30,7 @@ pub(super) struct Reservation {
     pub(super) owner: Arc<LimitOwner>,
     /// The grant for the target; `None` unless access is enforced.
     pub(super) grant: Option<TunnelGrant>,
-    /// How its client is told that the target is not an SSH server.
+    /// How its client learns that the target is not an SSH server.
     pub(super) refusals: RefusalMode,
     /// The marker of its end notice; `None` if its client asks for none.
     pub(super) end_marker: Option<Marker>,

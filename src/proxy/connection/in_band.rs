@@ -1,5 +1,5 @@
-//! In-band messages: the refusal of a request, the close of a tunnel before its target's SSH identification, and the end
-//! notice of a tunnel.
+//! In-band messages: the refusal of a request, the close of a tunnel before its target's SSH identification, and the
+//! end notice of a tunnel.
 
 use std::future::poll_fn;
 use std::task::{Poll, ready};

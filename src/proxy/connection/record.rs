@@ -1,5 +1,5 @@
-//! Records a connection or request, and its tunnel: gauges while it is open, and a counter, a histogram and an access line
-//! at its end.
+//! Records a connection or request, and its tunnel: gauges while it is open, and a counter, a histogram and an access
+//! line at its end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ pub(super) struct TunnelRecord<'a> {
     pub(super) shared: &'a Shared,
     registration: Registration<'a>,
     close: Close,
-    /// The way in which the client was told the close, if at all.
+    /// The way in which the client was notified of the close, if at all.
     answered: AnswerKind,
     /// `None` for a request on an HTTP/2 connection: the connection has a record of its own.
     _connection: Option<Connection<'a>>,

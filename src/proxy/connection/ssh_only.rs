@@ -31,11 +31,11 @@ pub(super) fn is_reported(target: &Target) -> bool {
     target.ssh_only() && target.reports()
 }
 
-/// Waits for the SSH identifications of both sides. A tunnel without them is ended here. Its client gets the reason in an
-/// end notice, or else in band if its port refuses in band.
+/// Waits for the SSH identifications of both sides. A tunnel without them is ended here. Its client gets the reason in
+/// an end notice, or else in band if its port refuses in band.
 ///
 /// # Errors
-/// The close, and whether the client was told in SSH.
+/// The close, and whether the client was notified in SSH.
 pub(super) async fn require_ssh(
     transports: &mut Transports<Stream, Stream>,
     reservation: &Reservation,
@@ -71,18 +71,18 @@ pub(super) async fn require_ssh(
     // Once a byte of the target was passed on, the client no longer waits for an identification.
     let is_waiting = may_be_ssh && close.by != Side::Client && tunnel.meter.bytes(Direction::Download) == 0;
     // A part of a notice may have been sent: nothing can follow it.
-    let is_told = notice.is_none()
+    let is_sent = notice.is_none()
         && reservation.refusals != RefusalMode::Http
         && is_waiting
         && send_disconnect(&mut transports.downstream, &end, record).await;
     // A reset would discard the message.
-    let reason = if is_told || is_noticed {
+    let reason = if is_sent || is_noticed {
         CloseReason::NotSsh
     } else {
         close.reason
     };
     relay::finish(transports, Close { reason, ..close }, EofSent::default()).await;
-    Err((close, if is_told { AnswerKind::Ssh } else { AnswerKind::Http }))
+    Err((close, if is_sent { AnswerKind::Ssh } else { AnswerKind::Http }))
 }
 
 /// Waits for the SSH identifications of both sides.
@@ -112,11 +112,11 @@ async fn identify(
 async fn send_disconnect(client: &mut Stream, end: &EarlyEnd<'_>, record: &TunnelRecord<'_>) -> bool {
     let facts = &record.tunnel().facts;
     let target = facts.authority.as_ref().map(ToString::to_string).unwrap_or_default();
-    let is_told = in_band::send(client, &in_band::end_message(end, &target, facts.id)).await;
-    if is_told {
+    let is_sent = in_band::send(client, &in_band::end_message(end, &target, facts.id)).await;
+    if is_sent {
         in_band::drain_client(client).await;
     }
-    is_told
+    is_sent
 }
 
 /// The inspector of a tunnel's first bytes with `allowlist.report_only`: counts and notes the first side that does not

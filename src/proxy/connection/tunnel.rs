@@ -53,8 +53,8 @@ impl Tunnel<'_> {
         self.record.closed(close, answered);
     }
 
-    /// Relays until the tunnel ends. Returns its close, and whether its client was told in SSH or only by HTTP. `self` is
-    /// not destructured: an idle tunnel's future would keep each reference.
+    /// Relays until the tunnel ends. Returns its close, and whether its client was notified in SSH or answered by HTTP
+    /// only. `self` is not destructured: an idle tunnel's future would keep each reference.
     async fn relay(&mut self) -> (Close, AnswerKind) {
         let options = relay::Options {
             idle: self.reservation.target.idle(self.record.shared.timeouts.idle),
