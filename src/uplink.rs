@@ -1,5 +1,6 @@
-//! The connection from a program to the proxy: its URL, forward proxies, TLS, credentials, and the first exchange.
+//! The connections of a program to other servers: the proxy, an API server, an issuer. URLs, forward proxies, TLS, credentials.
 
+pub(crate) mod api_server;
 pub(crate) mod attempt;
 pub(crate) mod credential_cache;
 pub mod credentials;

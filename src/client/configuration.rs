@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(entry.cert.as_deref(), Some(Path::new("/etc/x/a.crt")));
         assert_eq!(entry.key.as_deref(), Some(Path::new("/b.key")));
         let source = entry.source(|_| true).unwrap();
-        assert!(matches!(source, Some(Source::Kubeconfig { context: Some(context), .. }) if context == "prod"));
+        assert!(matches!(source, Some(Source::Context { context: Some(context), .. }) if context == "prod"));
         assert_eq!(entry.resume, Some(Resume::Off));
         assert_eq!(
             (entry.grace, entry.window),

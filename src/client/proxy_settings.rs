@@ -11,8 +11,8 @@ use clap::{Arg, Args, ValueEnum};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use crate::base::values;
 use crate::base::yaml::forms::{self, Schema, Timeout};
-use crate::base::{platform, values};
 use crate::protocol::resume::window;
 use crate::uplink::credentials::{Files, Source};
 use crate::uplink::dial::url::{ProxyUrl, ProxyUrlError};
@@ -107,8 +107,8 @@ impl ProxySettings {
         let command = self.token_command.as_ref().filter(|_| is_meant("token_command"));
         let is_kubeconfig =
             (self.kubeconfig.is_some() && is_meant("kubeconfig")) || (self.context.is_some() && is_meant("context"));
-        let kubeconfig = is_kubeconfig.then(|| Source::Kubeconfig {
-            files: self.kubeconfig.clone().map_or_else(listed_files, Files::One),
+        let kubeconfig = is_kubeconfig.then(|| Source::Context {
+            files: self.kubeconfig.clone().map_or_else(Files::of_environment, Files::One),
             context: self.context.clone(),
         });
         let named = [
@@ -127,17 +127,6 @@ impl ProxySettings {
 /// Several settings name a source of credentials each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AmbiguousCredentials;
-
-/// Returns the kubeconfig files that kubectl reads without a flag.
-fn listed_files() -> Files {
-    let listed = variable("KUBECONFIG").map(|list| env::split_paths(&list).collect());
-    let mut files: Vec<PathBuf> = listed.unwrap_or_default();
-    files.retain(|file| !file.as_os_str().is_empty());
-    if files.is_empty() {
-        files.extend(platform::home().map(|home| home.join(".kube").join("config")));
-    }
-    Files::Listed(files)
-}
 
 /// Returns a variable of the environment; `None` if it is empty, too.
 pub fn variable(name: &str) -> Option<OsString> {

@@ -1,6 +1,7 @@
 //! Requests to the API server, watches, and its outages.
 
 pub(crate) mod api_client;
+mod connection;
 pub(crate) mod failure;
 pub(crate) mod json_stream;
 pub(crate) mod list_watch;

@@ -1,43 +1,22 @@
 //! Checks the files of the settings before they are used: whether a kubeconfig names an API server, and whether a
 //! snapshot can be written.
 
-use std::fs;
+use std::env;
 use std::path::Path;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 
-use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use crate::base::text::chain;
+use crate::uplink::api_server::ClusterLogin;
 
-/// Returns why this kubeconfig file names no API server; `None` if it does. Nothing is sent.
-pub(crate) fn kubeconfig_fault(path: &Path) -> Option<String> {
-    match fs::metadata(path) {
-        Err(error) => return Some(format!("cannot be read: {error}")),
-        // A FIFO would be waited for.
-        Ok(file) if !file.is_file() => return Some("is not a regular file".to_owned()),
-        Ok(_) => {}
-    }
-    let config = Kubeconfig::read_from(path).and_then(selected);
-    let error = config.err()?;
-    // The message of the parser may quote a token.
-    if matches!(error, KubeconfigError::Parse(_)) {
-        return Some("is not a kubeconfig".to_owned());
-    }
-    Some(format!("is not a usable kubeconfig: {}", chain(&error)))
-}
-
-/// Reads the current context, its cluster and the files that they name, as a connection to the API server does.
-fn selected(file: Kubeconfig) -> Result<(), KubeconfigError> {
-    let options = KubeConfigOptions::default();
-    let config = pin!(Config::from_custom_kubeconfig(file, &options));
-    match config.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(config) => config.map(drop),
-        // The future never waits today. If it did, the first request would report the error.
-        Poll::Pending => Ok(()),
-    }
+/// Returns why this kubeconfig file, or that of KUBECONFIG, leads to no API server; `None` if it does. Nothing is sent, and no
+/// plugin is run. Without either, the service account of a pod may be meant, which runs elsewhere.
+pub(crate) fn kubeconfig_fault(path: Option<&Path>) -> Option<String> {
+    let login = ClusterLogin {
+        kubeconfig: path.map(Path::to_owned),
+        context: None,
+    };
+    let is_named = path.is_some() || env::var_os("KUBECONFIG").is_some_and(|files| !files.is_empty());
+    login.check().err().filter(|_| is_named)
 }
 
 /// Returns why no snapshot can be written at this path; `None` if it can. Nothing is written.
@@ -59,6 +38,8 @@ pub(crate) fn snapshot_fault(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+
     use serde_json::{Value, json};
 
     fn kubeconfig() -> Value {
@@ -78,16 +59,16 @@ mod tests {
             let mut file = kubeconfig();
             *file.pointer_mut(pointer).unwrap() = value;
             fs::write(&path, file.to_string()).unwrap();
-            kubeconfig_fault(&path)
+            kubeconfig_fault(Some(&path))
         };
         assert_eq!(fault_of("/current-context", json!("here")), None);
         for (pointer, value, told) in [
             ("/current-context", json!("there"), "there"),
             ("/current-context", json!(null), "current context"),
-            ("/contexts/0/context/cluster", json!("d"), "cluster of context"),
-            ("/clusters/0/cluster/server", json!(null), "cluster url"),
-            ("/clusters/0/cluster/server", json!("http://[::"), "cluster url"),
-            ("/contexts", json!("s3cret"), "is not a kubeconfig"),
+            ("/contexts/0/context/cluster", json!("d"), "has no cluster"),
+            ("/clusters/0/cluster/server", json!(null), "has no server"),
+            ("/clusters/0/cluster/server", json!("http://[::"), "not a URL"),
+            ("/contexts", json!("s3cret"), "not a kubeconfig"),
         ] {
             let fault = fault_of(pointer, value.clone()).unwrap();
             assert!(fault.contains(told) && !fault.contains("s3cret"), "{value}: {fault}");
@@ -95,13 +76,13 @@ mod tests {
         let mut with_authority = kubeconfig();
         with_authority["clusters"][0]["cluster"]["certificate-authority"] = json!("absent.pem");
         fs::write(&path, with_authority.to_string()).unwrap();
-        assert!(kubeconfig_fault(&path).unwrap().contains("absent.pem"));
+        assert!(kubeconfig_fault(Some(&path)).unwrap().contains("absent.pem"));
         for (path, told) in [
             (folder.path().join("absent"), "No such file"),
             (folder.path().to_owned(), "not a regular file"),
             ("/dev/zero".into(), "not a regular file"),
         ] {
-            let fault = kubeconfig_fault(&path).unwrap();
+            let fault = kubeconfig_fault(Some(&path)).unwrap();
             assert!(fault.contains(told), "{fault}");
         }
     }

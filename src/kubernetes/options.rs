@@ -17,7 +17,8 @@ use crate::policy::allowlist::{self, Suffixes};
 pub struct Options {
     /// True if the Services are on the allowlist.
     pub enabled: bool,
-    /// The kubeconfig file of the API server; `None` for the pod's service account, or outside a pod for KUBECONFIG.
+    /// The kubeconfig file of the API server; `None` for that of KUBECONFIG or the user, or, without one, for the pod's
+    /// service account.
     pub kubeconfig: Option<PathBuf>,
     /// The Namespaces whose Services are watched; empty for all.
     #[serde(deserialize_with = "forms::list::<Namespace, _, _>")]

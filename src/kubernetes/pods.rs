@@ -13,8 +13,9 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
 use super::api::failure::{ApiError, Failure};
-use super::api::requests::{self, Login, RESPONSE_TIMEOUT, failure_of};
+use super::api::requests::{self, RESPONSE_TIMEOUT, failure_of};
 use crate::base::values;
+use crate::uplink::api_server::ClusterLogin;
 
 /// Which pods: arguments of the programs of operators.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -61,7 +62,7 @@ impl Pods {
     /// # Errors
     /// [`Failure::Credentials`].
     pub(crate) async fn connect(search: &PodSelector) -> Result<Self, ApiError> {
-        let login = Login {
+        let login = ClusterLogin {
             kubeconfig: search.kubeconfig.clone(),
             context: search.context.clone(),
         };

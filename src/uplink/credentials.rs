@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use tokio::time::Instant;
 
 pub(crate) use self::authorization::Credentials;
@@ -13,9 +13,9 @@ use crate::base::secret::Secret;
 
 mod authorization;
 mod exec_credential;
-mod kubeconfig;
+pub(super) mod kubeconfig;
 mod process;
-mod user;
+pub(super) mod user;
 
 pub use self::kubeconfig::Files;
 
@@ -52,8 +52,8 @@ pub enum Source {
     TokenFile(PathBuf),
     /// A line for the system's shell that prints a token or an ExecCredential.
     TokenCommand(String),
-    /// A user of a kubeconfig.
-    Kubeconfig {
+    /// The user of a context in a kubeconfig.
+    Context {
         /// The files.
         files: Files,
         /// The context that names the user; `None` is the current one.
@@ -65,7 +65,7 @@ impl Options {
     /// Returns the options with that context of the kubeconfig, unless they name one.
     pub(crate) fn of_context(&self, known: Option<String>) -> Self {
         let mut options = self.clone();
-        if let Some(Source::Kubeconfig { context, .. }) = &mut options.source {
+        if let Some(Source::Context { context, .. }) = &mut options.source {
             *context = context.take().or(known);
         }
         options
@@ -83,9 +83,14 @@ impl Options {
                 let obtained = obtained.context("the command of --token-command")?;
                 Ok(obtained.of_program())
             }
-            Some(Source::Kubeconfig { files, context }) => {
+            Some(Source::Context { files, context }) => {
                 let resolved = files.resolve(context.as_deref()).context("the kubeconfig")?;
-                Box::pin(user::obtain(&resolved, deadline)).await
+                resolved.known_user().context("the kubeconfig")?;
+                let credentials = Box::pin(user::obtain(&resolved, deadline)).await?;
+                let name = &resolved.user_name;
+                let is_empty = credentials == Credentials::default();
+                ensure!(!is_empty, "the user {name} of the kubeconfig has no credentials");
+                Ok(credentials)
             }
         }
     }

@@ -47,6 +47,7 @@ mod http2;
 mod identities;
 mod import;
 mod in_band;
+mod kubeconfigs;
 mod kubernetes;
 mod limits;
 mod logs;

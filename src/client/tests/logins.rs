@@ -130,7 +130,7 @@ impl Home {
 }
 
 fn source(path: PathBuf) -> Source {
-    Source::Kubeconfig {
+    Source::Context {
         files: Files::One(path),
         context: None,
     }

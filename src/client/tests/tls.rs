@@ -92,7 +92,7 @@ async fn a_certificate_that_is_itself_in_the_file_needs_no_authority_and_nothing
             "127.0.0.1",
             for_clients,
             (now - day, now + day),
-            Some("the proxy is not trusted: CaUsedAsEndEntity"),
+            Some("the proxy is not trusted: its certificate is not for servers (extended key usage)"),
         ),
     ] {
         let server = Server::with_parameters("own", name, |parameters| {

@@ -17,11 +17,12 @@ use tokio::time::Instant;
 
 use super::failure::{ApiError, Failure};
 use super::json_stream::ObjectText;
-use super::requests::{self, JSON, Login};
+use super::requests::{self, JSON};
+use crate::uplink::api_server::ClusterLogin;
 
 /// A client that is rebuilt after failures.
 pub(crate) struct ApiClient {
-    login: Login,
+    login: ClusterLogin,
     agent: &'static str,
     session: Mutex<Arc<ClientState>>,
 }
@@ -44,7 +45,7 @@ impl ApiClient {
     /// Creates a client. `agent` is the `User-Agent` of its requests, as audit logs show it.
     pub(crate) fn new(kubeconfig: Option<PathBuf>, agent: &'static str) -> Self {
         Self {
-            login: Login {
+            login: ClusterLogin {
                 kubeconfig,
                 context: None,
             },

@@ -1,18 +1,15 @@
 //! Requests to the API server, with a deadline for every wait, and responses that are read as they arrive.
 
-use std::env;
-use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
 use hyper::http::request::Builder;
-use hyper::{Request, Response, Uri};
+use hyper::{Request, Response};
+use kube::Client;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -20,14 +17,17 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::info;
 
+use super::connection::{self, CredentialsError};
 use super::failure::{ApiError, Failure};
 use super::json_stream::{ObjectReader, ObjectText, Outline};
+use crate::uplink::api_server::ApiServer;
+use crate::uplink::api_server::ClusterLogin;
 
 /// Builds a client from the current files: certificates, tokens and addresses may have changed since the last one.
 ///
 /// # Errors
 /// [`Failure::Credentials`].
-pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client, ApiError> {
+pub(crate) async fn connect(login: ClusterLogin, agent: &'static str) -> Result<Client, ApiError> {
     let runtime = Handle::current();
     let late = |_| {
         ApiError::new(
@@ -36,17 +36,12 @@ pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client,
         )
     };
     let permit = timeout(RESPONSE_TIMEOUT, ATTEMPTS.acquire()).await.map_err(late)?;
-    // Blocking: it reads files, and may run a program of the kubeconfig to get a token.
+    // Blocking: it reads files, which may hang.
     let client = spawn_blocking(move || {
         let _permit = permit;
-        let config = runtime.block_on(configuration(&login));
-        let mut config = config.map_err(|error| ApiError::caused(Failure::Credentials, &*error))?;
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // Every read has its own deadline here, and kube's retries would hide the server's answer.
-        config.read_timeout = None;
-        config.default_retry = false;
-        config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
-        Client::try_from(config).map_err(|error| ApiError::caused(Failure::Credentials, &error))
+        let server = runtime.block_on(ApiServer::find(&login, RESPONSE_TIMEOUT));
+        let server = server.map_err(|reason| ApiError::new(Failure::Credentials, reason))?;
+        Ok(connection::client(server, agent))
     });
     match timeout(RESPONSE_TIMEOUT, client).await {
         Ok(Ok(made)) => made,
@@ -59,68 +54,19 @@ pub(crate) async fn connect(login: Login, agent: &'static str) -> Result<Client,
 /// such threads would use up the runtime's threads for blocking work.
 static ATTEMPTS: Semaphore = Semaphore::const_new(8);
 
-/// The source of the API server's address and of the credentials.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Login {
-    /// The kubeconfig file. `None` means the pod's service account; outside a pod, or with a context, for
-    /// KUBECONFIG or `~/.kube/config`.
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// The context of a kubeconfig; `None` for its current one.
-    pub(crate) context: Option<String>,
-}
-
-impl Login {
-    fn is_of_pod(&self) -> bool {
-        self.context.is_none() && env::var_os("KUBERNETES_SERVICE_HOST").is_some()
-    }
-
-    /// Returns the name of the source, for the log.
-    fn origin(&self) -> String {
-        match (&self.kubeconfig, env::var("KUBECONFIG")) {
-            (Some(file), _) => file.display().to_string(),
-            (None, _) if self.is_of_pod() => "the service account of the pod".to_owned(),
-            (None, Ok(files)) if !files.is_empty() => format!("KUBECONFIG={files}"),
-            (None, _) => "~/.kube/config".to_owned(),
-        }
-    }
-}
-
 /// Logs which cluster a section of the configuration reads, once its kubeconfig has been read.
 pub(crate) async fn report_cluster(section: &'static str, kubeconfig: Option<PathBuf>) {
-    let (runtime, context) = (Handle::current(), None);
-    let login = Login { kubeconfig, context };
-    let reading = spawn_blocking(move || {
-        let (from, config) = (login.origin(), runtime.block_on(configuration(&login)));
-        let server = config.ok().map(|config| without_login(&config.cluster_url));
-        match server {
-            Some(server) => info!(server, from, "`{section}` reads this API server"),
-            // The first request logs the reason.
-            None => info!(from, "`{section}` reads no API server: its kubeconfig cannot be used"),
-        }
+    let login = ClusterLogin {
+        kubeconfig,
+        context: None,
+    };
+    let reading = spawn_blocking(move || match login.check() {
+        Ok(Some((from, server))) => info!(server, from, "`{section}` reads this API server"),
+        // The first request logs the reason.
+        Ok(None) | Err(_) => info!("`{section}` reads no API server: its kubeconfig cannot be used"),
     });
     // An error is a panic, which has been printed.
     reading.await.ok();
-}
-
-/// Returns the URL without user name and password, which must not be logged.
-fn without_login(url: &Uri) -> String {
-    let authority = url.authority().map_or("", |authority| authority.as_str());
-    match authority.rsplit_once('@') {
-        Some((login, _)) => url.to_string().replacen(&format!("{login}@"), "", 1),
-        None => url.to_string(),
-    }
-}
-
-async fn configuration(login: &Login) -> Result<Config, Box<dyn Error + Send + Sync>> {
-    let options = KubeConfigOptions {
-        context: login.context.clone(),
-        ..KubeConfigOptions::default()
-    };
-    Ok(match &login.kubeconfig {
-        Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?,
-        None if login.is_of_pod() => Config::incluster()?,
-        None => Config::from_kubeconfig(&options).await?,
-    })
 }
 
 /// Sends a GET request, and returns the body of a successful response as soon as its head has arrived.
@@ -166,7 +112,7 @@ async fn refusal(failure: Failure, response: Response<Body>) -> ApiError {
 
 /// Returns the failure of a request without a response.
 pub(crate) fn failure_of(error: &kube::Error) -> Failure {
-    if matches!(error, kube::Error::Auth(_)) {
+    if matches!(error, kube::Error::Service(cause) if cause.is::<CredentialsError>()) {
         Failure::Credentials
     } else {
         Failure::Connect
@@ -282,8 +228,6 @@ pub(crate) fn encoded(value: &str) -> String {
 pub(crate) const FOLLOWER: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
 /// The media type of an object.
 pub(crate) const JSON: &str = "application/json";
-/// For TCP and TLS. A server that comes back during an attempt is found after this timeout and one backoff.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// From the request to the head of the response: lists of large clusters take seconds. Also for getting credentials.
 pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Between two frames of a body.

@@ -102,7 +102,7 @@ pub(crate) enum Scope {
 /// Where the API server is, and where failures are recorded.
 #[derive(Clone, Debug)]
 pub struct WatchContext {
-    /// The kubeconfig; `None` for the pod's service account, or outside a pod for the user's kubeconfig.
+    /// The kubeconfig; `None` for that of KUBECONFIG or the user, or, without one, for the pod's service account.
     pub kubeconfig: Option<PathBuf>,
     /// The metrics.
     pub metrics: Metrics,

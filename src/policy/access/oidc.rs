@@ -11,7 +11,9 @@ use self::keys::{Keys, Source};
 use self::token::SignedJwt;
 use super::options::{Issuer, Jwks};
 use super::reviewer::{ReviewError, Verdict};
+use crate::base::text::chain;
 use crate::protocol::jwt::Jwt;
+use crate::uplink::dial::tls::{Peer, verifier_of};
 
 mod endpoint;
 mod key_set;
@@ -50,7 +52,8 @@ pub fn check_keys(bytes: &[u8]) -> Result<usize, Box<str>> {
 /// # Errors
 /// The path, and the reason why the certificates cannot be used.
 pub fn check_authorities(path: &Path) -> Result<(), Box<str>> {
-    endpoint::roots_of(path).map(drop)
+    let checked = verifier_of(path, Peer::ISSUER);
+    checked.map(drop).map_err(|error| chain(error.as_ref()).into())
 }
 
 /// One issuer, with its keys.
@@ -63,7 +66,7 @@ pub(super) struct Verifier {
 impl Verifier {
     fn new(issuer: &Issuer) -> Self {
         let source = match &issuer.jwks {
-            Jwks::Url(url) => Source::Endpoint(Endpoint::new(url, issuer.ca.clone())),
+            Jwks::Url(url) => Source::Endpoint(Endpoint::new(url, issuer)),
             Jwks::File(path) => Source::File(path.clone()),
         };
         let pace = source.pace();

@@ -195,6 +195,9 @@ pub struct Issuer {
     pub jwks: Jwks,
     /// The authorities that sign the server's certificate; `None` trusts the system's.
     pub ca: Option<PathBuf>,
+    /// True if the forward proxy of the environment is not used.
+    #[serde(default)]
+    pub no_env_proxy: bool,
 }
 
 /// A file of users and password hashes.

@@ -235,6 +235,7 @@ async fn tokens_that_wait_for_the_keys_of_an_issuer_keep_no_question_from_the_ap
         groups: None,
         jwks: format!("http://{}/keys", silent.local_addr().unwrap()).parse().unwrap(),
         ca: None,
+        no_env_proxy: false,
     };
     let world = World::new(|options| options.oidc = vec![issuer.clone()]);
     let sources = Sources {

@@ -124,18 +124,24 @@ fn clusters(file: &mut ConfigFile, top: &Field<'_>) -> Option<PathBuf> {
     let of_services = services.as_ref().and_then(|options| options.kubeconfig.clone());
     services.take_if(|options| !options.enabled);
     for (key, path, is_used) in [
-        ("access.kubernetes.kubeconfig", &own, access.reads_cluster()),
+        (
+            "access.kubernetes.kubeconfig",
+            &own,
+            access.reads_cluster() && !is_shared,
+        ),
         (
             "allowlist.kubernetes.kubeconfig",
             &of_services,
             services.is_some() || is_shared,
         ),
     ] {
-        let fault = path.as_deref().and_then(|path| match is_used {
-            true => files::kubeconfig_fault(path),
+        let fault = match is_used {
+            true => files::kubeconfig_fault(path.as_deref()),
             // Its author believes that it is used.
-            false => Some("nothing that is enabled reads this cluster".to_owned()),
-        });
+            false => path
+                .as_ref()
+                .map(|_| "nothing that is enabled reads this cluster".to_owned()),
+        };
         if let Some(reason) = fault {
             top.at(key).dispensable_fault(reason);
         }
@@ -182,6 +188,12 @@ fn issuers(issuers: &[Issuer], list: &Field<'_>) {
             field.fault(format!(
                 "the same issuer is on line {line} too: add its audiences there"
             ));
+        }
+        let is_https = matches!(&issuer.jwks, Jwks::Url(url) if url.scheme() == Some(&Scheme::HTTPS));
+        if issuer.no_env_proxy && !is_https {
+            entry
+                .at("no_env_proxy")
+                .fault("has no effect: only a `jwks` at `https://` is requested through a proxy");
         }
         match (&issuer.jwks, &issuer.ca) {
             (Jwks::File(path), ca) => {

@@ -56,6 +56,7 @@ access:
       groups: roles
       jwks: https://id.example.com/keys
       ca: /etc/switchboard/id.pem
+      no_env_proxy: true
     - {issuer: other, audiences: [a, b], jwks: /etc/switchboard/keys.json}
   users: {file: /etc/switchboard/users, username_prefix: "file:"}
   tickets: {enabled: true, ttl: 4h, secret: ssh/tickets}

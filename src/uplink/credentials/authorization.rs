@@ -1,6 +1,7 @@
 //! The credentials for the proxy: a bearer token, or a user and a password, and a certificate.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use anyhow::{Context, ensure};
 use base64::Engine as _;
@@ -22,6 +23,8 @@ pub(crate) struct Credentials {
     pub(crate) is_of_program: bool,
     /// The context of the kubeconfig that they are of.
     pub(crate) context: Option<String>,
+    /// When they expire, as the program that printed them has said.
+    pub(crate) expires: Option<SystemTime>,
 }
 
 /// Compares credentials. Both are the user's own, so the comparison need not take constant time.
@@ -53,13 +56,13 @@ impl Credentials {
     }
 
     /// Parses a bearer token from a file or a program's output (RFC 6750 section 2.1), without the white space around
-    /// it.
+    /// it. Tokens of Rancher have a colon.
     ///
     /// # Errors
     /// The text is not a token that can be sent. The error does not quote it.
     pub(super) fn bearer(text: &str) -> anyhow::Result<Self> {
         let token = text.trim_ascii();
-        let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
+        let is_sendable = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=:".contains(&byte);
         ensure!(!token.is_empty(), "it is empty");
         ensure!(token.len() <= MAX_TOKEN, "it has more than 12 KiB");
         ensure!(!token.contains('\n'), "it has more than one line");
@@ -81,9 +84,7 @@ impl Credentials {
     fn of_field(scheme: &str, secret: &str) -> Self {
         Self {
             authorization: Some([scheme, secret].concat().into()),
-            certificate: None,
-            is_of_program: false,
-            context: None,
+            ..Self::default()
         }
     }
 

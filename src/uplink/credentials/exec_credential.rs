@@ -1,7 +1,10 @@
 //! The protocol of credential plugins: their environment and their output (client.authentication.k8s.io/v1 and
 //! v1beta1).
 
+use std::time::SystemTime;
+
 use anyhow::{Context, anyhow, ensure};
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -81,6 +84,7 @@ struct Status {
     token: Option<Secret>,
     client_certificate_data: Option<String>,
     client_key_data: Option<Secret>,
+    expiration_timestamp: Option<String>,
 }
 
 impl ExecCredential {
@@ -97,6 +101,10 @@ impl ExecCredential {
         );
         let pair = certificate.zip(key);
         credentials.certificate = pair.map(|(certificate, key)| KeyPair { certificate, key });
+        let expires = status
+            .expiration_timestamp
+            .and_then(|time| time.parse::<Timestamp>().ok());
+        credentials.expires = expires.map(SystemTime::from);
         ensure!(credentials != Credentials::default(), EMPTY);
         Ok(credentials)
     }

@@ -1,6 +1,9 @@
 //! Reads kubeconfig files: a context, its cluster and its user, merged as kubectl merges them.
 
 use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -8,9 +11,9 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
-use crate::base::file;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
+use crate::base::{file, platform};
 
 /// The kubeconfig files to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,26 +24,80 @@ pub enum Files {
     Listed(Vec<PathBuf>),
 }
 
-/// The credentials of a context.
-pub(super) struct ContextCredentials {
+/// No kubeconfig names a context. kubectl takes the service account of its pod then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::uplink) enum MissingContext {
+    /// There is no file.
+    #[error("no file is found: give --kubeconfig FILE, or set KUBECONFIG")]
+    File,
+    /// None of the files names one.
+    #[error("it has no current context: give --context NAME, or set one with `kubectl config use-context`")]
+    Current,
+}
+
+/// A context, with its cluster and its user.
+#[derive(Clone, Default)]
+pub(in crate::uplink) struct ResolvedContext {
     /// The name of the context.
-    pub(super) context: String,
+    pub(in crate::uplink) context: String,
+    pub(in crate::uplink) namespace: Option<String>,
     /// The name of the user.
-    pub(super) user_name: String,
-    pub(super) cluster: Option<Cluster>,
-    pub(super) user: User,
+    pub(in crate::uplink) user_name: String,
+    /// The cluster; `None` if the context names none that is there.
+    pub(in crate::uplink) cluster: Option<Cluster>,
+    /// The user; `None` if the context names none that is there, which is nobody for kubectl.
+    pub(in crate::uplink) user: Option<User>,
+}
+
+impl ResolvedContext {
+    /// Returns the service account of the pod, whose files are in that folder; `None` outside a pod.
+    pub(in crate::uplink) fn of_pod(folder: &Path, variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let [host, port] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"].map(variable);
+        let (host, port) = host
+            .zip(port)
+            .filter(|(host, port)| !host.is_empty() && !port.is_empty())?;
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let [token, authority, namespace] = ["token", "ca.crt", "namespace"].map(|name| folder.join(name));
+        let user = User {
+            token_file: Some(token).filter(|path| path.is_file()),
+            ..User::default()
+        };
+        let cluster = Cluster {
+            server: Some(format!("https://{host}:{port}")),
+            certificate_authority: Some(authority).filter(|path| path.exists()),
+            ..Cluster::default()
+        };
+        let namespace = fs::read_to_string(namespace).unwrap_or_default();
+        user.token_file.is_some().then(|| Self {
+            namespace: Some(namespace.trim().to_owned()).filter(|name| !name.is_empty()),
+            cluster: Some(cluster),
+            user: Some(user),
+            ..Self::default()
+        })
+    }
+
+    /// Returns the user.
+    ///
+    /// # Errors
+    /// The context names none, or one that is not there.
+    pub(super) fn known_user(&self) -> anyhow::Result<&User> {
+        let shown = printable(&self.context, MAX_NAME);
+        ensure!(!self.user_name.is_empty(), "its context {shown} has no user");
+        let user = self.user.as_ref();
+        user.with_context(|| format!("it has no user {}, which its context {shown} names", self.user_name))
+    }
 }
 
 /// An API server.
 #[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
-pub(super) struct Cluster {
-    pub(super) server: Option<String>,
-    pub(super) tls_server_name: Option<String>,
-    pub(super) insecure_skip_tls_verify: Option<bool>,
-    pub(super) certificate_authority: Option<PathBuf>,
-    pub(super) certificate_authority_data: Option<String>,
-    pub(super) proxy_url: Option<String>,
+pub(in crate::uplink) struct Cluster {
+    pub(in crate::uplink) server: Option<String>,
+    pub(in crate::uplink) tls_server_name: Option<String>,
+    pub(in crate::uplink) insecure_skip_tls_verify: Option<bool>,
+    pub(in crate::uplink) certificate_authority: Option<PathBuf>,
+    pub(in crate::uplink) certificate_authority_data: Option<String>,
+    pub(in crate::uplink) proxy_url: Option<String>,
     pub(super) disable_compression: Option<bool>,
     extensions: Option<Vec<Extension>>,
 }
@@ -65,10 +122,10 @@ impl Cluster {
 /// The credentials of a user.
 #[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
-pub(super) struct User {
+pub(in crate::uplink) struct User {
     pub(super) token: Option<Secret>,
     #[serde(rename = "tokenFile")]
-    pub(super) token_file: Option<PathBuf>,
+    pub(in crate::uplink) token_file: Option<PathBuf>,
     pub(super) client_certificate: Option<PathBuf>,
     pub(super) client_certificate_data: Option<String>,
     pub(super) client_key: Option<PathBuf>,
@@ -77,6 +134,12 @@ pub(super) struct User {
     pub(super) password: Option<Secret>,
     pub(super) exec: Option<Exec>,
     pub(super) auth_provider: Option<serde::de::IgnoredAny>,
+    /// The user to impersonate.
+    #[serde(rename = "as")]
+    pub(in crate::uplink) as_user: Option<String>,
+    pub(in crate::uplink) as_uid: Option<String>,
+    pub(in crate::uplink) as_groups: Option<Vec<String>>,
+    pub(in crate::uplink) as_user_extra: Option<BTreeMap<String, Vec<String>>>,
 }
 
 /// A credential plugin.
@@ -104,6 +167,7 @@ pub(super) struct Variable {
 struct Context {
     cluster: Option<String>,
     user: Option<String>,
+    namespace: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -133,31 +197,39 @@ struct MergedKubeconfig {
 }
 
 impl Files {
+    /// Returns the files that kubectl reads without a flag.
+    pub(crate) fn of_environment() -> Self {
+        let listed = env::var_os("KUBECONFIG").unwrap_or_default();
+        let mut files: Vec<_> = env::split_paths(&listed).collect();
+        files.retain(|file| !file.as_os_str().is_empty());
+        if files.is_empty() {
+            files.extend(platform::home().map(|home| home.join(".kube").join("config")));
+        }
+        Self::Listed(files)
+    }
+
     /// Returns the cluster and the user of a context; `None` is the current one. Errors quote names, and no other
     /// value.
-    pub(super) fn resolve(&self, context: Option<&str>) -> anyhow::Result<ContextCredentials> {
+    ///
+    /// # Errors
+    /// [`MissingContext`], or a fault of the files.
+    pub(in crate::uplink) fn resolve(&self, context: Option<&str>) -> anyhow::Result<ResolvedContext> {
         let mut merged = self.merge()?;
         let context = match context {
             Some(name) => name.to_owned(),
-            None => merged.current_context.take().context(NO_CONTEXT)?,
+            None => merged.current_context.take().ok_or(MissingContext::Current)?,
         };
-        let shown = printable(&context, MAX_NAME);
         let Some(found) = merged.contexts.remove(&context) else {
             let known = names(merged.contexts.keys());
-            bail!("it has no context {shown} (it has {known})");
+            bail!("it has no context {} (it has {known})", printable(&context, MAX_NAME));
         };
-        let user_name = found.user.filter(|name| !name.is_empty());
-        let user_name = user_name.with_context(|| format!("its context {shown} has no user"))?;
-        let Some(user) = merged.users.remove(&user_name) else {
-            let user = printable(&user_name, MAX_NAME);
-            bail!("it has no user {user}, which its context {shown} names");
-        };
-        let cluster = found.cluster.and_then(|name| merged.clusters.remove(&name));
-        Ok(ContextCredentials {
+        let user_name = found.user.unwrap_or_default();
+        Ok(ResolvedContext {
             context,
+            namespace: found.namespace.filter(|name| !name.is_empty()),
+            user: merged.users.remove(&user_name),
             user_name: printable(&user_name, MAX_NAME),
-            cluster,
-            user,
+            cluster: found.cluster.and_then(|name| merged.clusters.remove(&name)),
         })
     }
 
@@ -172,14 +244,19 @@ impl Files {
         let mut merged = MergedKubeconfig::default();
         let mut found = false;
         for path in self.paths() {
-            match file::read(path, MAX_FILE_BYTES).map(Zeroizing::new) {
+            let read = match path.as_os_str() == OsStr::new("/dev/null") {
+                // The usual name for a file without entries.
+                true => Ok(Vec::new()),
+                false => file::read(path, MAX_FILE_BYTES),
+            };
+            match read.map(Zeroizing::new) {
                 Ok(bytes) => merged.add(parse(&bytes, path)?, path.parent().unwrap_or(Path::new(""))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound && matches!(self, Self::Listed(_)) => continue,
                 Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
             }
             found = true;
         }
-        ensure!(found, "no file is found: give --kubeconfig FILE, or set KUBECONFIG");
+        ensure!(found, MissingContext::File);
         Ok(merged)
     }
 }
@@ -247,10 +324,36 @@ fn names<'a>(known: impl Iterator<Item = &'a String>) -> String {
     }
 }
 
-const NO_CONTEXT: &str = "it has no current context: give --context NAME";
 /// Some hundred clusters with their certificates.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 /// Maximum number of characters of a name in a message.
 const MAX_NAME: usize = 80;
 /// Maximum number of names in a message.
 const MAX_NAMES: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_account_of_a_pod_is_a_context_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let of_pod = |host: &str| {
+            let variable = |name: &str| Some(if name.ends_with("HOST") { host } else { "443" }.to_owned());
+            ResolvedContext::of_pod(folder.path(), variable)
+        };
+        assert!(of_pod("10.0.0.1").is_none(), "a pod without a token");
+        fs::write(folder.path().join("token"), "abc").unwrap();
+        let bare = of_pod("10.0.0.1").unwrap();
+        assert_eq!(bare.cluster.unwrap().server.unwrap(), "https://10.0.0.1:443");
+        assert_eq!(bare.namespace, None);
+        fs::write(folder.path().join("namespace"), "team-a\n").unwrap();
+        fs::write(folder.path().join("ca.crt"), "").unwrap();
+        let whole = of_pod("fd00::1").unwrap();
+        let cluster = whole.cluster.unwrap();
+        assert_eq!(cluster.server.unwrap(), "https://[fd00::1]:443");
+        assert_eq!(cluster.certificate_authority, Some(folder.path().join("ca.crt")));
+        assert_eq!(whole.namespace.as_deref(), Some("team-a"));
+        assert!(of_pod("").is_none());
+    }
+}

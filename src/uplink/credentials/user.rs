@@ -1,5 +1,6 @@
 //! The credentials of a kubeconfig's user: its token, password or certificate, or the output of its plugin.
 
+use std::env;
 use std::io;
 use std::path::Path;
 
@@ -12,23 +13,45 @@ use zeroize::Zeroizing;
 
 use super::authorization::Credentials;
 use super::exec_credential::{self, VERSIONS};
-use super::kubeconfig::{Cluster, ContextCredentials, Exec, User};
+use super::kubeconfig::{Cluster, Exec, ResolvedContext, User};
 use super::process;
 use crate::base::file;
 use crate::base::secret::Secret;
 use crate::base::text::printable;
 use crate::uplink::dial::tls::KeyPair;
 
-/// Gets the credentials of a user. As in kubectl, a token takes precedence over a password, and both over a plugin.
-pub(super) async fn obtain(resolved: &ContextCredentials, deadline: Instant) -> anyhow::Result<Credentials> {
-    let (name, user) = (&resolved.user_name, &resolved.user);
+/// Gets the credentials of a user, which may be empty.
+pub(in crate::uplink) async fn obtain(resolved: &ResolvedContext, deadline: Instant) -> anyhow::Result<Credentials> {
+    let Some(user) = &resolved.user else {
+        return Ok(Credentials::default());
+    };
+    let mut credentials = match (stated(&resolved.user_name, user)?, &user.exec) {
+        (credentials, Some(exec)) if credentials.authorization.is_none() => {
+            let certificate = credentials.certificate;
+            let printed = Box::pin(run_plugin(exec, resolved, deadline)).await?.of_program();
+            Credentials {
+                certificate: printed.certificate.or(certificate),
+                ..printed
+            }
+        }
+        (credentials, _) => credentials,
+    };
+    if credentials != Credentials::default() {
+        credentials.context = Some(resolved.context.clone());
+    }
+    Ok(credentials)
+}
+
+/// Returns the credentials that need no plugin. As in kubectl, a token takes precedence over a password, and both over a
+/// plugin.
+fn stated(name: &str, user: &User) -> anyhow::Result<Credentials> {
     // kubectl has had none since 1.26.
     ensure!(
         user.auth_provider.is_none(),
         "the user {name} of the kubeconfig has an auth-provider, which Kubernetes has removed: use an exec plugin"
     );
     let certificate = certificate(name, user)?;
-    let mut credentials = if let Some(path) = &user.token_file {
+    let credentials = if let Some(path) = &user.token_file {
         Credentials::of_file(path)?
     } else if let Some(token) = user.token.as_ref().filter(|token| !token.expose().is_empty()) {
         Credentials::of_token(&format!("the user {name} of the kubeconfig"), token.expose())?
@@ -37,27 +60,54 @@ pub(super) async fn obtain(resolved: &ContextCredentials, deadline: Instant) -> 
         Credentials::basic(username, password).with_context(|| {
             format!("username or password of the user {name} of the kubeconfig holds a character that cannot be sent")
         })?
-    } else if let Some(exec) = &user.exec {
-        Box::pin(run_plugin(exec, resolved, deadline)).await?.of_program()
     } else {
         Credentials::default()
     };
-    credentials.certificate = credentials.certificate.or(certificate);
-    ensure!(
-        credentials != Credentials::default(),
-        "the user {name} of the kubeconfig has no credentials"
-    );
-    credentials.context = Some(resolved.context.clone());
+    Ok(Credentials {
+        certificate,
+        ..credentials
+    })
+}
+
+/// Returns the credentials that need no plugin, and checks that a plugin could be run, without running it.
+///
+/// # Errors
+/// The same as of [`obtain`].
+pub(in crate::uplink) fn check(resolved: &ResolvedContext) -> anyhow::Result<Credentials> {
+    let Some(user) = &resolved.user else {
+        return Ok(Credentials::default());
+    };
+    let credentials = stated(&resolved.user_name, user)?;
+    if let Some(exec) = user.exec.as_ref().filter(|_| credentials.authorization.is_none()) {
+        let (command, _) = command(exec, resolved)?;
+        let program = Path::new(command.as_std().get_program());
+        let path = env::var_os("PATH").unwrap_or_default();
+        // An absolute path replaces the folder.
+        let is_there = env::split_paths(&path).any(|folder| folder.join(program).is_file()) || program.is_file();
+        ensure!(is_there, missing(exec));
+    }
     Ok(credentials)
 }
 
 /// Runs a credential plugin.
-async fn run_plugin(exec: &Exec, resolved: &ContextCredentials, deadline: Instant) -> anyhow::Result<Credentials> {
+async fn run_plugin(exec: &Exec, resolved: &ResolvedContext, deadline: Instant) -> anyhow::Result<Credentials> {
+    let (command, version) = command(exec, resolved)?;
+    let printed = process::output(command, deadline).await;
+    let read = printed.and_then(|printed| exec_credential::read(&printed, version));
+    let is_missing = |fault: &io::Error| fault.kind() == io::ErrorKind::NotFound;
+    read.map_err(|fault| match fault.downcast_ref().is_some_and(is_missing) {
+        true => anyhow!(missing(exec)),
+        false => fault.context(format!("the credential plugin {}", program(exec))),
+    })
+}
+
+/// Returns the command of a plugin, and the version of its protocol.
+fn command<'a>(exec: &'a Exec, resolved: &ResolvedContext) -> anyhow::Result<(Command, &'a str)> {
     let path = exec.command.as_deref().filter(|command| !command.is_empty());
     let user = &resolved.user_name;
     let path =
         path.with_context(|| format!("the user {user} of the kubeconfig has an exec section without a command"))?;
-    let program = printable(path, MAX_NAME);
+    let program = program(exec);
     let version = exec.api_version.as_deref().unwrap_or_default();
     ensure!(
         VERSIONS.contains(&version),
@@ -70,7 +120,7 @@ async fn run_plugin(exec: &Exec, resolved: &ContextCredentials, deadline: Instan
     );
     let cluster = match &resolved.cluster {
         _ if exec.provide_cluster_info != Some(true) => None,
-        Some(cluster) => Some((cluster, encoded_authority(cluster)?)),
+        Some(cluster) => Some((cluster, authority(cluster)?.map(|pem| STANDARD.encode(pem)))),
         None => bail!(
             "the context {} of the kubeconfig has no cluster",
             printable(&resolved.context, MAX_NAME)
@@ -82,13 +132,16 @@ async fn run_plugin(exec: &Exec, resolved: &ContextCredentials, deadline: Instan
         .args(exec.args.iter().flatten().map(Secret::expose))
         .envs(variables.map(|variable| (&variable.name, variable.value.expose())))
         .env("KUBERNETES_EXEC_INFO", exec_credential::information(version, cluster));
-    let printed = process::output(command, deadline).await;
-    let read = printed.and_then(|printed| exec_credential::read(&printed, version));
-    let is_missing = |fault: &io::Error| fault.kind() == io::ErrorKind::NotFound;
-    read.map_err(|fault| match fault.downcast_ref().is_some_and(is_missing) {
-        true => anyhow!("there is no credential plugin {program}{}", hint(exec)),
-        false => fault.context(format!("the credential plugin {program}")),
-    })
+    Ok((command, version))
+}
+
+fn program(exec: &Exec) -> String {
+    printable(exec.command.as_deref().unwrap_or_default(), MAX_NAME)
+}
+
+/// Returns the sentence about a plugin that is not there.
+fn missing(exec: &Exec) -> String {
+    format!("there is no credential plugin {}{}", program(exec), hint(exec))
 }
 
 /// Returns how to install a plugin, in one line.
@@ -115,33 +168,36 @@ fn certificate(name: &str, user: &User) -> anyhow::Result<Option<KeyPair>> {
         certificate.is_some() == key.is_some(),
         "the user {name} of the kubeconfig has a client certificate without its key, or a key without its certificate"
     );
-    let key = key.map(Secret::from);
-    let pair = certificate.zip(key);
+    let (certificate, key) = (certificate.map(text).transpose()?, key.map(text).transpose()?);
+    let pair = certificate.zip(key.map(Secret::from));
     Ok(pair.map(|(certificate, key)| KeyPair { certificate, key }))
 }
 
-/// Returns a cluster's authority in the encoding for plugins.
-fn encoded_authority(cluster: &Cluster) -> anyhow::Result<Option<String>> {
+/// Returns a cluster's authority as PEM; `None` for the system's.
+pub(in crate::uplink) fn authority(cluster: &Cluster) -> anyhow::Result<Option<Vec<u8>>> {
     match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
-        (Some(data), _) if !data.is_empty() => Ok(Some(data.clone())),
-        (_, Some(path)) => read(path).map(|pem| Some(STANDARD.encode(pem))),
-        (_, None) => Ok(None),
+        (Some(data), _) if !data.is_empty() => decode("certificate-authority-data", data).map(Some),
+        (_, path) => path.as_deref().map(read).transpose(),
     }
 }
 
+/// Returns PEM as text, which credentials of a plugin are, too.
+fn text(bytes: Vec<u8>) -> anyhow::Result<String> {
+    let text = String::from_utf8(bytes).ok();
+    text.context("the client certificate or its key is not PEM (`openssl x509 -inform der` and `openssl pkey -inform der` convert)")
+}
+
 /// Decodes a base64 value of a kubeconfig. It may have line ends.
-fn decode(field: &str, data: &str) -> anyhow::Result<String> {
+fn decode(field: &str, data: &str) -> anyhow::Result<Vec<u8>> {
     let data: Zeroizing<Vec<u8>> = Zeroizing::new(data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect());
     let decoded = STANDARD.decode(data.as_slice()).ok();
-    let text = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
-    text.with_context(|| format!("the {field} of the kubeconfig is not base64"))
+    decoded.with_context(|| format!("the {field} of the kubeconfig is not base64"))
 }
 
 /// Reads a file that a kubeconfig names.
-fn read(path: &Path) -> anyhow::Result<String> {
-    let bytes = file::read(path, MAX_FILE_BYTES).map_err(anyhow::Error::new);
-    let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|_| anyhow!("it is not text")));
-    text.with_context(|| format!("cannot read {}, which the kubeconfig names", path.display()))
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let bytes = file::read(path, MAX_FILE_BYTES);
+    bytes.with_context(|| format!("cannot read {}, which the kubeconfig names", path.display()))
 }
 
 /// The maximum size of a file: a chain of certificates.

@@ -61,7 +61,7 @@ impl ProxyDialer {
             self.look_up(proxy, until).await?;
             self.step = Step::Connect;
             tokio::select! {
-                stream = until.bound(Step::Connect, first_of(&self.addresses)) => break stream?,
+                stream = until.bound(Step::Connect, first_of(&self.addresses, "the proxy at ")) => break stream?,
                 () = path_changed(&mut self.path), if !is_first => self.lookup = JoinSet::new(),
             }
         };
@@ -106,9 +106,20 @@ impl ProxyDialer {
     }
 }
 
+/// Connects to another server than the proxy, at the addresses of its host for which `is_allowed` is true.
+pub(crate) async fn connect_to_server(
+    url: &ProxyUrl,
+    is_allowed: impl Fn(&SocketAddr) -> bool,
+) -> Result<TcpStream, ClientError> {
+    let found = lookup_host((url.host(), url.port())).await;
+    let found = found.with_context(|| format!("cannot look up {}", url.host()));
+    let addresses: Vec<_> = found.map_err(ClientError::Soon)?.filter(is_allowed).collect();
+    first_of(&addresses, "").await
+}
+
 /// Connects to the first address that answers. They are tried in order, each with a head start (RFC 8305 section 5).
-/// The error is that of the last one to fail.
-async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
+/// The error is that of the last one to fail, with the name of the peer before its address.
+async fn first_of(addresses: &[SocketAddr], peer: &'static str) -> Result<TcpStream, ClientError> {
     let mut connecting = JoinSet::new();
     let mut addresses = addresses.iter().copied().take(MAX_ADDRESSES);
     let mut error = anyhow!("the name has no address");
@@ -117,7 +128,7 @@ async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, ClientError> {
         if let Some(address) = next {
             connecting.spawn(async move {
                 let connected = connect_to(address).await;
-                connected.with_context(|| format!("cannot connect to the proxy at {address}"))
+                connected.with_context(|| format!("cannot connect to {peer}{address}"))
             });
         }
         tokio::select! {
@@ -282,7 +293,7 @@ mod tests {
         let open = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = open.local_addr().unwrap();
         for before in [dead, closed] {
-            let stream = first_of(&[before, address]).await.unwrap();
+            let stream = first_of(&[before, address], "").await.unwrap();
             assert_eq!(stream.peer_addr().unwrap(), address);
             assert!(stream.nodelay().unwrap());
             let socket = SockRef::from(&stream);

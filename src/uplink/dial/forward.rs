@@ -1,26 +1,33 @@
-//! The HTTP proxy of the user's own network, from the environment, through which the proxy of `--proxy` is reached.
+//! The proxy of the user's own network, from the environment or a kubeconfig, through which a server is reached.
 //!
 //! The variables and their order are those of curl(1), section ENVIRONMENT, and `HTTP_PROXY`, which curl does not read.
-//! The tunnel relays the bytes unchanged: TLS to an `https://` proxy is end to end.
+//! The tunnel relays the bytes unchanged: TLS to an `https://` server is end to end.
 
-use std::ffi::{OsStr, OsString};
+use std::env;
+use std::ffi::OsString;
 use std::fmt;
+use std::net::IpAddr;
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Context as _, anyhow, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncRead, AsyncWrite};
+use zeroize::Zeroizing;
 
-use super::deadline::Deadline;
+use super::deadline::{Deadline, Step};
 use super::head::{Request, Wanted};
+use super::socks;
 use super::url::{ProxyUrl, ProxyUrlError, Scheme};
 use crate::base::secret::Secret;
 use crate::uplink::error::{ClientError, Retry};
 
-/// A proxy that a variable of the environment names.
+/// A proxy that a variable of the environment or a kubeconfig names.
 #[derive(Clone, Debug)]
 pub struct ForwardProxy {
     url: ProxyUrl,
-    variable: &'static str,
+    is_socks: bool,
+    origin: &'static str,
 }
 
 impl ForwardProxy {
@@ -33,6 +40,14 @@ impl ForwardProxy {
     pub fn from_environment(
         proxy: &ProxyUrl,
         variable: impl Fn(&str) -> Option<OsString>,
+    ) -> anyhow::Result<Option<Self>> {
+        Self::find(proxy, variable, "--no-env-proxy ignores it, NO_PROXY exempts hosts")
+    }
+
+    fn find(
+        proxy: &ProxyUrl,
+        variable: impl Fn(&str) -> Option<OsString>,
+        advice: &str,
     ) -> anyhow::Result<Option<Self>> {
         let value = |name: &&'static str| {
             variable(name)
@@ -52,10 +67,53 @@ impl ForwardProxy {
         if is_exempt(proxy, &exempt.unwrap_or_default().to_string_lossy()) {
             return Ok(None);
         }
-        let url = parse(&url).map_err(|fault| {
-            anyhow!("{name} in the environment: {fault} (--no-env-proxy ignores it, NO_PROXY exempts hosts)")
-        })?;
-        Ok(Some(Self { url, variable: name }))
+        let url = url.to_str().ok_or(ProxyUrlError::BadHost.into());
+        let forward = url.and_then(|url| Self::parse(url, name));
+        let forward = forward.map_err(|fault| anyhow!("{name} in the environment: {fault} ({advice})"))?;
+        Ok(Some(forward))
+    }
+
+    /// Returns the environment's proxy for a server other than `--proxy`. As for kubectl, loopback hosts are exempt; and
+    /// so is the API server of the pod's own cluster.
+    ///
+    /// # Errors
+    /// As in [`from_environment`](Self::from_environment).
+    pub(crate) fn for_server(server: &ProxyUrl) -> anyhow::Result<Option<Self>> {
+        let host = server.host();
+        let is_loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        let is_of_pod = env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|own| own == host) || host.ends_with(".svc");
+        let is_of_pod = is_of_pod || host.ends_with(".svc.cluster.local");
+        if host == "localhost" || is_loopback || is_of_pod {
+            return Ok(None);
+        }
+        Self::find(server, |name| env::var_os(name), "NO_PROXY exempts hosts")
+    }
+
+    /// Parses the `proxy-url` of a cluster.
+    ///
+    /// # Errors
+    /// It is not the URL of an HTTP or SOCKS 5 proxy.
+    pub(crate) fn of_cluster(url: &str) -> anyhow::Result<Self> {
+        let forward = url
+            .contains("://")
+            .then(|| Self::parse(url, "the kubeconfig's proxy-url"));
+        forward.context("it must begin with http://, https:// or socks5://")?
+    }
+
+    /// Parses a URL. No error quotes it, as it may hold a password.
+    fn parse(url: &str, origin: &'static str) -> anyhow::Result<Self> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        // As in curl a path is ignored. A `@` in it shows a password that is not percent-encoded.
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let is_path = !rest.split_at(authority.len()).1.contains('@');
+        let (scheme, rest) = (scheme.to_ascii_lowercase(), if is_path { authority } else { rest });
+        let is_socks = scheme == "socks5" || scheme == "socks5h";
+        let url = match is_socks {
+            true => ProxyUrl::parse(Scheme::Http, rest, 1080)?,
+            false if scheme.starts_with("socks") => bail!("a SOCKS proxy of another version than 5"),
+            false => format!("{scheme}://{rest}").parse()?,
+        };
+        Ok(Self { url, is_socks, origin })
     }
 
     /// Returns its URL, whose `Display` hides the password.
@@ -63,14 +121,23 @@ impl ForwardProxy {
         &self.url
     }
 
-    /// Opens a tunnel to `proxy` over this connection.
+    /// Opens a tunnel to `server` over this connection.
     pub(crate) async fn open(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-        proxy: &ProxyUrl,
+        server: &ProxyUrl,
         deadline: Deadline,
     ) -> Result<(), ClientError> {
-        let target = proxy.authority().to_string();
+        if self.is_socks {
+            let encoded = self.url.authorization().and_then(|field| field.strip_prefix("Basic "));
+            let login = encoded
+                .and_then(|encoded| STANDARD.decode(encoded).ok())
+                .map(Zeroizing::new);
+            let opened = socks::open(stream, server.authority(), login.as_deref().map(Vec::as_slice));
+            let opened = async { opened.await.map_err(ClientError::WithPauses) };
+            return Box::pin(deadline.bound(Step::Answer, opened)).await;
+        }
+        let target = server.authority().to_string();
         let wanted = Wanted::Tunnel {
             target: &target,
             end_marker: None,
@@ -102,20 +169,14 @@ impl ForwardProxy {
     }
 }
 
-/// Prints its URL, and the variable that names it.
+/// Prints its URL, and its origin.
 impl fmt::Display for ForwardProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}", self.url, self.variable)
+        match self.is_socks {
+            true => write!(f, "socks5://{} of {}", self.url.authority(), self.origin),
+            false => write!(f, "{} of {}", self.url, self.origin),
+        }
     }
-}
-
-/// Parses the URL of a variable. No error quotes it, as it may hold a password.
-fn parse(url: &OsStr) -> anyhow::Result<ProxyUrl> {
-    let url = url.to_str().ok_or(ProxyUrlError::BadHost)?;
-    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
-    let is_socks = scheme.to_ascii_lowercase().starts_with("socks");
-    ensure!(!is_socks, "a SOCKS proxy, which connect does not speak");
-    Ok(format!("{scheme}://{rest}").parse()?)
 }
 
 /// Returns whether `NO_PROXY` exempts the host of the proxy.
@@ -191,6 +252,11 @@ mod tests {
             ),
             ("http://p", &[("HTTP_PROXY", "a:1"), ("REQUEST_METHOD", "GET")], None),
             (
+                "https://p",
+                &[("all_proxy", "socks5h://u:p@a")],
+                Some("socks5://a:1080 of all_proxy"),
+            ),
+            (
                 "http://localhost",
                 &[("http_proxy", "[::1]:2")],
                 Some("http://[::1]:2 of http_proxy"),
@@ -227,7 +293,7 @@ mod tests {
     #[test]
     fn a_faulty_variable_is_named_without_its_password_if_it_would_be_used() {
         for (value, expected) in [
-            ("socks5h://u:s3cret@a:1", "all_proxy in the environment: a SOCKS proxy"),
+            ("socks4://u:s3cret@a:1", "all_proxy in the environment: a SOCKS proxy"),
             (
                 "ftp://u:s3cret@a",
                 "all_proxy in the environment: the proxy URL must begin with",

@@ -49,12 +49,12 @@ pub(crate) async fn open(
     opened.await.map_err(|error| forward.error(proxy, error))
 }
 
-/// Connects to a proxy through a forward proxy. The system must trust the forward proxy's certificate: `--ca` only
-/// applies to the proxy.
-async fn via_forward_proxy(
+/// Connects to a server through a forward proxy. The system must trust the forward proxy's certificate: `--ca` only
+/// applies to the server.
+pub(super) async fn via_forward_proxy(
     forward: &ForwardProxy,
     stream: TcpStream,
-    proxy: &ProxyUrl,
+    server: &ProxyUrl,
     deadline: Deadline,
 ) -> Result<BoxedIo, ClientError> {
     let mut stream: BoxedIo = Box::new(stream);
@@ -62,6 +62,6 @@ async fn via_forward_proxy(
         let tls = tls::Connector::new(forward.url().host(), &Trust::default(), None)?;
         stream = Box::new(Box::pin(deadline.bound(Step::Tls, tls.handshake(stream))).await?);
     }
-    forward.open(&mut stream, proxy, deadline).await?;
+    forward.open(&mut stream, server, deadline).await?;
     Ok(stream)
 }

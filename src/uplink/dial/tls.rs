@@ -1,22 +1,20 @@
-//! TLS to the proxy: the trusted certificates, the client's certificate, and the handshake.
+//! TLS to the proxy and to other servers: the trusted certificates, the client's certificate, and the handshake.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use self::verifier::Verifier;
+pub(crate) use self::verifier::{Peer, Verifier, verifier_of};
+use self::verifier::{certificates, provider, read};
 use super::io::BoxedIo;
-use crate::base::file;
 use crate::base::secret::Secret;
-use crate::net::x509::pem::{first, items};
-use crate::net::x509::{MAX_PEM_BYTES, PemError};
+use crate::net::x509::pem::first;
 use crate::uplink::error::ClientError;
 
 mod verifier;
@@ -62,50 +60,57 @@ impl KeyPair {
     }
 }
 
-/// The TLS settings for one proxy.
+/// The TLS settings for one server.
 pub(crate) struct Connector {
     tls: TlsConnector,
     name: ServerName<'static>,
 }
 
 impl Connector {
-    /// Loads the certificates to trust: those of `ca`, or the system's. Never both, so that no public authority can
-    /// issue a certificate for a private proxy.
+    /// Loads the certificates to trust for the proxy: those of `ca`, or the system's. Never both, so that no public
+    /// authority can issue a certificate for a private proxy.
     ///
     /// `pair` is used if `trust` has no client certificate.
     pub(crate) fn new(host: &str, trust: &Trust, pair: Option<&KeyPair>) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
-        let name = ServerName::try_from(name.to_owned())
-            .with_context(|| format!("{name} cannot be the proxy's name in a certificate"))
-            .map_err(ClientError::Never)?;
-        let (roots, listed) = match &trust.ca {
-            Some(path) => {
-                let listed = roots_of(path)
-                    .with_context(|| format!("cannot use the certificates in {}", path.display()))
-                    .map_err(ClientError::WithPauses)?;
-                (listed.0, Some(listed.1))
-            }
-            None => (system_roots()?, None),
+        let name = server_name(name).map_err(ClientError::Never)?;
+        let verifier = match &trust.ca {
+            Some(path) => verifier_of(path, Peer::PROXY),
+            None => Verifier::of_system(Peer::PROXY),
         };
+        let verifier = verifier.map_err(ClientError::WithPauses)?;
         let pair = match &trust.identity {
             Some(identity) => Some(identity.load()),
             None => pair.map(KeyPair::load),
         };
-        let pair = pair.transpose().map_err(unusable)?;
-        let verifier = Verifier::new(roots, listed, provider()).map_err(no_tls)?;
-        let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-        let config = config.map_err(no_tls)?.dangerous();
-        let config = config.with_custom_certificate_verifier(Arc::new(verifier));
-        let mut config = match pair {
-            None => config.with_no_client_auth(),
-            Some((chain, key)) => config
-                .with_client_auth_cert(chain, key)
-                .map_err(|fault| unusable(anyhow!(fault).context("the certificate and the key do not go together")))?,
-        };
-        config.alpn_protocols = vec![HTTP1.to_vec()];
+        // An error allows a retry: the files may be replaced.
+        let config = config(verifier, pair).map_err(ClientError::WithPauses)?;
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
             name,
+        })
+    }
+
+    /// Creates the settings for another server than the proxy.
+    ///
+    /// # Errors
+    /// Its name cannot be in a certificate, or the client certificate cannot be used.
+    pub(crate) fn for_server(host: &str, verifier: Verifier, pair: Option<&KeyPair>) -> anyhow::Result<Self> {
+        Ok(Self {
+            name: server_name(host)?,
+            tls: TlsConnector::from(Arc::new(config(verifier, pair.map(KeyPair::load))?)),
+        })
+    }
+
+    /// Runs the client's half of the handshake with another server than the proxy.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) async fn connect(&self, stream: BoxedIo) -> anyhow::Result<TlsStream<BoxedIo>> {
+        let connected = self.tls.connect(self.name.clone(), stream).await;
+        connected.map_err(|error| match distrust(&error) {
+            Some(reason) => anyhow!("the server is not trusted: {reason}"),
+            None => anyhow!(error).context("the TLS handshake failed"),
         })
     }
 
@@ -136,30 +141,32 @@ fn distrust(error: &io::Error) -> Option<String> {
     if let CertificateError::Other(reason) = reason {
         return Some(reason.to_string());
     }
-    let hint = match matches!(reason, CertificateError::NotValidForNameContext { .. }) {
-        true => " (--server-name sets the name that it must have)",
-        false => "",
+    Some(reason.to_string())
+}
+
+fn server_name(name: &str) -> anyhow::Result<ServerName<'static>> {
+    let parsed = ServerName::try_from(name.to_owned());
+    parsed.with_context(|| format!("{name} cannot be the server's name in a certificate"))
+}
+
+fn config(verifier: Verifier, pair: Option<anyhow::Result<Pair>>) -> anyhow::Result<ClientConfig> {
+    let config = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let config = config.context("cannot set TLS up")?.dangerous();
+    let config = config.with_custom_certificate_verifier(Arc::new(verifier));
+    let certified = match pair.transpose() {
+        Ok(None) => Ok(config.with_no_client_auth()),
+        Ok(Some((chain, key))) => config
+            .with_client_auth_cert(chain, key)
+            .context("the certificate and the key do not go together"),
+        Err(fault) => Err(fault),
     };
-    Some(format!("{reason}{hint}"))
+    let mut config = certified.context("cannot use the client certificate")?;
+    config.alpn_protocols = vec![HTTP1.to_vec()];
+    Ok(config)
 }
 
 fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
-}
-
-/// Returns the error for an unusable client certificate. It allows a retry: its files may be replaced.
-fn unusable(fault: anyhow::Error) -> ClientError {
-    ClientError::WithPauses(fault.context("cannot use the client certificate"))
-}
-
-/// Returns the error for a configuration that rustls refused.
-fn no_tls(fault: rustls::Error) -> ClientError {
-    ClientError::Never(anyhow!(fault).context("cannot set TLS up"))
-}
-
-/// Names the provider: other crates could have installed another default.
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
 /// Returns the error for an alert about the client's certificate, or `otherwise`. In TLS 1.3 the alert comes after the
@@ -171,7 +178,14 @@ pub(crate) fn explain(error: io::Error, otherwise: fn(io::Error) -> ClientError)
             ClientError::Never(anyhow!(error).context("the proxy requires a client certificate: give --cert and --key"))
         }
         Some(AlertReceived(alert)) if REFUSALS.contains(alert) => {
-            ClientError::Never(anyhow!(error).context("the proxy refused the client certificate"))
+            let advice = if *alert == AlertDescription::UnknownCA {
+                " (it does not know its issuer, or the intermediate certificates are missing)"
+            } else if *alert == AlertDescription::CertificateUnknown {
+                " (it is that of an authority, or not for clients: issue another one)"
+            } else {
+                ""
+            };
+            ClientError::Never(anyhow!(error).context(format!("the proxy refused the client certificate{advice}")))
         }
         Some(_) | None => otherwise(error),
     }
@@ -207,43 +221,6 @@ impl ClientCertPaths {
             key.with_context(|| self.key.display().to_string())?,
         ))
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, PemError> {
-    file::read(path, MAX_PEM_BYTES).map_err(|error| PemError::unreadable(&error))
-}
-
-/// Parses the certificates in a PEM text.
-fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
-    Ok(items(bytes)?.into_iter().map(|(_, certificate)| certificate).collect())
-}
-
-/// Reads the certificates of a file, and returns them as a store of authorities and as a list.
-fn roots_of(path: &Path) -> anyhow::Result<(RootCertStore, Vec<CertificateDer<'static>>)> {
-    let listed = certificates(&read(path)?)?;
-    let mut roots = RootCertStore::empty();
-    for (number, certificate) in (1..).zip(&listed) {
-        let added = roots.add(certificate.clone());
-        added.with_context(|| format!("certificate {number} of the file is not valid"))?;
-    }
-    Ok((roots, listed))
-}
-
-/// Returns the certificates that the system trusts.
-fn system_roots() -> Result<RootCertStore, ClientError> {
-    let system = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
-    roots.add_parsable_certificates(system.certs);
-    if roots.is_empty() {
-        let text = "the system has no trusted certificates: give the proxy's with --ca";
-        let fault = system.errors.into_iter().next();
-        return Err(ClientError::WithPauses(match fault {
-            Some(fault) => anyhow!(fault).context(text),
-            None => anyhow!(text),
-        }));
-    }
-    Ok(roots)
 }
 
 #[cfg(test)]

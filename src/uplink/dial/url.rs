@@ -61,6 +61,25 @@ impl ProxyUrl {
     }
 }
 
+impl ProxyUrl {
+    /// Parses what follows the `//` of a URL.
+    pub(crate) fn parse(scheme: Scheme, rest: &str, default_port: u16) -> Result<Self, ProxyUrlError> {
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains(['/', '?', '#']) {
+            return Err(ProxyUrlError::Path);
+        }
+        let (userinfo, host) = match authority.rsplit_once('@') {
+            Some((userinfo, host)) => (Some(userinfo), host),
+            None => (None, authority),
+        };
+        Ok(Self {
+            scheme,
+            authority: parse_host(host, default_port)?,
+            authorization: userinfo.map(basic).transpose()?,
+        })
+    }
+}
+
 impl fmt::Display for ProxyUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = match self.scheme {
@@ -94,19 +113,7 @@ impl FromStr for ProxyUrl {
             "https" => (Scheme::Https, 443),
             _ => return Err(ProxyUrlError::Scheme),
         };
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        if authority.contains(['/', '?', '#']) {
-            return Err(ProxyUrlError::Path);
-        }
-        let (userinfo, host) = match authority.rsplit_once('@') {
-            Some((userinfo, host)) => (Some(userinfo), host),
-            None => (None, authority),
-        };
-        Ok(Self {
-            scheme,
-            authority: parse_host(host, port)?,
-            authorization: userinfo.map(basic).transpose()?,
-        })
+        Self::parse(scheme, rest, port)
     }
 }
 

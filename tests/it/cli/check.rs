@@ -187,7 +187,7 @@ fn files_of_a_cluster_that_are_missing_are_errors_of_check_and_warnings_of_serve
     for (setting, reason) in [
         (
             format!("kubeconfig: {folder}/absent"),
-            "kubeconfig: cannot be read: No such file",
+            "kubeconfig: the kubeconfig: cannot read ",
         ),
         (
             format!("snapshot_file: {folder}/absent/snapshot"),

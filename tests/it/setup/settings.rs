@@ -262,10 +262,10 @@ fn what_is_wrong_with_a_variable_is_said() {
             Some("SWITCHBOARD_CA is for an https:// proxy"),
         ),
         ("SWITCHBOARD_PROXY", "", Some("the proxy URL is empty")),
-        ("https_proxy", "socks5://a", None),
+        ("https_proxy", "socks4://a", None),
         (
             "http_proxy",
-            "socks5://u:s3cret@a",
+            "socks4://u:s3cret@a",
             Some("http_proxy in the environment: a SOCKS proxy"),
         ),
     ] {

@@ -1,9 +1,9 @@
-//! Kubeconfig files: which entry counts, and what is said of those that lead nowhere.
+//! The files of contexts: which entry counts, and what is said of those that lead nowhere.
 
 use super::*;
 
 fn of(files: Files, context: Option<&str>) -> Source {
-    Source::Kubeconfig {
+    Source::Context {
         files,
         context: context.map(str::to_owned),
     }

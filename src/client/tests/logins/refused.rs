@@ -115,7 +115,7 @@ async fn the_files_of_a_kubeconfig_are_read_each_time_and_its_context_once() {
     let home = Home::new();
     let token = home.write("token", "first");
     let source = home.kubeconfig(&json!({"tokenFile": token}));
-    let Source::Kubeconfig {
+    let Source::Context {
         files: Files::One(file),
         ..
     } = &source

@@ -1,50 +1,43 @@
-//! Gets a key set from its URL: one request over HTTP/1.1, without redirects, in bounded time and size.
+//! Gets a key set from its URL, also through a forward proxy: one request over HTTP/1.1, without redirects, in bounded time
+//! and size.
 
-use std::io;
+use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::Scheme;
 use http::{StatusCode, Uri};
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use super::key_set::MAX_BYTES;
-use crate::base::file;
 use crate::base::follow::Reads;
 use crate::base::text::chain;
 use crate::net::exchange;
-use crate::net::x509::pem::items;
-use crate::net::x509::{MAX_PEM_BYTES as LARGEST_PEM, PemError};
+use crate::policy::access::options::Issuer;
+use crate::uplink::dial::forward::ForwardProxy;
+use crate::uplink::dial::server::HttpServer;
+use crate::uplink::dial::tls::{Connector, Peer, Verifier, verifier_of};
+use crate::uplink::dial::url::ProxyUrl;
 
 /// The URL of a key set.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     url: Uri,
-    is_tls: bool,
-    host: Box<str>,
-    port: u16,
     /// The authorities to trust; `None` is the system's.
     ca: Option<PathBuf>,
+    /// True if no forward proxy of the environment is used.
+    is_direct: bool,
 }
 
 impl Endpoint {
     /// Creates the endpoint of a URL that the settings have accepted.
-    pub(super) fn new(url: &Uri, ca: Option<PathBuf>) -> Self {
-        let is_tls = url.scheme() == Some(&Scheme::HTTPS);
-        let host = url.host().unwrap_or_default();
+    pub(super) fn new(url: &Uri, issuer: &Issuer) -> Self {
         Self {
             url: url.clone(),
-            is_tls,
-            host: host.trim_start_matches('[').trim_end_matches(']').into(),
-            port: url.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
-            ca,
+            ca: issuer.ca.clone(),
+            is_direct: issuer.no_env_proxy,
         }
     }
 
@@ -60,33 +53,13 @@ impl Endpoint {
     }
 
     async fn request(&self, reads: &Reads) -> Result<Vec<u8>, Box<str>> {
-        let stream = self.connect().await?;
-        if !self.is_tls {
-            return self.exchange(stream).await;
-        }
-        let ca = self.ca.clone();
+        let (url, ca, is_direct) = (self.url.clone(), self.ca.clone(), self.is_direct);
         // The files are read each time, so a renewed authority counts.
-        let config = reads.run(move || tls(ca.as_deref())).await;
-        let config = config.map_err(|error| format!("its authorities were {error}"))??;
-        let name =
-            ServerName::try_from(self.host.to_string()).map_err(|_| "its host is not a name for a certificate")?;
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-        Box::pin(self.exchange(stream.map_err(|error| chain(&error))?)).await
-    }
-
-    /// Tries the addresses of the host in turn; without TLS, only loopback ones.
-    async fn connect(&self) -> Result<TcpStream, Box<str>> {
-        let addresses = lookup_host((&*self.host, self.port)).await;
-        let addresses = addresses.map_err(|error| format!("cannot look up {}: {error}", self.host))?;
-        let mut last = format!("{} has no address", self.host);
-        for address in addresses.filter(|address| self.is_tls || address.ip().is_loopback()) {
-            let connected = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-            match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = format!("cannot connect to {address}: {error}"),
-            }
-        }
-        Err(last.into())
+        let server = reads.run(move || server(&url, ca.as_deref(), is_direct)).await;
+        let server = server.map_err(|error| format!("its authorities were {error}"))?;
+        let server = server.map_err(|error| chain(error.as_ref()))?;
+        let stream = server.connect(REQUEST_TIMEOUT).await?;
+        Box::pin(self.exchange(stream)).await
     }
 
     async fn exchange<S>(&self, stream: S) -> Result<Vec<u8>, Box<str>>
@@ -110,43 +83,27 @@ impl Endpoint {
     }
 }
 
-/// Returns the TLS settings, which trust only `ca` if it is given, else the system's certificates. With `ca`, a
+/// Returns the server of a URL and the way to it. It trusts only `ca` if that is given, else the system's certificates: a
 /// certificate of a public authority is not accepted for a private issuer.
-fn tls(ca: Option<&Path>) -> Result<ClientConfig, Box<str>> {
-    let roots = match ca {
-        Some(path) => roots_of(path)?,
-        None => {
-            let mut roots = RootCertStore::empty();
-            // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            roots
-        }
+fn server(url: &Uri, ca: Option<&Path>, is_direct: bool) -> Result<HttpServer, Box<dyn Error + Send + Sync>> {
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    let address: ProxyUrl = format!("{}://{authority}", url.scheme_str().unwrap_or_default()).parse()?;
+    let is_local = url.scheme() != Some(&Scheme::HTTPS);
+    let tls = || {
+        let verifier = ca.map_or_else(|| Verifier::of_system(Peer::ISSUER), |ca| verifier_of(ca, Peer::ISSUER));
+        Connector::for_server(address.host(), verifier?, None)
     };
-    if roots.is_empty() {
-        return Err("the system has no certificates to trust: name a file (ca)".into());
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| chain(&error))?;
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
-}
-
-pub(super) fn roots_of(path: &Path) -> Result<RootCertStore, Box<str>> {
-    let fault = |reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
-    let bytes = file::read(path, LARGEST_PEM).map_err(|error| fault(&PemError::unreadable(&error)))?;
-    let certificates = items::<CertificateDer<'static>>(&bytes).map_err(|error| fault(&error))?;
-    let mut roots = RootCertStore::empty();
-    for (line, certificate) in certificates {
-        let added = roots.add(certificate);
-        added.map_err(|error| fault(&format!("line {line}: the certificate is not valid: {}", chain(&error))))?;
-    }
-    Ok(roots)
+    Ok(HttpServer {
+        forward: if is_direct {
+            None
+        } else {
+            ForwardProxy::for_server(&address)?
+        },
+        tls: if is_local { None } else { Some(tls()?) },
+        url: address,
+        is_local,
+    })
 }
 
 /// From the look-up of the host to the end of the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// For one address. The rest of [`REQUEST_TIMEOUT`] is left for the others.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);

@@ -127,6 +127,7 @@ fn issuer() -> Issuer {
         groups: Some("groups".into()),
         jwks: Jwks::File(tempfile::tempdir().unwrap().path().join("missing")),
         ca: None,
+        no_env_proxy: false,
     }
 }
 

@@ -100,6 +100,7 @@ async fn a_removed_key_of_an_issuer_is_not_used_while_64_tokens_wait_for_keys() 
         groups: None,
         jwks: Jwks::File(file.path().to_owned()),
         ca: None,
+        no_env_proxy: false,
     };
     let world = World::new(|options| options.oidc = vec![issuer.clone()]);
     let sources = Sources {

@@ -37,6 +37,7 @@ pub(super) fn everything() -> crate::policy::access::Options {
                 groups: Some("roles".into()),
                 jwks: Jwks::Url("https://id.example.com/keys".parse().unwrap()),
                 ca: Some("/etc/switchboard/id.pem".into()),
+                no_env_proxy: true,
             },
             Issuer {
                 issuer: "other".into(),
@@ -46,6 +47,7 @@ pub(super) fn everything() -> crate::policy::access::Options {
                 groups: None,
                 jwks: Jwks::File("/etc/switchboard/keys.json".into()),
                 ca: None,
+                no_env_proxy: false,
             },
         ],
         users: Some(crate::policy::access::UserFileOptions {

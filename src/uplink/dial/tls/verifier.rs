@@ -1,81 +1,151 @@
-//! The verification of the proxy's certificate.
+//! The verification of a server's certificate: that of the proxy, of the API server, or of an issuer.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context, anyhow};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme};
 
-use crate::net::x509::presented;
+use crate::base::file;
+use crate::net::x509::pem::items;
+use crate::net::x509::presented::{TrustedCertificates, Usage, distrust, is_trusted_itself, is_valid_at};
+use crate::net::x509::{MAX_PEM_BYTES, PemError};
 
-/// The certificates of `--ca`, or the system's, do not verify the proxy's: usually a proxy of the company's network has
-/// answered instead.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "its certificate is signed by {issuer:?}, which {}",
-    if *is_system {
-        "this machine does not trust: give --ca FILE with the certificate of that authority"
-    } else {
-        "is not among the certificates of --ca"
-    }
-)]
-struct UnknownAuthority {
-    /// The distinguished name of the authority.
-    issuer: String,
-    /// True if the system's certificates were used.
-    is_system: bool,
+/// The place of a server's certificate in sentences.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// The setting that names the certificates to trust.
+    setting: &'static str,
+    /// The end of the sentence about a certificate for another name.
+    hint: &'static str,
 }
 
-/// Verifies the proxy's certificate as webpki does, but also accepts a certificate that is itself in `--ca`'s file.
-/// `openssl req -x509` marks a self-signed certificate as an authority, which webpki refuses for a server.
+impl Peer {
+    /// The proxy.
+    pub(crate) const PROXY: Self = Self {
+        setting: "--ca",
+        hint: " (--server-name sets the name that it must have)",
+    };
+    /// The API server of a cluster.
+    pub(crate) const API_SERVER: Self = Self {
+        setting: "certificate-authority",
+        hint: " (tls-server-name in the kubeconfig sets the name that it must have)",
+    };
+    /// An issuer of OIDC, which publishes its keys.
+    pub(crate) const ISSUER: Self = Self {
+        setting: "ca",
+        hint: "",
+    };
+}
+
+/// Verifies a server's certificate as webpki does, but also accepts one that is itself trusted, and no authority that has
+/// expired.
 #[derive(Debug)]
-pub(super) struct Verifier {
-    verifier: Arc<WebPkiServerVerifier>,
-    /// The certificates of `--ca`; `None` trusts the system's.
-    listed: Option<Vec<CertificateDer<'static>>>,
+pub(crate) struct Verifier {
+    /// `None` accepts every certificate.
+    webpki: Option<Arc<WebPkiServerVerifier>>,
+    /// True if no authority is valid.
+    is_expired: bool,
+    trusted: TrustedCertificates,
+    peer: Peer,
 }
+
+/// The reason why a certificate is not trusted.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct DistrustError(String);
 
 impl Verifier {
-    /// Creates a verifier that trusts these certificates.
+    /// Trusts the certificates in a PEM text.
     ///
     /// # Errors
-    /// There are no certificates.
-    pub(super) fn new(
-        roots: RootCertStore,
-        listed: Option<Vec<CertificateDer<'static>>>,
-        provider: Arc<CryptoProvider>,
-    ) -> Result<Self, Error> {
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
-        let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { verifier, listed })
+    /// The first fault in the text.
+    pub(crate) fn of_text(pem: &[u8], peer: Peer) -> anyhow::Result<Self> {
+        Self::new(certificates(pem)?, peer, false)
     }
 
-    /// Returns whether the certificate is itself in the file, valid, and for servers. Its name is checked elsewhere.
-    fn is_listed(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
-        self.is_in_file(certificate) && presented::may_serve(certificate, now)
+    /// Trusts the certificates of the system.
+    ///
+    /// # Errors
+    /// It has none.
+    pub(crate) fn of_system(peer: Peer) -> anyhow::Result<Self> {
+        let system = rustls_native_certs::load_native_certs();
+        if !system.certs.is_empty() {
+            return Self::new(system.certs, peer, true);
+        }
+        let text = format!(
+            "the system has no trusted certificates: give the server's with {}",
+            peer.setting
+        );
+        // The library skips what it cannot read in the file.
+        let fault = std::env::var_os("SSL_CERT_FILE").and_then(|path| {
+            let read = read(path.as_ref()).and_then(|bytes| certificates(&bytes));
+            Some(anyhow!("SSL_CERT_FILE: {}: {}", path.display(), read.err()?))
+        });
+        let fault = fault.or_else(|| system.errors.into_iter().next().map(anyhow::Error::new));
+        Err(fault.map_or_else(|| anyhow!(text.clone()), |fault| fault.context(text.clone())))
     }
 
-    fn is_in_file(&self, certificate: &CertificateDer<'_>) -> bool {
-        let mut listed = self.listed.iter().flatten();
-        listed.any(|own| own == certificate)
+    /// Accepts every certificate.
+    pub(crate) fn of_none(peer: Peer) -> Self {
+        Self {
+            webpki: None,
+            is_expired: false,
+            trusted: TrustedCertificates {
+                listed: Vec::new(),
+                setting: peer.setting,
+                are_of_system: false,
+            },
+            peer,
+        }
     }
 
-    /// Returns the error, with the name of the missing authority if one is missing.
-    fn explain(&self, error: Error, [own, last]: [&CertificateDer<'_>; 2]) -> Error {
-        // The server uses an authority's own certificate, which is accepted only if it is in the file.
-        let is_authority = matches!(&error, Error::InvalidCertificate(CertificateError::Other(_)))
-            && presented::is_self_issued(own)
-            && !self.is_in_file(own);
-        let is_unknown = is_authority || matches!(&error, Error::InvalidCertificate(CertificateError::UnknownIssuer));
-        match presented::issuer(last).filter(|_| is_unknown) {
-            Some(issuer) => {
-                let is_system = self.listed.is_none();
-                let unknown = UnknownAuthority { issuer, is_system };
-                CertificateError::Other(OtherError(Arc::new(unknown))).into()
+    fn new(listed: Vec<CertificateDer<'static>>, peer: Peer, are_of_system: bool) -> anyhow::Result<Self> {
+        let now = UnixTime::now();
+        let (mut valid, mut others) = (RootCertStore::empty(), RootCertStore::empty());
+        for (number, certificate) in (1..).zip(&listed) {
+            let roots = if is_valid_at(certificate, now) {
+                &mut valid
+            } else {
+                &mut others
+            };
+            match roots.add(certificate.clone()) {
+                // Some systems ship certificates that cannot be parsed. That matters only if there are no others.
+                Err(_) if are_of_system => {}
+                added => added.with_context(|| format!("certificate {number} of the file is not valid"))?,
             }
+        }
+        let is_expired = valid.is_empty();
+        let roots = Arc::new(if is_expired { others } else { valid });
+        let webpki = WebPkiServerVerifier::builder_with_provider(roots, provider()).build()?;
+        Ok(Self {
+            webpki: Some(webpki),
+            is_expired,
+            trusted: TrustedCertificates {
+                listed,
+                setting: peer.setting,
+                are_of_system,
+            },
+            peer,
+        })
+    }
+
+    /// Returns the error with a sentence for the user, if there is one.
+    fn explain(&self, error: Error, chain: (&CertificateDer<'_>, &[CertificateDer<'_>])) -> Error {
+        let Error::InvalidCertificate(reason) = &error else {
+            return error;
+        };
+        let sentence = distrust(reason, chain, &self.trusted).or_else(|| {
+            let is_of_name = matches!(reason, CertificateError::NotValidForNameContext { .. });
+            is_of_name.then(|| format!("{reason}{}", self.peer.hint))
+        });
+        match sentence {
+            Some(sentence) => CertificateError::Other(OtherError(Arc::new(DistrustError(sentence)))).into(),
             None => error,
         }
     }
@@ -90,17 +160,20 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified = self
-            .verifier
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        let Some(webpki) = &self.webpki else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let verified = webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         let verified = match verified {
-            Err(_) if self.is_listed(end_entity, now) => ParsedCertificate::try_from(end_entity)
-                .and_then(|parsed| rustls::client::verify_server_name(&parsed, server_name))
-                .map(|()| ServerCertVerified::assertion()),
+            Err(_) if is_trusted_itself(end_entity, &self.trusted.listed, Usage::Server, now) => {
+                ParsedCertificate::try_from(end_entity)
+                    .and_then(|parsed| rustls::client::verify_server_name(&parsed, server_name))
+                    .map(|()| ServerCertVerified::assertion())
+            }
+            Ok(_) if self.is_expired => Err(CertificateError::UnknownIssuer.into()),
             verified => verified,
         };
-        let last = intermediates.last().unwrap_or(end_entity);
-        verified.map_err(|error| self.explain(error, [end_entity, last]))
+        verified.map_err(|error| self.explain(error, (end_entity, intermediates)))
     }
 
     fn verify_tls12_signature(
@@ -109,7 +182,7 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signed)
+        verify_tls12_signature(message, certificate, signed, &algorithms())
     }
 
     fn verify_tls13_signature(
@@ -118,10 +191,39 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signed)
+        verify_tls13_signature(message, certificate, signed, &algorithms())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
+        algorithms().supported_schemes()
     }
+}
+
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    provider().signature_verification_algorithms
+}
+
+/// Returns a verifier that trusts the certificates in a PEM file.
+///
+/// # Errors
+/// The path, and the first fault in the file.
+pub(crate) fn verifier_of(path: &Path, peer: Peer) -> anyhow::Result<Verifier> {
+    let bytes = read(path).map_err(anyhow::Error::new);
+    let verifier = bytes.and_then(|bytes| Verifier::of_text(&bytes, peer));
+    verifier.with_context(|| format!("cannot use the certificates in {}", path.display()))
+}
+
+/// Names the provider: other crates could have installed another default.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// Reads a PEM file.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, PemError> {
+    file::read(path, MAX_PEM_BYTES).map_err(|error| PemError::unreadable(&error))
+}
+
+/// Parses the certificates in a PEM text.
+pub(super) fn certificates(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    Ok(items(bytes)?.into_iter().map(|(_, certificate)| certificate).collect())
 }

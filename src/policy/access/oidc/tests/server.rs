@@ -28,7 +28,7 @@ enum Act {
 }
 
 fn endpoint(url: &str, ca: Option<PathBuf>) -> Endpoint {
-    Endpoint::new(&url.parse().unwrap(), ca)
+    Endpoint::new(&url.parse().unwrap(), &Issuer { ca, ..issuer() })
 }
 
 /// An HTTPS server whose certificate is its own authority.
