@@ -72,5 +72,6 @@ mod takeover;
 mod threats;
 mod tls;
 mod truncation;
+mod trust;
 mod unfinished;
 mod wait;

@@ -5,11 +5,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::X509Certificate;
 use x509_parser::public_key::PublicKey;
 
 use super::files::{ALWAYS, FileError, FileWarning, PemFile};
 use crate::net::x509::names::distinguished;
+use crate::net::x509::presented::parse;
 
 /// A chain of certificates, and what they say.
 #[derive(Debug)]
@@ -95,11 +96,6 @@ pub(super) fn of_dates(certificate: &X509Certificate<'_>, file: &PemFile, line: 
         (file.fault_at(line, early), i64::MIN..begin.timestamp()),
         (file.fault_at(line, late), after..i64::MAX),
     ]
-}
-
-/// Parses a certificate in DER; `None` if it is not one.
-pub(super) fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
-    Some(X509Certificate::from_der(der).ok()?.1)
 }
 
 /// Returns the bits of an RSA key that is too short; `None` for any other key.

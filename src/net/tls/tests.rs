@@ -172,6 +172,84 @@ fn a_client_certificate_is_judged_by_its_dates_its_issuer_and_its_list_as_of_now
     assert_eq!(unasked, Err(FailureCause::ClientCertificateInvalid));
 }
 
+/// The table of `client_ca`; those of the places that trust servers are in tests/it/trust.rs.
+#[test]
+fn a_bundle_of_client_authorities_is_read_as_that_of_servers() {
+    let (files, other) = (Files::new(), Files::new());
+    let self_signed = |change: fn(&mut CertificateParams)| {
+        let mut params = named("127.0.0.1");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap()
+    };
+    let own = self_signed(|_| {});
+    let for_servers = self_signed(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
+    let expired = self_signed(|params| {
+        (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
+    });
+    let (root, leaf) = (files.authority.pem(), files.issue(5, 2020, 2090).der);
+    let ca = |text: &str| Settings {
+        client_auth: ClientAuth::Required,
+        client_ca: Some(files.write("ca", text)),
+        ..Settings::default()
+    };
+    let invalid = Err(FailureCause::ClientCertificateInvalid);
+    for (title, text, shown, expected) in [
+        ("itself", own.pem(), own.der(), Ok(())),
+        ("another one", own.pem(), other.authority.der(), invalid),
+        ("for servers", for_servers.pem(), for_servers.der(), invalid),
+        (
+            "expired",
+            expired.pem(),
+            expired.der(),
+            Err(FailureCause::ClientCertificateExpired),
+        ),
+        (
+            "an expired root before",
+            format!("{}{root}", expired.pem()),
+            &leaf,
+            Ok(()),
+        ),
+        (
+            "comments and CRLF",
+            format!("# a\n{root}# b\n").replace('\n', "\r\n"),
+            &leaf,
+            Ok(()),
+        ),
+        ("no intermediate", other.authority.pem(), &leaf, invalid),
+    ] {
+        assert_eq!(verdict(&ca(&text), slice::from_ref(shown)), expected, "{title}");
+    }
+    let listed = Settings {
+        crl: Some(files.write("crl", &files.list(1, &[], [2020, 2090]))),
+        ..ca(&format!("{}{root}", own.pem()))
+    };
+    let unlisted = verdict(&listed, slice::from_ref(own.der()));
+    assert!(unlisted.is_err(), "no list could revoke it");
+    let labelled = root.replace("CERTIFICATE", "TRUSTED CERTIFICATE");
+    for (text, expected) in [
+        (
+            labelled.as_str(),
+            "ca: line 1: a certificate of a label that is not read",
+        ),
+        ("", "ca: there is no certificate in it"),
+    ] {
+        let (faults, _) = files.said(&ca(text));
+        assert!(faults.concat().starts_with(expected), "{faults:?}");
+    }
+    let (_, remarks) = files.said(&ca(&format!("{}{root}", expired.pem())));
+    assert!(remarks.concat().contains("has expired"), "{remarks:?}");
+    fs::write(files.folder.path().join("der"), files.authority.der()).unwrap();
+    for (path, expected) in [("der", "it is DER, not PEM"), (".", "it is a directory")] {
+        let settings = Settings {
+            client_ca: Some(files.folder.path().join(path)),
+            ..ca("")
+        };
+        let (faults, _) = files.said(&settings);
+        assert!(faults.concat().contains(expected), "{faults:?}");
+    }
+}
+
 #[test]
 fn a_list_past_its_next_update_refuses_its_clients_unless_it_is_accepted() {
     let files = Files::new();

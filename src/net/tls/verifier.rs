@@ -3,19 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustls::RootCertStore;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::crl::{Crl, SelectedCrls, choose};
 use super::files::{ALWAYS, FileError, FileWarning, PemFile};
-use super::server_certificate::{LEAST_BITS, of_dates, parse, weak_bits};
+use super::server_certificate::{LEAST_BITS, of_dates, weak_bits};
 use super::settings::{ClientAuth, CrlExpired, Settings};
 use crate::net::x509::names::distinguished;
+use crate::net::x509::presented::{Usage, is_trusted_itself, parse};
 
 /// A verifier, and the name and the earliest nextUpdate of each authority that has a list, in seconds since 1970.
 type Verifier = (Arc<dyn ClientCertVerifier>, Vec<(String, i64)>);
@@ -55,11 +57,75 @@ pub(super) fn client_verifier(
         ClientAuth::Off | ClientAuth::Optional => builder.allow_unauthenticated(),
         ClientAuth::Required => builder,
     };
-    let verifier = builder.build().map_err(|error| {
+    let webpki = builder.build().map_err(|error| {
         let file = list.unwrap_or(authorities);
         vec![file.fault(format!("it cannot be used: {error}"))]
     })?;
-    Ok((verifier, next_updates(&chosen)))
+    let listed = match list {
+        None => authorities.items().map_err(|fault| vec![fault])?,
+        Some(_) => Vec::new(),
+    };
+    let listed = listed.into_iter().map(|(_, der)| der).collect();
+    Ok((Arc::new(ListedVerifier { webpki, listed }), next_updates(&chosen)))
+}
+
+/// Verifies a client's certificate as webpki does, but also accepts one that is itself in `client_ca`: its key could sign
+/// certificates of any client. With revocation lists it does not, as no list of another issuer could revoke it.
+#[derive(Debug)]
+struct ListedVerifier {
+    webpki: Arc<dyn ClientCertVerifier>,
+    /// The certificates of `client_ca`; empty with revocation lists.
+    listed: Vec<CertificateDer<'static>>,
+}
+
+impl ClientCertVerifier for ListedVerifier {
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match self.webpki.verify_client_cert(end_entity, intermediates, now) {
+            Err(_) if is_trusted_itself(end_entity, &self.listed, Usage::Client, now) => {
+                Ok(ClientCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn offer_client_auth(&self) -> bool {
+        self.webpki.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.webpki.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.webpki.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.webpki.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.webpki.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.webpki.supported_verify_schemes()
+    }
 }
 
 fn roots(file: &PemFile, cautions: &mut Vec<FileWarning>) -> Result<RootCertStore, Vec<FileError>> {
