@@ -22,8 +22,8 @@ use self::unix as system;
 use self::windows as system;
 
 pub(crate) use self::system::{
-    IS_WINDOWS, ProcessGroup, Signals, create_private, has_no_reader, is_shortage, is_suspended, is_the_users,
-    keep_attributes, make_private_folder, open_regular, poll_writable, set_tcp_user_timeout, shell, take_stdout,
-    termination_signal,
+    IS_WINDOWS, ProcessGroup, Signals, create_private, has_no_reader, is_readable_by_others, is_shortage, is_suspended,
+    is_the_users, keep_attributes, make_private_folder, open_regular, poll_writable, set_tcp_user_timeout, shell,
+    take_stdout, terminal_for_hidden_stderr, termination_signal,
 };
 pub use self::system::{home, ignore_sigxfsz};

@@ -12,11 +12,12 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, XattrFlags, fsetxattr, getxattr, listxattr};
+use rustix::fs::{FileType, OFlags, XattrFlags, fsetxattr, fstat, getxattr, listxattr, stat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal as ProcessSignal, getegid, geteuid, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::sleep;
 
 /// Returns the user's home.
 pub fn home() -> Option<PathBuf> {
@@ -133,14 +134,44 @@ impl Signals {
 
     /// Waits for the next signal. Returns `true` if the client is to end gracefully, because the terminal or ssh has
     /// gone; `false` if the client is to end at once.
+    ///
+    /// A terminal sends SIGINT and SIGHUP to its process group. An ssh that shares its connection has left that group
+    /// (ControlPersist), and its ProxyCommand has not. So both signals wait until the peer of stdin has gone.
     pub(crate) async fn next_is_hangup(&mut self) -> bool {
-        tokio::select! {
+        let is_hangup = tokio::select! {
             biased;
-            () = next(&mut self.terminations) => false,
+            () = next(&mut self.terminations) => return false,
             () = next(&mut self.interrupts) => false,
             () = next(&mut self.hangups) => true,
+        };
+        while has_peer(&io::stdin()) {
+            tokio::select! {
+                () = next(&mut self.terminations) => return false,
+                () = sleep(PEER_INTERVAL) => {}
+            }
         }
+        is_hangup
     }
+}
+
+/// Returns whether an input is a pipe or a socket whose other end is open.
+fn has_peer(input: &impl AsFd) -> bool {
+    matches!(file_type(input), Some(FileType::Fifo | FileType::Socket)) && !has_no_reader(input)
+}
+
+fn file_type(file: &impl AsFd) -> Option<FileType> {
+    Some(FileType::from_raw_mode(fstat(file).ok()?.st_mode))
+}
+
+/// The interval between checks that stdin has a peer.
+const PEER_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Returns the terminal of this process for the stderr of a program that asks the user; `None` unless our own stderr is
+/// `/dev/null`, as that of the ProxyCommand of an ssh with ControlPersist.
+pub(crate) fn terminal_for_hidden_stderr() -> Option<File> {
+    let (own, null) = (fstat(io::stderr()).ok()?, stat("/dev/null").ok()?);
+    let is_hidden = file_type(&io::stderr()) == Some(FileType::CharacterDevice) && own.st_rdev == null.st_rdev;
+    is_hidden.then(|| OpenOptions::new().write(true).open("/dev/tty").ok())?
 }
 
 /// Returns a listener for a signal; `None` if the signal is ignored: the ProxyCommand of `nohup ssh` inherits that.
@@ -287,6 +318,13 @@ pub(crate) fn is_the_users(file: &File) -> Result<(), &'static str> {
         () if found.mode() & 0o020 != 0 && !is_own_group => Err("its group may write it (chmod go-w takes that away)"),
         () => Ok(()),
     }
+}
+
+/// Returns whether users other than root and the file's own may read it. A group with the user's own number counts as the user.
+pub(crate) fn is_readable_by_others(file: &File) -> bool {
+    let is_own_group = |found: &Metadata| found.gid() == getegid().as_raw() && found.gid() == geteuid().as_raw();
+    let is_readable = |found: Metadata| found.mode() & if is_own_group(&found) { 0o004 } else { 0o044 } != 0;
+    file.metadata().is_ok_and(is_readable)
 }
 
 #[cfg(test)]

@@ -73,6 +73,16 @@ pub(crate) fn poll_writable<T>(_output: &T, _longest: Duration) -> bool {
     true
 }
 
+/// Returns `false`: the standard library does not read access control lists.
+pub(crate) fn is_readable_by_others(_: &File) -> bool {
+    false
+}
+
+/// Returns `None`: ssh of Windows shares no connections, and so hides no stderr.
+pub(crate) fn terminal_for_hidden_stderr() -> Option<File> {
+    None
+}
+
 /// The events of the console. TerminateProcess, by which another program ends this one, sends no event.
 #[derive(Debug)]
 pub(crate) struct Signals {

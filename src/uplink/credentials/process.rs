@@ -11,11 +11,11 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::{Instant, timeout, timeout_at};
 use zeroize::Zeroizing;
 
-use crate::base::platform::{ProcessGroup, is_suspended, termination_signal};
+use crate::base::platform::{ProcessGroup, is_suspended, terminal_for_hidden_stderr, termination_signal};
 
 /// Runs the program until it exits, and returns its output.
 ///
-/// Its stdin is `/dev/null`, since ours is ssh's stream, and its stderr is ours. After a success other processes of its
+/// Its stdin is `/dev/null`, since ours is ssh's stream, and its stderr is ours, or the terminal if ours is hidden. After a success other processes of its
 /// group, such as a browser or an agent, go on. No error quotes the output.
 pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     command
@@ -24,7 +24,7 @@ pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::R
         .env_remove("SWITCHBOARD_TOKEN")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit());
+        .stderr(terminal_for_hidden_stderr().map_or_else(Stdio::inherit, Stdio::from));
     ProcessGroup::isolate(&mut command);
     let mut child = command.spawn().context("it cannot be started")?;
     let stdout = child.stdout.take();

@@ -170,15 +170,15 @@ fn a_proxy_command_that_is_hung_up_at_a_logout_still_ends_its_tunnel() {
     }
 }
 
-/// A terminal that is closed: nothing ends its stdin.
+/// A stdin that nothing ends, such as a terminal; a pipe that is open is that of an ssh that goes on.
 #[test]
 fn a_proxy_command_that_is_hung_up_ends_soon_without_a_word() {
     let target = Target::listen();
     let server = Server::with(&Settings::new(&allow(&[("box:22", target.address())])));
     let proxy = format!("http://{}", server.public());
     let mut command = switchboard_with_hangup(&["connect", "--proxy", &proxy, "box:22"]);
-    let (input, _open) = std::io::pipe().unwrap();
-    let mut client = Process::spawn_from(&mut command, input);
+    let terminal = std::fs::File::open("/dev/ptmx").unwrap();
+    let mut client = Process::spawn_from(&mut command, terminal);
     // Kept until the end: when the target closes, the tunnel, and so the client, ends in order.
     let mut service = target.accept();
     service.send("begun\n");
