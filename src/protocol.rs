@@ -5,5 +5,5 @@ pub mod jwt;
 pub mod phrase;
 pub mod registration;
 pub mod resume;
-pub(crate) mod ssh_disconnect;
+pub mod ssh_disconnect;
 pub mod ticket;

@@ -1,9 +1,31 @@
 //! An SSH_MSG_DISCONNECT after an identification: a sentence in a form that every SSH client prints.
 
+/// The reason why there is no session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disconnect {
+    /// The code.
+    pub(crate) code: Code,
+    /// The reason in words.
+    pub(crate) sentence: String,
+}
+
+impl Disconnect {
+    /// Returns the bytes by which a client that identifies itself so shows the sentence, and fails.
+    ///
+    /// Dropbear's client takes a disconnect for a normal end: it exits with 0, without the sentence. An identification of
+    /// another version it prints, up to 120 characters, and exits with 1.
+    pub(crate) fn to_bytes(&self, identification: &[u8]) -> Vec<u8> {
+        match identification.starts_with(DROPBEAR) {
+            true => format!("SSH-0.0-{}\r\n", self.sentence).into_bytes(),
+            false => disconnect(self.code, &self.sentence),
+        }
+    }
+}
+
 /// Returns an identification and the message SSH_MSG_DISCONNECT (RFC 4253 sections 4.2, 6 and 11.1), which is allowed
 /// before any key exchange. OpenSSH prints `Received disconnect from …: <sentence>`. Without `-v` it prints neither a
 /// line before the identification nor HTTP in its place.
-pub(crate) fn disconnect(code: Code, sentence: &str) -> Vec<u8> {
+fn disconnect(code: Code, sentence: &str) -> Vec<u8> {
     let mut payload = vec![DISCONNECT];
     payload.extend((code as u32).to_be_bytes());
     for text in [sentence, ""] {
@@ -41,6 +63,8 @@ fn length(bytes: usize) -> [u8; 4] {
 
 const IDENTIFICATION: &[u8] = b"SSH-2.0-switchboard\r\n";
 const DISCONNECT: u8 = 1;
+/// The beginning of the identification of Dropbear.
+pub(crate) const DROPBEAR: &[u8] = b"SSH-2.0-dropbear";
 /// The maximum number of bytes of a sentence that crosses the network: two and a half lines of a terminal.
 pub(crate) const MAX_BYTES: usize = 199;
 
@@ -61,6 +85,19 @@ mod tests {
             assert_eq!(&packet[14..14 + sentence.len()], sentence.as_bytes());
             let end = 14 + sentence.len() + 4 + usize::from(packet[4]);
             assert_eq!(end, packet.len());
+        }
+    }
+
+    #[test]
+    fn dropbears_client_gets_an_identification_that_it_prints() {
+        let message = Disconnect {
+            code: Code::ServiceNotAvailable,
+            sentence: "a:22 is full".to_owned(),
+        };
+        let line = b"SSH-0.0-a:22 is full\r\n";
+        assert_eq!(message.to_bytes(b"SSH-2.0-dropbear_2022.83\r\n\0\0"), line);
+        for client in [&b"SSH-2.0-OpenSSH_9.2p1 dropbear\r\n"[..], b"SSH-2.0-drop", b""] {
+            assert!(message.to_bytes(client).starts_with(IDENTIFICATION));
         }
     }
 }

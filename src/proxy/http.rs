@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::protocol::ssh_disconnect::Disconnect;
 use crate::tunnel::http2::Request;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::stream::Stream;
@@ -135,8 +136,8 @@ impl Exchange {
         }
     }
 
-    /// Sends the refusal in band: a 200, and after it these bytes of SSH. Otherwise like [`Self::refuse`].
-    pub async fn refuse_in_band(self, message: &[u8]) -> Option<Stream> {
+    /// Sends the refusal in band: a 200, and after it this message of SSH. Otherwise like [`Self::refuse`].
+    pub async fn refuse_in_band(self, message: &Disconnect) -> Option<Stream> {
         match self {
             Self::Http1(exchange) => exchange.refuse_in_band(message).await,
             // Clients of HTTP/2 read a status.

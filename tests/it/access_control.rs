@@ -45,7 +45,8 @@ const REQUIRED: &str = "407 credentials are required: a token, or a user and a p
 #[tokio::test]
 async fn a_request_is_answered_by_its_user_and_that_users_right() {
     let world = World::new(Mode::Enforce, |_| {}).await;
-    let right = "Proxy-Status: switchboard; error=http_request_denied; details=\"needs create services/ssh of team/b\"";
+    let right = "Proxy-Status: switchboard; error=http_request_denied; details=\"alice may not ssh to b.team: \
+                 needs create services/ssh of team/b\"";
     let (alices, twice) = (bearer("alices"), bearer("alices") + &bearer("bobs"));
     let unknown = format!("403 {}", RefusalReason::NotAllowed.phrase());
     for (name, fields, status, holds) in [

@@ -102,8 +102,9 @@ pub(crate) fn refused(reason: RefusalReason) -> String {
 pub(crate) fn refusal(status: u16, phrase: &str, proxy_status: &str, fields: &str) -> String {
     format!(
         "HTTP/1.1 {status} {phrase}\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
-         Proxy-Status: switchboard; error={proxy_status}\r\n{fields}\r\n{phrase}\n",
-        phrase.len() + 1
+         Proxy-Status: switchboard; error={proxy_status}; details=\"{}\"\r\n{fields}\r\n{phrase}\n",
+        phrase.len() + 1,
+        phrase.replace('"', "'")
     )
 }
 

@@ -63,6 +63,39 @@ fn status(proxy: &impl Ports, request: &str) -> String {
     proxy.client(request).rest_as_text()[9..12].to_owned()
 }
 
+/// dbclient takes a disconnect for a normal end, and exits with 0; an identification of another version it prints.
+#[test]
+fn dropbears_client_gets_the_reason_in_a_form_that_it_prints_and_fails_at() {
+    const DROPBEAR: &str = "SSH-2.0-dropbear_2022.83\r\n";
+    let (closed, target) = (Closed::bind(), Target::listen());
+    let address = target.address();
+    let more = format!("{{name: \"ends:22\", addresses: [\"{address}\"]}}, ");
+    let settings = settings("auto", &closed, "").replacen("static: [", &format!("static: [{more}"), 1);
+    let proxy = Server::with(&Settings::new(&settings));
+    let refused = |name: &str| {
+        let mut client = proxy.client(&minimal(name));
+        client.expect(CONFIRMATION);
+        client.send(DROPBEAR);
+        client
+    };
+    let said = refused("unknown:22").rest_as_text();
+    assert!(
+        said.starts_with("SSH-0.0-unknown:22 is not on the allowlist (id ") && said.ends_with(")\r\n"),
+        "{said}"
+    );
+    // A target that closes before its identification.
+    let mut client = refused("ends:22");
+    drop(target.accept());
+    let said = client.rest_as_text();
+    assert!(
+        said.starts_with("SSH-0.0-ends:22 ") && said.ends_with(")\r\n"),
+        "{said}"
+    );
+    // And one that comes without a ProxyCommand.
+    let said = proxy.client(DROPBEAR).rest_as_text();
+    assert_eq!(said, "SSH-0.0-this is an HTTP CONNECT proxy: set a ProxyCommand\r\n");
+}
+
 #[test]
 fn an_ssh_client_is_told_in_band_and_the_log_has_the_true_status() {
     let closed = Closed::bind();

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::stdio::Stdio;
 use crate::base::text::chain;
 use crate::protocol::phrase::Phrase;
-use crate::protocol::ssh_disconnect::{Code, disconnect};
+use crate::protocol::ssh_disconnect::{Code, DROPBEAR, Disconnect};
 use crate::uplink::error::{ClientError, UNIDENTIFIED};
 
 /// Wraps the streams of a program that may be ssh.
@@ -69,7 +69,8 @@ where
         return false;
     }
     let (code, phrase) = disconnect_message(error);
-    let message = disconnect(code, &phrase.sentence(target, None, MAX_SENTENCE));
+    let sentence = phrase.sentence(target, None, MAX_SENTENCE);
+    let message = Disconnect { code, sentence }.to_bytes(&[]);
     let stream = &mut local.stdout.stream;
     let told = async {
         stream.write_all(&message).await?;
@@ -122,17 +123,19 @@ struct StdinPrefix {
 }
 
 impl StdinPrefix {
-    /// Returns whether an SSH client writes there; `None` while that is not known.
+    /// Returns whether an SSH client that prints a disconnect writes there; `None` while that is not known. Dropbear's
+    /// client prints none: it has the same stderr, and fails at the end of stdout.
     fn is_ssh(&self) -> Option<bool> {
-        if self.bytes.len() >= SSH.len() {
-            return Some(self.bytes == SSH);
+        let may_be_dropbear = DROPBEAR.starts_with(&self.bytes);
+        if self.bytes.starts_with(SSH) && !may_be_dropbear {
+            return Some(true);
         }
-        (self.is_closed || !SSH.starts_with(&self.bytes)).then_some(false)
+        (self.is_closed || !may_be_dropbear || self.bytes == DROPBEAR).then_some(false)
     }
 
     fn note(&mut self, bytes: &[u8]) {
         self.is_closed |= bytes.is_empty();
-        let missing = SSH.len().saturating_sub(self.bytes.len());
+        let missing = DROPBEAR.len().saturating_sub(self.bytes.len());
         self.bytes.extend(bytes.iter().take(missing));
     }
 }
@@ -240,6 +243,8 @@ mod tests {
         for (stdin, interactive, is_told) in [
             (&b"SSH-2.0-OpenSSH_9.2p1\r\nkey exchange"[..], false, true),
             (b"SSH-2.0-x\r\n", true, false),
+            (b"SSH-2.0-dropbear_2022.83\r\n", false, false),
+            (b"SSH-2.0-drop\r\n", false, true),
             (b"GET / HTTP/1.1\r\n", false, false),
             (b"SS", false, false),
             (b"", false, false),

@@ -11,17 +11,19 @@ use crate::base::text::ascii;
 use crate::net::transport::{Reader as _, Transport as _, send_all};
 use crate::protocol::end_notice::{self, MAX_SENTENCE_BYTES, Marker};
 use crate::protocol::phrase::Phrase;
-use crate::protocol::ssh_disconnect::{Code, MAX_BYTES, disconnect};
+use crate::protocol::ssh_disconnect::{Code, Disconnect, MAX_BYTES};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::Id;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason, Side};
 use crate::tunnel::ssh::identification;
 use crate::tunnel::stream::Stream;
 
-/// Returns the refusal of a request for that target, as bytes of SSH.
-pub(super) fn refusal_message(denial: &Refusal, asked_for: &str, id: Id) -> Vec<u8> {
-    let sentence = denial.without_target().sentence(asked_for, Some(&id), MAX_BYTES);
-    disconnect(code(denial.reason), &sentence)
+/// Returns the refusal of a request for that target, as a message of SSH.
+pub(super) fn refusal_message(denial: &Refusal, asked_for: &str, id: Id) -> Disconnect {
+    Disconnect {
+        code: code(denial.reason),
+        sentence: denial.without_target().sentence(asked_for, Some(&id), MAX_BYTES),
+    }
 }
 
 fn code(refusal: RefusalReason) -> Code {
@@ -48,10 +50,12 @@ pub(super) struct EarlyEnd<'a> {
     pub(super) operator: &'a str,
 }
 
-/// Returns the close as bytes of SSH.
-pub(super) fn end_message(end: &EarlyEnd<'_>, target: &str, id: Id) -> Vec<u8> {
-    let sentence = phrase(end).sentence(target, Some(&id), MAX_BYTES);
-    disconnect(Code::ServiceNotAvailable, &sentence)
+/// Returns the close as a message of SSH.
+pub(super) fn end_message(end: &EarlyEnd<'_>, target: &str, id: Id) -> Disconnect {
+    Disconnect {
+        code: Code::ServiceNotAvailable,
+        sentence: phrase(end).sentence(target, Some(&id), MAX_BYTES),
+    }
 }
 
 /// Returns the reason of the close.
@@ -190,8 +194,8 @@ mod tests {
         let id = crate::proxy::record::Ids::default().next();
         let message = refusal_message(&denial, "svc-a.team-a:22", id);
         let expected = format!("svc-a.team-a:22 has no ready endpoint (0 of 2 ready) (id {id})");
-        assert!(String::from_utf8_lossy(&message).contains(&expected));
-        assert!(!String::from_utf8_lossy(&message).contains("team-a/svc-a"));
+        assert!(message.sentence.contains(&expected));
+        assert!(!message.sentence.contains("team-a/svc-a"));
     }
 
     #[test]

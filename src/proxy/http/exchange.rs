@@ -61,13 +61,13 @@ pub(super) fn session<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<
 /// name.
 pub(super) const SESSION_FIELD: &str = "switchboard-session";
 
-/// Returns the fields of a refusal over every version of HTTP, with the details for `Proxy-Status`.
-pub(super) fn fields(denial: &Refusal, details: Option<&str>) -> Vec<(&'static str, String)> {
+/// Returns the fields of a refusal over every version of HTTP.
+pub(super) fn fields(denial: &Refusal) -> Vec<(&'static str, String)> {
     let refusal = denial.reason;
     let mut fields = vec![
         ("Content-Type", "text/plain".to_owned()),
         ("Content-Length", body(denial).len().to_string()),
-        ("Proxy-Status", proxy_status(refusal, details)),
+        ("Proxy-Status", proxy_status(denial)),
     ];
     let challenges = challenges(refusal).into_iter().flatten();
     fields.extend(challenges.map(|challenge| ("Proxy-Authenticate", challenge.to_owned())));
@@ -90,17 +90,15 @@ pub(super) fn body(denial: &Refusal) -> String {
 /// connect` waits that long; others read Retry-After.
 const STARTING_FIELD: &str = "switchboard-starting";
 
-/// Returns the `Proxy-Status` of a refusal (RFC 9209): its type, and the details if there are any.
-fn proxy_status(refusal: RefusalReason, details: Option<&str>) -> String {
-    let error = refusal.proxy_status();
-    match details {
-        // A string of RFC 9651: a quote or a backslash in it would need an escape, which few parsers know.
-        Some(details) => format!(
-            "switchboard; error={error}; details=\"{}\"",
-            details.replace('\\', "").replace('"', "'")
-        ),
-        None => format!("switchboard; error={error}"),
-    }
+/// Returns the `Proxy-Status` of a refusal (RFC 9209): its type, its phrase and the details beyond it. A proxy on the way
+/// may replace the reason phrase, and HTTP/2 has none.
+fn proxy_status(denial: &Refusal) -> String {
+    let colon = denial.details().map_or("", |_| ": ");
+    let details = [denial.phrase(), colon, denial.details().unwrap_or_default()].concat();
+    // A string of RFC 9651: a quote or a backslash in it would need an escape, which few parsers know.
+    let details = details.replace('\\', "").replace('"', "'");
+    let error = denial.reason.proxy_status();
+    format!("switchboard; error={error}; details=\"{details}\"")
 }
 
 /// Returns the challenges of a 407, each for a field `Proxy-Authenticate` of its own (RFC 9110 section 11.7.1). Basic

@@ -12,7 +12,7 @@ use super::head::{self, Head, MAX_HEAD_BYTES, Version};
 use crate::base::secret;
 use crate::net::transport::{Reader as _, Transport, read_more, send_all};
 use crate::protocol::end_notice::Marker;
-use crate::protocol::ssh_disconnect::{Code, disconnect};
+use crate::protocol::ssh_disconnect::{Code, Disconnect};
 use crate::tunnel::outcome::{Malformed, Refusal, RefusalReason, refusal_of};
 use crate::tunnel::stream::Stream;
 
@@ -61,6 +61,16 @@ impl Http1Exchange {
         head.request
     }
 
+    /// Returns the refusal as an HTTP response or, for a client that spoke SSH, as a message of SSH.
+    fn answer(&self, denial: &Refusal) -> Vec<u8> {
+        if denial.reason != RefusalReason::Malformed(Malformed::Ssh) {
+            return response(denial, self.version).into_bytes();
+        }
+        let sentence = denial.phrase().to_owned();
+        let code = Code::ProtocolError;
+        Disconnect { code, sentence }.to_bytes(&self.buffer)
+    }
+
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         timeout(SEND_TIMEOUT, send_all(&mut self.stream, bytes)).await?
     }
@@ -79,8 +89,10 @@ impl Http1Exchange {
                     Ok(None) => {}
                     Err(refusal) => {
                         self.sent = identify(&self.buffer);
-                        // The rest of the head would pass for the bytes after it.
-                        self.buffer.clear();
+                        // The rest of the head would pass for the bytes after it. An SSH client has sent none.
+                        if refusal != RefusalReason::Malformed(Malformed::Ssh) {
+                            self.buffer.clear();
+                        }
                         return Err(refusal);
                     }
                 }
@@ -131,7 +143,10 @@ impl Http1Exchange {
     /// Sends the refusal. `None` if the client gets no answer.
     pub(super) async fn refuse(mut self, denial: &Refusal) -> Option<Stream> {
         let is_told = denial.reason == RefusalReason::TlsRecord
-            || denial.reason.is_answered() && self.send(&answer(denial, self.version)).await.is_ok();
+            || denial.reason.is_answered() && {
+                let answer = self.answer(denial);
+                self.send(&answer).await.is_ok()
+            };
         is_told.then_some(self.stream)
     }
 
@@ -142,23 +157,16 @@ impl Http1Exchange {
 
     /// corkscrew drops what it reads together with the 200. As soon as corkscrew has read the 200, an SSH client sends
     /// its identification. So the message is sent after the client's first bytes, or after a pause.
-    pub(super) async fn refuse_in_band(mut self, message: &[u8]) -> Option<Stream> {
+    pub(super) async fn refuse_in_band(mut self, message: &Disconnect) -> Option<Stream> {
         self.send(CONFIRMATION).await.ok()?;
         if self.buffer.is_empty() {
             // An end of stream may be a half-close, and after a failure the next write fails, too.
             timeout(PAUSE, self.read_some()).await.ok();
         }
-        self.send(message).await.ok()?;
+        let message = message.to_bytes(&self.buffer);
+        self.send(&message).await.ok()?;
         Some(self.stream)
     }
-}
-
-/// Returns the refusal as an HTTP response or, for a client that spoke SSH, as an SSH disconnect.
-fn answer(denial: &Refusal, version: Version) -> Vec<u8> {
-    if denial.reason == RefusalReason::Malformed(Malformed::Ssh) {
-        return disconnect(Code::ProtocolError, denial.phrase());
-    }
-    response(denial, version).into_bytes()
 }
 
 /// Returns the response. A 407 has the version of the request: nc asks for a password if the answer begins with
@@ -170,7 +178,7 @@ fn response(denial: &Refusal, version: Version) -> String {
         _ => "HTTP/1.1",
     };
     let mut answer = format!("{version} {status} {phrase}\r\nConnection: close\r\n");
-    for (name, value) in fields(denial, denial.details()) {
+    for (name, value) in fields(denial) {
         // Writing to a String does not fail.
         write!(answer, "{name}: {value}\r\n").ok();
     }
@@ -200,7 +208,8 @@ mod tests {
         assert_eq!(
             response(&RefusalReason::MethodNotAllowed.into(), Version::Http10),
             "HTTP/1.1 405 only CONNECT is served here\r\nConnection: close\r\nContent-Type: text/plain\r\n\
-             Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error\r\nAllow: CONNECT\r\n\r\n\
+             Content-Length: 28\r\nProxy-Status: switchboard; error=http_request_error; \
+             details=\"only CONNECT is served here\"\r\nAllow: CONNECT\r\n\r\n\
              only CONNECT is served here\n"
         );
         assert!(response(&RefusalReason::Draining.into(), Version::Http11).contains("\r\nRetry-After: 1\r\n"));
@@ -228,7 +237,7 @@ mod tests {
         let denial = Refusal::with_phrase(RefusalReason::NotAuthorized, "no").with_details("create \"x\"");
         let answer = response(&denial, Version::Http10);
         assert!(answer.starts_with("HTTP/1.1 403 no\r\n"), "{answer}");
-        let status = "Proxy-Status: switchboard; error=http_request_denied; details=\"create 'x'\"\r\n";
+        let status = "Proxy-Status: switchboard; error=http_request_denied; details=\"no: create 'x'\"\r\n";
         assert!(answer.contains(status), "{answer}");
     }
 }

@@ -92,15 +92,11 @@ fn values<'a>(fields: &'a HeaderMap, name: &'static str) -> impl Iterator<Item =
     fields.get_all(name).iter().map(HeaderValue::as_bytes)
 }
 
-/// Returns the head of a refusal. The phrase is in `Proxy-Status` (RFC 9209), too.
+/// Returns the head of a refusal.
 fn answer(denial: &Refusal) -> Response<()> {
     let mut answer = Response::new(());
     *answer.status_mut() = StatusCode::from_u16(denial.reason.status()).unwrap_or_default();
-    let details = match denial.details() {
-        Some(details) => format!("{}: {details}", denial.phrase()),
-        None => denial.phrase().to_owned(),
-    };
-    for (name, value) in fields(denial, Some(&details)) {
+    for (name, value) in fields(denial) {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             answer.headers_mut().append(name, value);
         }
