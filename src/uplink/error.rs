@@ -61,7 +61,7 @@ pub(crate) struct Refusal {
     pub(crate) retry_after: Option<Duration>,
     /// How long the target has left to start, if the proxy has started it.
     pub(crate) starting: Option<Duration>,
-    /// The reason phrase or the first line of the body, without control characters. It may be empty.
+    /// The details of `Proxy-Status`, the first line of the body or the reason phrase, without control characters. It may be empty.
     pub(crate) reason: String,
 }
 

@@ -15,6 +15,29 @@ async fn a_refusal_is_reported_in_the_proxys_words_and_stdout_stays_empty() {
     assert_eq!(error.to_string(), "the proxy answered 403: no such target");
 }
 
+/// The answer of nghttpx 1.52 in front of a proxy, and those of other hops that write phrases of their own.
+#[tokio::test]
+async fn the_reason_of_a_refusal_behind_a_hop_is_that_of_proxy_status_or_of_the_text() {
+    for fields in [
+        "Content-Type: text/plain\r\nContent-Length: 35\r\nProxy-Status: switchboard; error=http_request_denied; \
+         details=\"the target is not on the allowlist\"\r\nVia: 2 hop\r\n\r\nthe target is not on the allowlist\n",
+        "Proxy-Status: hop\r\nProxy-Status: switchboard; details=\"the target is not on the allowlist\", hop\r\n\r\n",
+        "Content-Type: text/plain; charset=utf-8\r\nProxy-Status: hop\r\n\r\nthe target is not on the allowlist\n",
+    ] {
+        let proxy = Proxy::bind().await;
+        let session = Session::start(proxy.http());
+        drop(
+            proxy
+                .answer(format!("HTTP/1.1 403 Forbidden\r\n{fields}").as_bytes())
+                .await,
+        );
+        assert_eq!(
+            session.failure().await,
+            "the proxy answered 403: the target is not on the allowlist"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_refusal_without_a_phrase_waits_for_the_text_behind_it() {
     let proxy = Proxy::bind().await;

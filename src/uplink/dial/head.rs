@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
+use http::StatusCode;
 use httparse::{ParserConfig, Status};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
@@ -101,12 +102,16 @@ impl Request<'_> {
     /// Returns the error for an answer that opens nothing. The text of its body is read from `stream`.
     async fn refused(&self, answer: Answer, stream: &mut (impl AsyncRead + Unpin)) -> ClientError {
         // Proxies send 404, 405 and 501, too, such as for an unknown name. A `Proxy-Status` shows a proxy.
-        let is_a_proxy = answer.is_of_a_proxy || !matches!(answer.refusal.status, 404 | 405 | 501);
+        let is_a_proxy = answer.details.is_some() || !matches!(answer.refusal.status, 404 | 405 | 501);
+        let is_foreign = is_a_proxy && answer.is_foreign();
         let mut refusal = answer.into_refusal(stream).await;
         // The proxy may have quoted a part of the credential.
         let field = self.authorization.as_ref().map(Secret::expose);
         if let Some((_scheme, secret)) = field.and_then(|field| field.split_once(' ')) {
             refusal.reason = Secret::from(secret).redacted(&refusal.reason);
+        }
+        if is_foreign {
+            refusal.reason += FOREIGN;
         }
         if is_a_proxy {
             return ClientError::Refused(refusal);
@@ -183,8 +188,8 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Ans
 struct Answer {
     /// The status, the reason phrase, and the fields of a refusal; also if it is not a refusal.
     refusal: Refusal,
-    /// True if it has a Proxy-Status (RFC 9209).
-    is_of_a_proxy: bool,
+    /// The details of its Proxy-Status (RFC 9209), which may be empty; `None` without such a field.
+    details: Option<String>,
     /// The marker of its end notice; `None` if it has none.
     end_marker: Option<Marker>,
     /// The replica that has answered, and the list of all; `None` if a field is missing or invalid.
@@ -206,10 +211,22 @@ impl Answer {
         matches!(self.refusal.status, 200..300 | 404 | 405 | 426 | 501)
     }
 
-    /// Returns the refusal. Its reason is the reason phrase, else the first line of the text, else empty.
+    /// Returns whether the status has its standard phrase and no Proxy-Status: switchboard never answers so.
+    fn is_foreign(&self) -> bool {
+        let standard = StatusCode::from_u16(self.refusal.status).ok();
+        let standard = standard.and_then(|status| status.canonical_reason());
+        let is_407 = self.refusal.status == 407;
+        !is_407
+            && self.details.is_none()
+            && standard.is_some_and(|phrase| phrase.eq_ignore_ascii_case(&self.refusal.reason))
+    }
+
+    /// Returns the refusal. Its reason is that of `Proxy-Status`, else the first line of the text, else the reason phrase,
+    /// which a proxy on the way may have replaced.
     async fn into_refusal(mut self, stream: &mut (impl AsyncRead + Unpin)) -> Refusal {
-        if !self.refusal.reason.trim().is_empty() {
-            self.refusal.reason = printable(&self.refusal.reason, MAX_LINE);
+        let details = self.details.take().unwrap_or_default();
+        if !details.is_empty() {
+            self.refusal.reason = printable(&details, MAX_LINE);
             return self.refusal;
         }
         // The status is known: a slow or broken body must not hide it, so its errors and its timeout are ignored.
@@ -223,7 +240,14 @@ impl Answer {
         tokio::time::timeout(BODY_WAIT, body).await.ok();
         self.rest.truncate(self.text_length);
         let text = String::from_utf8_lossy(&self.rest);
-        self.refusal.reason = printable(text.lines().next().unwrap_or_default(), MAX_LINE);
+        let line = text.lines().next().unwrap_or_default().trim();
+        let is_markup = line.starts_with(['<', '{']);
+        let reason = if line.is_empty() || is_markup {
+            &self.refusal.reason
+        } else {
+            line
+        };
+        self.refusal.reason = printable(reason, MAX_LINE);
         self.refusal
     }
 
@@ -260,13 +284,13 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
             };
             let answer = Answer {
                 refusal,
-                is_of_a_proxy: field("proxy-status").is_some(),
+                details: details(&response),
                 end_marker: end_notice::marker(field(end_notice::FIELD).into_iter()),
                 replicas: text(REPLICA_FIELD)
                     .filter(|id| is_id(id))
                     .zip(text(REPLICAS_FIELD).and_then(|list| list.parse().ok()))
                     .map(|(id, list)| (id.into(), list)),
-                text_length: text_length(field),
+                text_length: text_length(field, response.reason.unwrap_or_default()),
                 rest: Vec::new(),
             };
             Ok(Some((answer, length)))
@@ -274,6 +298,19 @@ fn parse(buffer: &[u8]) -> Result<Option<(Answer, usize)>, ClientError> {
         Err(httparse::Error::TooManyHeaders) => Err(too_long()),
         Err(_) => Err(ClientError::no_http()),
     }
+}
+
+/// Returns the first details in the fields `Proxy-Status`: those of the proxy nearest to the target come first.
+fn details(response: &httparse::Response<'_, '_>) -> Option<String> {
+    let fields = response.headers.iter();
+    let fields = fields.filter(|header| header.name.eq_ignore_ascii_case("proxy-status"));
+    let text = fields
+        .map(|header| String::from_utf8_lossy(header.value))
+        .reduce(|all, field| all + ", " + field)?;
+    let string = text.split_once("details=\"").map_or("", |(_, string)| string);
+    // An escape of RFC 9651 is a backslash before a quotation mark or a backslash.
+    let string = string.replace("\\\"", "'");
+    Some(string.split('"').next().unwrap_or_default().replace("\\\\", "\\"))
 }
 
 /// Returns the error for a proxy that closed without an answer.
@@ -286,14 +323,18 @@ fn too_long() -> ClientError {
     ClientError::WithPauses(anyhow!("the head of the proxy's answer is too long"))
 }
 
-/// Returns the length of a text body; 0 for HTML and for chunks, whose first line is not for a person.
-fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>) -> usize {
+/// Returns the length of a text body; 0 for HTML and for chunks, whose first line is not for a person. A body that no field
+/// announces is expected only after an empty reason phrase.
+fn text_length<'a>(field: impl Fn(&str) -> Option<&'a [u8]>, phrase: &str) -> usize {
     let field = |name| std::str::from_utf8(field(name)?).ok();
-    let is_text = field("content-type").is_none_or(|kind| kind.to_ascii_lowercase().starts_with("text/plain"));
+    let announced = field("content-length").and_then(|length| length.trim().parse().ok());
+    let is_text = match field("content-type") {
+        Some(kind) => kind.to_ascii_lowercase().starts_with("text/plain"),
+        None => announced.is_some() || phrase.trim().is_empty(),
+    };
     if !is_text || field("transfer-encoding").is_some() {
         return 0;
     }
-    let announced = field("content-length").and_then(|length| length.trim().parse().ok());
     announced.unwrap_or(MAX_BODY).min(MAX_BODY)
 }
 
@@ -304,6 +345,8 @@ fn seconds(field: Option<&[u8]>) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
+const FOREIGN: &str =
+    " (this is no answer of switchboard: a web server, a captive portal or another proxy has answered)";
 /// The maximum number of characters of a message, and of a refusal's reason.
 pub(crate) const MAX_LINE: usize = 400;
 pub(crate) const USER_AGENT: &str = concat!("switchboard/", env!("CARGO_PKG_VERSION"));
@@ -363,6 +406,33 @@ mod tests {
     async fn a_refusal_gives_its_phrase_or_the_first_line_of_its_text() {
         for (bytes, status, reason) in [
             ("HTTP/1.1 403 no such target\r\n\r\nbody", 403, "no such target"),
+            (
+                "HTTP/1.1 403 no such target\r\nContent-Length: 6\r\n\r\n<html>",
+                403,
+                "no such target",
+            ),
+            (
+                "HTTP/1.1 403 no such target\r\nContent-Length: 5\r\n\r\n\nbody",
+                403,
+                "no such target",
+            ),
+            ("HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nbody", 403, "body"),
+            (
+                "HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\n\r\nnot allowed\n",
+                403,
+                "not allowed",
+            ),
+            (
+                "HTTP/1.1 403 Forbidden\r\nProxy-Status: hop; error=x\r\nProxy-Status: switchboard; error=y; \
+                 details=\"a \\\"b\\\" is not allowed\", hop; details=\"none\"\r\n\r\nbody",
+                403,
+                "a 'b' is not allowed",
+            ),
+            (
+                "HTTP/1.1 403 Forbidden\r\nProxy-Status: hop; details=\"\"\r\n\r\n",
+                403,
+                "Forbidden",
+            ),
             (
                 "HTTP/1.1 403 \r\nContent-Type: text/plain\r\n\r\n  not allowed \nmore",
                 403,
