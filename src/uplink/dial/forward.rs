@@ -179,19 +179,38 @@ impl fmt::Display for ForwardProxy {
     }
 }
 
-/// Returns whether `NO_PROXY` exempts the host of the proxy.
+/// Returns whether `NO_PROXY` exempts the host of the proxy. The entries are those of curl and of Go, and so of kubectl:
+/// `*`, names with those below, addresses and networks. Go has `*.domain` and `host:port`, too.
 fn is_exempt(proxy: &ProxyUrl, hosts: &str) -> bool {
-    // A `*` exempts every host. The matcher below accepts it for names only, not for addresses.
-    if hosts.split([',', ' ']).any(|host| host == "*") {
-        return true;
-    }
     let Ok(uri) = format!("http://{}/", proxy.authority()).parse::<http::Uri>() else {
         return false;
     };
-    // curl accepts spaces between the names, too.
-    let hosts: Vec<_> = hosts.split_whitespace().collect();
+    // curl accepts spaces between the entries, too.
+    let entries = hosts.split(|character: char| character == ',' || character.is_whitespace());
+    let hosts: Vec<_> = entries.filter_map(|entry| exempt_host(entry, proxy)).collect();
     let matcher = Matcher::builder().http("http://any").no(hosts.join(",")).build();
-    matcher.intercept(&uri).is_none()
+    // The matcher accepts a `*` for names only, not for addresses.
+    hosts.contains(&"*") || matcher.intercept(&uri).is_none()
+}
+
+/// Returns the host of an entry for the matcher; `None` if the entry is for another port, or only for names below the
+/// proxy's.
+fn exempt_host<'a>(entry: &'a str, proxy: &ProxyUrl) -> Option<&'a str> {
+    let is_port = |host: &str, port: &str| (!host.contains(':') || host.ends_with(']')) && port.parse::<u16>().is_ok();
+    let host = match entry.rsplit_once(':').filter(|(host, port)| is_port(host, port)) {
+        Some((host, port)) if port.parse() == Ok(proxy.port()) => host,
+        Some(_) => return None,
+        None => entry,
+    };
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    let host = host.strip_suffix('.').unwrap_or(host);
+    match host.strip_prefix("*.") {
+        Some(domain) => (!domain.eq_ignore_ascii_case(proxy.host())).then_some(domain),
+        None => Some(host),
+    }
 }
 
 #[cfg(test)]
@@ -250,6 +269,11 @@ mod tests {
                 &[("HTTP_PROXY", "u:p@a:3128/")],
                 Some("http://a:3128 of HTTP_PROXY"),
             ),
+            (
+                "http://p",
+                &[("http_proxy", "http://u:p@a:3128/path?query#x")],
+                Some("http://a:3128 of http_proxy"),
+            ),
             ("http://p", &[("HTTP_PROXY", "a:1"), ("REQUEST_METHOD", "GET")], None),
             (
                 "https://p",
@@ -280,12 +304,36 @@ mod tests {
             ("http://ssh.example.com", "h.example.com", false),
             ("http://ssh.example.com", "*", true),
             ("http://ssh.example.com", "", false),
+            ("http://ssh.example.com", "*.example.com", true),
+            ("http://ssh.example.com", "*.Example.com.", true),
+            ("http://example.com", "*.example.com", false),
+            ("http://example.com", "*.com", true),
+            ("http://ssh.example.com", "*example.com", false),
+            ("http://ssh.example.com:8080", "ssh.example.com:8080", true),
+            ("http://ssh.example.com:8080", "*.example.com:8080, x", true),
+            ("http://ssh.example.com:8080", "ssh.example.com:80", false),
+            ("http://ssh.example.com", "ssh.example.com:80", true),
+            ("https://ssh.example.com", ".example.com:443", true),
+            ("http://192.0.2.1:8080", "192.0.2.1:8080", true),
+            ("http://192.0.2.1:8080", "192.0.2.1:80", false),
+            ("http://192.0.2.1:8080", "10.0.0.0/8\n192.0.2.0/24", true),
+            ("http://[fd00::1]:8080", "[fd00::1]:8080", true),
+            ("http://[fd00::1]:8080", "[fd00::1]:80", false),
+            ("http://[fd00::1]:8080", "[fd00::1]", true),
+            ("http://[fd00::1]:8080", "fd00::1", true),
             ("http://127.0.0.1:8080", "127.0.0.0/8", true),
             ("http://127.0.0.1:8080", "localhost", false),
             ("http://[fd00::1]:8080", "fd00::/8", true),
             ("http://[fd00::1]:8080", "fd00::2", false),
         ] {
-            let forward = forward(proxy, &[("http_proxy", "http://a:1"), ("NO_PROXY", hosts)]);
+            let forward = forward(
+                proxy,
+                &[
+                    ("http_proxy", "http://a:1"),
+                    ("https_proxy", "http://a:1"),
+                    ("NO_PROXY", hosts),
+                ],
+            );
             assert_eq!(forward.unwrap().is_none(), is_exempt, "{proxy} and {hosts:?}");
         }
     }
@@ -303,6 +351,10 @@ mod tests {
                 "all_proxy in the environment: the port of the proxy URL",
             ),
             ("u:s3cret", "all_proxy in the environment: the port of the proxy URL"),
+            (
+                "http://u:s3/cret@a",
+                "all_proxy in the environment: the proxy URL takes no path, query or fragment (in a password",
+            ),
         ] {
             let line = forward("http://p", &[("all_proxy", value)]).unwrap_err();
             assert!(line.starts_with(expected) && line.contains("--no-env-proxy"), "{line}");
