@@ -4,7 +4,7 @@
 //! task, which owns the connection to the SSH server.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -273,9 +273,9 @@ fn progress(shared: Arc<Shared>) -> Box<dyn Fn() -> DrainStatus + Send + Sync> {
 }
 
 /// The default listen address without `dial_in`.
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2222);
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 2222);
 /// The address of an anchor that does not listen.
-const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+const NO_ADDR: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
 /// Maximum number of pipes for plain connections.
 const MAX_PIPES: usize = 32;
 /// How long connections have to close after [`SHUTDOWN_TIMEOUT`].

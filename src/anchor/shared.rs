@@ -26,7 +26,7 @@ use crate::tunnel::relay::meter::Totals;
 /// The settings of an anchor: the arguments of the program.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Serve clients at this address [default: 0.0.0.0:2222, or none with --dial]
+    /// Serve clients at this address [default: [::]:2222, or none with --dial]
     #[arg(long, env = "SWITCHBOARD_ANCHOR_LISTEN", value_name = "ADDR", value_parser = address)]
     pub listen: Option<SocketAddr>,
     /// Connect clients to the SSH server at this address, or at this name, which is resolved for each connection

@@ -1,5 +1,6 @@
 //! Sessions on a clock that the test moves.
 
+use std::net::Ipv4Addr;
 use std::sync::mpsc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -64,12 +64,18 @@ impl Options {
 /// # Errors
 /// Those of socket(2), bind(2) and listen(2): most often EADDRINUSE or EACCES.
 pub fn bind(options: &Options) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(options.address), Type::STREAM, Some(Protocol::TCP))?;
+    let create = |address| Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP));
+    let (socket, address) = match (create(options.address), without_ipv6(options)) {
+        (Err(error), Some(address)) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => {
+            (create(address)?, address)
+        }
+        (created, _) => (created?, options.address),
+    };
     socket.set_reuse_address(true)?;
     if options.reuse_port {
         socket.set_reuse_port(true)?;
     }
-    if let IpAddr::V6(ip) = options.address.ip()
+    if let IpAddr::V6(ip) = address.ip()
         && ip.is_unspecified()
     {
         // Set whether true or false, because the default depends on the host (net.ipv6.bindv6only).
@@ -78,9 +84,16 @@ pub fn bind(options: &Options) -> io::Result<TcpListener> {
     socket.set_nonblocking(true)?;
     // Accepted sockets inherit these options: six system calls less for each connection.
     socket::prepare(&socket)?;
-    socket.bind(&options.address.into())?;
+    socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
+}
+
+/// Returns the address of a port at `[::]` on a kernel without IPv6 (ipv6.disable=1); `None` for other ports.
+fn without_ipv6(options: &Options) -> Option<SocketAddr> {
+    let Options { address, ipv6_only, .. } = *options;
+    let is_dual_stack = address.is_ipv6() && address.ip().is_unspecified() && !ipv6_only;
+    is_dual_stack.then(|| (Ipv4Addr::UNSPECIFIED, address.port()).into())
 }
 
 /// A listener, and whether other processes may share its port.
@@ -222,14 +235,13 @@ fn concerns_one_client(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the address at which this host reaches a listener of its own: an unspecified one (0.0.0.0) becomes loopback.
+/// Returns the address at which this host reaches a listener of its own: an unspecified one becomes loopback of IPv4, which
+/// `[::]` takes, too, and which is there where IPv6 is off.
 pub(crate) fn reachable(listening: SocketAddr) -> SocketAddr {
-    let ip = match listening.ip() {
-        ip if !ip.is_unspecified() => ip,
-        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    };
-    SocketAddr::new(ip, listening.port())
+    match listening.ip().is_unspecified() {
+        true => (Ipv4Addr::LOCALHOST, listening.port()).into(),
+        false => listening,
+    }
 }
 
 /// With tokio's default, 1,024, half of 2,000 simultaneous clients wait a second and send a second SYN.
@@ -459,10 +471,23 @@ mod tests {
     }
 
     #[test]
+    fn a_dual_stack_port_takes_ipv4_alone_on_a_kernel_without_ipv6() {
+        let port = |address: &str, ipv6_only| Options {
+            ipv6_only,
+            ..address.parse::<SocketAddr>().unwrap().into()
+        };
+        assert_eq!(without_ipv6(&port("[::]:8080", false)), "0.0.0.0:8080".parse().ok());
+        for (address, ipv6_only) in [("[::]:8080", true), ("[::1]:8080", false), ("0.0.0.0:8080", false)] {
+            assert_eq!(without_ipv6(&port(address, ipv6_only)), None);
+        }
+    }
+
+    #[test]
     fn an_unspecified_address_is_asked_on_loopback() {
         for (admin, asked) in [
             ("0.0.0.0:9090", "127.0.0.1:9090"),
-            ("[::]:9090", "[::1]:9090"),
+            ("[::]:9090", "127.0.0.1:9090"),
+            ("[::1]:9090", "[::1]:9090"),
             ("192.0.2.1:9090", "192.0.2.1:9090"),
         ] {
             assert_eq!(reachable(admin.parse().unwrap()), asked.parse().unwrap());

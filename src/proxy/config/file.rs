@@ -1,7 +1,7 @@
 //! The configuration as its file has it, and the settings that it makes.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -64,13 +64,13 @@ pub(super) struct LimitsFile {
     ceiling: Ceiling,
 }
 
-/// The file `{}`: clients at `0.0.0.0:8080`, the admin port at `0.0.0.0:9090`, no targets.
+/// The file `{}`: clients at `[::]:8080`, the admin port at `[::]:9090`, no targets.
 impl Default for ConfigFile {
     fn default() -> Self {
         Self {
             tls: tls::Settings::default(),
-            listen: vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)).into()],
-            admin: (Ipv4Addr::UNSPECIFIED, 9090).into(),
+            listen: vec![SocketAddr::from((Ipv6Addr::UNSPECIFIED, 8080)).into()],
+            admin: (Ipv6Addr::UNSPECIFIED, 9090).into(),
             admin_scrape: None,
             access: access::Options::default(),
             anchors: None,
