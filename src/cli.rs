@@ -68,7 +68,7 @@ fn failed(error: anyhow::Error) -> ExitCode {
 
 /// An SSH ingress for Kubernetes: CONNECT in, SSH servers behind an allowlist.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(version, arg_required_else_help = true)]
 struct CommandLine {
     #[command(subcommand)]
     task: Task,

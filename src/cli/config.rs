@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args};
-use switchboard::base::platform;
 use switchboard::client::check;
 use switchboard::client::proxy_settings::ProxySettings;
 use switchboard::client::ssh_config::{Block, ConfigPaths, System};
@@ -33,6 +32,9 @@ pub(crate) struct ConfigFlags {
     /// Install the block in a file beside FILE, and include that file from FILE [default: ~/.ssh/config]
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "check")]
     write: Option<Option<PathBuf>>,
+    /// Install the block in FILE itself, for programs that read FILE without its Include, such as paramiko and some editors
+    #[arg(long, requires = "write")]
+    inline: bool,
     /// Remove the block of these names
     #[arg(long, conflicts_with = "check")]
     remove: bool,
@@ -53,15 +55,53 @@ pub(crate) fn config(flags: &ConfigFlags, given: ArgMatches) -> anyhow::Result<E
         return Ok(check::command(&client.options(target)?));
     }
     if flags.remove {
-        return report(&place(flags)?.remove(&flags.name)?);
+        report(&place(flags)?.remove(&flags.name)?);
+        return Ok(ExitCode::SUCCESS);
     }
-    let text = block(flags, &client)?.text();
+    let block = block(flags, &client)?;
+    let text = block.text();
     let text = text.map_err(|fault| clap::Error::raw(ErrorKind::ValueValidation, fault))?;
-    if flags.write.is_some() {
-        return report(&place(flags)?.install(&flags.name, &text)?);
+    if flags.write.is_none() {
+        print(text)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    print(text)?;
-    Ok(ExitCode::SUCCESS)
+    let place = place(flags)?;
+    let changed = place.install(&flags.name, &text, flags.inline)?;
+    report(&changed);
+    if !flags.inline && !changed.is_empty() {
+        let file = place.config.display();
+        to_stderr(format_args!(
+            "switchboard: programs that read {file} without its Include, such as paramiko and some editors, need --inline"
+        ));
+    }
+    is_used(&block, &place)
+}
+
+/// Asks ssh whether it uses the block, and reports the names for which it does not.
+fn is_used(block: &Block, place: &ConfigPaths) -> anyhow::Result<ExitCode> {
+    let (mut status, command) = (ExitCode::SUCCESS, block.command()?);
+    for host in block
+        .names
+        .iter()
+        .filter(|name| !name.starts_with('!'))
+        .map(|name| example(name))
+    {
+        let reason = match place.proxy_command(&host) {
+            Some(Ok(used)) if used != command => format!("its ProxyCommand there is: {used}"),
+            Some(Err(error)) => error,
+            Some(Ok(_)) | None => continue,
+        };
+        to_stderr(format_args!(
+            "switchboard: ssh does not use this block for {host}: {reason}"
+        ));
+        status = ExitCode::FAILURE;
+    }
+    Ok(status)
+}
+
+/// Returns a name that matches a pattern.
+fn example(pattern: &str) -> String {
+    pattern.replace('*', "switchboard").replace('?', "x")
 }
 
 /// Returns the block that the arguments describe. Where no proxy is named, the client's file has to have one for the names.
@@ -73,9 +113,8 @@ fn block(flags: &ConfigFlags, client: &ClientFlags) -> anyhow::Result<Block> {
     // A contradiction of the arguments is reported now, and not at the first login.
     let mut is_resumable = true;
     for name in flags.name.iter().filter(|name| !name.starts_with('!')) {
-        let example = name.replace(['*', '?'], "x");
         // Each name needs a proxy: of a flag, a variable, or an entry of the file.
-        let options = client.options(format!("{example}:22"))?;
+        let options = client.options(format!("{}:22", example(name)))?;
         is_resumable &= options.session.is_some();
     }
     let program = program().context("cannot tell the path of this program")?;
@@ -99,25 +138,18 @@ fn place(flags: &ConfigFlags) -> anyhow::Result<ConfigPaths> {
             config: std::path::absolute(config).context("cannot tell the working folder")?,
             is_default: false,
         },
-        None => ConfigPaths {
-            config: platform::home()
-                .context("there is no home folder")?
-                .join(".ssh")
-                .join("config"),
-            is_default: true,
-        },
+        None => ConfigPaths::of_user().context("there is no home folder")?,
     })
 }
 
 /// Names the files that have been changed.
-fn report(changed: &[PathBuf]) -> anyhow::Result<ExitCode> {
+fn report(changed: &[PathBuf]) {
     for path in changed {
         to_stderr(format_args!("switchboard: changed {}", path.display()));
     }
     if changed.is_empty() {
         to_stderr("switchboard: nothing to change");
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn has_port(name: &str) -> bool {
@@ -154,4 +186,4 @@ From a URL to a login:
 And if it does not work:
   switchboard config --proxy https://ssh.example.com --check devbox.team-a.svc.cluster.local
 
-Exit status: 0 printed, installed or reached, 1 not, 2 usage";
+Exit status: 0 printed, installed or reached, 1 not, or ssh does not use the block, 2 usage";

@@ -2,6 +2,7 @@
 
 mod check;
 mod settings;
+mod shared;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -172,6 +173,126 @@ fn one_command_leads_to_a_login_and_another_one_back() {
 }
 
 #[test]
+fn ssh_uses_the_block_of_the_narrower_names_in_whichever_order_they_come() {
+    let setup = Setup::new();
+    let config = setup.config();
+    let ours = ours();
+    let write = |more: &[&str]| setup.by(Path::new(&ours), &[&["--write", &config], more].concat());
+    for inline in [&[][..], &["--inline"]] {
+        write(&[&["--proxy", "https://wide"], inline].concat());
+        for (name, host) in [
+            ("*.zeta.svc.cluster.local", "devbox.zeta.svc.cluster.local"),
+            ("*.alpha.svc.cluster.local", "devbox.alpha.svc.cluster.local"),
+            ("build.team-a.svc.cluster.local", "build.team-a.svc.cluster.local"),
+            ("db-?.svc.cluster.local", "db-1.svc.cluster.local"),
+        ] {
+            let names = ["--proxy", "https://narrow", "--name", name];
+            write(&[&names, inline].concat());
+            assert!(setup.settings(host).contains("--proxy https://narrow "), "{name}");
+            let others = setup.settings("x.svc.cluster.local");
+            assert!(others.contains("--proxy https://wide "), "{name}");
+            let other = setup.settings("elsewhere.example.com");
+            assert!(other.contains("\nserveraliveinterval 7\n"), "{other}");
+            setup.by(
+                Path::new(&ours),
+                &[&["--remove", "--write", &config], &names[2..]].concat(),
+            );
+            assert!(setup.settings(host).contains("--proxy https://wide "), "{name}");
+        }
+        write(&["--remove"]);
+        assert_eq!(fs::read_to_string(&config).unwrap(), setup.own);
+    }
+}
+
+#[test]
+fn a_block_that_ssh_does_not_use_is_reported_with_the_reason() {
+    let setup = Setup::new();
+    let config = setup.config();
+    let write = |config: &str| {
+        let arguments = ["config", "--proxy", "https://p", "--write", config];
+        let output = switchboard(&arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let first = "Include switchboard.d/*.conf\nHost *\n    ProxyCommand nc %h %p\n";
+    for (text, reason) in [
+        // A user who includes the blocks last has other settings first.
+        (format!("Host *\n    ProxyCommand nc %h %p\n{first}"), None),
+        (
+            format!(
+                "ProxyCommand nc %h %p\nInclude \"{}/*.conf\"\n",
+                setup.login.path("switchboard.d").display()
+            ),
+            Some("its ProxyCommand there is: nc %h %p"),
+        ),
+        (
+            "Nonsense yes\n".to_owned(),
+            Some("terminating, 1 bad configuration options"),
+        ),
+    ] {
+        fs::write(&config, &text).unwrap();
+        let (status, said) = write(&config);
+        let expected = "switchboard: ssh does not use this block for switchboard.svc.cluster.local: ";
+        assert_eq!(status, Some(i32::from(reason.is_some())), "{text}: {said}");
+        assert_eq!(said.contains(expected), reason.is_some(), "{text}: {said}");
+        assert!(said.contains(reason.unwrap_or_default()), "{text}: {said}");
+        assert!(said.contains("paramiko and some editors, need --inline"), "{said}");
+        fs::remove_dir_all(setup.login.path("switchboard.d")).unwrap();
+    }
+}
+
+/// In containers and CI jobs HOME is often another folder. The ssh here has a home of its own.
+#[test]
+fn a_block_is_written_where_ssh_reads_and_not_where_home_points() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    for name in ["home", "passwd", "bin"] {
+        fs::create_dir(path(name)).unwrap();
+    }
+    let real = program("ssh", "openssh-client").display().to_string();
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in\n*ControlPath*) echo \"controlpath {0}/.ssh/config\";;\n\
+         *) exec {real} -F {0}/.ssh/config \"$@\";;\nesac\n",
+        path("passwd")
+    );
+    let ssh = folder.path().join("bin/ssh");
+    fs::write(&ssh, script).unwrap();
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let search = format!("{}:{}", path("bin"), std::env::var("PATH").unwrap());
+    let run = |arguments: &[&str], search: &str| {
+        let mut command = switchboard(&[&["config", "--proxy", "https://p"], arguments].concat());
+        let output = command.env("HOME", path("home")).env("PATH", search).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = run(&["--write"], &search);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains(&path("passwd/.ssh/config")), "{said}");
+    assert!(!Path::new(&path("home/.ssh")).exists());
+    let (status, said) = run(&["--remove"], &search);
+    assert!(
+        status == Some(0) && said.contains(&path("passwd/.ssh/config")),
+        "{said}"
+    );
+    // Without ssh there is nobody to ask.
+    let (status, said) = run(&["--write"], &path("passwd"));
+    assert!(status == Some(0) && said.contains(&path("home/.ssh/config")), "{said}");
+}
+
+#[test]
+fn help_is_a_program_as_the_others_are() {
+    let printed = |arguments: &[&str]| {
+        let output = switchboard(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for words in [&[][..], &["connect"], &["tunnels", "close"]] {
+        assert_eq!(
+            printed(&[&["help"], words].concat()),
+            printed(&[words, &["--help"]].concat())
+        );
+    }
+}
+
+#[test]
 fn ssh_reads_every_option_of_a_block_as_it_was_meant() {
     let setup = Setup::new();
     let arguments = [
@@ -210,7 +331,7 @@ fn ssh_reads_every_option_of_a_block_as_it_was_meant() {
         "serveraliveinterval 0",
         &format!(
             "proxycommand {} connect --proxy https://ssh.example.com --server-name x.example --no-env-proxy --token-command \
-             'echo \"it'\\''s $HOME\"' --grace 90m --window 64KiB %h %p",
+             \"echo \\\"it's \\$HOME\\\"\" --grace 90m --window 64KiB %h %p",
             ours()
         ),
     ] {

@@ -36,9 +36,7 @@ impl Block {
         );
         let mut text = format!("Host {title}\n");
         let mut line = |keyword: &str, value: &str| writeln!(text, "    {keyword} {value}").unwrap_or_default();
-        let words: Result<Vec<_>, _> = self.words.iter().map(|text| word(text, self.system)).collect();
-        // `%h:%p` would be ambiguous: an IPv6 address in %h has no brackets.
-        line("ProxyCommand", &(words?.join(" ") + " %h %p"));
+        line("ProxyCommand", &self.command()?);
         if self.is_resumable {
             line("#", KEEPALIVES);
             line("ServerAliveInterval", "0");
@@ -60,6 +58,16 @@ impl Block {
             line("ControlPersist", "10m");
         }
         Ok(text)
+    }
+
+    /// Returns the ProxyCommand.
+    ///
+    /// # Errors
+    /// A word that ssh would not read as it is meant.
+    pub fn command(&self) -> anyhow::Result<String> {
+        let words: Result<Vec<_>, _> = self.words.iter().map(|text| word(text, self.system)).collect();
+        // `%h:%p` would be ambiguous: an IPv6 address in %h has no brackets.
+        Ok(words?.join(" ") + " %h %p")
     }
 }
 

@@ -1,8 +1,11 @@
-//! Installs blocks: each has a file of its own in a folder beside the user's file, which includes all of them.
+//! Installs blocks: each has a file of its own in a folder next to the user's file, which includes all of them, or is a
+//! part of the user's file. A narrower pattern comes first, because ssh takes the first block that matches.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -17,30 +20,58 @@ use crate::base::platform;
 pub struct ConfigPaths {
     /// The user's file.
     pub config: PathBuf,
-    /// True if ssh reads `config` without `-F`: then a relative path of an Include is below the folder of `config`.
+    /// True if ssh looks for the relative path of an Include in the folder of `config`.
     pub is_default: bool,
 }
 
 impl ConfigPaths {
-    /// Writes the block of these names, and an Include into the user's file unless it has one. Returns the files that have
-    /// changed.
+    /// Returns the place of the user's own file: ssh finds it by the home of passwd(5), and a relative path in it by HOME,
+    /// which may differ. `None` if there is no home.
+    pub fn of_user() -> Option<Self> {
+        let home = platform::home();
+        // ssh expands the `~` of a ControlPath.
+        let arguments = ["-F", "none", "-o", "ControlPath=~/.ssh/config"].map(OsStr::new);
+        let found = ask_ssh(&arguments, "localhost", "controlpath ").and_then(Result::ok);
+        let found = found.map(PathBuf::from).filter(|path| path.is_absolute());
+        let by_home = home.map(|home| home.join(".ssh").join("config"));
+        let config = found.or_else(|| by_home.clone())?;
+        Some(Self {
+            is_default: by_home.as_ref() == Some(&config),
+            config,
+        })
+    }
+
+    /// Returns the ProxyCommand that ssh has for a host, or ssh's error message; `None` without a program ssh.
+    pub fn proxy_command(&self, host: &str) -> Option<Result<String, String>> {
+        let is_of_user = Self::of_user().is_some_and(|own| own.config == self.config);
+        let file = [OsStr::new("-F"), self.config.as_os_str()];
+        ask_ssh(if is_of_user { &[] } else { &file[..] }, host, "proxycommand ")
+    }
+
+    /// Writes the block of these names: into the user's file if `is_inline`, else into a file of its own, with an Include
+    /// in the user's file. Returns the files that have changed.
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub fn install(&self, names: &[String], block: &str) -> anyhow::Result<Vec<PathBuf>> {
+    pub fn install(&self, names: &[String], block: &str, is_inline: bool) -> anyhow::Result<Vec<PathBuf>> {
         let (file, pattern) = (self.file(names)?, self.pattern()?);
         // Fails before a folder is made, if the user's file is not a regular file.
         read(&self.config)?;
         self.config.parent().map_or(Ok(()), make_folder)?;
         let _lock = self.lock()?;
-        make_folder(&self.folder())?;
         let mut config = read(&self.config)?;
+        cut(&mut config, &names.join(" "));
+        if is_inline {
+            insert(&mut config, &names.join(" "), block, &include(&pattern));
+            return self.without_file(&file, config);
+        }
+        make_folder(&self.folder())?;
         let mut changed = Vec::new();
         replace(file, format!("{HEADER}{block}").as_bytes(), &mut changed)?;
         if !has_include(&config, &pattern) {
             config.splice(..0, include(&pattern).into_bytes());
-            replace(self.config.clone(), &config, &mut changed)?;
         }
+        replace(self.config.clone(), &config, &mut changed)?;
         Ok(changed)
     }
 
@@ -49,9 +80,16 @@ impl ConfigPaths {
     /// # Errors
     /// A file cannot be read, written or removed.
     pub fn remove(&self, names: &[String]) -> anyhow::Result<Vec<PathBuf>> {
-        let (file, lines) = (self.file(names)?, include(&self.pattern()?).into_bytes());
-        let folder = self.folder();
+        let file = self.file(names)?;
         let _lock = self.lock()?;
+        let mut config = read(&self.config)?;
+        cut(&mut config, &names.join(" "));
+        self.without_file(&file, config)
+    }
+
+    /// Writes this text of the user's file, and removes the file of a block, with the last one also the Include.
+    fn without_file(&self, file: &Path, mut config: Vec<u8>) -> anyhow::Result<Vec<PathBuf>> {
+        let (folder, lines) = (self.folder(), include(&self.pattern()?).into_bytes());
         let mut changed = Vec::new();
         let others = match fs::read_dir(&folder) {
             Ok(entries) => entries.collect::<io::Result<Vec<_>>>(),
@@ -60,15 +98,14 @@ impl ConfigPaths {
         };
         let others = others.with_context(|| format!("cannot read {}", folder.display()))?;
         if others.iter().all(|other| other.path() == file) {
-            let mut config = read(&self.config)?;
             // An Include without our comment is the user's own.
-            if let Some(start) = config.windows(lines.len()).position(|found| found == lines) {
+            if let Some(start) = find(&config, &lines) {
                 config.drain(start..start + lines.len());
-                replace(self.config.clone(), &config, &mut changed)?;
             }
         }
-        match fs::remove_file(&file) {
-            Ok(()) => changed.push(file),
+        replace(self.config.clone(), &config, &mut changed)?;
+        match fs::remove_file(file) {
+            Ok(()) => changed.push(file.to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("cannot remove {}", file.display())),
         }
@@ -99,7 +136,8 @@ impl ConfigPaths {
     }
 
     /// Returns the file of a block. No pattern has one of the replacement characters, so different names have different
-    /// files. The prefix `Host` keeps a file from being hidden, and from being a device of Windows.
+    /// files. The prefix is the order in which ssh reads them; it keeps a file from being hidden, and from being a device of
+    /// Windows.
     fn file(&self, names: &[String]) -> anyhow::Result<PathBuf> {
         let replaced = |character| match character {
             '*' => '+',
@@ -109,8 +147,10 @@ impl ConfigPaths {
             ' ' => ',',
             other => other,
         };
-        let name: String = format!("Host {}.conf", title(names)?).chars().map(replaced).collect();
-        Ok(self.folder().join(name))
+        let title = title(names)?;
+        let [shortness, wildcards] = breadth(&title);
+        let name = format!("{shortness:03}{wildcards:03} Host {title}.conf");
+        Ok(self.folder().join(name.chars().map(replaced).collect::<String>()))
     }
 
     /// Returns the path of all files, as an Include has it.
@@ -124,6 +164,67 @@ impl ConfigPaths {
             _ => bail!("the path {} cannot be written in an Include", folder.display()),
         }
     }
+}
+
+/// Returns the value of a keyword that ssh has for a host (`ssh -G`), or ssh's error message; `None` without a program ssh.
+fn ask_ssh(arguments: &[&OsStr], host: &str, keyword: &str) -> Option<Result<String, String>> {
+    let mut ssh = Command::new("ssh");
+    let asked = ssh.arg("-G").args(arguments).arg(host).stdin(Stdio::null());
+    let answer = asked.output().ok()?;
+    let text = if answer.status.success() {
+        answer.stdout
+    } else {
+        answer.stderr
+    };
+    let text = String::from_utf8_lossy(&text);
+    let value = text.lines().find_map(|line| line.strip_prefix(keyword));
+    Some(match answer.status.success() {
+        true => Ok(value.unwrap_or("none").to_owned()),
+        false => Err(text.lines().last().unwrap_or_default().to_owned()),
+    })
+}
+
+/// Returns the order of a block, which is greater for more names: that of its widest pattern. A pattern that matches only
+/// a part of the names of another has a longer shortest name, or fewer wildcards.
+fn breadth(title: &str) -> [usize; 2] {
+    let of_pattern = |name: &str| {
+        let [stars, marks] = ["*", "?"].map(|wildcard| name.matches(wildcard).count());
+        let wildcards = 100 * marks + 2 * stars + usize::from(!title.contains('!'));
+        [999 - (name.len() - stars).min(999), wildcards.min(999)]
+    };
+    let reached = title.split_whitespace().filter(|name| !name.starts_with('!'));
+    reached.map(of_pattern).max().unwrap_or_default()
+}
+
+/// Adds a block to the user's file, before the first block of more names. What follows holds for all hosts, as before.
+fn insert(config: &mut Vec<u8>, title: &str, block: &str, include: &str) {
+    let (mut end, mut place) = (0, 0);
+    for line in config.split_inclusive(|&byte| byte == b'\n') {
+        let text = String::from_utf8_lossy(line);
+        let other = text.strip_prefix(BEGIN).map(breadth);
+        if other > Some(breadth(title)) {
+            break;
+        }
+        end += line.len();
+        if text.starts_with(END) || config.get(..end) == Some(include.as_bytes()) {
+            place = end;
+        }
+    }
+    let lines = format!("{BEGIN}{title}\n{block}Host *\n{END}{title}\n");
+    config.splice(place..place, lines.into_bytes());
+}
+
+/// Removes a block from the text of the user's file.
+fn cut(config: &mut Vec<u8>, title: &str) {
+    let [begin, end] = [BEGIN, END].map(|marker| format!("{marker}{title}\n").into_bytes());
+    let start = find(config, &begin);
+    if let Some((start, length)) = start.and_then(|start| Some((start, find(config.get(start..)?, &end)?))) {
+        config.drain(start..start + length + end.len());
+    }
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|found| found == part)
 }
 
 /// Returns the lines that are added to the user's file.
@@ -181,6 +282,9 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 const FOLDER: &str = "switchboard.d";
 /// The line before our Include in the user's file.
 const OURS: &str = "# Written by `switchboard config --write`; `--remove` takes it away with the line below:";
+/// The beginnings of the lines around a block in the user's file.
+const BEGIN: &str = "# BEGIN switchboard ";
+const END: &str = "# END switchboard ";
 /// The line before a block.
 const HEADER: &str = "# Written by `switchboard config --write`, which replaces this file.\n";
 /// The largest file that is read: 1 MiB.
@@ -222,7 +326,7 @@ mod tests {
         }
 
         fn install(&self, name: &str, block: &str) -> usize {
-            self.place.install(&[name.to_owned()], block).unwrap().len()
+            self.place.install(&[name.to_owned()], block, false).unwrap().len()
         }
 
         fn remove(&self, name: &str) -> usize {
@@ -261,10 +365,10 @@ mod tests {
                 home.bytes(),
                 [format!("{OURS}\n{INCLUDE}\n").as_bytes(), before].concat()
             );
-            assert_eq!(home.files(), ["Host,+.a.conf"]);
+            assert_eq!(home.files(), ["997003,Host,+.a.conf"]);
             assert_eq!(home.install("*.a", "Host *.a\n"), 0);
             assert_eq!(home.install("*.a", "Host *.a\n    Port 2\n"), 1);
-            let written = fs::read_to_string(home.place.folder().join("Host,+.a.conf")).unwrap();
+            let written = fs::read_to_string(home.place.folder().join("997003,Host,+.a.conf")).unwrap();
             assert_eq!(written, format!("{HEADER}Host *.a\n    Port 2\n"));
             assert_eq!(home.install("b", "Host b\n"), 1);
             assert_eq!(home.remove("*.a"), 1);
@@ -275,6 +379,73 @@ mod tests {
             assert_eq!(home.remove("b"), 0);
             let left = fs::read_dir(home.folder.path().join(".ssh")).unwrap();
             assert_eq!(left.count(), 1, "nothing is left beside the file");
+        }
+    }
+
+    #[test]
+    fn a_narrower_pattern_comes_before_a_wider_one() {
+        for (narrow, wide) in [
+            ("devbox.a.example", "*.a.example"),
+            ("*.a.example", "*.example"),
+            ("*.example", "*"),
+            ("a", "?"),
+            ("?", "*"),
+            ("a?", "a*"),
+            ("a", "a*"),
+            ("a*b", "*a*b*"),
+            ("*.a !x.a", "*.a"),
+            ("::1", "*:*"),
+            ("a.example", "x *.example"),
+        ] {
+            let [narrow, wide] = [narrow, wide].map(|title| title.split(' ').map(str::to_owned).collect::<Vec<_>>());
+            let home = Home::new();
+            let [one, other] = [&narrow, &wide].map(|names| home.place.file(names).unwrap());
+            assert!(one < other, "{one:?} {other:?}");
+            // And in the user's file, in each order.
+            for order in [[&narrow, &wide], [&wide, &narrow]] {
+                let home = Home::with(b"User x\n");
+                for names in order {
+                    home.place.install(names, "Host y\n", true).unwrap();
+                }
+                let text = String::from_utf8(home.bytes()).unwrap();
+                let place = |names: &[String]| text.find(&format!("{BEGIN}{}\n", names.join(" "))).unwrap();
+                assert!(place(&narrow) < place(&wide), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_inline_block_is_installed_once_changed_and_removed_and_ends_before_the_users_lines() {
+        for before in [
+            &b"User x\n\nHost b\n  Port 1"[..],
+            b"",
+            b"Host a\r\n  Port 1\r\n",
+            b"# caf\xe9\nUser=x\n",
+        ] {
+            let home = Home::with(before);
+            let inline = |names: &str, block: &str| home.place.install(&[names.to_owned()], block, true).unwrap().len();
+            assert_eq!(inline("*.a", "Host *.a\n"), 1);
+            let text = |block: &str| format!("{BEGIN}*.a\n{block}Host *\n{END}*.a\n");
+            assert_eq!(home.bytes(), [text("Host *.a\n").as_bytes(), before].concat());
+            assert_eq!(inline("*.a", "Host *.a\n"), 0);
+            assert_eq!(inline("*.a", "Host *.a\n    Port 2\n"), 1);
+            assert_eq!(
+                home.bytes(),
+                [text("Host *.a\n    Port 2\n").as_bytes(), before].concat()
+            );
+            // A block has one place.
+            assert_eq!(home.install("*.a", "Host *.a\n"), 2);
+            assert_eq!(
+                home.bytes(),
+                [format!("{OURS}\n{INCLUDE}\n").as_bytes(), before].concat()
+            );
+            home.install("b", "Host b\n");
+            assert_eq!(inline("*.a", "Host *.a\n"), 2);
+            let both = [format!("{OURS}\n{INCLUDE}\n{}", text("Host *.a\n")).as_bytes(), before].concat();
+            assert_eq!((home.bytes(), home.files().len()), (both, 1));
+            assert_eq!((home.remove("b"), home.remove("*.a")), (2, 1));
+            assert_eq!(home.bytes(), before);
+            assert_eq!(home.remove("*.a"), 0);
         }
     }
 
@@ -310,7 +481,7 @@ mod tests {
         ];
         for name in names {
             let names = ["x".to_owned(), name.to_owned()];
-            assert!(!home.place.install(&names, "y").unwrap().is_empty());
+            assert!(!home.place.install(&names, "y", false).unwrap().is_empty());
             home.install(name, "x");
         }
         let files = home.files();
@@ -318,11 +489,11 @@ mod tests {
         assert!(
             files
                 .iter()
-                .all(|name| name.starts_with("Host,") && name.ends_with(".conf")),
+                .all(|name| name.contains(",Host,") && name.ends_with(".conf")),
             "{files:?}"
         );
         for name in ["", "../a", "a/b", "/etc/x", "a b", "a\\b", "a\0", "-a"] {
-            home.place.install(&[name.to_owned()], "x").unwrap_err();
+            home.place.install(&[name.to_owned()], "x", false).unwrap_err();
             home.place.remove(&[name.to_owned()]).unwrap_err();
         }
         assert_eq!(home.files(), files);
@@ -336,11 +507,11 @@ mod tests {
         assert_eq!(mode(&home.folder.path().join(".ssh")), 0o700);
         assert_eq!(mode(&home.place.folder()), 0o700);
         assert_eq!(mode(&home.place.config), 0o600);
-        assert_eq!(mode(&home.place.folder().join("Host,a.conf")), 0o600);
+        assert_eq!(mode(&home.place.folder().join("998001,Host,a.conf")), 0o600);
         // But not the home itself.
         let absent = home.folder.path().join("absent");
         home.place.config = absent.join(".ssh/config");
-        let error = home.place.install(&["a".to_owned()], "x").unwrap_err();
+        let error = home.place.install(&["a".to_owned()], "x", false).unwrap_err();
         let folder = absent.join(".ssh");
         assert_eq!(
             error.to_string(),
@@ -355,7 +526,7 @@ mod tests {
     fn ten_writers_at_once_lose_no_block() {
         for round in 0..20 {
             let home = Home::with(b"Host b\n");
-            let write = |name: String| home.place.install(&[name], "Host x\n").unwrap();
+            let write = |name: String| home.place.install(&[name], "Host x\n", false).unwrap();
             thread::scope(|scope| {
                 (0..10).for_each(|number| drop(scope.spawn(move || write(format!("a{number}")))));
             });
@@ -369,7 +540,10 @@ mod tests {
                 }
                 scope.spawn(|| write("c".to_owned()));
             });
-            assert_eq!((home.files(), home.bytes()), (vec!["Host,c.conf".to_owned()], included));
+            assert_eq!(
+                (home.files(), home.bytes()),
+                (vec!["998001,Host,c.conf".to_owned()], included)
+            );
         }
     }
 
@@ -410,7 +584,7 @@ mod tests {
             let home = Home::with(b"");
             fs::remove_file(&home.place.config).unwrap();
             damage(&home.place.config);
-            home.place.install(&["a".to_owned()], "Host a\n").unwrap_err();
+            home.place.install(&["a".to_owned()], "Host a\n", false).unwrap_err();
             assert!(home.place.config.is_symlink() || home.place.config.is_dir());
         }
     }
@@ -425,14 +599,14 @@ mod tests {
             is_default: false,
         };
         let names = ["a".to_owned()];
-        assert_eq!(place.install(&names, "Host a\n").unwrap().len(), 2);
-        assert_eq!(place.install(&names, "Host a\n").unwrap().len(), 0);
+        assert_eq!(place.install(&names, "Host a\n", false).unwrap().len(), 2);
+        assert_eq!(place.install(&names, "Host a\n", false).unwrap().len(), 0);
         let lines = format!("{OURS}\nInclude \"{}/switchboard.d/*.conf\"\n", folder.display());
         assert_eq!(fs::read_to_string(&place.config).unwrap(), lines);
         let place = ConfigPaths {
             config: home.folder.path().join("50%/other"),
             is_default: false,
         };
-        place.install(&names, "Host a\n").unwrap_err();
+        place.install(&names, "Host a\n", false).unwrap_err();
     }
 }

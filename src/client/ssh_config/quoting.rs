@@ -40,8 +40,18 @@ pub(super) fn word(text: &str, system: System) -> anyhow::Result<String> {
         return Ok(expanded);
     }
     match system {
-        // POSIX 2.2.2: nothing is special between single quotes but their end.
-        System::Unix => Ok(format!("'{}'", expanded.replace('\'', r"'\''"))),
+        // Shells disagree about a backslash before a backquote. POSIX 2.2.2: nothing is special between single quotes but
+        // their end.
+        System::Unix if text.contains('`') => Ok(format!("'{}'", expanded.replace('\'', r"'\''"))),
+        // POSIX 2.2.3. Editors that split the line without a shell know double quotes and backslashes only.
+        System::Unix => {
+            let mut quoted = String::from("\"");
+            for character in expanded.chars() {
+                quoted.extend(['"', '$', '\\'].contains(&character).then_some('\\'));
+                quoted.push(character);
+            }
+            Ok(quoted + "\"")
+        }
         System::Windows if text.contains('"') => {
             bail!("{text:?} has a quotation mark, which a command line of Windows cannot have")
         }
@@ -62,19 +72,46 @@ mod tests {
         for (text, expected) in [
             ("/usr/bin/switchboard", "/usr/bin/switchboard"),
             ("https://ssh.example.com:8443", "https://ssh.example.com:8443"),
-            ("/home/A User/bin/switchboard", "'/home/A User/bin/switchboard'"),
+            ("/home/A User/bin/switchboard", r#""/home/A User/bin/switchboard""#),
             ("100%", "100%%"),
-            ("a%h b", "'a%%h b'"),
-            ("it's", r"'it'\''s'"),
-            ("$HOME`x`", "'$HOME`x`'"),
-            ("#", "'#'"),
-            ("", "''"),
-            ("a\\b", r"'a\b'"),
-            ("é", "'é'"),
+            ("a%h b", r#""a%%h b""#),
+            ("it's", r#""it's""#),
+            ("a \"$b\"", r#""a \"\$b\"""#),
+            ("it's $HOME`x`", r"'it'\''s $HOME`x`'"),
+            ("#", r##""#""##),
+            ("", r#""""#),
+            ("a\\b", r#""a\\b""#),
+            ("é", r#""é""#),
         ] {
             assert_eq!(word(text, System::Unix).unwrap(), expected);
         }
         word("a\nb", System::Unix).unwrap_err();
+    }
+
+    /// Splits a line as editors do that run no shell: by spaces, with double quotes and backslashes only.
+    fn split(line: &str) -> Vec<String> {
+        let (mut words, mut is_quoted, mut characters) = (vec![String::new()], false, line.chars());
+        while let Some(character) = characters.next() {
+            match character {
+                '\\' => words.last_mut().unwrap().extend(characters.next()),
+                '"' => is_quoted = !is_quoted,
+                ' ' if !is_quoted => words.push(String::new()),
+                other => words.last_mut().unwrap().push(other),
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn a_shell_and_an_editor_without_one_read_the_same_words() {
+        let texts = [
+            "/a b/c", "it's", "a\\b c", "$HOME", "a \"$b\"", "#", "", "é", "a;b|c&d", "x*?[y]", "~", "!x",
+        ];
+        let line = texts.map(|text| word(text, System::Unix).unwrap()).join(" ");
+        assert_eq!(split(&line), texts);
+        let mut shell = std::process::Command::new("sh");
+        let printed = shell.args(["-c", &format!("printf '%s\\n' {line}")]).output().unwrap();
+        assert_eq!(String::from_utf8(printed.stdout).unwrap(), texts.join("\n") + "\n");
     }
 
     #[test]
