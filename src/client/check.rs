@@ -1,25 +1,28 @@
 //! A login as far as the SSH identification, and which step of it fails.
 
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use tokio::io::AsyncWriteExt;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, duplex, split};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::connect::attempt::Tunnel;
-use super::connect::{attempt, report, runtime};
-use super::options::Options;
-use super::stderr::MAX_LINE;
-use crate::base::authority::Authority;
+use super::connect::run::run;
+use super::connect::signals::{ExitRequest, ExitSignals};
+use super::connect::stdio::Stdio;
+use super::connect::{in_band, report, runtime};
+use super::options::{Options, resumption};
+use super::stderr::{MAX_LINE, UserOutput};
 use crate::base::text::{chain, printable};
 use crate::uplink;
-use crate::uplink::credential_cache::CachedLogin;
 use crate::uplink::dial::deadline::Step;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::dial::io::read_some;
 use crate::uplink::dial::url::Scheme;
-use crate::uplink::error::ClientError;
+use crate::uplink::error::{ClientError, Retry};
 
 /// Checks a login, and prints on stdout its steps up to the one that fails.
 pub fn command(options: &Options) -> ExitCode {
@@ -32,7 +35,7 @@ pub fn command(options: &Options) -> ExitCode {
     // A lookup may still run.
     runtime.shutdown_background();
     let text = table(options, dialing.step, &found);
-    write!(std::io::stdout(), "{text}").unwrap_or_default();
+    write!(io::stdout(), "{text}").unwrap_or_default();
     match found {
         Ok(_) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
@@ -41,17 +44,50 @@ pub fn command(options: &Options) -> ExitCode {
 
 /// Logs in as far as the SSH identification, and returns it, or why there is none.
 async fn check(options: &Options, dialing: &mut ProxyDialer) -> Result<String, String> {
-    let parsed = options.target.parse::<Authority>().map_err(ClientError::Target);
-    parsed.map_err(|error| chain(&error))?;
-    let opened = Box::pin(attempt::open(options, &mut CachedLogin::default(), dialing)).await;
-    let tunnel = opened.map_err(|error| chain(&error))?;
-    dialing.step = Step::Ssh;
-    timeout(options.uplink.timeout, identification(tunnel))
-        .await
-        .map_err(|_| {
-            let waited = options.uplink.timeout;
-            format!("the target has said nothing within {waited:?}: is it an SSH server?")
-        })?
+    let mut options = options.clone();
+    let remark = Arc::new(Mutex::new(resumption(false, false).to_owned()));
+    let kept = Arc::clone(&remark);
+    if let Some(settings) = &mut options.session {
+        settings.remarks = UserOutput(Arc::new(move |line| *kept.lock() = line.to_owned()));
+        options.verbose = true;
+    }
+    let (mut ssh, local) = duplex(MAX_PREFACE);
+    let (exit, signals) = watch::channel(ExitRequest::No);
+    let tunnel = async {
+        let (stdin, stdout) = split(local);
+        let mut local = in_band::wrap(Stdio {
+            stdin,
+            stdout,
+            interactive: false,
+            is_abandoned: None,
+        });
+        Box::pin(run(&options, &mut local, ExitSignals(signals), dialing)).await
+    };
+    let found = async move {
+        let found = identification(&mut ssh).await;
+        // An anchor keeps a session without an end for a day. Without an identification the tunnel has the reason.
+        if found.is_some() {
+            exit.send_replace(ExitRequest::Immediate);
+        }
+        found
+    };
+    let waited = options.uplink.timeout * 2;
+    match timeout(waited, async { tokio::join!(tunnel, found) }).await {
+        Ok((_, Some(found))) => found.map(|line| format!("{line} ({})", remark.lock())),
+        Ok((Err(error), None)) => Err(reason(&error, dialing.step)),
+        Ok((Ok(()), None)) => Err(SILENT.to_owned()),
+        Err(_) => Err(format!(
+            "the target has said nothing within {waited:?}: is it an SSH server?"
+        )),
+    }
+}
+
+/// Returns the reason of a failure in that step.
+fn reason(error: &ClientError, step: Step) -> String {
+    match error.retry() {
+        Retry::Immediately if step == Step::Ssh => format!("{SILENT} ({})", chain(error)),
+        Retry::Immediately | Retry::WithBackoff | Retry::Never => chain(error),
+    }
 }
 
 /// Returns a line for each step. After a failure the last line is the one of `begun`.
@@ -86,43 +122,21 @@ fn table(options: &Options, begun: Step, found: &Result<String, String>) -> Stri
     text
 }
 
-/// Returns the server's identification, or an error that quotes what came instead. The client's identification is sent
+/// Returns the server's identification, or an error that quotes what came instead; `None` if nothing came. The client's identification is sent
 /// first, because some SSH proxies do not answer a silent client.
-async fn identification((mut stream, early): Tunnel) -> Result<String, String> {
+async fn identification(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Option<Result<String, String>> {
     let hello = format!("SSH-2.0-switchboard_check_{}\r\n", env!("CARGO_PKG_VERSION"));
-    let sent = async {
-        stream.write_all(hello.as_bytes()).await?;
-        stream.flush().await
-    };
     // The read below gives the reason of a failure.
-    sent.await.unwrap_or_default();
-    let (mut read, mut end) = (early, Ok(1));
-    loop {
+    stream.write_all(hello.as_bytes()).await.unwrap_or_default();
+    let mut read = Vec::new();
+    while read.len() < MAX_PREFACE && matches!(read_some(stream, &mut read).await, Ok(1..)) {
         if let Some(line) = find(&read) {
-            return match line.starts_with("SSH-2.0-") || line.starts_with("SSH-1.99-") {
-                true => Ok(line),
-                false => Err(format!(
-                    "the server says {line:?}: ssh speaks to servers of SSH 2.0 only"
-                )),
-            };
+            let is_known = line.starts_with("SSH-2.0-") || line.starts_with("SSH-1.99-");
+            let fault = format!("the server says {line:?}: ssh speaks to servers of SSH 2.0 only");
+            return Some(if is_known { Ok(line) } else { Err(fault) });
         }
-        match end {
-            Ok(1..) if read.len() < MAX_PREFACE => {}
-            Ok(0) if read.is_empty() => {
-                return Err("the connection ended without a word: is it an SSH server?".to_owned());
-            }
-            Ok(_) => return Err(said(&read)),
-            Err(error) => {
-                let error = ClientError::from(error);
-                return Err(if let ClientError::Lost(error) = &error {
-                    format!("the connection broke: {error}")
-                } else {
-                    error.to_string()
-                });
-            }
-        }
-        end = read_some(&mut stream, &mut read).await;
     }
+    (!read.is_empty()).then(|| Err(said(&read)))
 }
 
 /// Returns the line of an identification (RFC 4253 section 4.2).
@@ -134,11 +148,21 @@ fn find(read: &[u8]) -> Option<String> {
 
 fn said(read: &[u8]) -> String {
     let text = String::from_utf8_lossy(read);
+    let line = text.lines().next().unwrap_or_default();
+    let is_web = line.starts_with("HTTP/") || text.trim_start().starts_with('<');
+    let web = if is_web {
+        ": a web server or a captive portal has answered"
+    } else {
+        ""
+    };
     format!(
-        "the target is no SSH server: it says {:?}",
-        printable(text.lines().next().unwrap_or_default(), MAX_EXCERPT)
+        "the target is no SSH server: it says {:?}{web}",
+        printable(line, MAX_EXCERPT)
     )
 }
+
+const SILENT: &str = "the connection ended without a word: is it an SSH server? A web server or a captive portal may have \
+                      answered in the proxy's name";
 
 /// The bytes before an identification.
 const MAX_PREFACE: usize = 8 * 1024;

@@ -52,5 +52,14 @@ impl Default for Settings {
     }
 }
 
+/// Says whether a session will be resumable.
+pub(super) fn resumption(is_wanted: bool, has_anchor: bool) -> &'static str {
+    match (is_wanted, has_anchor) {
+        (true, true) => "the session will be resumable: the target has an anchor",
+        (true, false) => "the session will not be resumable: the target has no anchor",
+        (false, _) => "the session will not be resumable: --resume is off",
+    }
+}
+
 /// As long as an anchor keeps a session: 24 hours.
 const GRACE: Duration = Duration::from_secs(24 * 3600);

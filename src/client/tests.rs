@@ -20,6 +20,7 @@ use super::connect::stdio::Stdio;
 use super::{Options, Settings, UserOutput, connect};
 use crate::base::text::chain;
 use crate::protocol::end_notice::Marker;
+use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
 use crate::uplink::{self, ClientCertPaths, ForwardProxy, Trust, credentials, dial};
 
@@ -77,7 +78,7 @@ impl Session {
 /// Runs one tunnel to its end, without signals.
 async fn run(options: &Options, local: &mut Stdio<DuplexStream, DuplexStream>) -> Result<(), ClientError> {
     let exit = ExitSignals(tokio::sync::watch::channel(ExitRequest::No).1);
-    Box::pin(connect::run::run(options, local, exit)).await
+    Box::pin(connect::run::run(options, local, exit, &mut ProxyDialer::default())).await
 }
 
 struct Proxy {

@@ -118,7 +118,12 @@ pub(super) fn lost(error: io::Error) -> ClientError {
 
 /// Returns the error of a read of stdin.
 pub(super) fn unreadable(error: io::Error) -> ClientError {
-    ClientError::Never(anyhow!(error).context("cannot read stdin"))
+    // With ProxyUseFdpass ssh reads one byte, and closes the socket.
+    let hint = match error.kind() {
+        io::ErrorKind::ConnectionReset => " (ProxyUseFdpass of ssh is not for connect, which passes no descriptor)",
+        _ => "",
+    };
+    ClientError::Never(anyhow!(error).context(format!("cannot read stdin{hint}")))
 }
 
 /// Returns the error of a write to stdout, whose reader is there.

@@ -1,6 +1,7 @@
 //! Opens and runs a tunnel, which relays bytes as they are, or carries a session with an anchor.
 
 use std::future::pending;
+use std::mem;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -11,8 +12,10 @@ use super::signals::{ExitRequest, ExitSignals};
 use super::stdio::Stdio;
 use super::{relay, retry_after};
 use crate::base::authority::Authority;
-use crate::client::options::Options;
+use crate::client::options::{Options, resumption};
+use crate::client::stderr;
 use crate::uplink::credential_cache::CachedLogin;
+use crate::uplink::dial::deadline::Step;
 use crate::uplink::dial::dialer::ProxyDialer;
 use crate::uplink::error::ClientError;
 
@@ -24,21 +27,26 @@ pub(in crate::client) async fn run<R, W>(
     options: &Options,
     local: &mut Stdio<R, W>,
     mut exit: ExitSignals,
+    dialing: &mut ProxyDialer,
 ) -> Result<(), ClientError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     options.target.parse::<Authority>().map_err(ClientError::Target)?;
-    let (mut login, mut dialing) = (CachedLogin::default(), ProxyDialer::default());
+    let mut login = CachedLogin::default();
     let (stream, early) = tokio::select! {
         biased;
-        opened = Box::pin(retry_after::open(options, &mut login, &mut dialing)) => opened?,
+        opened = Box::pin(retry_after::open(options, &mut login, dialing)) => opened?,
         () = stdout_closed(local) => return Ok(()),
         _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
     };
+    dialing.step = Step::Ssh;
     // A person at a terminal is not ssh.
     let Some(settings) = options.session.as_ref().filter(|_| !local.interactive) else {
+        if options.verbose && !local.interactive {
+            stderr::line(resumption(false, false));
+        }
         let relayed = Box::pin(relay::relay(stream, early, local));
         return unless_interrupted(exit, relayed).await.map(drop);
     };
@@ -46,6 +54,9 @@ where
         found = detect(stream, early) => found?,
         _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
     };
+    if options.verbose {
+        (settings.remarks.0)(resumption(true, matches!(found, FarEnd::Anchor { .. })));
+    }
     match found {
         FarEnd::Plain { stream, bytes } => {
             let relayed = Box::pin(relay::relay(stream, bytes, local));
@@ -62,7 +73,9 @@ where
         }
         FarEnd::Anchor { stream, opening } => {
             let session = ClientSession::new(options, settings, local, exit);
-            Box::pin(session.run((stream, opening), dialing, &mut login)).await
+            let dialer = mem::take(dialing);
+            dialing.step = Step::Ssh;
+            Box::pin(session.run((stream, opening), dialer, &mut login)).await
         }
     }
 }

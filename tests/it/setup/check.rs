@@ -5,11 +5,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::thread;
 
+use crate::anchor::Anchor;
 use crate::credentials::demanding_proxy::DemandingProxy;
 use crate::harness::authority::Authority;
 use crate::harness::missing;
 use crate::harness::ports::Ports;
-use crate::harness::process::{Process, switchboard};
+use crate::harness::process::{Process, Server, Settings, switchboard};
 use crate::harness::proxy::Proxy;
 use crate::harness::target::Closed;
 use crate::openssh::sshd::Sshd;
@@ -224,6 +225,134 @@ fn the_guilty_step_of_every_broken_set_up_is_named() {
             "{printed}"
         );
         assert!(printed.lines().last().unwrap().contains("SSH-2.0-OpenSSH"), "{printed}");
+    }
+}
+
+/// Answers every request so, and closes with the rest unread.
+fn portal(answer: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut start = [0; 20];
+            std::io::Read::read_exact(&mut stream, &mut start).unwrap_or_default();
+            stream.write_all(answer).unwrap_or_default();
+        }
+    });
+    address
+}
+
+#[test]
+fn a_captive_portal_or_another_server_in_place_of_the_proxy_is_named_with_the_step() {
+    let foreign = "this is no answer of switchboard: a web server, a captive portal or another proxy has answered";
+    for (answer, step, reason) in [
+        (
+            &b"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\n\r\n"[..],
+            "proxy",
+            "the proxy answered 302: Found",
+        ),
+        (
+            b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
+            "proxy",
+            "403: Forbidden",
+        ),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "proxy", "400: Bad Request"),
+        (
+            b"HTTP/1.1 503 Service Unavailable\r\n\r\n",
+            "proxy",
+            "503: Service Unavailable",
+        ),
+        (
+            b"HTTP/1.1 511 Network Authentication Required\r\n\r\n",
+            "proxy",
+            "511: Network Authentication Required",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html><title>Log in</title>",
+            "SSH",
+            "a web server or a captive portal has answered",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\n\r\n",
+            "SSH",
+            "A web server or a captive portal may have answered",
+        ),
+    ] {
+        let proxy = format!("http://{}", portal(answer));
+        let (status, printed) = checked(switchboard(&["config", "--proxy", &proxy, "--check", "ssh.a"]));
+        let last = printed.lines().last().unwrap();
+        assert!(
+            status == 1 && last.starts_with(&format!("FAILS  {step:8}  ")) && last.contains(reason),
+            "{printed}"
+        );
+        assert_eq!(last.contains(foreign), step == "proxy", "{printed}");
+    }
+}
+
+#[test]
+fn a_check_says_if_the_session_will_be_resumable_and_why_an_anchor_has_none() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let (sshd, closed) = (Sshd::start(folder.path()), Closed::bind());
+    let (anchor, dead) = (Anchor::start(sshd.address, &[]), Anchor::start(closed.address(), &[]));
+    let targets = [
+        ("anchor.a:22", anchor.address()),
+        ("dead.a:22", dead.address()),
+        ("plain.a:22", sshd.address),
+    ];
+    let server = Server::with(&Settings::new(&crate::harness::allow(&targets)));
+    let proxy = format!("http://{}", server.public());
+    for (name, flags, reached, expected) in [
+        (
+            "anchor.a",
+            &[][..],
+            true,
+            "(the session will be resumable: the target has an anchor)",
+        ),
+        (
+            "anchor.a",
+            &["--resume", "off"],
+            true,
+            "(the session will not be resumable: --resume is off)",
+        ),
+        (
+            "plain.a",
+            &[],
+            true,
+            "(the session will not be resumable: the target has no anchor)",
+        ),
+        ("dead.a", &[], false, "the anchor cannot reach the SSH server"),
+    ] {
+        let (status, printed) = checked(switchboard(
+            &[&["config", "--proxy", &proxy, "--check", name], flags].concat(),
+        ));
+        assert_eq!(status == 0, reached, "{printed}");
+        assert!(printed.lines().last().unwrap().contains(expected), "{printed}");
+    }
+}
+
+#[test]
+fn a_verbose_connect_says_if_the_session_will_be_resumable() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let sshd = Sshd::start(folder.path());
+    let anchor = Anchor::start(sshd.address, &[]);
+    let targets = [("anchor.a:22", anchor.address()), ("plain.a:22", sshd.address)];
+    let server = Server::with(&Settings::new(&crate::harness::allow(&targets)));
+    let proxy = format!("http://{}", server.public());
+    for (target, resume, expected) in [
+        ("anchor.a:22", "auto", "be resumable: the target has an anchor"),
+        ("anchor.a:22", "off", "not be resumable: --resume is off"),
+        ("plain.a:22", "auto", "not be resumable: the target has no anchor"),
+    ] {
+        let mut command = switchboard(&["connect", "--proxy", &proxy, "--resume", resume, "-v", target]);
+        let mut client = Process::spawn_from(&mut command, std::process::Stdio::piped());
+        let line = client.stderr.next().unwrap();
+        assert!(
+            line.starts_with("switchboard: the session will ") && line.ends_with(expected),
+            "{line}"
+        );
+        client.signal(rustix::process::Signal::TERM);
+        client.exit_status();
     }
 }
 

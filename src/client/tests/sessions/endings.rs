@@ -181,7 +181,15 @@ fn signalled(
         is_abandoned,
     };
     let (ask, exit) = tokio::sync::watch::channel(ExitRequest::No);
-    let ended = tokio::spawn(async move { Box::pin(connect::run::run(&options, &mut local, ExitSignals(exit))).await });
+    let ended = tokio::spawn(async move {
+        Box::pin(connect::run::run(
+            &options,
+            &mut local,
+            ExitSignals(exit),
+            &mut ProxyDialer::default(),
+        ))
+        .await
+    });
     (Session { stdin, stdout, ended }, ask)
 }
 
