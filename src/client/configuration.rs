@@ -53,12 +53,14 @@ impl Configuration {
         // The file may name programs to run. ssh, too, reads only the user's own files.
         platform::is_the_users(&file)
             .map_err(|reason| Report::unreadable(&name, format!("is not read, as {reason}")))?;
+        let is_exposed = opens_files && platform::is_readable_by_others(&file);
         let bytes = yaml::bounded(file).map_err(unreadable)?;
         let home = platform::home();
         let base = PathBase {
             folder: path.parent().unwrap_or(Path::new("")),
             home: home.as_deref(),
-            opens_files,
+            is_check: opens_files,
+            is_exposed,
         };
         parse(&bytes, &name, &base)
     }
@@ -93,9 +95,11 @@ struct PathBase<'a> {
     /// The folder of relative paths.
     folder: &'a Path,
     home: Option<&'a Path>,
-    /// True if the files are opened to check them: a file that cannot be opened is a fault. Otherwise only the files of
-    /// the chosen entry are opened, later.
-    opens_files: bool,
+    /// True if all is checked: a file that cannot be opened is a fault, and what is probably not meant gets a warning.
+    /// Otherwise only the files of the chosen entry are opened, later.
+    is_check: bool,
+    /// True if other users may read the file.
+    is_exposed: bool,
 }
 
 impl PathBase<'_> {
@@ -118,6 +122,10 @@ fn parse(bytes: &[u8], name: &str, base: &PathBase<'_>) -> Result<(Configuration
         for (settings, place) in configuration.proxies.iter_mut().zip(places.items()) {
             complete(settings, &place, base);
         }
+        for (index, place) in places.items().enumerate().filter(|_| base.is_check) {
+            let entries = configuration.proxies.get(..=index).unwrap_or_default();
+            doubts(entries, &place, base.is_exposed);
+        }
     }
     findings.finish(Some(name), configuration)
 }
@@ -134,11 +142,14 @@ fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &PathBase<'_>
     for (key, path) in files {
         let Some(path) = path else { continue };
         *path = base.whole(path);
-        if base.opens_files
+        if base.is_check
             && let Err(error) = file::open(path)
         {
-            let reason = format!("{} cannot be read: {error}", path.display());
-            place.at(key).fault(reason);
+            let path = path.display().to_string();
+            let backslash = if path.contains(char::is_control) { BACKSLASH } else { "" };
+            place
+                .at(key)
+                .fault(format!("{} cannot be read: {error}{backslash}", path.escape_debug()));
         }
     }
     if !place.has_faults() {
@@ -171,36 +182,76 @@ fn contradictions(settings: &ProxySettings, place: &Field<'_>) {
     }
 }
 
+/// Reports what the author of an entry probably does not want. `entries`: the entry is the last one.
+fn doubts(entries: &[ProxySettings], place: &Field<'_>, is_exposed: bool) {
+    let Some((settings, before)) = entries.split_last() else {
+        return;
+    };
+    if is_exposed && settings.proxy.as_ref().is_some_and(ProxyUrl::has_credentials) {
+        place.at("proxy").warning(EXPOSED);
+    }
+    let excluded = |names: &[String]| names.iter().any(|name| name.starts_with('!'));
+    // An entry that excludes names may leave some of a pattern to the next one.
+    let taken = before
+        .iter()
+        .filter(|other| !excluded(&other.names))
+        .flat_map(|other| &other.names);
+    let own = settings.names.iter().filter_map(|name| name.strip_prefix('!'));
+    let taken: Vec<_> = taken.map(String::as_str).chain(own).collect();
+    let has_port = |name: &str| {
+        name.split_once(':')
+            .is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+    };
+    let is_dead =
+        |name: &&String| name.starts_with('!') || has_port(name) || taken.iter().any(|other| is_match(name, other));
+    for name in settings
+        .names
+        .iter()
+        .filter(is_dead)
+        .filter(|name| !name.starts_with('!'))
+    {
+        place.at("names").warning(format!("{name} {DEAD}"));
+    }
+    if settings.names.iter().all(|name| is_dead(&name)) {
+        place.warning("this entry never matches");
+    }
+}
+
 /// Returns whether a host matches patterns as in ssh_config(5): at least one of them, and none with `!`.
 fn is_among(host: &str, patterns: &[String]) -> bool {
-    let host = host.trim_end_matches('.').to_ascii_lowercase();
-    let matches = |pattern: &str| is_match(host.as_bytes(), pattern.to_ascii_lowercase().as_bytes());
+    let host = host.trim_end_matches('.');
+    let matches = |pattern: &str| is_match(host, pattern);
     let mut excluded = patterns.iter().filter_map(|pattern| pattern.strip_prefix('!'));
     // A pattern with `!` matches no host here, because no host begins with `!`.
     patterns.iter().any(|pattern| matches(pattern)) && !excluded.any(matches)
 }
 
-/// Returns whether a string matches a pattern with `*` and `?`, in time proportional to the product of both lengths.
-fn is_match(text: &[u8], pattern: &[u8]) -> bool {
+/// Returns whether a string matches a pattern with `*` and `?`, or all that it matches if it is a pattern itself, in time
+/// proportional to the product of both lengths.
+fn is_match(text: &str, pattern: &str) -> bool {
+    let [text, pattern] = [text, pattern].map(str::to_ascii_lowercase);
     // Element `n` is true if the pattern so far matches the first `n` bytes.
     let mut fits = vec![false; text.len()];
     fits.insert(0, true);
-    for &expected in pattern {
+    for &expected in pattern.as_bytes() {
         if expected == b'*' {
             let first = fits.iter().position(|fit| *fit).unwrap_or(fits.len());
             fits.iter_mut().skip(first).for_each(|fit| *fit = true);
             continue;
         }
         fits.pop();
-        let fits_byte = |byte: &u8| expected == b'?' || expected == *byte;
+        let fits_byte = |byte: u8| expected == byte || expected == b'?' && byte != b'*';
         fits.iter_mut()
-            .zip(text)
+            .zip(text.bytes())
             .for_each(|(fit, byte)| *fit &= fits_byte(byte));
         fits.insert(0, false);
     }
     fits.last() == Some(&true)
 }
 
+const BACKSLASH: &str = ": in double quotes a backslash begins a control character, in single quotes it does not";
+const DEAD: &str = "never matches: it has a port, or an entry before it takes these names, or this one excludes them";
+const EXPOSED: &str = "other users may read this file, and its password (chmod go= takes that away)";
 const ONE_SOURCE: &str = "only one source of credentials can be used: `token_file`, `token_command`, `kubeconfig` with \
                           `context`, or a user in the URL";
 const NOT_ENCRYPTED: &str =
@@ -218,7 +269,8 @@ mod tests {
         let base = PathBase {
             folder: Path::new("/etc/x"),
             home: Some(Path::new("/home/u")),
-            opens_files: false,
+            is_check: false,
+            is_exposed: false,
         };
         let read = parse(text.as_bytes(), "config.yaml", &base);
         read.map(|(configuration, _)| configuration)
@@ -279,6 +331,62 @@ mod tests {
     }
 
     #[test]
+    fn a_check_warns_of_patterns_that_never_match_and_of_a_password_that_others_may_read() {
+        let warnings = |text: &str, is_exposed| {
+            let base = PathBase {
+                folder: Path::new("/etc/x"),
+                home: None,
+                is_check: true,
+                is_exposed,
+            };
+            let report = parse(text.as_bytes(), "f", &base).map(|(_, report)| report);
+            report.unwrap_or_else(|report| report).to_string()
+        };
+        let entry = |names: &str| format!("- {{names: [{names}], proxy: 'http://u:s3cret@p'}}\n");
+        for (entries, dead) in [
+            (&["'*.a'", "'*.b'"][..], &[][..]),
+            (&["'*.b'", "'*.a.b', '*.c'"], &["*.a.b"]),
+            (&["'*'", "a"], &["a"]),
+            (&["'*.b', '!x.b'", "'*.b'"], &[]),
+            (&["a", "A"], &["A"]),
+            (&["'?.b'", "'*.b'"], &[]),
+            (&["'*.b'", "'?.b'"], &["?.b"]),
+            (&["'*.a', '!*'"], &["*.a"]),
+            (&["a:22", "'::1'"], &["a:22"]),
+            (&["'[::1]'"], &[]),
+        ] {
+            let text = format!(
+                "proxies:\n{}",
+                entries.iter().map(|names| entry(names)).collect::<String>()
+            );
+            let said = warnings(&text, false);
+            let named: Vec<_> = said.lines().filter(|line| line.contains("never matches: ")).collect();
+            assert_eq!(named.len(), dead.len(), "{text}{said}");
+            assert!(
+                dead.iter()
+                    .all(|name| said.contains(&format!("names: {name} never matches"))),
+                "{said}"
+            );
+        }
+        assert!(warnings("proxies:\n- {names: ['!a'], proxy: http://p}\n", false).contains("this entry never matches"));
+        let exposed = format!("proxies:\n{}- {{names: [b], proxy: http://p}}\n", entry("a"));
+        let said = warnings(&exposed, true);
+        assert!(
+            said.lines().count() == 1 && said.contains(EXPOSED) && !said.contains("s3cret"),
+            "{said}"
+        );
+        assert_eq!(warnings(&exposed, false), "");
+        let said = warnings(
+            "proxies:\n- {names: [a], proxy: 'https://p', ca: \"C:\\temp\\new.pem\"}\n",
+            false,
+        );
+        assert!(
+            said.contains("C:\\temp\\new.pem cannot be read") && said.contains("in single quotes it does not"),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn the_file_is_where_the_system_has_settings() {
         let variables = |pairs: &'static [(&str, &str)]| {
             move |name: &str| {
@@ -327,14 +435,15 @@ mod tests {
             ("abcbd", "a*b?", true),
             ("", "*", true),
             ("", "?", false),
+            ("*.a.b", "*.b", true),
+            ("x*.b", "?*.b", true),
+            ("*", "?", false),
+            ("*.b", "?.b", false),
+            ("?.B", "?.b", true),
         ] {
-            assert_eq!(
-                is_match(host.as_bytes(), pattern.as_bytes()),
-                expected,
-                "{host} and {pattern}"
-            );
+            assert_eq!(is_match(host, pattern), expected, "{host} and {pattern}");
         }
         let long = "a".repeat(2_000);
-        assert!(!is_match(long.as_bytes(), b"*a*a*a*a*a*b"));
+        assert!(!is_match(&long, "*a*a*a*a*a*b"));
     }
 }
