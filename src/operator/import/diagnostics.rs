@@ -75,6 +75,14 @@ impl ImportDiagnostics {
         self.push(Severity::Note, place, message.into());
     }
 
+    /// Adds an error for files in which nothing is to be translated, unless an error says why.
+    pub(super) fn nothing_found(&mut self, message: &str) {
+        if !self.leaves_out {
+            let position = Position::START;
+            self.error(Location { file: 0, position }, message);
+        }
+    }
+
     /// Adds the errors of a file's format, if any.
     pub(super) fn unreadable(&mut self, file: usize, findings: Diagnostics) {
         if let Err(report) = findings.finish(None, ()) {

@@ -109,14 +109,15 @@ impl<'a> ValueRef<'a> {
         self.pairs().find(|pair| !known.contains(&&*pair.key))
     }
 
-    /// Returns whether no map has a key twice, in either spelling: readers differ in which value counts. Adds each
-    /// duplicate to `remarks`.
+    /// Returns whether no map has a key twice, in either spelling: readers differ in which value counts. The keys of
+    /// labels and other metadata have one spelling each. Adds each duplicate to `remarks`.
     pub(super) fn has_no_duplicates(self, remarks: &mut ImportDiagnostics) -> bool {
-        let (mut is_sound, mut open) = (true, vec![self]);
-        while let Some(at) = open.pop() {
+        let (mut is_sound, mut open) = (true, vec![(self, false)]);
+        while let Some((at, is_free)) = open.pop() {
             let mut known = HashSet::new();
-            for Pair { key, place, value } in at.pairs() {
-                open.push(value);
+            for (Pair { key, place, value }, entry) in at.pairs().zip(at.entries()) {
+                open.push((value, is_free || FREE_KEYS.contains(&&*key)));
+                let key = if is_free { entry.key.clone() } else { key };
                 if known.contains(&key) {
                     remarks.error(
                         place,
@@ -126,7 +127,7 @@ impl<'a> ValueRef<'a> {
                 }
                 known.insert(key);
             }
-            open.extend(at.items());
+            open.extend(at.items().map(|item| (item, is_free)));
         }
         is_sound
     }
@@ -138,6 +139,17 @@ impl<'a> ValueRef<'a> {
         }
     }
 }
+
+/// The keys of maps whose own keys are free.
+const FREE_KEYS: [&str; 7] = [
+    "metadata",
+    "metadatas",
+    "labels",
+    "annotations",
+    "selector",
+    "data",
+    "match_labels",
+];
 
 /// Returns a key in snake_case.
 fn snake(key: &str) -> String {

@@ -29,6 +29,9 @@ pub fn envoyfilter(inputs: &[Input], options: &Options) -> ImportResult {
         }
     }
     let entries = found.entries(&names, &mut remarks);
+    if entries.is_empty() {
+        remarks.nothing_found("nothing to translate: no EnvoyFilter here has a route that ends a CONNECT");
+    }
     let text = match options.format {
         Format::Kubectl => kubectl::lines(entries, &names, &mut remarks),
         Format::Static => static_list::section(entries, |entry| found.addresses(entry), &mut remarks),
@@ -72,8 +75,11 @@ impl ParsedInput {
             Some("Service") => self.services.extend(read(object)),
             Some(kind) => remarks.warning(object.place(), format!("kind {}: not read", shown(kind))),
             // An empty document, as after a `---` at the end.
-            None if object.pairs().next().is_none() => {}
-            None => remarks.error(object.place(), "no Kubernetes object: it has no `kind`"),
+            None if object.text().is_none() && object.pairs().next().is_none() => {}
+            None => remarks.error(
+                object.place(),
+                "no Kubernetes object: it has no `kind` (`switchboard import frpc` reads files of frpc)",
+            ),
         }
     }
 

@@ -36,6 +36,9 @@ pub fn frpc(inputs: &[Input], options: &Options, frp: &Frp) -> ImportResult {
         }
     }
     let entries: Vec<Entry> = by_name(entries, &mut remarks);
+    if entries.is_empty() {
+        remarks.nothing_found("nothing to translate: no proxy of the type tcpmux is here");
+    }
     let text = match options.format {
         Format::Kubectl => kubectl::lines(entries, &names, &mut remarks),
         Format::Static => {
@@ -63,6 +66,8 @@ fn read(file: usize, input: &Input, remarks: &mut ImportDiagnostics) -> Vec<Node
         .and_then(|extension| extension.to_str());
     let root = match extension.map(str::to_ascii_lowercase).as_deref() {
         Some("yaml" | "yml" | "json") => return input.yaml(file, remarks),
+        // An object of Kubernetes on stdin, which has no extension.
+        _ if text.contains("\nkind:") || text.starts_with("kind:") => return input.yaml(file, remarks),
         // frpc, too, detects INI by this section.
         extension if extension != Some("toml") && text.lines().any(|line| line.trim() == "[common]") => {
             findings.fault(Position::START, "", INI);
@@ -90,6 +95,11 @@ fn template(text: &str) -> Option<Position> {
 /// Returns the proxies of a file that frpc starts. `remarks` get the other contents.
 fn proxies<'a>(root: ValueRef<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy<'a>> {
     if !root.has_no_duplicates(remarks) {
+        return Vec::new();
+    }
+    if let Some(kind) = root.text_of("kind") {
+        let reason = format!("a Kubernetes object of the kind {}: {NO_FRPC}", shown(kind));
+        remarks.error(root.place(), reason);
         return Vec::new();
     }
     for (key, reason) in [
@@ -129,6 +139,8 @@ fn proxies<'a>(root: ValueRef<'a>, remarks: &mut ImportDiagnostics) -> Vec<Proxy
     all.filter(|proxy| starts(proxy, remarks)).collect()
 }
 
+const NO_FRPC: &str =
+    "for EnvoyFilters use `switchboard import envoyfilter`, of a ConfigMap give the file in its `data`";
 const INI: &str =
     "the INI format, which frp has deprecated: rewrite the file as TOML, YAML or JSON, which frpc reads as well";
 /// The keys of a file, in snake_case, that are read or have their own diagnostic.

@@ -44,13 +44,18 @@ impl Input {
         Ok(Self { name, bytes })
     }
 
-    /// Returns its text; `None` if it is not UTF-8.
+    /// Returns its text; `None` if it is not UTF-8, or has no-break spaces, which become a part of keys and values.
     pub(super) fn text(&self, findings: &Diagnostics) -> Option<&str> {
         let text = str::from_utf8(&self.bytes);
         if text.is_err() {
             findings.fault(Position::START, "", "not UTF-8");
         }
-        text.ok()
+        let is_one = |text: &str| text.contains(NO_BREAK_SPACES) && !text.trim_start().starts_with('#');
+        let lines = text.unwrap_or_default().lines().zip(1..);
+        for (_, line) in lines.filter(|(text, _)| is_one(text)) {
+            findings.fault(Position { line, column: 1 }, "", NO_BREAK_SPACE);
+        }
+        text.ok().filter(|_| findings.faults() == 0)
     }
 
     /// Returns its documents as YAML; none after an error, which is added to `remarks`.
@@ -61,11 +66,22 @@ impl Input {
             .and_then(|text| tree::read_all(text, &BOUNDS, &findings));
         // Without a part that has an error, such as a tag, the rest of a document may mean something else.
         let documents = documents.filter(|_| findings.faults() == 0).unwrap_or_default();
+        let is_toml = |text: &str| text.lines().any(|line| line.starts_with('['));
+        if findings.faults() > 0 && str::from_utf8(&self.bytes).is_ok_and(is_toml) {
+            findings.fault(
+                Position::START,
+                "",
+                "is it TOML? `switchboard import frpc` reads that of frpc",
+            );
+        }
         remarks.unreadable(file, findings);
         documents
     }
 }
 
+/// U+00A0, U+2007 and U+202F, which are no blanks for YAML and TOML.
+const NO_BREAK_SPACES: [char; 3] = ['\u{a0}', '\u{2007}', '\u{202f}'];
+const NO_BREAK_SPACE: &str = "a no-break space, as in text that is copied from a web page: replace it by a space";
 /// 16 MiB: `kubectl get envoyfilter -A -o yaml` of about 5,000 containers.
 const MAX_INPUT_BYTES: u64 = 16 << 20;
 /// An EnvoyFilter of a container has about 20 levels and 60 nodes.

@@ -257,6 +257,76 @@ const WITHOUT_COUNTERPART: &[(&str, &str, &str)] = &[
     ),
 ];
 
+#[test]
+fn labels_that_differ_in_case_or_spelling_are_different_keys() {
+    let labels = "  labels: {App: a, app: b, appName: c, app_name: d}\n  annotations: {x-Y: a, x-y: b}\n  namespace: istio-system";
+    let text = filter(NAME, CLUSTER)
+        .replacen("  namespace: istio-system", labels, 1)
+        .replacen("istio: gateway", "istio: gateway\n      Istio: gateway", 1);
+    let list = format!("kind: List\nitems:\n- {}", text.trim_end().replace('\n', "\n  "));
+    for text in [text, list] {
+        let imported = imported(&[&text], Format::Kubectl);
+        assert_eq!(
+            (imported.text.as_str(), imported.extent),
+            (LINES, Extent::Whole),
+            "{:?}",
+            imported.remarks
+        );
+    }
+}
+
+#[test]
+fn files_without_anything_to_translate_are_named_with_the_reason() {
+    for (text, extent, reason) in [
+        (
+            "",
+            Extent::Part,
+            "nothing to translate: no EnvoyFilter here has a route",
+        ),
+        ("# nothing\n---\n", Extent::Part, "nothing to translate"),
+        (SERVICE, Extent::Part, "nothing to translate"),
+        (
+            "kind: ConfigMap\ndata: {frpc.toml: x}\n",
+            Extent::Part,
+            "kind ConfigMap: not read",
+        ),
+        (
+            "serverAddr: a\nproxies: []\n",
+            Extent::Part,
+            "`switchboard import frpc` reads files of frpc",
+        ),
+        (
+            "serverAddr = \"a\"\n[[proxies]]\nname = \"b\"\n",
+            Extent::Part,
+            "`switchboard import frpc`",
+        ),
+        (
+            "kind: Service\nmetadata:\n\u{a0}\u{a0}name: a\n",
+            Extent::Unreadable,
+            "1.yaml:3:1: error: a no-break space",
+        ),
+        (
+            "kind:\u{a0}Service\n",
+            Extent::Unreadable,
+            "1.yaml:1:1: error: a no-break space",
+        ),
+        (
+            "# caf\u{e9}\u{a0}!\nkind: Service\n",
+            Extent::Part,
+            "nothing to translate",
+        ),
+    ] {
+        let imported = imported(&[text], Format::Kubectl);
+        let remarks = imported.remarks.join("\n");
+        assert!(
+            imported.extent == extent && remarks.contains(reason),
+            "{text:?}: {:?} {remarks}",
+            imported.extent
+        );
+        assert_eq!(imported.text, "");
+    }
+}
+
 /// An option that may restrict keeps its name off the list, and each diagnostic has its location.
 #[test]
 fn what_has_no_counterpart_is_named_and_not_printed() {

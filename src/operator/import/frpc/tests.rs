@@ -62,6 +62,43 @@ fn imported(name: &str, text: &str, format: Format) -> ImportResult {
 }
 
 #[test]
+fn files_without_anything_to_translate_are_named_with_the_reason() {
+    let filter = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: a}\n";
+    for (name, text, reason) in [
+        (
+            "frpc.toml",
+            "",
+            "nothing to translate: no proxy of the type tcpmux is here",
+        ),
+        ("frpc.yaml", "serverAddr: a\n", "nothing to translate"),
+        ("frpc.toml", "[[proxies]]\nname = \"a\"\ntype = \"tcp\"\n", "tcp"),
+        (
+            "a.yaml",
+            filter,
+            "a Kubernetes object of the kind EnvoyFilter: for EnvoyFilters use `switchboard import envoyfilter`",
+        ),
+        ("<stdin>", filter, "a Kubernetes object of the kind EnvoyFilter"),
+        (
+            "cm.yaml",
+            "kind: ConfigMap\ndata:\n  frpc.toml: |\n    [[proxies]]\n",
+            "of a ConfigMap give the file in its `data`",
+        ),
+        (
+            "frpc.toml",
+            "[[proxies]]\nname\u{a0}= \"a\"\n",
+            "frpc.toml:2:1: error: a no-break space",
+        ),
+    ] {
+        let imported = imported(name, text, Format::Kubectl);
+        let remarks = imported.remarks.join("\n");
+        assert!(
+            imported.extent != Extent::Whole && remarks.contains(reason),
+            "{text:?}: {remarks}"
+        );
+    }
+}
+
+#[test]
 fn every_format_has_the_same_result() {
     let json = r#"{"serverAddr": "frps.internal", "proxies": [{"name": "box-1", "type": "tcpmux", "multiplexer":
         "httpconnect", "customDomains": ["box-1.research.ssh.example.com"], "localPort": 2222}]}"#;
