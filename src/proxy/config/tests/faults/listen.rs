@@ -61,15 +61,15 @@ fn addresses_to_listen_on_are_checked() {
         ),
         (
             "listen: 0.0.0.0:9090",
-            "line 1: listen: `listen` and `admin` are both 0.0.0.0:9090",
+            "line 1: listen: [::]:9090 (`[::]` takes IPv4, too) is taken by 0.0.0.0:9090 of `listen`",
         ),
         (
             "\nadmin: 0.0.0.0:8080",
-            "line 2: admin: `listen` and `admin` are both 0.0.0.0:8080",
+            "line 2: admin: 0.0.0.0:8080 (`[::]` takes IPv4, too) is taken by [::]:8080 of `listen`",
         ),
         (
             "\nadmin: 127.0.0.1:8080",
-            "line 2: admin: 127.0.0.1:8080 is taken by 0.0.0.0:8080 of `listen`",
+            "line 2: admin: 127.0.0.1:8080 (`[::]` takes IPv4, too) is taken by [::]:8080 of `listen`",
         ),
         (
             "listen: {address: \"[::1]:1\", reuse_port: true}\nadmin: \"[::]:1\"",
