@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_block_of_ours_switches_keepalives_off_and_has_what_was_asked_for() {
         let plain = format!(
-            "Host *.svc.cluster.local !db.svc.cluster.local\n    ProxyCommand '/opt/my tools/switchboard' connect --proxy \
+            "Host *.svc.cluster.local !db.svc.cluster.local\n    ProxyCommand \"/opt/my tools/switchboard\" connect --proxy \
              https://p:1 %h %p\n    # {KEEPALIVES}\n    ServerAliveInterval 0\n"
         );
         assert_eq!(own().text().unwrap(), plain);

@@ -250,7 +250,8 @@ fn an_option_that_restricts_nothing_is_translated_or_named() {
         assert!(list.remarks.concat().contains(reason), "{list:?}");
     }
     let off = with("enabled = false");
-    assert_eq!((off.text.as_str(), off.extent), (EMPTY, Extent::Whole));
+    assert_eq!((off.text.as_str(), off.extent), (EMPTY, Extent::Part));
+    assert!(off.remarks.concat().contains("nothing to translate"), "{off:?}");
 }
 
 #[test]
@@ -285,8 +286,12 @@ fn what_a_file_holds_besides_proxies_is_named() {
         assert!(list.remarks.concat().contains(reason), "{list:?}");
     }
     let list = imported("a.toml", &format!("start = [\"other\"]\n{TOML}"), Format::Static);
-    assert_eq!((list.text.as_str(), list.extent), (EMPTY, Extent::Whole));
-    assert!(list.remarks.concat().contains("is not in `start`"), "{list:?}");
+    assert_eq!((list.text.as_str(), list.extent), (EMPTY, Extent::Part));
+    let remarks = list.remarks.concat();
+    assert!(
+        remarks.contains("is not in `start`") && remarks.contains("nothing to translate"),
+        "{list:?}"
+    );
     // Two frpc of one group share a name; without a group one of them counts.
     let other = TOML.replace("2222", "2223");
     let group = "loadBalancer.group = \"g\"\n";
