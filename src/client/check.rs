@@ -45,7 +45,7 @@ pub fn command(options: &Options) -> ExitCode {
 /// Logs in as far as the SSH identification, and returns it, or why there is none.
 async fn check(options: &Options, dialing: &mut ProxyDialer) -> Result<String, String> {
     let mut options = options.clone();
-    let remark = Arc::new(Mutex::new(resumption(false, false).to_owned()));
+    let remark = Arc::new(Mutex::new(resumption(options.session.is_some(), false).to_owned()));
     let kept = Arc::clone(&remark);
     if let Some(settings) = &mut options.session {
         settings.remarks = UserOutput(Arc::new(move |line| *kept.lock() = line.to_owned()));

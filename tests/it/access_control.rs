@@ -73,7 +73,7 @@ async fn a_request_is_answered_by_its_user_and_that_users_right() {
             "box.local:22",
             &alices,
             "403 alice may not ssh to box.local:22",
-            "details=\"the target names no allowed_users and no allowed_groups\"",
+            "details=\"alice may not ssh to box.local:22: the target names no allowed_users and no allowed_groups\"",
         ),
         ("a.team:22", &basic("", "alices"), "200", ""),
         ("A.Team.:22", &basic("whoever", "alices"), "200", ""),

@@ -54,8 +54,13 @@ where
         found = detect(stream, early) => found?,
         _ = exit.requested(ExitRequest::Immediate) => return Ok(()),
     };
-    if options.verbose {
-        (settings.remarks.0)(resumption(true, matches!(found, FarEnd::Anchor { .. })));
+    let has_anchor = match &found {
+        FarEnd::Anchor { .. } => Some(true),
+        FarEnd::Plain { bytes, .. } => bytes.starts_with(b"SSH-").then_some(false),
+        FarEnd::Broken { .. } => None,
+    };
+    if let Some(has_anchor) = has_anchor.filter(|_| options.verbose) {
+        (settings.remarks.0)(resumption(true, has_anchor));
     }
     match found {
         FarEnd::Plain { stream, bytes } => {

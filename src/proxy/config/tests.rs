@@ -308,7 +308,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all() {
         loaded(b"admin: 1.1.1.1:1\n\n# \xff"),
         Err("FILE:3:3: error: not UTF-8".to_owned())
     );
-    let mut max = b"admin: 0.0.0.0:9090\n#".to_vec();
+    let mut max = b"admin: '[::]:9090'\n#".to_vec();
     max.resize(1 << 20, b'x');
     assert_eq!(loaded(&max), Ok(Config::default()));
     max.push(b'x');
