@@ -45,7 +45,7 @@ impl ConfigPaths {
     pub fn proxy_command(&self, host: &str) -> Option<Result<String, String>> {
         let is_of_user = Self::of_user().is_some_and(|own| own.config == self.config);
         let file = [OsStr::new("-F"), self.config.as_os_str()];
-        ask_ssh(if is_of_user { &[] } else { &file[..] }, host, "proxycommand ")
+        ask_ssh(if is_of_user { &[] } else { file.as_slice() }, host, "proxycommand ")
     }
 
     /// Writes the block of these names: into the user's file if `is_inline`, else into a file of its own, with an Include
