@@ -119,10 +119,8 @@ pub(super) fn lost(error: io::Error) -> ClientError {
 /// Returns the error of a read of stdin.
 pub(super) fn unreadable(error: io::Error) -> ClientError {
     // With ProxyUseFdpass ssh reads one byte, and closes the socket.
-    let hint = match error.kind() {
-        io::ErrorKind::ConnectionReset => " (ProxyUseFdpass of ssh is not for connect, which passes no descriptor)",
-        _ => "",
-    };
+    let is_reset = error.kind() == io::ErrorKind::ConnectionReset;
+    let hint = if is_reset { FDPASS } else { "" };
     ClientError::Never(anyhow!(error).context(format!("cannot read stdin{hint}")))
 }
 
@@ -139,5 +137,6 @@ pub(in crate::client) fn is_reader_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
+const FDPASS: &str = " (ProxyUseFdpass of ssh is not for connect, which passes no descriptor)";
 /// The size of the buffer: twice that of a new pipe, so that one read empties the pipe.
 const BUFFER: usize = 128 * 1024;
