@@ -19,7 +19,7 @@ UNIT = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 faults = []
 
 
-class Loader(yaml.SafeLoader):
+class Loader(yaml.CSafeLoader):
     """SafeLoader that refuses a key given twice, which would hide the first."""
 
 
@@ -28,7 +28,7 @@ def mapping(loader, node):
     for key in keys:
         if keys.count(key) > 1:
             raise yaml.YAMLError(f"key {key!r} twice, {node.start_mark}")
-    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+    return yaml.CSafeLoader.construct_mapping(loader, node, deep=True)
 
 
 Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
@@ -74,6 +74,8 @@ def pods(objects):
     for each in objects:
         if each["kind"] in ("Deployment", "DaemonSet", "Job"):
             yield each, each["spec"]["template"]
+        if each["kind"] == "Pod":
+            yield each, {"metadata": each["metadata"], "spec": each["spec"]}
         if each["kind"] == "Notebook":
             labels = {"notebook-name": each["metadata"]["name"], "statefulset": each["metadata"]["name"]}
             yield each, {"metadata": {"labels": labels}, **each["spec"]["template"]}
@@ -89,8 +91,8 @@ def promises_of_any(where, objects):
     for each in sorted(set(seen)):
         if seen.count(each) > 1:
             fault(where, f"{each} twice")
-    templates = [(owner["metadata"].get("namespace"), template) for owner, template in pods(objects) if owner["kind"] != "Job"]
-    jobs = [template["metadata"]["labels"] for owner, template in pods(objects) if owner["kind"] == "Job"]
+    templates = [(owner["metadata"].get("namespace"), template) for owner, template in pods(objects) if owner["kind"] not in ("Job", "Pod")]
+    jobs = [template["metadata"]["labels"] for owner, template in pods(objects) if owner["kind"] in ("Job", "Pod")]
     maps = {each["metadata"]["name"] for each in objects if each["kind"] == "ConfigMap"}
     claims = {each["metadata"]["name"] for each in objects if each["kind"] == "PersistentVolumeClaim"}
     for owner, template in pods(objects):
@@ -100,7 +102,7 @@ def promises_of_any(where, objects):
             for mount in container.get("volumeMounts", []):
                 if mount["name"] not in volumes:
                     fault(where, f"{name(owner)} mounts {mount['name']}, which it does not have")
-            if "requests" not in container.get("resources", {}):
+            if where.endswith(".yaml") and "requests" not in container.get("resources", {}):
                 fault(where, f"{name(owner)}: container {container['name']} requests nothing")
         for volume in spec.get("volumes", []):
             if "configMap" in volume and volume["configMap"]["name"] not in maps:
@@ -115,7 +117,7 @@ def promises_of_any(where, objects):
         selector = each.get("spec", {}).get("podSelector", each.get("spec", {}).get("selector", {}))
         selector = selector.get("matchLabels", selector)
         if any(selector and selector.items() <= labels.items() for labels in jobs):
-            fault(where, f"{name(each)} selects the pods of a Job")
+            fault(where, f"{name(each)} selects the pods of a check")
         dials_in = each["metadata"].get("annotations", {}).get("switchboard.dev/dials-in") == "true"
         if each["kind"] == "Service" and not dials_in:
             selected = [
@@ -140,6 +142,24 @@ def promises_of_any(where, objects):
             selector = each["spec"]["selector"]["matchLabels"].items()
             if not any(selector <= template["metadata"]["labels"].items() for _, template in templates):
                 fault(where, f"{name(each)} selects no pod")
+
+
+def one_name_each(where, objects):
+    """Names that any API server takes, and bindings of the account of the pods' own namespace."""
+    [workload] = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
+    home = workload["metadata"]["namespace"]
+    for each in objects:
+        own = each["metadata"]["name"]
+        pattern = r"[a-z]([-a-z0-9]*[a-z0-9])?" if each["kind"] == "Service" else r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"
+        if len(own) > 63 or not re.fullmatch(pattern, own):
+            fault(where, f"{each['kind']} has the name {own!r}")
+        for subject in each.get("subjects", []):
+            if subject["namespace"] != home:
+                fault(where, f"{name(each)} binds an account of {subject['namespace']}")
+        spec = each.get("spec", {})
+        for namespace in spec.get("namespaceSelector", {}).get("matchNames", []) if each["kind"].endswith("Monitor") else []:
+            if namespace != home:
+                fault(where, f"{name(each)} scrapes {namespace}")
 
 
 def is_restricted(where, objects):
@@ -177,6 +197,7 @@ def configurations(objects):
 
 def promises_of_switchboard(where, objects):
     """What deploy/README.md says of the proxy's own pods."""
+    one_name_each(where, objects)
     [workload] = [each for each in objects if each["kind"] in ("Deployment", "DaemonSet")]
     spec = workload["spec"]["template"]["spec"]
     container = spec["containers"][0]
@@ -200,14 +221,17 @@ def promises_of_switchboard(where, objects):
     must(not is_daemon or not any(each["kind"] == "PodDisruptionBudget" for each in objects), "no budget of a DaemonSet")
     accounts = {each["metadata"]["name"]: each for each in objects if each["kind"] == "ServiceAccount"}
     must(set(accounts) <= {spec["serviceAccountName"]}, "no account but the pods'")
-    for job in [each for each in objects if each["kind"] == "Job"]:
-        checked = job["spec"]["template"]["spec"]
+    for job in [each for each in objects if each["kind"] in ("Job", "Pod")]:
+        checked = job["spec"]["template"]["spec"] if job["kind"] == "Job" else job["spec"]
         must(checked["containers"][0]["args"][0] == "check", "the Job checks")
         must(checked["containers"][0]["image"] == container["image"], "it checks with the image that will serve")
         must(checked["automountServiceAccountToken"] is False, "it has no token")
         must(checked["securityContext"] == spec["securityContext"], "it runs as the pods do")
         mounts = [each["containers"][0]["volumeMounts"] for each in (checked, spec)]
         must(mounts[0] == mounts[1], "it sees what the pods see")
+        if job["kind"] == "Pod":
+            must(job["metadata"]["annotations"].get("helm.sh/hook") == "test", "a Pod alone is a test")
+            continue
         for each in objects:
             if each["metadata"]["name"] == job["metadata"]["name"]:
                 hook = each["metadata"]["annotations"].get("helm.sh/hook")
@@ -332,7 +356,7 @@ def comparable(objects):
     """What a chart and a kustomization can agree on: without their own bookkeeping and the order of lists of names."""
     found = {}
     for each in objects:
-        if each["kind"] == "Namespace":
+        if each["kind"] == "Namespace" or each["metadata"].get("annotations", {}).get("helm.sh/hook") == "test":
             continue
         text = json.dumps(each)
         text = re.sub(r'"switchboard-[a-z0-9]{10}"', '"switchboard"', text)
@@ -415,6 +439,9 @@ def main():
             fault(where, f"{missing} is missing")
     agree(folder / "helm-default.yaml", folder / "kustomize-base.yaml")
     agree(folder / "helm-everything.yaml", folder / "kustomize-everything.yaml")
+    elsewhere = {each["metadata"].get("namespace") for each in load(folder / "kustomize-elsewhere.yaml")}
+    if elsewhere != {None, "elsewhere"}:
+        fault("kustomize-elsewhere.yaml", f"objects in {elsewhere}")
     everything = load(folder / "helm-everything.yaml")
     (folder / "dashboard-rules.yaml").write_text(yaml.safe_dump(dashboard(everything), width=10000))
     [rule] = [each for each in everything if each["kind"] == "PrometheusRule"]
@@ -429,4 +456,5 @@ def main():
     sys.exit(bool(faults))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,8 @@
-"""Compares the chart's schema of `config` with the program's own: `schema.py PROGRAM CHART [--write]`.
+"""Compares the chart's schema with the program's own: `schema.py PROGRAM CHART [--write]`.
 
-The program prints it (`switchboard check --schema`), and --write puts it into values.schema.json. Without --write both must
-be equal, and the program must judge the texts of a table as the schema does.
+The program prints the schema of `config` (`switchboard check --schema`), and values.yaml says which values cannot be
+absent: --write puts both into values.schema.json. Without --write the file must have both, and the program must judge the
+texts of a table as the schema does.
 """
 
 import json
@@ -11,8 +12,11 @@ import tempfile
 from pathlib import Path
 
 import jsonschema
+import yaml
 
 WIDTH = 120
+# With a default, and valid without one.
+OPTIONAL = {"maxUnavailable", "maxSurge", "rollingUpdate", "requests", "limits", "runAsUser", "runAsGroup", "fsGroup", "spec"}
 
 # Where, a value, and whether a file with it is accepted. A value that the schema accepts and the program refuses would
 # crash a pod; one that only the schema refuses could not be set through the chart.
@@ -177,11 +181,25 @@ def printed(value, indent, room):
     return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
 
 
-def write(path, schema):
-    text = path.read_text()
-    start = text.index('\n    "config": ') + len('\n    "config": ')
-    _, length = json.JSONDecoder().raw_decode(text[start:])
-    path.write_text(text[:start] + printed(schema, "    ", WIDTH - 14) + text[start + length :])
+def require(schema, defaults):
+    """Demands every key that values.yaml gives a value: null removes it, and what would then be left is looser or invalid."""
+    if "properties" not in schema:
+        return
+    given = {key for key in schema["properties"] if defaults.get(key) is not None and key not in OPTIONAL}
+    wanted = [key for key in schema["properties"] if key in given | set(schema.get("required", []))]
+    if wanted:
+        schema["required"] = wanted
+    for key in given:
+        if isinstance(defaults[key], dict) and key != "config":
+            require(schema["properties"][key], defaults[key])
+
+
+def complete(chart, config):
+    """The whole schema of the chart: `config` is the program's, and what has a default is required."""
+    schema = json.loads((chart / "values.schema.json").read_text())
+    schema["properties"]["config"] = config
+    require(schema, yaml.safe_load((chart / "values.yaml").read_text()))
+    return schema
 
 
 def tree(where, value):
@@ -203,11 +221,12 @@ def main():
     path = chart / "values.schema.json"
     schema = {key: value for key, value in own(program).items() if key not in ("$schema", "title")}
     schema = {"description": "The configuration file: written by deploy/checks/schema.py, from the program's own schema.", **schema}
+    whole = complete(chart, schema)
     if "--write" in sys.argv:
-        write(path, schema)
+        path.write_text(printed(whole, "", WIDTH) + "\n")
         return
     faults = []
-    if json.loads(path.read_text())["properties"]["config"] != schema:
+    if json.loads(path.read_text()) != whole:
         faults.append(f"values.schema.json is not the program's schema: run deploy/checks/schema.py {program} {chart} --write")
     validator = jsonschema.Draft7Validator(schema)
     with tempfile.TemporaryDirectory() as folder:

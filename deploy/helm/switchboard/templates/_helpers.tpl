@@ -1,17 +1,45 @@
-{{- define "switchboard.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- /* A name as objects may have it, Services (DNS-1035) included: at most 63 lower case letters, digits and hyphens, with a
+letter first. A name that had to be changed ends with a hash of what it was, so that two of them stay two. */ -}}
+{{- define "switchboard.fit" -}}
+{{- $fit := regexReplaceAll "[^a-z0-9]+" (lower .) "-" | trimAll "-" -}}
+{{- if not (regexMatch "^[a-z]" $fit) -}}
+{{- $fit = printf "s%s" $fit -}}
+{{- end -}}
+{{- if or (ne $fit .) (gt (len $fit) 63) -}}
+{{- $fit = printf "%s-%s" (trunc 54 $fit | trimSuffix "-") (sha256sum . | trunc 8) -}}
+{{- end -}}
+{{- $fit -}}
 {{- end -}}
 
-{{- /* The release's name when it already says switchboard, else both; 55 leaves room for "-metrics". */ -}}
-{{- define "switchboard.fullname" -}}
-{{- $name := include "switchboard.name" . -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 55 | trimSuffix "-" -}}
-{{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 55 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 55 | trimSuffix "-" -}}
+{{- define "switchboard.name" -}}
+{{- include "switchboard.fit" (default .Chart.Name .Values.nameOverride) -}}
 {{- end -}}
+
+{{- /* The release's name when it already says switchboard, else both. */ -}}
+{{- define "switchboard.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- include "switchboard.fit" .Values.fullnameOverride -}}
+{{- else if contains $name .Release.Name -}}
+{{- include "switchboard.fit" .Release.Name -}}
+{{- else -}}
+{{- include "switchboard.fit" (printf "%s-%s" .Release.Name $name) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The name of an object beside the first of its kind: `suffix`. In a namespace that other releases may use too, or in
+none, it says whose it is: neither part has a dot. */ -}}
+{{- define "switchboard.objectName" -}}
+{{- $name := include "switchboard.fullname" .root -}}
+{{- with .suffix -}}
+{{- $name = include "switchboard.fit" (printf "%s-%s" $name .) -}}
+{{- end -}}
+{{- $own := include "switchboard.namespace" .root -}}
+{{- if ne (default "" .namespace) $own -}}
+{{- $whole := printf "%s.%s" $name $own -}}
+{{- $name = ternary $whole (printf "%s-%s" (trunc 54 $whole | trimAll "-.") (sha256sum $whole | trunc 8)) (le (len $whole) 63) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "switchboard.namespace" -}}
@@ -22,79 +50,126 @@
 {{- default (ternary (include "switchboard.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end -}}
 
+{{- /* The first lines of every object: `suffix`, `namespace` (empty: the release's; "-": none), `more` labels, annotations. */ -}}
+{{- define "switchboard.metadata" -}}
+{{- $namespace := default (include "switchboard.namespace" .root) .namespace -}}
+name: {{ include "switchboard.objectName" (dict "root" .root "suffix" .suffix "namespace" $namespace) | quote }}
+{{- if ne $namespace "-" }}
+namespace: {{ $namespace | quote }}
+{{- end }}
+labels:
+  {{- include "switchboard.labels" (dict "root" .root "more" .more) | nindent 2 }}
+{{- with .annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "switchboard.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "switchboard.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "switchboard.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
-{{- /* The pods of the check have other labels than the proxy's, or Services and policies would select them. */ -}}
+{{- /* The pods of the checks have other labels than the proxy's, or Services and policies would select them. */ -}}
 {{- define "switchboard.checkLabels" -}}
-app.kubernetes.io/name: {{ include "switchboard.name" . | trunc 57 | trimSuffix "-" }}-check
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $name := include "switchboard.fit" (printf "%s-check" (include "switchboard.name" .)) -}}
+{{- $own := dict "app.kubernetes.io/name" $name "app.kubernetes.io/instance" .Release.Name "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- toYaml (merge $own (deepCopy .Values.commonLabels)) -}}
 {{- end -}}
 
+{{- /* The labels of an object: the chart's own, then those of `more`, then those of all. */ -}}
 {{- define "switchboard.labels" -}}
-{{ include "switchboard.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := include "switchboard.selectorLabels" .root | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/version" .root.Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_.") -}}
+{{- toYaml (merge $own (deepCopy (default dict .more)) (deepCopy .root.Values.commonLabels)) -}}
+{{- end -}}
+
+{{- /* The pods' account, as a binding names it. */ -}}
+{{- define "switchboard.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "switchboard.serviceAccountName" . | quote }}
+  namespace: {{ include "switchboard.namespace" . | quote }}
+{{- end -}}
+
+{{- /* A binding of the pods' account to a role: `kind` of the role, `role`, and what metadata takes. */ -}}
+{{- define "switchboard.binding" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .kind }}Binding
+metadata:
+  {{- include "switchboard.metadata" (omit . "kind" "role") | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ default (include "switchboard.objectName" (dict "root" .root "suffix" .suffix "namespace" (default (include "switchboard.namespace" .root) .namespace))) .role | quote }}
+subjects:
+  {{- include "switchboard.subject" .root | nindent 2 }}
 {{- end -}}
 
 {{- define "switchboard.image" -}}
 {{- with .Values.image -}}
-{{- with .registry }}{{ . }}/{{ end }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}
+{{- $image := .repository -}}
+{{- with .registry -}}{{- $image = printf "%s/%s" . $image -}}{{- end -}}
+{{- printf "%s:%s" $image (default $.Chart.AppVersion .tag) | quote -}}
 {{- end -}}
 {{- end -}}
 
-{{- /* Whole seconds of a duration such as "1h", "90s" or "1h30m"; a part of a second counts as one. */ -}}
-{{- define "switchboard.seconds" -}}
-{{- $text := .value | toString -}}
-{{- if not (regexMatch "^([0-9]+(ms|s|m|h|d))+$" $text) -}}
-{{- fail (printf "%s: %q is not a duration such as 5s, 5m or 1h30m" .key $text) -}}
+{{- /* The seconds of a duration as the program reads it ("1h30m", "1.5h", "2 days 4 hours"), with their fractions. */ -}}
+{{- define "switchboard.duration" -}}
+{{- $unit := dict "n" 0.000000001 "u" 0.000001 "µ" 0.000001 "ms" 0.001 "mi" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 "d" 86400.0 "w" 604800.0 -}}
+{{- $total := 0.0 -}}
+{{- range regexFindAll "[0-9.]+ ?[a-zµ]+" (toString .) -1 -}}
+{{- $name := regexFind "[a-zµ]+" . -}}
+{{- $key := ternary "µ" (trunc 1 $name) (hasPrefix "µ" $name) -}}
+{{- if or (eq $name "ms") (hasPrefix "mil" $name) (hasPrefix "mse" $name) -}}
+{{- $key = "ms" -}}
 {{- end -}}
-{{- $unit := dict "s" 1 "m" 60 "h" 3600 "d" 86400 -}}
-{{- $total := 0 -}}
-{{- range regexFindAll "[0-9]+(ms|s|m|h|d)" $text -1 -}}
-{{- $number := regexFind "[0-9]+" . | int64 -}}
-{{- if hasSuffix "ms" . -}}
-{{- $total = add $total (div (add $number 999) 1000) -}}
-{{- else -}}
-{{- $total = add $total (mul $number (get $unit (regexFind "[smhd]$" .))) -}}
-{{- end -}}
+{{- $total = addf $total (mulf (regexFind "[0-9.]+" . | float64) (get $unit $key)) -}}
 {{- end -}}
 {{- $total -}}
 {{- end -}}
 
 {{- /* The hard bound of a drain: delay + timeout + spread, with the binary's defaults where the file says nothing. */ -}}
 {{- define "switchboard.drainSeconds" -}}
-{{- $drain := default dict .Values.config.drain -}}
+{{- $drain := default dict (get (include "switchboard.pruned" .Values.config | fromJson) "drain") -}}
 {{- $sum := 0 -}}
 {{- range $key, $default := dict "delay" "5s" "timeout" "1h" "spread" "5m" -}}
-{{- $value := default $default (get $drain $key) -}}
-{{- $sum = add $sum (include "switchboard.seconds" (dict "key" (printf "config.drain.%s" $key) "value" $value) | int64) -}}
+{{- $sum = include "switchboard.duration" (default $default (get $drain $key)) | float64 | ceil | int64 | add $sum -}}
 {{- end -}}
 {{- $sum -}}
 {{- end -}}
 
 {{- /* How long the preStop hook waits: until the drain begins to close the tunnels that are left. */ -}}
 {{- define "switchboard.drainWait" -}}
-{{- $drain := default dict .Values.config.drain -}}
-{{- $spread := include "switchboard.seconds" (dict "key" "config.drain.spread" "value" (default "5m" $drain.spread)) -}}
-{{- sub (include "switchboard.drainSeconds" . | int64) (int64 $spread) -}}s
+{{- $spread := dig "spread" "5m" (default dict (get (include "switchboard.pruned" .Values.config | fromJson) "drain")) -}}
+{{- sub (include "switchboard.drainSeconds" . | int64) (include "switchboard.duration" $spread | float64 | ceil | int64) -}}s
+{{- end -}}
+
+{{- /* JSON of a value without its nulls, which would otherwise replace what the chart derives. */ -}}
+{{- define "switchboard.pruned" -}}
+{{- $pruned := . -}}
+{{- if kindIs "map" . -}}
+{{- $pruned = dict -}}
+{{- range $key, $value := . -}}
+{{- if not (kindIs "invalid" $value) -}}
+{{- $_ := set $pruned $key (get (include "switchboard.pruned" $value | printf "{\"v\": %s}" | fromJson) "v") -}}
+{{- end -}}
+{{- end -}}
+{{- else if kindIs "slice" . -}}
+{{- $pruned = list -}}
+{{- range . -}}
+{{- $pruned = append $pruned (get (include "switchboard.pruned" . | printf "{\"v\": %s}" | fromJson) "v") -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $pruned -}}
 {{- end -}}
 
 {{- define "switchboard.gracePeriod" -}}
 {{- $drain := include "switchboard.drainSeconds" . | int64 -}}
 {{- $asked := .Values.deployment.terminationGracePeriodSeconds -}}
 {{- if kindIs "invalid" $asked -}}
-{{- add $drain 30 -}}
+{{- min (add $drain 30) 2147483647 -}}
 {{- else if lt (int64 $asked) $drain -}}
 {{- fail (printf "deployment.terminationGracePeriodSeconds is %d, but a drain may take %d s (config.drain: delay + timeout + spread)" (int64 $asked) $drain) -}}
 {{- else -}}
@@ -171,7 +246,7 @@ true
 {{- $_ := set $tls "crl" (printf "/tls/%s/%s" . $.Values.tls.crl.key) -}}
 {{- end -}}
 {{- end -}}
-{{- $tls = mergeOverwrite $tls (deepCopy (default dict .Values.config.tls)) -}}
+{{- $tls = mergeOverwrite $tls (default dict (get (include "switchboard.pruned" .Values.config | fromJson) "tls")) -}}
 {{- if and (ne (default "off" $tls.client_auth) "off") (not $tls.client_ca) -}}
 {{- fail "tls.clientAuth needs tls.clientCA.secretName: nobody could be known by a certificate" -}}
 {{- end -}}
@@ -181,8 +256,8 @@ true
 {{- /* The section `access` of the configuration file: that of the values without the chart's own keys, then `config.access`
 over it. Empty for the default, `open`. */ -}}
 {{- define "switchboard.access" -}}
-{{- $own := omit (deepCopy .Values.access) "clusterRole" "secrets" -}}
-{{- $access := mergeOverwrite $own (deepCopy (default dict .Values.config.access)) -}}
+{{- $own := include "switchboard.pruned" (omit .Values.access "clusterRole" "secrets") | fromJson -}}
+{{- $access := mergeOverwrite $own (default dict (get (include "switchboard.pruned" .Values.config | fromJson) "access")) -}}
 {{- if ne (toJson $access) (toJson (dict "mode" "open")) -}}
 {{- toYaml $access -}}
 {{- end -}}
@@ -202,7 +277,10 @@ over it. Empty for the default, `open`. */ -}}
 
 {{- /* True if the pods watch their own Service, for anchors that dial in. */ -}}
 {{- define "switchboard.replicas" -}}
-{{- if eq (dig "replicas" "" (default dict .Values.config.anchors) | toString) "auto" -}}true{{- end -}}
+{{- $anchors := get (include "switchboard.pruned" .Values.config | fromJson) "anchors" -}}
+{{- if kindIs "map" $anchors -}}
+{{- if eq (default "auto" $anchors.replicas | toString) "auto" -}}true{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* True if the pods ask the API server at all. */ -}}
@@ -218,8 +296,8 @@ over it. Empty for the default, `open`. */ -}}
 {{- if kindIs "map" $check -}}
 {{- $resource := printf "%s/%s" $check.resource (default "" $check.subresource) | trimSuffix "/" -}}
 - apiGroups: [{{ default "" $check.group | quote }}]
-  resources: [{{ $resource }}]
-  verbs: [{{ $check.verb }}]
+  resources: [{{ $resource | quote }}]
+  verbs: [{{ $check.verb | quote }}]
 {{- else if eq $check "ssh" -}}
 - apiGroups: [""]
   resources: [services/ssh]
@@ -285,11 +363,12 @@ over it. Empty for the default, `open`. */ -}}
 {{- if include "switchboard.replicas" . -}}
 {{- $_ := set $derived "anchors" (dict "service" (include "switchboard.fullname" .)) -}}
 {{- end -}}
-{{- toYaml (mergeOverwrite $derived (deepCopy .Values.config)) -}}
+{{- $config := mergeOverwrite $derived (include "switchboard.pruned" .Values.config | fromJson) -}}
+{{- toYaml $config -}}
 {{- end -}}
 
 {{- define "switchboard.kubernetes" -}}
-{{- dig "allowlist" "kubernetes" (dict "enabled" false) .Values.config | toYaml -}}
+{{- dig "allowlist" "kubernetes" (dict "enabled" false) (include "switchboard.pruned" .Values.config | fromJson) | toYaml -}}
 {{- end -}}
 
 {{- /* The permissions to watch Services and to write to the cluster for them, and no other. */ -}}

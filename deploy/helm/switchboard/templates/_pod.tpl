@@ -1,3 +1,106 @@
+{{- /* How pods are replaced. Only RollingUpdate has numbers; null in their place is the chart's default. */ -}}
+{{- define "switchboard.updateStrategy" -}}
+{{- $strategy := .Values.updateStrategy -}}
+{{- $other := ternary "Recreate" "OnDelete" (eq .Values.deployment.kind "DaemonSet") -}}
+{{- if eq $strategy.type $other -}}
+{{- fail (printf "updateStrategy.type: a %s has no strategy %s" .Values.deployment.kind $other) -}}
+{{- end -}}
+type: {{ $strategy.type }}
+{{- if eq $strategy.type "RollingUpdate" }}
+{{- $numbers := mergeOverwrite (dict "maxUnavailable" 0 "maxSurge" 1) (default dict $strategy.rollingUpdate) }}
+{{- $zeros := list }}
+{{- range $numbers }}
+{{- if has (toString .) (list "0" "0%") }}{{- $zeros = append $zeros . }}{{- end }}
+{{- end }}
+{{- if eq (len $zeros) 2 }}
+{{- fail "updateStrategy.rollingUpdate: maxUnavailable and maxSurge are both 0, so no pod could be replaced" }}
+{{- else if and (eq .Values.deployment.kind "DaemonSet") (not $zeros) }}
+{{- fail "updateStrategy.rollingUpdate: of a DaemonSet either maxUnavailable or maxSurge must be 0" }}
+{{- end }}
+rollingUpdate:
+  {{- toYaml $numbers | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* Refuses names that two containers or volumes would share, and paths of two mounts. */ -}}
+{{- define "switchboard.refuseTwice" -}}
+{{- $seen := list -}}
+{{- $what := .what -}}
+{{- range .names -}}
+{{- if has . $seen -}}
+{{- fail (printf "the pod would have two %s %q: choose another" $what .) -}}
+{{- end -}}
+{{- $seen = append $seen . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "switchboard.refusePodNames" -}}
+{{- $containers := list "switchboard" -}}
+{{- if eq .Values.configCheck.run "initContainer" -}}{{- $containers = append $containers "check" -}}{{- end -}}
+{{- range concat .Values.deployment.initContainers .Values.deployment.additionalContainers -}}
+{{- $containers = append $containers .name -}}
+{{- end -}}
+{{- include "switchboard.refuseTwice" (dict "what" "containers" "names" $containers) -}}
+{{- $volumes := list -}}
+{{- range get (include "switchboard.volumes" (dict "root" . "config" "config") | fromYaml) "volumes" -}}
+{{- $volumes = append $volumes .name -}}
+{{- end -}}
+{{- include "switchboard.refuseTwice" (dict "what" "volumes" "names" $volumes) -}}
+{{- $paths := list -}}
+{{- range get (include "switchboard.volumeMounts" . | fromYaml) "volumeMounts" -}}
+{{- if not (has .name $volumes) -}}
+{{- fail (printf "additionalVolumeMounts: there is no volume %q in deployment.additionalVolumes" .name) -}}
+{{- end -}}
+{{- $paths = append $paths (clean .mountPath) -}}
+{{- end -}}
+{{- include "switchboard.refuseTwice" (dict "what" "mounts at" "names" $paths) -}}
+{{- end -}}
+
+{{- /* `switchboard check` on the mounted configuration, as the pods would read it. */ -}}
+{{- define "switchboard.checkContainer" -}}
+- name: check
+  image: {{ include "switchboard.image" .root }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  args: [check, --config=/etc/switchboard/switchboard.yaml]
+  # SWITCHBOARD_LISTEN, _ADMIN and _ALLOW override the configuration, as in the pods.
+  {{- with .root.Values.env }}
+  env:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .root.Values.envFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  resources:
+    {{- toYaml .resources | nindent 4 }}
+  securityContext:
+    {{- toYaml .root.Values.securityContext | nindent 4 }}
+  {{- include "switchboard.volumeMounts" .root | nindent 2 }}
+{{- end -}}
+
+{{- /* A pod that checks and ends: `config` is the ConfigMap. */ -}}
+{{- define "switchboard.checkPod" -}}
+# The account of the release does not exist before the first install, and a check asks no API server.
+automountServiceAccountToken: false
+enableServiceLinks: false
+restartPolicy: Never
+{{- with .root.Values.deployment.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+securityContext:
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+containers:
+  {{- include "switchboard.checkContainer" (dict "root" .root "resources" .resources) | nindent 2 }}
+{{- include "switchboard.volumes" (dict "root" .root "config" .config) | nindent 0 }}
+{{- with include "switchboard.placement" .root | trim }}
+{{- . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
 {{- /* The volumes: the ConfigMap `config`, the Secrets of `tls` and `access`, and those of the values. */ -}}
 {{- define "switchboard.volumes" -}}
 {{- $tlsSecrets := include "switchboard.tlsSecrets" .root | fromYamlArray -}}
@@ -5,28 +108,30 @@
 volumes:
   - name: config
     configMap:
-      name: {{ .config }}
+      name: {{ .config | quote }}
   {{- range $index, $secret := $tlsSecrets }}
   - name: tls-{{ $index }}
     secret:
-      secretName: {{ $secret }}
+      secretName: {{ $secret | quote }}
   {{- end }}
   {{- range $index, $secret := $accessSecrets }}
   - name: access-{{ $index }}
     secret:
-      secretName: {{ $secret }}
+      secretName: {{ $secret | quote }}
   {{- end }}
-  {{- range .root.Values.volumes }}
-  - name: {{ .name | replace "." "-" }}
+  {{- range $index, $volume := .root.Values.volumes }}
+  {{- with $volume }}
+  - name: volume-{{ $index }}
     {{- if eq .type "secret" }}
     secret:
-      secretName: {{ .name }}
+      secretName: {{ .name | quote }}
     {{- else if eq .type "emptyDir" }}
     emptyDir: {}
     {{- else }}
     configMap:
-      name: {{ .name }}
+      name: {{ .name | quote }}
     {{- end }}
+  {{- end }}
   {{- end }}
 {{- with .root.Values.deployment.additionalVolumes }}
 {{- toYaml . | nindent 2 }}
@@ -42,18 +147,20 @@ volumeMounts:
     readOnly: true
   {{- range $index, $secret := $tlsSecrets }}
   - name: tls-{{ $index }}
-    mountPath: /tls/{{ $secret }}
+    mountPath: {{ printf "/tls/%s" $secret | quote }}
     readOnly: true
   {{- end }}
   {{- range $index, $secret := .Values.access.secrets }}
   - name: access-{{ $index }}
-    mountPath: /access/{{ $secret }}
+    mountPath: {{ printf "/access/%s" $secret | quote }}
     readOnly: true
   {{- end }}
-  {{- range .Values.volumes }}
-  - name: {{ .name | replace "." "-" }}
-    mountPath: {{ .mountPath }}
+  {{- range $index, $volume := .Values.volumes }}
+  {{- with $volume }}
+  - name: volume-{{ $index }}
+    mountPath: {{ .mountPath | quote }}
     readOnly: {{ ne .type "emptyDir" }}
+  {{- end }}
   {{- end }}
 {{- with .Values.additionalVolumeMounts }}
 {{- toYaml . | nindent 2 }}
@@ -78,23 +185,20 @@ tolerations:
 
 {{- /* The pods, of a Deployment or a DaemonSet. */ -}}
 {{- define "switchboard.pod" -}}
+{{- include "switchboard.refusePodNames" . -}}
 metadata:
   labels:
-    {{- include "switchboard.selectorLabels" . | nindent 4 }}
-    {{- with .Values.deployment.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-  {{- if or .Values.deployment.rollOnConfigChange .Values.deployment.podAnnotations }}
+    {{- toYaml (merge (include "switchboard.selectorLabels" . | fromYaml) (deepCopy .Values.deployment.podLabels)) | nindent 4 }}
+  {{- $annotations := deepCopy .Values.deployment.podAnnotations }}
+  {{- if .Values.deployment.rollOnConfigChange }}
+  {{- $_ := set $annotations "checksum/config" (include "switchboard.config" . | sha256sum) }}
+  {{- end }}
+  {{- with $annotations }}
   annotations:
-    {{- if .Values.deployment.rollOnConfigChange }}
-    checksum/config: {{ include "switchboard.config" . | sha256sum }}
-    {{- end }}
-    {{- with .Values.deployment.podAnnotations }}
     {{- toYaml . | nindent 4 }}
-    {{- end }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "switchboard.serviceAccountName" . }}
+  serviceAccountName: {{ include "switchboard.serviceAccountName" . | quote }}
   automountServiceAccountToken: {{ eq (include "switchboard.cluster" .) "true" }}
   # The kubelet would otherwise set SWITCHBOARD_PORT and the like for our own Service, and the proxy reads
   # SWITCHBOARD_* as configuration.
@@ -106,20 +210,25 @@ spec:
   hostNetwork: true
   {{- end }}
   {{- with .Values.deployment.dnsPolicy }}
-  dnsPolicy: {{ . }}
+  dnsPolicy: {{ . | quote }}
   {{- end }}
   {{- with .Values.deployment.imagePullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with .Values.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   securityContext:
     {{- toYaml .Values.podSecurityContext | nindent 4 }}
-  {{- with .Values.deployment.initContainers }}
+  {{- if or .Values.deployment.initContainers (eq .Values.configCheck.run "initContainer") }}
   initContainers:
+    {{- with .Values.deployment.initContainers }}
     {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- if eq .Values.configCheck.run "initContainer" }}
+    {{- include "switchboard.checkContainer" (dict "root" . "resources" .Values.configCheck.resources) | nindent 4 }}
+    {{- end }}
   {{- end }}
   containers:
     - name: switchboard
@@ -147,21 +256,21 @@ spec:
       {{- end }}
       ports:
         - name: web
-          containerPort: {{ .Values.ports.web.port }}
+          containerPort: {{ int64 .Values.ports.web.port }}
           {{- with .Values.ports.web.hostPort }}
-          hostPort: {{ . }}
+          hostPort: {{ int64 . }}
           {{- end }}
           protocol: TCP
         {{- if include "switchboard.websecure" . }}
         - name: websecure
-          containerPort: {{ .Values.ports.websecure.port }}
+          containerPort: {{ int64 .Values.ports.websecure.port }}
           {{- with .Values.ports.websecure.hostPort }}
-          hostPort: {{ . }}
+          hostPort: {{ int64 . }}
           {{- end }}
           protocol: TCP
         {{- end }}
         - name: metrics
-          containerPort: {{ .Values.ports.metrics.port }}
+          containerPort: {{ int64 .Values.ports.metrics.port }}
           protocol: TCP
       {{- if .Values.deployment.drainHook }}
       lifecycle:
