@@ -372,7 +372,7 @@ const EMPTY: &str = "empty, like a file that is still being written; write `{}` 
 const NULLS: [&str; 5] = ["", "~", "null", "Null", "NULL"];
 
 /// A configuration needs five levels, and 20,000 targets weigh about 16 MiB.
-const CONFIGURATION: Bounds = Bounds {
+pub(crate) const CONFIGURATION: Bounds = Bounds {
     documents: 1,
     depth: 32,
     weight: 16 << 20,

@@ -6,9 +6,10 @@ use std::path::Path;
 use super::file::ConfigFile;
 use super::{Config, LoadedConfig, Overrides, Purpose, listen, rules, warnings};
 use crate::base::file;
-use crate::base::yaml::diagnostic::{Diagnostics, Report, Severity};
+use crate::base::yaml::diagnostic::{Diagnostics, Position, Report, Severity};
 use crate::base::yaml::field::Field;
 use crate::base::yaml::schema::schema;
+use crate::base::yaml::tree::{self, Node, Value};
 use crate::base::yaml::{self, de};
 
 impl LoadedConfig {
@@ -72,6 +73,10 @@ fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> R
         Purpose::Serve => Severity::Warning,
         Purpose::Check => Severity::Error,
     });
+    let embedded = (purpose == Purpose::Check)
+        .then(|| in_manifests(bytes, &findings))
+        .flatten();
+    let bytes = embedded.as_deref().map_or(bytes, str::as_bytes);
     let config = yaml::tree(bytes, &findings).map(|mut tree| {
         let file: ConfigFile = de::read(&mut tree, &findings);
         let top = Field::root(&tree, &findings);
@@ -85,4 +90,43 @@ fn read(bytes: &[u8], file: Option<&str>, by: &Overrides, purpose: Purpose) -> R
     });
     let (config, report) = findings.finish(file, config.unwrap_or_default())?;
     Ok(LoadedConfig { config, report })
+}
+
+/// Returns the configuration in the ConfigMap of a rendered chart or kustomization, on the lines that it has there. `None` if
+/// the text has no objects of Kubernetes.
+fn in_manifests(bytes: &[u8], findings: &Diagnostics) -> Option<String> {
+    let text = str::from_utf8(bytes).ok()?;
+    let mut bounds = tree::CONFIGURATION;
+    bounds.documents = 1_000;
+    let documents = tree::read_all(text, &bounds, &Diagnostics::default())?;
+    documents.iter().find_map(|document| value_of(document, "apiVersion"))?;
+    let configs = documents.iter().filter_map(|document| {
+        let config = value_of(value_of(document, "data")?, "switchboard.yaml")?;
+        let Value::Text(scalar) = &config.value else {
+            return None;
+        };
+        Some((config.position.line, &scalar.text))
+    });
+    let mut configs: Vec<_> = configs.collect();
+    // The chart's check before a rollout has a copy.
+    configs.dedup_by_key(|(_, config)| *config);
+    let [(line, config)] = configs[..] else {
+        let reason = "of these objects not one ConfigMap, or its copies, has the configuration, `switchboard.yaml`";
+        findings.fault(Position::START, "", reason);
+        return Some("{}".to_owned());
+    };
+    let first = usize::try_from(line.saturating_sub(1)).unwrap_or_default();
+    let lines = || text.lines().skip(first).take(config.lines().count());
+    let is_block = lines().map(str::trim_start).eq(config.lines().map(str::trim_start));
+    Some(match is_block {
+        true => "\n".repeat(first) + &lines().collect::<Vec<_>>().join("\n"),
+        false => config.clone(),
+    })
+}
+
+fn value_of<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
+    let Value::Map(entries) = &node.value else {
+        return None;
+    };
+    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
 }

@@ -90,3 +90,52 @@ fn a_port_is_an_address_or_a_map_alone_or_in_a_list() {
     assert_eq!(list["items"]["anyOf"][0]["type"], "string");
     assert_eq!(list["items"]["anyOf"][1]["type"], "object");
 }
+
+#[test]
+fn a_check_finds_the_configuration_among_rendered_objects_and_keeps_its_lines() {
+    let said =
+        |text: &str, purpose| match LoadedConfig::from_reader("f", text.as_bytes(), &Overrides::default(), purpose) {
+            Ok(loaded) => format!("{:?}", loaded.config.admin),
+            Err(report) => report.lines().collect::<Vec<_>>().join("\n"),
+        };
+    let map = |name: &str, config: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata:\n  switchboard.yaml: {config}\n")
+    };
+    let service = "# Source: service.yaml\napiVersion: v1\nkind: Service\nspec: {ports: [{port: 80}]}\n";
+    let sound = map(
+        "a",
+        "|\n    # the admin port\n\n    admin: 127.0.0.1:1\n    allowlist:\n      static: []",
+    );
+    for text in [
+        sound.clone(),
+        format!("---\n{service}---\n{sound}---\n{service}"),
+        format!("{sound}---\n{}", sound.replace("{name: a}", "{name: a-check}")),
+        map("a", "\"admin: 127.0.0.1:1\\n\""),
+        r#"{"apiVersion": "v1", "data": {"switchboard.yaml": "admin: 127.0.0.1:1\n"}}"#.to_owned(),
+    ] {
+        assert_eq!(said(&text, Purpose::Check), "127.0.0.1:1", "{text}");
+        assert!(said(&text, Purpose::Serve).starts_with("f:"), "{text}");
+    }
+    let faulty = sound.replace("127.0.0.1:1", "here");
+    let place = "admin: expected IP:port such as `0.0.0.0:8080` or `[::]:8080` (found `here`)";
+    assert_eq!(said(&faulty, Purpose::Check), format!("f:8:12: error: {place}"));
+    let second = format!("{service}---\n{faulty}");
+    assert_eq!(said(&second, Purpose::Check), format!("f:13:12: error: {place}"));
+    assert_eq!(
+        said(&map("a", "\"admin: here\""), Purpose::Check),
+        format!("f:1:8: error: {place}")
+    );
+    let other = sound.replace("127.0.0.1:1", "127.0.0.1:2");
+    for (text, reason) in [
+        (service.to_owned(), "not one ConfigMap"),
+        (format!("{sound}---\n{other}"), "not one ConfigMap"),
+        (map("a", "\"\""), "empty, like a file"),
+    ] {
+        assert!(
+            said(&text, Purpose::Check).contains(reason),
+            "{}",
+            said(&text, Purpose::Check)
+        );
+    }
+    assert!(said("admin: 127.0.0.1:1\n---\nadmin: 127.0.0.1:2\n", Purpose::Check).starts_with("f:"));
+}
