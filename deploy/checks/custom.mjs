@@ -1,5 +1,5 @@
-// Checks the custom resources of custom.json against the schemas and the types that are made from their CRDs: the
-// schema knows required fields, patterns and enumerations, the type refuses fields that do not exist.
+// Checks the custom resources of custom.json, or of another file, against the schemas and the types that are made from their
+// CRDs: the schema knows required fields, patterns and enumerations, the type refuses fields that do not exist.
 import { readFileSync, writeFileSync } from "node:fs";
 import { execFileSync } from "node:child_process";
 
@@ -9,7 +9,7 @@ const packages = {
   "security.istio.io": "istio",
 };
 const work = process.argv[2];
-const entries = JSON.parse(readFileSync(`${work}/custom.json`, "utf8"));
+const entries = JSON.parse(readFileSync(`${work}/${process.argv[3] ?? "custom.json"}`, "utf8"));
 const types = [];
 let faults = 0;
 

@@ -37,7 +37,8 @@ UNCLEAR = re.compile(r"nil pointer|YAML parse error|error converting YAML|can't 
 
 HELM, CHART, WORK, PROGRAM = sys.argv[1:5]
 WORK = Path(WORK)
-ENVIRONMENT = {**os.environ, "GOGC": "off"}
+# Helm lives for a tenth of a second: collecting garbage would take a third of it.
+ENVIRONMENT = {**os.environ, "GOGC": "400", "GOMAXPROCS": "1"}
 TABLE = yaml.load((Path(__file__).parent / "matrix.yaml").read_text(), Loader=yaml.CSafeLoader)
 
 
@@ -106,7 +107,6 @@ def render(flags, files):
             path.write_text(json.dumps(each))
             values += ["--values", str(path)]
         command = [HELM, "template", *flags[:1], CHART, *flags[1:], *values]
-        # Helm lives for a tenth of a second: collecting garbage would take half of it.
         done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     return done.returncode == 0, done.stdout if done.returncode == 0 else done.stderr
 
@@ -203,7 +203,7 @@ SEEN = set()
 
 
 def accepted_by_program(config):
-    """Shows the program a configuration, with files in place of those that Secrets would bring."""
+    """Shows the program a configuration, with files instead of those that Secrets would bring."""
     files = WORK / "matrix-files"
     text = re.sub(r"(?<=[ :])/(tls|access)/", rf"{files}/\1/", config)
     text = text.replace("/var/lib/switchboard/", f"{files}/state/")
@@ -334,10 +334,12 @@ def main():
     rendered = sum(was for _, was, _ in judged)
     for each in faults:
         print(each)
-    print(
+    summary = (
         f"{len(all_cases)} sets, {rendered} rendered, {len(all_cases) - rendered} refused with a sentence, "
         f"{len(TABLE['refused'])} sentences of check, {len(faults)} faults, {time.monotonic() - began:.0f} s"
     )
+    (WORK / "matrix.txt").write_text(f"{summary}\n")
+    print(summary)
     sys.exit(bool(faults))
 
 
