@@ -113,7 +113,9 @@ async fn send_disconnect(client: &mut Stream, end: &EarlyEnd<'_>, record: &Tunne
     let facts = &record.tunnel().facts;
     let target = facts.authority.as_ref().map(ToString::to_string).unwrap_or_default();
     let software = facts.seen.software(Side::Client);
-    let identification = software.map(|software| format!("SSH-2.0-{software}")).unwrap_or_default();
+    let identification = software
+        .map(|software| format!("SSH-2.0-{software}"))
+        .unwrap_or_default();
     let message = in_band::end_message(end, &target, facts.id).to_bytes(identification.as_bytes());
     let is_sent = in_band::send(client, &message).await;
     if is_sent {
