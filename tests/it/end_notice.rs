@@ -233,7 +233,8 @@ fn what_connect_says_of_a_target_that_is_no_ssh_server() {
                 service.finish();
             }
             assert_eq!(client.exit_status(), 1);
-            let told = client.stderr.rest().join("\n");
+            // After the line of `--verbose` about the session.
+            let told = client.stderr.rest().pop().unwrap();
             assert!(told.starts_with(&format!("switchboard: {expected} (id ")), "{told}");
             // ssh is told in band, as of every failure in front of the target's first byte.
             assert_eq!(client.stdout.next().as_deref(), Some("SSH-2.0-switchboard"));
