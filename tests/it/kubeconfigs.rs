@@ -554,6 +554,15 @@ fn a_broken_file_is_named_by_its_fault_in_every_program() {
     world.assert(&named, &row);
 }
 
+/// Returns KUBECONFIG with these files.
+fn list(files: &[&str]) -> (&'static str, String) {
+    ("KUBECONFIG", files.join(":"))
+}
+
+fn proxies(url: &str) -> [(&'static str, String); 2] {
+    ["HTTP_PROXY", "HTTPS_PROXY"].map(|name| (name, url.to_owned()))
+}
+
 /// The lists of KUBECONFIG, the variables of forward proxies, and both against the pod's service account.
 #[test]
 fn the_environment_is_read_as_kubectl_reads_it() {
@@ -563,16 +572,13 @@ fn the_environment_is_read_as_kubectl_reads_it() {
     let absent = world.folder.path().join("absent").display().to_string();
     fs::create_dir(world.folder.path().join(".kube")).unwrap();
     world.kubeconfig(".kube/config", &config(PLAIN, "{token: of-home}"));
-    let list = |files: &[&str]| ("KUBECONFIG", files.join(":"));
     let pod = || {
         [
             ("KUBERNETES_SERVICE_HOST", "127.0.0.1".to_owned()),
             ("KUBERNETES_SERVICE_PORT", "1".to_owned()),
         ]
     };
-    let proxies = |value: &str| ["HTTP_PROXY", "HTTPS_PROXY"].map(|name| (name, value.to_owned()));
     let of_users = Sent("Bearer of-users");
-    let broken = Says("HTTP_PROXY in the environment: ");
     for (variables, kubectl, ends) in [
         (vec![list(&[&good])], "works", (ABC, ABC)),
         (
@@ -610,6 +616,12 @@ fn the_environment_is_read_as_kubectl_reads_it() {
         };
         world.assert(&named, &row(("variables", ""), kubectl, ends, Agrees));
     }
+}
+
+#[test]
+fn the_forward_proxies_of_the_environment_lead_to_the_cluster() {
+    let world = World::new();
+    let broken = Says("HTTP_PROXY in the environment: ");
     // A name that only the forward proxy knows.
     let far = world.kubeconfig("far", &config("{server: 'http://api.invalid:80'}", TOKEN));
     let through = format!("http://{}", world.proxy.address);

@@ -109,6 +109,15 @@ impl Files {
         }
     }
 
+    /// Settings with these authorities.
+    fn with_authorities(&self, text: &str) -> Settings {
+        Settings {
+            client_auth: ClientAuth::Required,
+            client_ca: Some(self.write("ca", text)),
+            ..Settings::default()
+        }
+    }
+
     /// Settings with this chain and key.
     fn with_pair(&self, chain: &str, key: &str) -> Settings {
         Settings {
@@ -172,27 +181,26 @@ fn a_client_certificate_is_judged_by_its_dates_its_issuer_and_its_list_as_of_now
     assert_eq!(unasked, Err(FailureCause::ClientCertificateInvalid));
 }
 
+/// Returns a certificate of an authority for itself, as `openssl req -x509` makes it.
+fn self_signed(change: fn(&mut CertificateParams)) -> rcgen::Certificate {
+    let mut params = named("127.0.0.1");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    change(&mut params);
+    params.self_signed(&KeyPair::generate().unwrap()).unwrap()
+}
+
+fn expired() -> rcgen::Certificate {
+    self_signed(|params| (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1)))
+}
+
 /// The table of `client_ca`; those of the places that trust servers are in tests/it/trust.rs.
 #[test]
 fn a_bundle_of_client_authorities_is_read_as_that_of_servers() {
     let (files, other) = (Files::new(), Files::new());
-    let self_signed = |change: fn(&mut CertificateParams)| {
-        let mut params = named("127.0.0.1");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        change(&mut params);
-        params.self_signed(&KeyPair::generate().unwrap()).unwrap()
-    };
     let own = self_signed(|_| {});
     let for_servers = self_signed(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
-    let expired = self_signed(|params| {
-        (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
-    });
+    let expired = expired();
     let (root, leaf) = (files.authority.pem(), files.issue(5, 2020, 2090).der);
-    let ca = |text: &str| Settings {
-        client_auth: ClientAuth::Required,
-        client_ca: Some(files.write("ca", text)),
-        ..Settings::default()
-    };
     let invalid = Err(FailureCause::ClientCertificateInvalid);
     for (title, text, shown, expected) in [
         ("itself", own.pem(), own.der(), Ok(())),
@@ -218,14 +226,24 @@ fn a_bundle_of_client_authorities_is_read_as_that_of_servers() {
         ),
         ("no intermediate", other.authority.pem(), &leaf, invalid),
     ] {
-        assert_eq!(verdict(&ca(&text), slice::from_ref(shown)), expected, "{title}");
+        assert_eq!(
+            verdict(&files.with_authorities(&text), slice::from_ref(shown)),
+            expected,
+            "{title}"
+        );
     }
     let listed = Settings {
         crl: Some(files.write("crl", &files.list(1, &[], [2020, 2090]))),
-        ..ca(&format!("{}{root}", own.pem()))
+        ..files.with_authorities(&format!("{}{root}", own.pem()))
     };
     let unlisted = verdict(&listed, slice::from_ref(own.der()));
     assert!(unlisted.is_err(), "no list could revoke it");
+}
+
+#[test]
+fn a_bundle_of_client_authorities_that_cannot_be_read_is_reported() {
+    let (files, expired) = (Files::new(), expired());
+    let root = files.authority.pem();
     let labelled = root.replace("CERTIFICATE", "TRUSTED CERTIFICATE");
     for (text, expected) in [
         (
@@ -234,16 +252,16 @@ fn a_bundle_of_client_authorities_is_read_as_that_of_servers() {
         ),
         ("", "ca: there is no certificate in it"),
     ] {
-        let (faults, _) = files.said(&ca(text));
+        let (faults, _) = files.said(&files.with_authorities(text));
         assert!(faults.concat().starts_with(expected), "{faults:?}");
     }
-    let (_, remarks) = files.said(&ca(&format!("{}{root}", expired.pem())));
+    let (_, remarks) = files.said(&files.with_authorities(&format!("{}{root}", expired.pem())));
     assert!(remarks.concat().contains("has expired"), "{remarks:?}");
     fs::write(files.folder.path().join("der"), files.authority.der()).unwrap();
     for (path, expected) in [("der", "it is DER, not PEM"), (".", "it is a directory")] {
         let settings = Settings {
             client_ca: Some(files.folder.path().join(path)),
-            ..ca("")
+            ..files.with_authorities("")
         };
         let (faults, _) = files.said(&settings);
         assert!(faults.concat().contains(expected), "{faults:?}");

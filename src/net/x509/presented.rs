@@ -86,6 +86,11 @@ pub(crate) fn distrust(
     if is_authority || *error == UnknownIssuer {
         return Some(unknown_issuer(&own, others, trusted));
     }
+    if *error == CertificateError::BadSignature {
+        return Some(format!(
+            "{error}: a trusted authority has the name of its issuer, but another key has signed its certificate"
+        ));
+    }
     let is_of_name = matches!(error, NotValidForName | NotValidForNameContext { .. });
     let has_no_names = matches!(own.subject_alternative_name(), Ok(None));
     ((is_of_name || is_other) && has_no_names).then(|| {

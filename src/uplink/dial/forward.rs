@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{anyhow, bail, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper_util::client::proxy::matcher::Matcher;
@@ -94,10 +94,10 @@ impl ForwardProxy {
     /// # Errors
     /// It is not the URL of an HTTP or SOCKS 5 proxy.
     pub(crate) fn of_cluster(url: &str) -> anyhow::Result<Self> {
-        let forward = url
-            .contains("://")
-            .then(|| Self::parse(url, "the kubeconfig's proxy-url"));
-        forward.context("it must begin with http://, https:// or socks5://")?
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+        let is_known = scheme.is_some_and(|scheme| ["http", "https", "socks5"].contains(&scheme.as_str()));
+        ensure!(is_known, "it must begin with http://, https:// or socks5://");
+        Self::parse(url, "the kubeconfig's proxy-url")
     }
 
     /// Parses a URL. No error quotes it, as it may hold a password.

@@ -73,7 +73,7 @@ impl Connector {
     /// `pair` is used if `trust` has no client certificate.
     pub(crate) fn new(host: &str, trust: &Trust, pair: Option<&KeyPair>) -> Result<Self, ClientError> {
         let name = trust.server_name.as_deref().unwrap_or(host);
-        let name = server_name(name).map_err(ClientError::Never)?;
+        let name = server_name(name, "proxy").map_err(ClientError::Never)?;
         let verifier = match &trust.ca {
             Some(path) => verifier_of(path, Peer::PROXY),
             None => Verifier::of_system(Peer::PROXY),
@@ -97,7 +97,7 @@ impl Connector {
     /// Its name cannot be in a certificate, or the client certificate cannot be used.
     pub(crate) fn for_server(host: &str, verifier: Verifier, pair: Option<&KeyPair>) -> anyhow::Result<Self> {
         Ok(Self {
-            name: server_name(host)?,
+            name: server_name(host, "server")?,
             tls: TlsConnector::from(Arc::new(config(verifier, pair.map(KeyPair::load))?)),
         })
     }
@@ -144,9 +144,9 @@ fn distrust(error: &io::Error) -> Option<String> {
     Some(reason.to_string())
 }
 
-fn server_name(name: &str) -> anyhow::Result<ServerName<'static>> {
+fn server_name(name: &str, peer: &str) -> anyhow::Result<ServerName<'static>> {
     let parsed = ServerName::try_from(name.to_owned());
-    parsed.with_context(|| format!("{name} cannot be the server's name in a certificate"))
+    parsed.with_context(|| format!("{name} cannot be the {peer}'s name in a certificate"))
 }
 
 fn config(verifier: Verifier, pair: Option<anyhow::Result<Pair>>) -> anyhow::Result<ClientConfig> {
