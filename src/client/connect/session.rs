@@ -188,18 +188,17 @@ where
         if since.elapsed() >= MIN_GOOD_CONNECTION || self.driver.session().received() > received {
             self.backoff.reset();
         }
-        match exit {
-            SessionExit::Detached(error)
-                if self.secrets.is_none() && !matches!(error, ClientError::Moved(_) | ClientError::Never(_)) =>
-            {
-                self.unanswered += 1;
-                SessionExit::Detached(match self.unanswered {
-                    MAX_UNANSWERED => ClientError::Never(anyhow!(error).context(NOT_BEGUN)),
-                    _ => error,
-                })
-            }
-            exit => exit,
+        let SessionExit::Detached(error) = exit else {
+            return exit;
+        };
+        if self.secrets.is_some() || matches!(error, ClientError::Moved(_) | ClientError::Never(_)) {
+            return SessionExit::Detached(error);
         }
+        self.unanswered += 1;
+        SessionExit::Detached(match self.unanswered {
+            MAX_UNANSWERED => ClientError::Never(anyhow!(error).context(NOT_BEGUN)),
+            _ => error,
+        })
     }
 
     /// Moves bytes until there is something to decide, and decides it. `None`: the session goes on as it is.
