@@ -56,7 +56,6 @@ class ApiServer:
                     seconds = re.search(r"timeoutSeconds=(\d+)", self.path)
                     closed.wait(int(seconds[1]) if seconds else 60)
                     self.wfile.write(b"0\r\n\r\n")
-                    self.close_connection = True
                     return
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
