@@ -245,9 +245,9 @@ fn what_is_no_answer_is_never_a_no() {
         let scene = Scene::new(&lab, &["switchboard"]);
         scene.both_work().await;
         for (fault, kind) in [
-            (Fault::Status(500), "server"),
-            (Fault::CutBody, "cut"),
-            (Fault::Long(300 << 10), "malformed"),
+            (Fault::Status(500), "silence"),
+            (Fault::CutBody, "silence"),
+            (Fault::Long(300 << 10), "silence"),
         ] {
             scene.fail_both(fault);
             scene.both_fail(kind, &[]).await;
@@ -263,7 +263,7 @@ fn a_server_that_hangs_is_not_waited_for_longer_than_the_deadline() {
         let scene = Scene::new(&lab, &["switchboard"]);
         scene.both_work().await;
         scene.fail_both(Fault::Hang);
-        scene.both_fail("timeout", &["no answer within 3 s"]).await;
+        scene.both_fail("silence", &["no answer within 3 s"]).await;
         scene.api.heal();
         scene.both_work().await;
         scene.fail_both(Fault::Slow(Duration::from_millis(300)));
@@ -272,9 +272,9 @@ fn a_server_that_hangs_is_not_waited_for_longer_than_the_deadline() {
         // Half open: nothing comes on the connections that there are, and another server takes the place of this one.
         scene.api.freeze(true);
         // The second question may be on a new connection, whose handshake has a deadline of its own.
-        scene.both_fail("timeout|connect", &[]).await;
+        scene.both_fail("silence|unreachable", &[]).await;
         scene.api.close().await;
-        scene.both_fail("connect", &[]).await;
+        scene.both_fail("unreachable", &[]).await;
         scene.api.freeze(false);
         scene.api.open();
         scene.both_work().await;
@@ -291,9 +291,7 @@ fn a_rotated_token_is_read_from_its_file_and_the_question_asked_again() {
         scene.both_work().await;
         // The file is late.
         scene.api.rotate_token("third");
-        scene
-            .both_fail("unauthorized", &["switchboard's own credentials"])
-            .await;
+        scene.both_fail("refused", &["switchboard's own credentials"]).await;
         scene.api.write_token("third");
         eventually("the new file is read", async || scene.token("good").await.is_ok()).await;
         scene.both_work().await;
@@ -313,7 +311,7 @@ fn wrong_credentials_are_not_tried_with_a_new_connection_for_each_question() {
         scene.api.rotate_token("second");
         let (asked, started) = (scene.asked(), Instant::now());
         for _ in 0..50 {
-            scene.both_fail("unauthorized", &[]).await;
+            scene.both_fail("refused", &[]).await;
         }
         // One more for the first one, and one for each second since.
         let more = scene.asked() - asked - 100;
@@ -335,7 +333,7 @@ fn a_missing_right_is_named_with_the_command_that_grants_it() {
             "kubectl create clusterrolebinding",
             "cannot create resource",
         ];
-        scene.both_fail("forbidden", &parts).await;
+        scene.both_fail("refused", &parts).await;
         for plural in ["tokenreviews", "subjectaccessreviews"] {
             scene.api.allow(plural, true);
         }
@@ -387,7 +385,7 @@ fn a_no_of_a_server_that_has_just_come_back_is_incomplete_and_a_yes_is_not() {
         scene.both_work().await;
         assert!(scene.access("bob").await.unwrap().complete);
         scene.api.close().await;
-        scene.both_fail("connect", &[]).await;
+        scene.both_fail("unreachable", &[]).await;
         scene.api.open();
         let since = Instant::now();
         let decided = scene.access("bob").await.unwrap();

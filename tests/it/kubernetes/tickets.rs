@@ -339,7 +339,7 @@ fn tickets_are_read_from_the_cluster_that_access_names_and_the_log_names_each_cl
         refused(&stage.proxy, of_the_allowlist.ticket.expose(), UNKNOWN).await;
         for (section, api, port) in [("allowlist.kubernetes", &stage.api, 6443), ("access", &named, 6444)] {
             let file = api.kubeconfig().display().to_string();
-            let line = format!("`{section}` reads this API server server=\"https://10.8.0.1:{port}/\" from=\"{file}\"");
+            let line = format!("`{section}` reads this API server server=\"https://10.8.0.1:{port}\" from=\"{file}\"");
             eventually(&line, async || stage.proxy.messages().contains(&line)).await;
         }
     });
