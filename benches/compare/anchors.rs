@@ -1,10 +1,12 @@
 //! Tunnels by an anchor that has dialled in, and what idle anchors hold.
 
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 use crate::load::{Bulk, round_trips, set_ups};
 use crate::proxies::{Kind, Machine, Program, Proxy};
@@ -19,7 +21,7 @@ pub(crate) fn tunnels(program: &Program, target: SocketAddr, effort: Effort) -> 
         return Ok(Vec::new());
     }
     let proxy = program.with(ANCHORED).start(target, &Machine::default())?;
-    let _anchor = program.start_anchor(&proxy, "one.anchored:22", target)?;
+    let _anchor = program.start_anchor(proxy.address, "one.anchored:22", target)?;
     let dialled = Route::through(&proxy);
     let anchored = dialled.named("one.anchored:22");
     wait_for(anchored)?;
@@ -44,6 +46,69 @@ pub(crate) fn tunnels(program: &Program, target: SocketAddr, effort: Effort) -> 
         figures.push((beside, micros(percentile(&times, 0.99))));
     }
     Ok(figures)
+}
+
+/// Keystrokes beside the uploads of others to an anchor with a slow link.
+pub(crate) fn slow_link(program: &Program, target: SocketAddr, effort: Effort) -> io::Result<Vec<Figure>> {
+    if program.kind != Kind::Switchboard {
+        return Ok(Vec::new());
+    }
+    let proxy = program.with(ANCHORED).start(target, &Machine::default())?;
+    let _anchor = program.start_anchor(link_to(proxy.address)?, "one.anchored:22", target)?;
+    let route = Route::through(&proxy).named("one.anchored:22");
+    wait_for(route)?;
+    let mut tunnel = [route.open(Echo)?];
+    let _bulk = Bulk::start(route, Upload, UPLOADS)?;
+    // Without a figure if the anchor has lost its connection.
+    let typed = round_trips(&mut tunnel, SETTLED).and_then(|_| round_trips(&mut tunnel, effort.period.max(SETTLED)));
+    let times = typed.unwrap_or_default();
+    Ok([("slow-link.p50", 0.5), ("slow-link.p99", 0.99)]
+        .into_iter()
+        .filter(|_| !times.is_empty())
+        .map(|(row, part)| (row, micros(percentile(&times, part)) / 1e3))
+        .collect())
+}
+
+/// The address of a relay that passes [`LINK_RATE`] on in each direction.
+fn link_to(proxy: SocketAddr) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    set_socket_recv_buffer_size(&listener, LINK_BUFFER)?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            link(&near, proxy).ok();
+        }
+    });
+    Ok(address)
+}
+
+fn link(near: &TcpStream, proxy: SocketAddr) -> io::Result<()> {
+    let far = TcpStream::connect(proxy)?;
+    set_socket_recv_buffer_size(&far, LINK_BUFFER)?;
+    for (from, to) in [(near, &far), (&far, near)] {
+        to.set_nodelay(true)?;
+        let (from, to) = (from.try_clone()?, to.try_clone()?);
+        thread::spawn(move || {
+            pass_slowly(&from, &to).ok();
+            // The other end sees it as it would see a cut link.
+            to.shutdown(Shutdown::Both)
+        });
+    }
+    Ok(())
+}
+
+fn pass_slowly(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
+    let mut piece = [0; LINK_PIECE];
+    let mut due = Instant::now();
+    loop {
+        let read = from.read(&mut piece)?;
+        if read == 0 {
+            return Ok(());
+        }
+        to.write_all(piece.get(..read).unwrap_or_default())?;
+        due = due.max(Instant::now()) + Duration::from_secs_f64(read as f64 / LINK_RATE);
+        sleep(due.saturating_duration_since(Instant::now()));
+    }
 }
 
 fn wait_for(route: Route<'_>) -> io::Result<()> {
@@ -122,4 +187,12 @@ const FIRST: usize = 8;
 const ANCHORS: usize = 56;
 /// `bench:correct` in Base64.
 const CREDENTIAL: &str = "YmVuY2g6Y29ycmVjdA==";
+/// In bytes a second.
+const LINK_RATE: f64 = 1e6;
+/// The kernel doubles it.
+const LINK_BUFFER: usize = 16 * 1024;
+const LINK_PIECE: usize = 4096;
+const UPLOADS: usize = 60;
+/// The uploads have filled their buffers after that time.
+const SETTLED: Duration = Duration::from_secs(5);
 const START_TIMEOUT: Duration = Duration::from_secs(20);

@@ -191,12 +191,13 @@ fn programs(wanted: &Wanted) -> io::Result<Vec<Program>> {
 }
 
 /// Scenarios that start a process of their own.
-const ALONE: [(&str, RunAlone); 6] = [
+const ALONE: [(&str, RunAlone); 7] = [
     ("idle", scenarios::idle),
     ("tls-idle", protocols::idle_tls),
     ("h2-idle", protocols::idle_http2),
     ("pinned", scenarios::pinned),
     ("anchor-tunnels", anchors::tunnels),
+    ("anchor-slow-link", anchors::slow_link),
     ("anchor-idle", anchors::idle),
 ];
 type RunAlone = fn(&Program, SocketAddr, Effort) -> io::Result<Vec<Figure>>;

@@ -106,14 +106,14 @@ impl Program {
         Ok(proxy)
     }
 
-    /// Starts an anchor of it that serves a name at that proxy.
-    pub(crate) fn start_anchor(&self, proxy: &Proxy, name: &str, target: SocketAddr) -> io::Result<Anchor> {
+    /// Starts an anchor of it that serves a name at the proxy with that address.
+    pub(crate) fn start_anchor(&self, proxy: SocketAddr, name: &str, target: SocketAddr) -> io::Result<Anchor> {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
             .arg(&self.path)
             .args(["anchor", "--dial"]);
-        command.arg(format!("http://bench:correct@{}", proxy.address));
+        command.arg(format!("http://bench:correct@{proxy}"));
         command.args(["--serve", name, "--to", &target.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().map(Anchor)

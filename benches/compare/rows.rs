@@ -54,7 +54,7 @@ const fn more(id: &'static str, label: &'static str, digits: usize, goal: Goal) 
 }
 
 /// All of them, in the order of the table.
-pub(crate) const ROWS: [Row; 74] = [
+pub(crate) const ROWS: [Row; 76] = [
     less("down8.cpu", "download, 8 tunnels: CPU-s per GiB", 3, OfEnvoy(0.45)),
     more("down8.rate", "download, 8 tunnels: GiB/s", 2, OfEnvoy(1.1)),
     less("down1.cpu", "download, 1 tunnel: CPU-s per GiB", 3, OfEnvoy(0.75)),
@@ -191,6 +191,18 @@ pub(crate) const ROWS: [Row; 74] = [
         "beside 4 × 60 MiB/s of the same anchor: p99 µs",
         0,
         OfRow("beside-dialled.p99", 2.0),
+    ),
+    less(
+        "slow-link.p50",
+        "beside 60 uploads to an anchor at 1 MB/s: p50 ms",
+        0,
+        Goal::None,
+    ),
+    less(
+        "slow-link.p99",
+        "beside 60 uploads to an anchor at 1 MB/s: p99 ms",
+        0,
+        Goal::None,
     ),
     less("anchor-idle.memory", "idle anchor: KiB", 1, Absolute(16.0)),
     less("anchor-tls-idle.memory", "idle anchor by TLS: KiB", 1, Absolute(28.0)),

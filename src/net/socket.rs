@@ -3,8 +3,10 @@
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use rustix::event::{self, PollFd, PollFlags, Timespec};
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -53,12 +55,32 @@ pub(crate) fn finish_on_drop(stream: &TcpStream) {
     SockRef::from(stream).set_linger(None).ok();
 }
 
-/// Limits the unsent bytes in the kernel, for a connection that carries more than one tunnel.
+/// Makes the kernel want more bytes only while less than `unsent` are unsent, for a connection that carries more than one
+/// tunnel.
 ///
 /// By default the kernel takes some MiB, and a keystroke is sent after all of them (TCP_NOTSENT_LOWAT in tcp(7)).
-pub(crate) fn keep_unsent_short(stream: &TcpStream) {
+pub(crate) fn keep_unsent_below(socket: &impl AsFd, unsent: usize) {
     // Without it a tunnel is only slower.
-    SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT).ok();
+    let unsent = u32::try_from(unsent).unwrap_or(u32::MAX);
+    SockRef::from(socket).set_tcp_notsent_lowat(unsent).ok();
+}
+
+/// Completes when less than half of the [allowed](keep_unsent_below) bytes are unsent.
+///
+/// A write takes more: the kernel adds to its last packet, up to 64 KiB, regardless of what is unsent (tcp_sendmsg_locked in
+/// net/ipv4/tcp.c). And tokio remembers that the socket was writable until a write fails.
+pub(crate) fn poll_sendable(stream: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    loop {
+        ready!(stream.poll_write_ready(context))?;
+        let mut asked = [PollFd::new(stream, PollFlags::OUT)];
+        let answer = stream.try_io(Interest::WRITABLE, || {
+            let is_sendable = event::poll(&mut asked, Some(&Timespec::default()))? > 0;
+            is_sendable.then_some(()).ok_or(io::ErrorKind::WouldBlock.into())
+        });
+        if !matches!(&answer, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            return Poll::Ready(answer);
+        }
+    }
 }
 
 /// Selects the congestion control that every system has and every user may choose (tcp(7)), for a loopback connection.
@@ -159,8 +181,6 @@ fn try_discard(stream: &TcpStream) -> io::Result<usize> {
     stream.try_read(&mut [0; 4096])
 }
 
-/// In bytes: 10 ms at 100 Mbit/s. docs/decisions/11-http2-keystrokes.md has what it costs.
-const MAX_UNSENT: u32 = 128 * 1024;
 const USER_TIMEOUT: Duration = Duration::from_secs(120);
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 * 1024;

@@ -29,7 +29,7 @@ pub trait Transport: Send {
     fn split(&mut self) -> (Self::Reader<'_>, Self::Writer<'_>);
 
     /// Limits the unsent bytes in the kernel, so that bytes written later leave soon. The limit costs CPU time.
-    fn keep_unsent_short(&mut self) {}
+    fn keep_unsent_below(&mut self, _unsent: usize) {}
 
     /// Makes the drop send a reset, and discard what is not sent yet.
     fn reset_on_drop(&mut self);
@@ -150,6 +150,14 @@ pub trait Writer: Send + Sync {
         self.poll_write(context, first.map_or(&[], |piece| piece))
     }
 
+    /// Completes when the kernel has few unsent bytes, by its [limit](Transport::keep_unsent_below).
+    ///
+    /// # Errors
+    /// The reason why nothing will ever be sent.
+    fn poll_sendable(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
     /// Completes when all that the writer holds back is sent.
     ///
     /// # Errors
@@ -248,8 +256,8 @@ impl Transport for TcpStream {
         Self::split(self)
     }
 
-    fn keep_unsent_short(&mut self) {
-        socket::keep_unsent_short(self);
+    fn keep_unsent_below(&mut self, unsent: usize) {
+        socket::keep_unsent_below(self, unsent);
     }
 
     fn reset_on_drop(&mut self) {
@@ -302,6 +310,10 @@ impl Writer for WriteHalf<'_> {
 
     fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         AsyncWrite::poll_write_vectored(Pin::new(self), context, pieces)
+    }
+
+    fn poll_sendable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        socket::poll_sendable(self.as_ref(), context)
     }
 
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

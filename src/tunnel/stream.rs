@@ -70,10 +70,10 @@ impl Transport for Stream {
         }
     }
 
-    fn keep_unsent_short(&mut self) {
+    fn keep_unsent_below(&mut self, unsent: usize) {
         match self {
-            Self::Tcp(socket) => socket.keep_unsent_short(),
-            Self::Tls(session) => session.keep_unsent_short(),
+            Self::Tcp(socket) => socket.keep_unsent_below(unsent),
+            Self::Tls(session) => session.keep_unsent_below(unsent),
             Self::Http2(_) => {}
         }
     }
@@ -200,6 +200,10 @@ impl Writer for WriteHalf<'_> {
 
     fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         self.writer_mut().poll_write_vectored(context, pieces)
+    }
+
+    fn poll_sendable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer_mut().poll_sendable(context)
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -18,7 +18,6 @@ use crate::base::authority::Authority;
 use crate::base::random::{self, jittered};
 use crate::base::text::{chain, printable};
 use crate::daemon::readiness::{Condition, Readiness};
-use crate::net::socket::keep_unsent_short;
 use crate::protocol::registration::ReplicaList;
 use crate::uplink;
 use crate::uplink::attempt::{self, OpenConnection};
@@ -131,7 +130,6 @@ impl Coverage {
             host,
         };
         let mut dialing = ProxyDialer::default();
-        dialing.prepare = Some(keep_unsent_short);
         match Box::pin(attempt::open(&self.uplink, &wanted, login, &mut dialing)).await {
             Ok(opened) => {
                 login.succeeded();

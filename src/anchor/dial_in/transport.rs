@@ -8,26 +8,19 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf, split};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::net::socket;
 use crate::net::transport::{BulkMode, Reader, Transport, Writer};
-use crate::uplink::dial::io::BoxedIo;
+use crate::uplink::dial::io::{BoxedIo, socket as socket_of};
 
 /// The connection. It carries frames, never a tunnel's bytes as they are, so nothing waits for its readiness.
 pub(super) struct ProxyTransport {
-    reader: ProxyReader,
-    writer: ProxyWriter,
-}
-
-/// The reader.
-pub(super) struct ProxyReader {
-    half: ReadHalf<BoxedIo>,
+    /// Both halves run in one task, so the lock is never contended.
+    stream: Mutex<BoxedIo>,
     heard: LastHeard,
 }
-
-/// The writer.
-pub(super) struct ProxyWriter(WriteHalf<BoxedIo>);
 
 /// When bytes of the proxy last arrived.
 #[derive(Clone, Debug)]
@@ -36,13 +29,11 @@ pub(super) struct LastHeard(Arc<Mutex<Instant>>);
 impl ProxyTransport {
     pub(super) fn new(stream: BoxedIo) -> (Self, LastHeard) {
         let heard = LastHeard(Arc::new(Mutex::new(Instant::now())));
-        let (half, writer) = split(stream);
-        let reader = ProxyReader {
-            half,
+        let transport = Self {
+            stream: Mutex::new(stream),
             heard: heard.clone(),
         };
-        let writer = ProxyWriter(writer);
-        (Self { reader, writer }, heard)
+        (transport, heard)
     }
 }
 
@@ -60,15 +51,21 @@ impl LastHeard {
 }
 
 impl Transport for ProxyTransport {
-    type Reader<'a> = &'a mut ProxyReader;
-    type Writer<'a> = &'a mut ProxyWriter;
+    type Reader<'a> = &'a Self;
+    type Writer<'a> = &'a Self;
 
     fn bulk_mode(&self) -> BulkMode {
         BulkMode::Chunks
     }
 
-    fn split(&mut self) -> (&mut ProxyReader, &mut ProxyWriter) {
-        (&mut self.reader, &mut self.writer)
+    fn split(&mut self) -> (&Self, &Self) {
+        (self, self)
+    }
+
+    fn keep_unsent_below(&mut self, unsent: usize) {
+        if let Some(socket) = socket_of(&**self.stream.get_mut()) {
+            socket::keep_unsent_below(socket, unsent);
+        }
     }
 
     /// Does nothing: an HTTP/2 connection ends with its GOAWAY.
@@ -77,18 +74,18 @@ impl Transport for ProxyTransport {
     async fn abort(&mut self) {}
 
     async fn shutdown_gracefully(&mut self) {
-        timeout(CLOSE_TIMEOUT, self.writer.0.shutdown()).await.ok();
+        timeout(CLOSE_TIMEOUT, self.stream.get_mut().shutdown()).await.ok();
     }
 }
 
-impl Reader for &mut ProxyReader {
+impl Reader for &ProxyTransport {
     fn poll_readable(&mut self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn poll_read<'a>(&'a mut self, context: &mut Context<'_>, buffer: &'a mut [u8]) -> Poll<io::Result<&'a [u8]>> {
         let mut into = ReadBuf::new(buffer);
-        ready!(Pin::new(&mut self.half).poll_read(context, &mut into))?;
+        ready!(Pin::new(&mut *self.stream.lock()).poll_read(context, &mut into))?;
         let read = into.filled().len();
         *self.heard.0.lock() = Instant::now();
         Poll::Ready(Ok(buffer.get(..read).unwrap_or_default()))
@@ -103,21 +100,26 @@ impl Reader for &mut ProxyReader {
     }
 }
 
-impl Writer for &mut ProxyWriter {
+impl Writer for &ProxyTransport {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        Pin::new(&mut *self.stream.lock()).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, pieces)
+        Pin::new(&mut *self.stream.lock()).poll_write_vectored(context, pieces)
+    }
+
+    fn poll_sendable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let stream = self.stream.lock();
+        socket_of(&**stream).map_or(Poll::Ready(Ok(())), |socket| socket::poll_sendable(socket, context))
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut *self.stream.lock()).poll_flush(context)
     }
 
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut *self.stream.lock()).poll_shutdown(context)
     }
 }
 

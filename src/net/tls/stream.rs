@@ -153,8 +153,8 @@ impl Transport for TlsStream {
         (TlsReader { reader, state }, TlsWriter { writer, state })
     }
 
-    fn keep_unsent_short(&mut self) {
-        self.stream.keep_unsent_short();
+    fn keep_unsent_below(&mut self, unsent: usize) {
+        self.stream.keep_unsent_below(unsent);
     }
 
     fn reset_on_drop(&mut self) {
@@ -318,6 +318,10 @@ impl Writer for TlsWriter<'_> {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(written)),
         }
+    }
+
+    fn poll_sendable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer.poll_sendable(context)
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

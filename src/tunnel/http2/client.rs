@@ -4,7 +4,7 @@
 //! task of its own.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use h2::client::{self, SendRequest};
 use h2::{Ping, PingPong};
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::connection::Connection;
 use super::outgoing::Outgoing;
@@ -113,7 +113,7 @@ impl Streams {
             };
             let end = tokio::select! {
                 end = poll_fn(poll) => end,
-                () = until_unresponsive(pings) => ConnectionEnd::Unresponsive,
+                () = until_unresponsive(pings, || connection.last_read()) => ConnectionEnd::Unresponsive,
             };
             outgoing.closed();
             end
@@ -194,18 +194,48 @@ fn poll_driver<D: Transport>(
     }
 }
 
-/// Sends a PING after each interval; completes when one is not answered in time.
-async fn until_unresponsive(pings: Option<PingPong>) {
+/// Sends a PING after each interval; completes when one is not answered in time, and nothing else is received either. On a
+/// slow link the answer may wait for other bytes. `last_read` returns the time of the last ones.
+async fn until_unresponsive(pings: Option<PingPong>, last_read: impl Fn() -> Instant) {
     let Some(mut pings) = pings else { return };
     loop {
         sleep(PING_INTERVAL).await;
-        if !matches!(timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await, Ok(Ok(_))) {
-            return;
+        let sent = Instant::now();
+        let mut answer = pin!(pings.ping(Ping::opaque()));
+        loop {
+            let heard = last_read().max(sent);
+            match timeout_at(heard + PING_TIMEOUT, answer.as_mut()).await {
+                Ok(Ok(_)) => break,
+                Err(_) if last_read() > heard => {}
+                Ok(Err(_)) | Err(_) => return,
+            }
         }
     }
 }
 
 /// The pause between the answer to a PING and the next one.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
-/// The timeout of the answer: a dead path is detected within 15 s.
+/// The timeout of the answer, and of any byte: a dead path is detected within 15 s.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::duplex;
+    use tokio::time::timeout;
+
+    /// The peer answers no PING.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_is_unresponsive_after_15_s_without_any_byte() {
+        for is_silent in [true, false] {
+            let (ours, _peer) = duplex(1024);
+            let (_requests, mut connection) = client::handshake(ours).await.unwrap();
+            let (pings, start) = (connection.ping_pong(), Instant::now());
+            let connection = tokio::spawn(connection);
+            let unresponsive = until_unresponsive(pings, || if is_silent { start } else { Instant::now() });
+            assert_eq!(timeout(Duration::from_secs(600), unresponsive).await.is_ok(), is_silent);
+            assert!(!is_silent || start.elapsed().as_secs() == 15);
+            connection.abort();
+        }
+    }
+}

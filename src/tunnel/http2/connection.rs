@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::frame_budget::{Credit, FrameBudget};
 use super::outgoing::Outgoing;
 use super::read_buffer::ReadBuffer;
 use super::recv_queue::OpenStreams;
-use super::write_queue::WriteQueue;
+use super::write_queue::{FIRST_SHARE, Pace, WriteQueue};
 use crate::net::transport::{Reader, Transport, Writer};
 use crate::tunnel::outcome::RefusalReason;
 
@@ -35,6 +35,7 @@ struct State<D> {
     budget: FrameBudget,
     outgoing: Outgoing,
     queue: WriteQueue,
+    pace: Pace,
     /// The number of the peer's SETTINGS that h2 has acknowledged.
     acknowledged: u32,
     /// The number of streams that the peer may have open at once.
@@ -77,7 +78,7 @@ impl<D: Transport> Connection<D> {
     }
 
     fn with_budget(mut transport: D, early: Vec<u8>, budget: fn(Credit) -> FrameBudget) -> Self {
-        transport.keep_unsent_short();
+        transport.keep_unsent_below(2 * FIRST_SHARE);
         let credit = Credit::default();
         Self(Arc::new(Mutex::new(State {
             transport,
@@ -85,6 +86,7 @@ impl<D: Transport> Connection<D> {
             budget: budget(credit.clone()),
             outgoing: Outgoing::new(credit),
             queue: WriteQueue::default(),
+            pace: Pace::new(),
             acknowledged: 0,
             streams: MAX_STREAMS,
             discards: LINGER_BYTES,
@@ -110,6 +112,11 @@ impl<D: Transport> Connection<D> {
     /// Returns the streams in use.
     pub(super) fn open_streams(&self) -> OpenStreams {
         self.0.lock().budget.streams.clone()
+    }
+
+    /// Returns the time at which the peer was last heard.
+    pub(super) fn last_read(&self) -> Instant {
+        self.0.lock().received.last_read
     }
 
     /// Lets the streams take over the small frames that wait in h2, once there are many.
@@ -157,8 +164,10 @@ impl<D: Transport> State<D> {
     }
 
     fn poll_queue(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.queue.len() >= MAX_QUEUED {
-            ready!(self.poll_flush(context))?;
+        // h2 must write although the transport takes nothing: it reads nothing before it has acknowledged a PING. The
+        // permits bound the tunnels' bytes.
+        if self.queue.len() >= MAX_QUEUED && self.poll_flush(context)?.is_pending() && self.queue.len() >= HARD_LIMIT {
+            return Poll::Pending;
         }
         for piece in pieces {
             match self.outgoing.zero_copy().claim(piece) {
@@ -192,9 +201,19 @@ impl<D: Transport> State<D> {
     }
 
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (_, mut writer) = self.transport.split();
-        ready!(self.queue.poll_write(context, &mut writer))?;
-        ready!(writer.poll_flush(context))?;
+        let before = self.queue.len();
+        let is_slow = self.pace.share < FIRST_SHARE;
+        let has_sent = {
+            let (_, mut writer) = self.transport.split();
+            self.queue.poll_write(context, &mut writer, is_slow)?.is_ready() && writer.poll_flush(context)?.is_ready()
+        };
+        if before > 0 && self.pace.note(before - self.queue.len(), has_sent) {
+            self.outgoing.set_share(self.pace.share);
+            self.transport.keep_unsent_below(MAX_UNSENT.min(2 * self.pace.share));
+        }
+        if !has_sent {
+            return Poll::Pending;
+        }
         self.outgoing.flushed();
         Poll::Ready(Ok(()))
     }
@@ -260,6 +279,11 @@ impl<D: Transport> AsyncWrite for Connection<D> {
 const MAX_STREAMS: u32 = 100;
 /// The bytes to queue before they are sent: enough for efficient system calls and TLS records.
 const MAX_QUEUED: usize = 256 * 1024;
+/// The queued bytes for which h2 has to wait: more than all permits allow, so only frames without data reach it.
+const HARD_LIMIT: usize = 1024 * 1024;
+/// The most that the kernel may hold unsent, in bytes: 10 ms at 100 Mbit/s. docs/decisions/11-http2-keystrokes.md has what
+/// it costs.
+const MAX_UNSENT: usize = 128 * 1024;
 /// Bytes that a client may send after its last request and still read the end of the connection.
 const LINGER_BYTES: usize = 64 * 1024;
 /// The time in which a connection has to close: without it, an anchor that stays would hold a drain.
@@ -322,6 +346,29 @@ mod tests {
     fn free_buffers(outgoing: &Outgoing) -> usize {
         let free: Vec<_> = from_fn(|| acquire(outgoing)).collect();
         free.len()
+    }
+
+    /// As h2 would: it reads nothing while a PING of its peer waits to be acknowledged.
+    #[tokio::test]
+    async fn a_peer_that_reads_nothing_does_not_stop_frames_without_data() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let connection = Connection::new(stream, Vec::new());
+        let mut context = Context::from_waker(Waker::noop());
+        let mut write = |bytes| {
+            Pin::new(&mut connection.clone())
+                .poll_write(&mut context, bytes)
+                .is_ready()
+        };
+        // The kernel is full, and both send buffers are queued.
+        while connection.0.lock().queue.len() < 2 * BUFFER_BYTES {
+            assert!(write(&[0; 16 * 1024]));
+        }
+        assert!(write(&[7; 17]), "a PING is not queued");
+        while connection.0.lock().queue.len() < HARD_LIMIT {
+            assert!(write(&[0; 16 * 1024]));
+        }
+        assert!(!write(&[7; 17]), "the queue has no bound");
     }
 
     #[tokio::test]

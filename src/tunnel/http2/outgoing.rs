@@ -3,14 +3,15 @@
 use std::convert::Infallible;
 use std::mem::{self, take};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio_util::sync::PollSemaphore;
 
 use super::frame_budget::Credit;
 use super::send_buffer::{BufferPermits, Class};
+use super::write_queue::FIRST_SHARE;
 use super::zero_copy::ZeroCopy;
 
 /// A handle to the shared state.
@@ -24,10 +25,15 @@ struct Shared {
     renewals: AtomicU32,
     zero_copy: ZeroCopy,
     credit: Credit,
-    /// Senders to drop at the next flush: h2 has finished with the payload that held each of them. `None` once there
-    /// will be no flush.
-    unflushed: Mutex<Option<Vec<oneshot::Sender<Infallible>>>>,
+    /// Senders and permits to drop at the next flush: h2 has finished with the payload that held each of them. `None` once
+    /// there will be no flush.
+    unflushed: Mutex<Option<Vec<FlushRelease>>>,
+    /// The bytes of one bulk write.
+    share: AtomicUsize,
 }
+
+/// The part of a payload that is dropped at the flush.
+pub(super) type FlushRelease = (Option<oneshot::Sender<Infallible>>, Option<OwnedSemaphorePermit>);
 
 impl Outgoing {
     pub(super) fn new(credit: Credit) -> Self {
@@ -37,6 +43,7 @@ impl Outgoing {
             zero_copy: ZeroCopy::default(),
             credit,
             unflushed: Mutex::new(Some(Vec::new())),
+            share: AtomicUsize::new(FIRST_SHARE),
         }))
     }
 
@@ -70,10 +77,20 @@ impl Outgoing {
         &self.0.credit
     }
 
-    /// Drops `sender` at the next flush, or at once if there will be none.
-    pub(super) fn drop_when_flushed(&self, sender: oneshot::Sender<Infallible>) {
+    /// Returns the bytes that one bulk write may have: as many as the link takes in a short time.
+    pub(super) fn share(&self) -> usize {
+        self.0.share.load(Ordering::Relaxed)
+    }
+
+    /// Sets the bytes of one bulk write.
+    pub(super) fn set_share(&self, share: usize) {
+        self.0.share.store(share, Ordering::Relaxed);
+    }
+
+    /// Drops this at the next flush, or at once if there will be none.
+    pub(super) fn drop_when_flushed(&self, release: FlushRelease) {
         if let Some(unflushed) = self.0.unflushed.lock().as_mut() {
-            unflushed.push(sender);
+            unflushed.push(release);
         }
     }
 

@@ -1,46 +1,39 @@
 //! The payload of DATA frames, as h2 takes it.
 
 use std::convert::Infallible;
+use std::mem::take;
 
 use bytes::Buf;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use super::outgoing::Outgoing;
+use super::outgoing::{FlushRelease, Outgoing};
 use super::send_buffer::Slice;
 
-/// Bytes of one stream that h2 has to write. The drop earns credit for the written ones, unless `flushed` is set.
+/// Bytes of one stream that h2 has to write. The drop earns credit for the written ones, unless it has a sender.
 #[derive(Debug)]
 pub(super) struct Payload {
     memory: PayloadBytes,
     /// The bytes that h2 has written so far.
     written: usize,
-    /// The sender to drop at the next flush after this payload. `None` except in the last payload of a stream and in a
-    /// mark.
-    flushed: Option<oneshot::Sender<Infallible>>,
+    /// The sender to drop at the next flush after this payload, `None` except in the last payload of a stream and in a
+    /// mark; and the permits of copied bytes.
+    release: FlushRelease,
     outgoing: Outgoing,
 }
 
 #[derive(Debug)]
 enum PayloadBytes {
-    Copied {
-        bytes: Vec<u8>,
-        start: usize,
-        _permits: Option<OwnedSemaphorePermit>,
-    },
+    Copied { bytes: Vec<u8>, start: usize },
     Buffered(Slice),
 }
 
 impl Payload {
-    /// Creates a payload of copied bytes, which holds `permits` until they are written.
+    /// Creates a payload of copied bytes, which holds `permits` until they are flushed.
     pub(super) fn copied(bytes: Vec<u8>, permits: Option<OwnedSemaphorePermit>, outgoing: &Outgoing) -> Self {
         Self {
-            memory: PayloadBytes::Copied {
-                bytes,
-                start: 0,
-                _permits: permits,
-            },
+            memory: PayloadBytes::Copied { bytes, start: 0 },
             written: 0,
-            flushed: None,
+            release: (None, permits),
             outgoing: outgoing.clone(),
         }
     }
@@ -50,7 +43,7 @@ impl Payload {
         Self {
             memory: PayloadBytes::Buffered(slice),
             written: 0,
-            flushed: None,
+            release: (None, None),
             outgoing: outgoing.clone(),
         }
     }
@@ -60,7 +53,7 @@ impl Payload {
     pub(super) fn last(bytes: Vec<u8>, outgoing: &Outgoing) -> (Self, oneshot::Receiver<Infallible>) {
         let (sender, receiver) = oneshot::channel();
         let mut last = Self::copied(bytes, None, outgoing);
-        last.flushed = Some(sender);
+        last.release.0 = Some(sender);
         (last, receiver)
     }
 }
@@ -68,14 +61,14 @@ impl Payload {
 impl Buf for Payload {
     fn remaining(&self) -> usize {
         match &self.memory {
-            PayloadBytes::Copied { bytes, start, .. } => bytes.len() - start,
+            PayloadBytes::Copied { bytes, start } => bytes.len() - start,
             PayloadBytes::Buffered(slice) => slice.len(),
         }
     }
 
     fn chunk(&self) -> &[u8] {
         match &self.memory {
-            PayloadBytes::Copied { bytes, start, .. } => bytes.get(*start..).unwrap_or_default(),
+            PayloadBytes::Copied { bytes, start } => bytes.get(*start..).unwrap_or_default(),
             PayloadBytes::Buffered(slice) => {
                 self.outgoing.zero_copy().offer(slice);
                 slice.bytes()
@@ -86,7 +79,7 @@ impl Buf for Payload {
     fn advance(&mut self, count: usize) {
         self.written += count;
         match &mut self.memory {
-            PayloadBytes::Copied { bytes, start, .. } => *start = bytes.len().min(*start + count),
+            PayloadBytes::Copied { bytes, start } => *start = bytes.len().min(*start + count),
             PayloadBytes::Buffered(slice) => slice.advance(count),
         }
     }
@@ -94,9 +87,9 @@ impl Buf for Payload {
 
 impl Drop for Payload {
     fn drop(&mut self) {
-        match self.flushed.take() {
-            Some(sender) => self.outgoing.drop_when_flushed(sender),
-            None => self.outgoing.credit().data_sent(self.written),
+        if self.release.0.is_none() {
+            self.outgoing.credit().data_sent(self.written);
         }
+        self.outgoing.drop_when_flushed(take(&mut self.release));
     }
 }

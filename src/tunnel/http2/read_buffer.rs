@@ -5,14 +5,18 @@ use std::io;
 use std::mem::take;
 use std::task::{Context, Poll, ready};
 
+use tokio::time::Instant;
+
 use crate::net::transport::Reader;
 
 /// The rest of one read. An empty buffer holds no memory: its worker thread keeps the memory for the next read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ReadBuffer {
     memory: Vec<u8>,
     start: usize,
     end: usize,
+    /// The time of the last read that has received something.
+    pub(super) last_read: Instant,
 }
 
 impl ReadBuffer {
@@ -22,6 +26,7 @@ impl ReadBuffer {
             start: 0,
             end: early.len(),
             memory: early,
+            last_read: Instant::now(),
         }
     }
 
@@ -45,6 +50,7 @@ impl ReadBuffer {
                     self.memory = bytes;
                 }
                 self.end = length;
+                self.last_read = Instant::now();
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),

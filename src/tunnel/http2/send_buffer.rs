@@ -68,7 +68,7 @@ impl BufferPermits {
 }
 
 impl Class {
-    /// Returns the permits that one read needs.
+    /// Returns the permits that one read or write needs.
     pub(super) fn permits(self) -> u32 {
         match self {
             Self::Beginning | Self::Interactive => 1,
@@ -76,17 +76,17 @@ impl Class {
         }
     }
 
-    /// Returns the bytes that one read may return at most.
-    pub(super) fn longest_read(self) -> usize {
+    /// Returns the bytes that one read or write may have at most, if one of bulk may have `share`.
+    pub(super) fn longest_read(self, share: usize) -> usize {
         match self {
             Self::Beginning | Self::Interactive => PERMIT_BYTES,
-            Self::Bulk => BUFFER_BYTES,
+            Self::Bulk => share.min(BUFFER_BYTES),
         }
     }
 
-    /// Returns the class after a read of `bytes` bytes.
-    pub(super) fn after_read(bytes: usize) -> Self {
-        if bytes < PERMIT_BYTES {
+    /// Returns the class after a read of `bytes` bytes, if it could have `longest`.
+    pub(super) fn after_read(bytes: usize, longest: usize) -> Self {
+        if bytes < longest.min(PERMIT_BYTES) {
             Self::Interactive
         } else {
             Self::Bulk
@@ -114,11 +114,22 @@ impl SendBuffer {
         }
     }
 
-    /// Returns a copy of the first bytes, with the permits that it needs. The rest of the permits is free.
-    pub(super) fn copy(mut self, length: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
-        let permits = self.permits.split(length.div_ceil(PERMIT_BYTES));
+    /// Returns a copy of the first bytes, with the permits that it needs if all are for `longest` bytes. The rest of the
+    /// permits is free.
+    pub(super) fn copy(mut self, length: usize, longest: usize) -> (Vec<u8>, Option<OwnedSemaphorePermit>) {
+        let permits = split_permits(&mut self.permits, length, longest);
         (self.memory.get(..length).unwrap_or_default().to_vec(), permits)
     }
+}
+
+/// Splits off the permits for `length` bytes if all of these are for `longest` bytes.
+pub(super) fn split_permits(
+    permits: &mut OwnedSemaphorePermit,
+    length: usize,
+    longest: usize,
+) -> Option<OwnedSemaphorePermit> {
+    let all = permits.num_permits();
+    permits.split((length * all).div_ceil(longest.max(1)).min(all))
 }
 
 impl Drop for SendBuffer {
@@ -157,7 +168,7 @@ thread_local! {
 
 /// The size of a send buffer: fewer and larger reads wake target and client less often.
 pub(super) const BUFFER_BYTES: usize = 256 * 1024;
-/// The memory that one permit represents.
+/// The memory that one permit represents. On a slow link a permit for bulk represents less.
 const PERMIT_BYTES: usize = 4096;
 /// The permits of a whole send buffer.
 #[expect(clippy::cast_possible_truncation, reason = "it is 64")]
@@ -191,19 +202,22 @@ mod tests {
         let permits = BufferPermits::new();
         let _bulk: Vec<_> = from_fn(|| acquire(&permits, Class::Bulk)).collect();
         let beginning: Vec<_> = from_fn(|| acquire(&permits, Class::Beginning)).collect();
-        assert_eq!(beginning.len() * Class::Beginning.longest_read(), 64 * 1024);
+        assert_eq!(beginning.len() * Class::Beginning.longest_read(BUFFER_BYTES), 64 * 1024);
         let interactive: Vec<_> = from_fn(|| acquire(&permits, Class::Interactive)).collect();
-        assert_eq!(interactive.len() * Class::Interactive.longest_read(), 64 * 1024);
+        assert_eq!(
+            interactive.len() * Class::Interactive.longest_read(BUFFER_BYTES),
+            64 * 1024
+        );
     }
 
     #[test]
     fn a_full_read_makes_a_stream_bulk_and_a_short_one_makes_it_interactive() {
-        assert_eq!(Class::after_read(0), Class::Interactive);
-        assert_eq!(
-            Class::after_read(Class::Interactive.longest_read() - 1),
-            Class::Interactive
-        );
-        assert_eq!(Class::after_read(Class::Interactive.longest_read()), Class::Bulk);
+        for (share, longest) in [(BUFFER_BYTES, 4096), (1024, 1024)] {
+            assert_eq!(Class::after_read(0, longest), Class::Interactive);
+            assert_eq!(Class::after_read(longest - 1, longest), Class::Interactive);
+            assert_eq!(Class::after_read(longest, longest), Class::Bulk);
+            assert_eq!(Class::Bulk.longest_read(share), share);
+        }
     }
 
     #[test]
@@ -213,7 +227,7 @@ mod tests {
         let mut slices: Vec<Slice> = from_fn(acquire).map(|buffer| buffer.slice(BUFFER_BYTES)).collect();
         assert_eq!(slices.len(), 2);
         slices.pop();
-        let (bytes, kept) = acquire().unwrap().copy(100);
+        let (bytes, kept) = acquire().unwrap().copy(100, BUFFER_BYTES);
         assert_eq!((bytes.len(), kept.unwrap().num_permits()), (100, 1));
         assert!(acquire().is_some());
     }

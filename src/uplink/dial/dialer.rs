@@ -21,8 +21,6 @@ use crate::uplink::error::ClientError;
 pub(crate) struct ProxyDialer {
     /// The session to resume; `None` for a new one.
     pub(crate) session: Option<SessionId>,
-    /// Prepares a connection that carries more than one tunnel.
-    pub(crate) prepare: Option<fn(&TcpStream)>,
     /// The step of the current attempt.
     pub(crate) step: Step,
     /// The timeout of the next connection if it resumes a session; `None` for the first connection.
@@ -65,9 +63,6 @@ impl ProxyDialer {
                 () = path_changed(&mut self.path), if !is_first => self.lookup = JoinSet::new(),
             }
         };
-        if let Some(prepare) = self.prepare {
-            prepare(&stream);
-        }
         // The lookup's answer would be too old for the next connection.
         self.lookup = JoinSet::new();
         self.path = stream.peer_addr().ok().map(Path::new);

@@ -1,16 +1,28 @@
 //! A connection to the proxy, of any kind.
 
+use std::any::Any;
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
 /// A connection to the proxy, or the tunnel through it.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send + Sync {}
+pub(crate) trait Io: AsyncRead + AsyncWrite + Unpin + Send + Sync + Any {}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + Sync> Io for S {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + Sync + Any> Io for S {}
 
 /// A connection of any kind.
 pub(crate) type BoxedIo = Box<dyn Io>;
+
+/// Returns the socket of a connection, also below TLS; `None` if it has none.
+pub(crate) fn socket(stream: &dyn Io) -> Option<&TcpStream> {
+    let any: &dyn Any = stream;
+    match any.downcast_ref::<TlsStream<BoxedIo>>() {
+        Some(tls) => socket(&**tls.get_ref().0),
+        None => any.downcast_ref(),
+    }
+}
 
 /// Reads into the spare capacity of `buffer`, and returns the number of bytes: 0 is the end of stream.
 ///

@@ -1,13 +1,16 @@
 //! Anchors that break every rule: the connection of each ends, with bounded memory, and no other is affected.
 
+use std::thread;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::{World, expect_at};
 use crate::harness::peer::Peer;
 use crate::harness::ports::Ports;
-use crate::harness::request;
+use crate::harness::process::Server;
 use crate::harness::target::Target;
+use crate::harness::{eventually, request};
 use crate::http2::raw::{
     CONTINUATION, DATA, END_HEADERS, GOAWAY, HEADERS, PADDED, PING, PREFACE, PRIORITY, RST_STREAM, Raw, SETTINGS,
     WINDOW_UPDATE, connect, field, frame,
@@ -262,6 +265,61 @@ fn stalled_tunnels_of_an_anchor_leave_the_window_of_its_connection_to_the_others
     assert!(window >= 2000 * 256 * 1024, "{window}");
 }
 
+/// Two hundred uploads have filled the connection when a key is pressed: it waits for a bounded number of bytes, however
+/// many they are.
+#[test]
+fn a_keystroke_does_not_wait_for_the_uploads_of_others() {
+    const UPLOADS: u32 = 200;
+    let world = World::start_with("limits: {client: {max_tunnels: unlimited, connects_per_second: unlimited}}\n");
+    let mut raw = world.hostile();
+    // The uploads stop for the socket, not for a window.
+    let window = (1_u32 << 30).to_be_bytes();
+    raw.send(&frame(SETTINGS, 0, 0, &[&[0, 4][..], &window].concat()));
+    raw.send(&frame(WINDOW_UPDATE, 0, 0, &window));
+    let mut clients: Vec<_> = (0..=UPLOADS)
+        .map(|number| {
+            let mut client = world.proxy.client(request(&format!("{HOST}:{PORT}")));
+            let stream = raw.next().stream;
+            assert_eq!(stream, 2 * number + 1);
+            raw.send(&frame(HEADERS, END_HEADERS, stream, OK));
+            client.expect("HTTP/1.1 200 ");
+            client.read_past("\r\n\r\n");
+            client.send("SSH-2.0-test\r\n");
+            assert_eq!(raw.next().payload, b"SSH-2.0-test\r\n");
+            client
+        })
+        .collect();
+    let mut typing = clients.pop().unwrap();
+    for mut client in clients {
+        thread::spawn(move || while client.try_send([0; 65536]).is_ok() {});
+    }
+    let mut last = None;
+    eventually("all uploads stall", || {
+        world.proxy.turn();
+        let now = Some(uploaded(&world.proxy));
+        (std::mem::replace(&mut last, now) == now).then_some(())
+    });
+    typing.send(b"k");
+    eventually("the proxy reads the key", || {
+        (typing.unread_by(typing.other()) == 0).then_some(())
+    });
+    let mut before = 0;
+    loop {
+        let next = raw.next();
+        if (next.kind, next.stream) == (DATA, 2 * UPLOADS + 1) {
+            break;
+        }
+        before += next.payload.len();
+    }
+    assert!(before < MAX_BEFORE, "{before} bytes before the key");
+}
+
+fn uploaded(server: &Server) -> f64 {
+    let counted = server.scrape().counted("tunnel_bytes_total");
+    let uploads = counted.iter().filter(|(labels, _)| labels.contains("upload"));
+    uploads.map(|(_, bytes)| bytes).sum()
+}
+
 /// The address of an anchor in a line of the log.
 fn peer(line: &str) -> &str {
     line.split(' ').find(|field| field.starts_with("peer=")).unwrap()
@@ -271,5 +329,7 @@ fn peer(line: &str) -> &str {
 const OK: &[u8] = &[0x88];
 /// The sockets' buffers take bytes whatever the proxy does.
 const MAX_TAKEN: usize = 64 << 20;
+/// Before a key: the sockets' buffers, whose receiver reads nothing yet, and two send buffers.
+const MAX_BEFORE: usize = 2 << 20;
 /// For all floods together, in KiB.
 const MAX_GROWN: usize = 24 << 10;

@@ -16,13 +16,19 @@ use tokio_util::sync::PollSemaphore;
 use crate::net::transport::{BufferLender, StreamCancelled, Writer};
 use crate::tunnel::http2::outgoing::Outgoing;
 use crate::tunnel::http2::payload::Payload;
-use crate::tunnel::http2::send_buffer::{Class, SendBuffer};
+use crate::tunnel::http2::send_buffer::{BUFFER_BYTES, Class, SendBuffer, split_permits};
 
 /// The sending half: hands the download to h2.
 #[derive(Debug)]
 pub(super) struct SendHalf {
     stream: SendStream<Payload>,
     outgoing: Outgoing,
+    class: Class,
+    semaphore: PollSemaphore,
+    /// The permits for the next read or write, once they are acquired.
+    permits: Option<OwnedSemaphorePermit>,
+    /// True if only a part of the last write was taken: the rest is of the same class.
+    has_rest: bool,
     finished: bool,
     /// Completes when END_STREAM or the mark has been flushed; `None` before either is sent, and after the wait.
     flushed: Option<oneshot::Receiver<Infallible>>,
@@ -30,8 +36,13 @@ pub(super) struct SendHalf {
 
 impl SendHalf {
     pub(super) fn new(stream: SendStream<Payload>, outgoing: Outgoing) -> Self {
+        let class = Class::Beginning;
         Self {
             stream,
+            class,
+            semaphore: outgoing.semaphore(class),
+            permits: None,
+            has_rest: false,
             outgoing,
             finished: false,
             flushed: None,
@@ -52,6 +63,42 @@ impl SendHalf {
         Poll::Ready(Ok(()))
     }
 
+    /// Acquires window space, then permits, so that a stream with permits can send. Holds neither while it waits for
+    /// the other. When a client shrinks windows (RFC 9113 section 6.9.2), payloads that hold permits wait for space in
+    /// the connection's window. Streams that wait for permits must not hold that space.
+    fn poll_permits(&mut self, context: &mut Context<'_>, max: usize) -> Poll<io::Result<()>> {
+        let Poll::Ready(capacity) = self.poll_capacity(context, max) else {
+            self.leave_queue();
+            return Poll::Pending;
+        };
+        capacity?;
+        while self.permits.is_none() {
+            let Poll::Ready(permits) = self.semaphore.poll_acquire_many(context, self.class.permits()) else {
+                self.release_capacity();
+                return Poll::Pending;
+            };
+            if permits.is_none() {
+                // Closed: they have been renewed.
+                self.semaphore = self.outgoing.semaphore(self.class);
+            }
+            self.permits = permits;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Gives permits back. A new semaphore handle also leaves the queue for them: in the queue, a stream that writes no more
+    /// would be given permits, and keep them from others.
+    fn leave_queue(&mut self) {
+        (self.permits, self.semaphore) = (None, self.outgoing.semaphore(self.class));
+    }
+
+    fn set_class(&mut self, class: Class) {
+        if class != self.class {
+            self.class = class;
+            self.leave_queue();
+        }
+    }
+
     /// Gives back what is reserved and unused: the connection has one window for all its streams.
     fn release_capacity(&mut self) {
         self.stream.reserve_capacity(0);
@@ -70,6 +117,7 @@ impl SendHalf {
     /// Sends an empty frame after all that was sent, to learn when that has been [flushed](Self::flushed).
     pub(super) fn mark(&mut self) {
         if !self.finished {
+            self.leave_queue();
             let (empty, flushed) = Payload::last(Vec::new(), &self.outgoing);
             self.flushed = Some(flushed);
             // It fails for a stream that has been reset. Then the next flush ends the wait.
@@ -98,6 +146,7 @@ impl SendHalf {
     pub(super) fn finish(&mut self, last: Vec<u8>) {
         if !self.finished {
             self.finished = true;
+            self.leave_queue();
             let (last, flushed) = Payload::last(last, &self.outgoing);
             self.flushed = Some(flushed);
             // It fails for a stream that has been reset, which the reader reports.
@@ -110,23 +159,15 @@ impl SendHalf {
 #[derive(Debug)]
 pub struct StreamWriter<'a> {
     send: &'a Mutex<SendHalf>,
-    class: Class,
-    semaphore: PollSemaphore,
-    /// The permits for the next send buffer, once they are acquired.
-    permits: Option<OwnedSemaphorePermit>,
-    /// The send buffer that is lent.
-    lent: Option<SendBuffer>,
+    /// The send buffer that is lent, and the bytes that its permits are for.
+    lent: Option<(SendBuffer, usize)>,
     outgoing: &'a Outgoing,
 }
 
 impl<'a> StreamWriter<'a> {
     pub(super) fn new(send: &'a Mutex<SendHalf>, outgoing: &'a Outgoing) -> Self {
-        let class = Class::Beginning;
         Self {
             send,
-            class,
-            semaphore: outgoing.semaphore(class),
-            permits: None,
             lent: None,
             outgoing,
         }
@@ -134,45 +175,27 @@ impl<'a> StreamWriter<'a> {
 }
 
 impl BufferLender for StreamWriter<'_> {
-    /// Acquires window space, then permits, so that a stream with permits can send. Holds neither while it waits for
-    /// the other. When a client shrinks windows (RFC 9113 section 6.9.2), payloads that hold permits wait for space in
-    /// the connection's window. Streams that wait for permits must not hold that space.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = self.send.lock();
-        let Poll::Ready(capacity) = send.poll_capacity(context, self.class.longest_read()) else {
-            // A new semaphore handle also leaves the queue for permits.
-            (self.permits, self.semaphore) = (None, self.outgoing.semaphore(self.class));
-            return Poll::Pending;
-        };
-        capacity?;
-        while self.permits.is_none() {
-            let Poll::Ready(permits) = self.semaphore.poll_acquire_many(context, self.class.permits()) else {
-                send.release_capacity();
-                return Poll::Pending;
-            };
-            if permits.is_none() {
-                // Closed: they have been renewed.
-                self.semaphore = self.outgoing.semaphore(self.class);
-            }
-            self.permits = permits;
-        }
-        Poll::Ready(Ok(()))
+        let longest = send.class.longest_read(self.outgoing.share());
+        send.poll_permits(context, longest)
     }
 
     fn lend(&mut self, max: usize) -> Option<&mut [u8]> {
-        let permits = self.permits.take()?;
-        let max = max
-            .min(self.class.longest_read())
-            .min(self.send.lock().stream.capacity());
+        let mut send = self.send.lock();
+        let permits = send.permits.take()?;
+        let longest = send.class.longest_read(self.outgoing.share());
+        let max = max.min(longest).min(send.stream.capacity());
         // A read into an empty buffer returns 0, which would look like the end of stream.
         if max == 0 {
             return None;
         }
-        self.lent.insert(SendBuffer::new(permits)).memory().get_mut(..max)
+        let (buffer, _) = self.lent.insert((SendBuffer::new(permits), longest));
+        buffer.memory().get_mut(..max)
     }
 
     fn keep(&mut self, bytes: usize) -> io::Result<()> {
-        let Some(buffer) = self.lent.take() else {
+        let Some((buffer, longest)) = self.lent.take() else {
             return Ok(());
         };
         let mut send = self.send.lock();
@@ -180,7 +203,7 @@ impl BufferLender for StreamWriter<'_> {
             Ok(())
         } else {
             let payload = if bytes < COPIED_BELOW {
-                let (bytes, permits) = buffer.copy(bytes);
+                let (bytes, permits) = buffer.copy(bytes, longest);
                 Payload::copied(bytes, permits, self.outgoing)
             } else {
                 Payload::buffered(buffer.slice(bytes), self.outgoing)
@@ -188,11 +211,7 @@ impl BufferLender for StreamWriter<'_> {
             send.stream.send_data(payload, false).map_err(stream_error)
         };
         send.release_capacity();
-        let class = Class::after_read(bytes);
-        if class != self.class {
-            self.class = class;
-            self.semaphore = self.outgoing.semaphore(class);
-        }
+        send.set_class(Class::after_read(bytes, longest));
         sent
     }
 }
@@ -200,10 +219,17 @@ impl BufferLender for StreamWriter<'_> {
 impl Writer for StreamWriter<'_> {
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut send = self.send.lock();
-        ready!(send.poll_capacity(context, bytes.len()))?;
-        let now = bytes.get(..send.stream.capacity()).unwrap_or(bytes).to_vec();
-        let length = now.len();
-        let payload = Payload::copied(now, None, self.outgoing);
+        if !send.has_rest {
+            send.set_class(Class::after_read(bytes.len(), BUFFER_BYTES));
+        }
+        let longest = send.class.longest_read(self.outgoing.share());
+        ready!(send.poll_permits(context, longest.min(bytes.len())))?;
+        let length = bytes.len().min(longest).min(send.stream.capacity());
+        send.has_rest = length < bytes.len();
+        let mut permits = send.permits.take();
+        let permits = permits.as_mut().and_then(|all| split_permits(all, length, longest));
+        let now = bytes.get(..length).unwrap_or_default().to_vec();
+        let payload = Payload::copied(now, permits, self.outgoing);
         let sent = send.stream.send_data(payload, false).map_err(stream_error);
         send.release_capacity();
         Poll::Ready(sent.map(|()| length))
@@ -243,3 +269,62 @@ pub(super) fn reset_error(reason: Reason) -> io::Error {
 
 /// A read of fewer bytes is copied out of its send buffer, which is free again at once.
 const COPIED_BELOW: usize = 32 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tunnel::http2::frame_budget::Credit;
+    use std::task::Waker;
+
+    use bytes::Bytes;
+    use h2::server;
+    use http::{Request, Response};
+    use tokio::io::{DuplexStream, duplex};
+
+    /// Answered streams of one connection, whose peer reads nothing of them.
+    async fn streams(count: usize, outgoing: &Outgoing) -> (server::Connection<DuplexStream, Payload>, Vec<SendHalf>) {
+        let (ours, theirs) = duplex(64 * 1024);
+        let (requests, connection) = h2::client::Builder::new()
+            .initial_window_size(1 << 20)
+            .initial_connection_window_size(1 << 20)
+            .handshake::<_, Bytes>(theirs)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let mut h2 = server::Builder::new().handshake(ours).await.unwrap();
+        let mut halves = Vec::new();
+        while halves.len() < count {
+            let mut requests = requests.clone().ready().await.unwrap();
+            let request = Request::connect("a:1").body(()).unwrap();
+            let opened = requests.send_request(request, false).unwrap();
+            let (_, mut respond) = h2.accept().await.unwrap().unwrap();
+            let stream = respond.send_response(Response::new(()), false).unwrap();
+            halves.push(SendHalf::new(stream, outgoing.clone()));
+            std::mem::forget(opened);
+        }
+        (h2, halves)
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_writes_no_more_leaves_the_permits_to_others() {
+        let outgoing = Outgoing::new(Credit::default());
+        let (_h2, mut halves) = streams(4, &outgoing).await;
+        let mut halves = halves.drain(..).map(Mutex::new);
+        let [first, aborted, finished, last] = std::array::from_fn(|_| halves.next().unwrap());
+        let write = |half: &Mutex<SendHalf>| {
+            let mut context = Context::from_waker(Waker::noop());
+            StreamWriter::new(half, &outgoing).poll_write(&mut context, &[0; 64 * 1024])
+        };
+        while write(&first).is_ready() {}
+        for half in [&aborted, &finished, &last] {
+            assert!(write(half).is_pending());
+        }
+        aborted.lock().mark();
+        finished.lock().finish(Vec::new());
+        first.lock().reset(Reason::CANCEL);
+        drop(first);
+        assert!(write(&last).is_pending(), "the bytes are not flushed");
+        outgoing.flushed();
+        assert!(write(&last).is_ready());
+    }
+}
