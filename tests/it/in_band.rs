@@ -73,7 +73,7 @@ fn dropbears_client_gets_the_reason_in_a_form_that_it_prints_and_fails_at() {
     let settings = settings("auto", &closed, "").replacen("static: [", &format!("static: [{more}"), 1);
     let proxy = Server::with(&Settings::new(&settings));
     let refused = |name: &str| {
-        let mut client = proxy.client(&minimal(name));
+        let mut client = proxy.client(minimal(name));
         client.expect(CONFIRMATION);
         client.send(DROPBEAR);
         client

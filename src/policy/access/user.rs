@@ -37,8 +37,8 @@ impl User {
     /// Returns whether it is no user: the API server names `system:anonymous` if it sees no credential, or a token that begins
     /// with a space.
     pub fn is_anonymous(&self) -> bool {
-        let is_unauthenticated = |group: &Box<str>| **group == *UNAUTHENTICATED;
-        matches!(&*self.name, "" | "system:anonymous") || self.groups.iter().any(is_unauthenticated)
+        let is_named = !matches!(&*self.name, "" | "system:anonymous");
+        !is_named || self.groups.iter().any(|group| **group == *UNAUTHENTICATED)
     }
 
     /// Returns whether the API server has named the user, so that the id is one of the cluster's.

@@ -269,17 +269,7 @@ mod tests {
                 &[("HTTP_PROXY", "u:p@a:3128/")],
                 Some("http://a:3128 of HTTP_PROXY"),
             ),
-            (
-                "http://p",
-                &[("http_proxy", "http://u:p@a:3128/path?query#x")],
-                Some("http://a:3128 of http_proxy"),
-            ),
             ("http://p", &[("HTTP_PROXY", "a:1"), ("REQUEST_METHOD", "GET")], None),
-            (
-                "https://p",
-                &[("all_proxy", "socks5h://u:p@a")],
-                Some("socks5://a:1080 of all_proxy"),
-            ),
             (
                 "http://localhost",
                 &[("http_proxy", "[::1]:2")],
@@ -291,6 +281,21 @@ mod tests {
                 expected,
                 "{environment:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_path_is_ignored_and_socks_has_a_port_of_its_own() {
+        for (variable, url, expected) in [
+            (
+                "http_proxy",
+                "http://u:p@a:3128/path?query#x",
+                "http://a:3128 of http_proxy",
+            ),
+            ("all_proxy", "socks5h://u:p@a", "socks5://a:1080 of all_proxy"),
+        ] {
+            let forward = forward("http://p", &[(variable, url)]).unwrap();
+            assert_eq!(forward.as_deref(), Some(expected));
         }
     }
 

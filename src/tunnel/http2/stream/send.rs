@@ -308,7 +308,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_writes_no_more_leaves_the_permits_to_others() {
         let outgoing = Outgoing::new(Credit::default());
-        let (_h2, mut halves) = streams(4, &outgoing).await;
+        let (_h2, mut halves) = Box::pin(streams(4, &outgoing)).await;
         let mut halves = halves.drain(..).map(Mutex::new);
         let [first, aborted, finished, last] = std::array::from_fn(|_| halves.next().unwrap());
         let write = |half: &Mutex<SendHalf>| {
