@@ -1,7 +1,7 @@
 //! One table of kubeconfigs, valid, odd and broken, through `connect`, `check`, `tunnels` and `serve`.
 //!
-//! The verdict beside each is that of kubectl as the source of client-go has it (tools/clientcmd, rest, transport,
-//! plugin/pkg/client/auth/exec of v0.34): kubectl itself is not run.
+//! The verdict beside each is that of kubectl, by the rules of client-go as they are known (tools/clientcmd, rest,
+//! transport, plugin/pkg/client/auth/exec of v0.34). kubectl itself was not run.
 
 mod api;
 
