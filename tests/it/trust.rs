@@ -129,7 +129,10 @@ fn assert_all(title: &str, chain: &[&Made], trusted: &Path, expected: Option<&st
     ];
     assert("--ca", "CONNECT ", &run(switchboard(&connect)));
     let mut command = switchboard(&connect[..4]);
-    command.env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
+    // Another authority of the system hides no fault of the file.
+    let stranger = made(params("stranger", &[], true), None);
+    fs::write(folder.path().join("00000000.0"), &stranger.pem).unwrap();
+    command.env("SSL_CERT_FILE", trusted).env("SSL_CERT_DIR", folder.path());
     assert("SSL_CERT_FILE", "CONNECT ", &run(command));
     let kubeconfig = folder.path().join("config");
     let text = format!(

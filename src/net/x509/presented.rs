@@ -24,6 +24,8 @@ pub(crate) struct TrustedCertificates {
     pub(crate) setting: &'static str,
     /// True if the setting is absent, so that the system's are used.
     pub(crate) are_of_system: bool,
+    /// The fault of a file of the system, which lists no certificate because of it; `None` without one.
+    pub(crate) fault: Option<String>,
 }
 
 /// Parses a certificate; `None` if it is none.
@@ -122,8 +124,14 @@ fn unknown_issuer(own: &X509Certificate<'_>, others: &[CertificateDer<'_>], trus
         true => format!("this machine does not trust: give {setting} FILE with the certificate of that authority"),
         false => format!("is not among the certificates of {setting}"),
     };
-    match issuer == own.issuer() && issuer != own.subject() {
-        true => format!("{signed} {advice} (if it is an intermediate authority, the server must send its certificate)"),
-        false => format!("{signed} {advice}"),
-    }
+    let intermediate = match issuer == own.issuer() && issuer != own.subject() {
+        true => " (if it is an intermediate authority, the server must send its certificate)",
+        false => "",
+    };
+    let fault = trusted
+        .fault
+        .iter()
+        .map(|fault| format!("; {fault}"))
+        .collect::<String>();
+    format!("{signed} {advice}{intermediate}{fault}")
 }

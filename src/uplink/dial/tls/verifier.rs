@@ -74,21 +74,21 @@ impl Verifier {
     /// # Errors
     /// It has none.
     pub(crate) fn of_system(peer: Peer) -> anyhow::Result<Self> {
-        let system = rustls_native_certs::load_native_certs();
-        if !system.certs.is_empty() {
-            return Self::new(system.certs, peer, true);
-        }
-        let text = format!(
-            "the system has no trusted certificates: give the server's with {}",
-            peer.setting
-        );
         // The library skips what it cannot read in the file.
         let fault = std::env::var_os("SSL_CERT_FILE").and_then(|path| {
-            let read = read(path.as_ref()).and_then(|bytes| certificates(&bytes));
-            Some(anyhow!("SSL_CERT_FILE: {}: {}", path.display(), read.err()?))
+            let certificates = read(path.as_ref()).and_then(|bytes| certificates(&bytes));
+            Some(format!("SSL_CERT_FILE: {}: {}", path.display(), certificates.err()?))
         });
-        let fault = fault.or_else(|| system.errors.into_iter().next().map(anyhow::Error::new));
-        Err(fault.map_or_else(|| anyhow!(text.clone()), |fault| fault.context(text.clone())))
+        let system = rustls_native_certs::load_native_certs();
+        if !system.certs.is_empty() {
+            let mut verifier = Self::new(system.certs, peer, true)?;
+            verifier.trusted.fault = fault;
+            return Ok(verifier);
+        }
+        let setting = peer.setting;
+        let text = format!("the system has no trusted certificates: give the server's with {setting}");
+        let fault = fault.or_else(|| Some(system.errors.first()?.to_string()));
+        Err(fault.map_or_else(|| anyhow!(text.clone()), |fault| anyhow!("{text}: {fault}")))
     }
 
     /// Accepts every certificate.
@@ -100,6 +100,7 @@ impl Verifier {
                 listed: Vec::new(),
                 setting: peer.setting,
                 are_of_system: false,
+                fault: None,
             },
             peer,
         }
@@ -130,6 +131,7 @@ impl Verifier {
                 listed,
                 setting: peer.setting,
                 are_of_system,
+                fault: None,
             },
             peer,
         })
