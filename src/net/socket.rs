@@ -74,8 +74,9 @@ pub(crate) fn poll_sendable(stream: &TcpStream, context: &mut Context<'_>) -> Po
         ready!(stream.poll_write_ready(context))?;
         let mut asked = [PollFd::new(stream, PollFlags::OUT)];
         let answer = stream.try_io(Interest::WRITABLE, || {
-            let is_sendable = event::poll(&mut asked, Some(&Timespec::default()))? > 0;
-            is_sendable.then_some(()).ok_or(io::ErrorKind::WouldBlock.into())
+            // After a failure, such as EINTR by a SIGHUP, the write itself shows whether the socket takes bytes.
+            let is_full = event::poll(&mut asked, Some(&Timespec::default())) == Ok(0);
+            (!is_full).then_some(()).ok_or(io::ErrorKind::WouldBlock.into())
         });
         if !matches!(&answer, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             return Poll::Ready(answer);
