@@ -274,6 +274,7 @@ const COPIED_BELOW: usize = 32 * 1024;
 mod tests {
     use super::*;
     use crate::tunnel::http2::frame_budget::Credit;
+    use std::future::pending;
     use std::task::Waker;
 
     use bytes::Bytes;
@@ -300,7 +301,7 @@ mod tests {
             let (_, mut respond) = h2.accept().await.unwrap().unwrap();
             let stream = respond.send_response(Response::new(()), false).unwrap();
             halves.push(SendHalf::new(stream, outgoing.clone()));
-            std::mem::forget(opened);
+            tokio::spawn(async move { (opened, pending::<()>().await) });
         }
         (h2, halves)
     }
