@@ -1,15 +1,13 @@
 //! The API of operators and the pages of the admin port: both on the state of the running process.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
-use axum::{Json, Router, middleware};
+use axum::{Router, middleware};
 use hyper::header::CONTENT_TYPE;
 use tokio_util::sync::CancellationToken;
 
-use crate::daemon::admin::api::{Refusals, RefusalsByReason};
 use crate::daemon::admin::{DrainStatus, Handlers, Routes, ScrapeNetworks, caller};
 use crate::daemon::readiness::Readiness;
 use crate::proxy::connection::Shared;
@@ -18,6 +16,7 @@ use crate::tunnel::exposition::raise_to;
 mod diagnosis;
 mod events;
 mod extract;
+mod past;
 mod targets;
 mod tunnels;
 mod view;
@@ -49,7 +48,8 @@ pub(crate) fn routes(
         .route("/targets/{namespace}/{service}", get(targets::one))
         .route("/targets/{namespace}/{service}/cordon", post(targets::cordon))
         .route("/targets/{namespace}/{service}/uncordon", post(targets::uncordon))
-        .route("/refusals", get(refusals))
+        .route("/ended", get(past::ended))
+        .route("/refusals", get(past::refusals))
         .route("/events", get(events::events))
         .method_not_allowed_fallback(extract::method_not_allowed)
         .layer(DefaultBodyLimit::max(extract::MAX_BODY))
@@ -62,19 +62,6 @@ pub(crate) fn routes(
         )
         .with_state(Arc::clone(shared));
     Routes::probes(handlers).and(api, PATHS)
-}
-
-/// Returns the refusals since the start of the process, by reason.
-async fn refusals(State(shared): State<Arc<Shared>>) -> Json<Refusals> {
-    let all = shared.registry.refusals.all().into_iter();
-    let reasons = all.map(|(reason, (count, last))| RefusalsByReason {
-        reason: reason.to_owned(),
-        count,
-        last: view::rfc3339(last),
-    });
-    let mut reasons: Vec<_> = reasons.collect();
-    reasons.sort_by_key(|reason| Reverse(reason.count));
-    Json(Refusals { reasons })
 }
 
 /// Returns the reader of the drain's state, for the page `/drain`.
@@ -114,8 +101,8 @@ fn as_gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /refusals and \
-                     /events: /openapi.json describes them\n";
+const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /ended, /refusals \
+                     and /events: /openapi.json describes them\n";
 
 const DOCUMENT: &str = include_str!("../../docs/openapi.json");
 

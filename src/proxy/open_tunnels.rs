@@ -4,4 +4,6 @@ pub mod diagnosis;
 pub mod ended_sessions;
 pub mod events;
 pub mod open_tunnel;
+pub mod past;
+pub mod refusals;
 pub mod registry;

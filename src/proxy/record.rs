@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::base::authority::Authority;
 use crate::base::random::random;
+use crate::daemon::admin::api::Subject;
 use crate::net::sock_diag::SocketAddrs;
 use crate::net::tls::ClientTls;
 use crate::policy::access::User;
@@ -99,6 +100,17 @@ impl RequestInfo {
     /// Returns the name of the user; empty if there is none.
     pub(crate) fn user_name(&self) -> &str {
         self.user.as_ref().map_or("", |user| &user.name)
+    }
+
+    /// Returns the parties of the request.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        let target = self.target.as_ref().map(|target| target.id());
+        Subject {
+            client: self.client.ip(),
+            user: self.user_name(),
+            target: target.map_or([""; 2], |id| [&id.namespace, &id.service]),
+            node: &self.node,
+        }
     }
 
     /// Returns the addresses of the client's and of the target's connection.

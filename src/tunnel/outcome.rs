@@ -56,6 +56,31 @@ pub struct Close {
     pub reason: CloseReason,
 }
 
+/// A sentence for operators.
+impl fmt::Display for Close {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = self.by.label();
+        match self.reason {
+            CloseReason::Eof => write!(f, "the {side} closed the connection"),
+            CloseReason::Idle => f.write_str("the connection was idle for too long"),
+            CloseReason::Reset => write!(f, "the {side} reset the connection"),
+            CloseReason::Truncated => write!(f, "the connection of the {side} ended within a TLS record"),
+            CloseReason::Corrupted => write!(f, "the {side} sent a broken TLS record"),
+            CloseReason::Lifetime => f.write_str("the longest time for a connection is over"),
+            CloseReason::Drained => f.write_str("the proxy was shutting down"),
+            CloseReason::ResumedElsewhere => f.write_str("the session moved, as the proxy was shutting down"),
+            CloseReason::TargetRemoved => f.write_str("the target has left the allowlist"),
+            CloseReason::AccessRevoked => f.write_str("the user may no longer ssh to the target"),
+            CloseReason::Expired => f.write_str("the credentials have expired"),
+            CloseReason::ClosedByOperator => f.write_str("an operator ended the connection"),
+            CloseReason::NotSsh => write!(f, "the {side} has sent no SSH identification"),
+            CloseReason::Vanished => write!(f, "the {side} no longer answers"),
+            CloseReason::Io => write!(f, "the connection of the {side} failed"),
+            CloseReason::Panic => f.write_str("internal error"),
+        }
+    }
+}
+
 /// The reason for the end of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloseReason {

@@ -249,11 +249,8 @@ fn refusals_are_counted_by_reason() {
     let page = desk.page();
     page.types("3");
     page.waits("!document.querySelector('#empty-refusals').hidden");
-    // The events are told from the moment on in which the desk watches them, the counts from the start of the proxy on.
-    eventually("a refusal is told", || {
-        assert!(server.answer("nowhere:22").starts_with("HTTP/1.1 403 "));
-        (page.run("return document.querySelector('#refusal-latest tbody tr') !== null;") == true).then_some(())
-    });
+    assert!(server.answer("nowhere:22").starts_with("HTTP/1.1 403 "));
+    page.waits("document.querySelector('#refusal-latest tbody tr')");
     page.waits("document.querySelector('#refusal-reasons tbody tr')");
     page.waits("document.querySelector('#count-refusals').textContent !== '0'");
     assert_eq!(page.text("#refusal-reasons tbody td"), "not_allowed");
@@ -270,11 +267,8 @@ fn tunnels_that_have_ended_are_listed_with_the_reason() {
     page.types("5");
     page.waits("!document.querySelector('#empty-ended').hidden");
     assert_eq!(page.text("#empty-ended"), "No tunnel has ended.");
-    // Its events are told from the moment on in which the desk watches them.
-    eventually("an end is told", || {
-        drop(server.tunnel("other:22", &other));
-        (page.text("#count-ended") != "0").then_some(())
-    });
+    drop(server.tunnel("other:22", &other));
+    page.waits("document.querySelector('#count-ended').textContent === '1'");
     let (mut client, _service) = server.tunnel("one:22", &one);
     page.types("1");
     // The one that has ended may still be the one that is listed.
@@ -306,13 +300,18 @@ fn tunnels_that_have_ended_are_listed_with_the_reason() {
 }
 
 #[test]
-fn refusals_are_known_from_before_the_start_of_the_desk() {
+fn the_past_is_known_from_before_the_start_of_the_desk() {
     let (one, other) = (Target::listen(), Target::listen());
     let replicas = [proxy(&one, &other), proxy(&one, &other)];
     for (server, count) in replicas.iter().zip([2, 1]) {
         for _ in 0..count {
             assert!(server.answer("before:22").starts_with("HTTP/1.1 403 "));
         }
+        let (client, mut service) = server.tunnel("one:22", &one);
+        drop(client);
+        assert!(service.rest().is_empty());
+        drop(service);
+        server.settles(r#"tunnels_closed_total{by="client",reason="eof"}"#, 1.0);
     }
     let desk = Desk::of(&replicas.each_ref().map(|server| server.admin()));
     let page = desk.page();
@@ -321,9 +320,18 @@ fn refusals_are_known_from_before_the_start_of_the_desk() {
     page.waits("document.querySelector('#refusal-reasons tbody tr')");
     let row = page.text("#refusal-reasons tbody tr");
     assert!(row.starts_with("not_allowed\t3\t"), "{row:?}");
-    assert_eq!(
-        page.run("return document.querySelector('#refusal-latest').hidden;"),
-        true
+    page.waits("document.querySelectorAll('#refusal-latest tbody tr').length === 2");
+    let latest = page.text("#refusal-latest tbody");
+    assert!(
+        latest.contains("not_allowed × 2") && latest.contains("before:22"),
+        "{latest:?}"
+    );
+    page.waits("document.querySelector('#count-ended').textContent === '2'");
+    page.types("5");
+    page.waits("document.querySelectorAll('#ended-latest tbody tr').length === 2");
+    assert!(
+        page.text("#ended-latest tbody tr")
+            .contains("eof (client)\t127.0.0.1\tstatic/one:22\t")
     );
     is_quiet(&page);
 }

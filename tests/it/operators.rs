@@ -13,6 +13,7 @@ use crate::harness::{allow, eventually, request};
 mod description;
 mod faults;
 mod legs;
+mod past;
 
 /// A proxy with two targets.
 fn two_targets(one: &Target, other: &Target, more: &str) -> Server {

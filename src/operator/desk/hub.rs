@@ -1,5 +1,5 @@
-//! Polls the replicas while a page sends requests: each by its own task, so that one that hangs delays no other. The events of
-//! the replicas are read all the time, so that the latest refusals and ended tunnels are known.
+//! Polls the replicas while a page sends requests: each by its own task, so that one that hangs delays no other. The ended
+//! tunnels of the past hour are read first, and the events all the time, so that each end is known.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -11,9 +11,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::state::{Changes, ReplicaState, State, now};
+use super::state::{Changes, MAX_REFUSED, ReplicaState, State, now};
 use crate::daemon::admin::DrainStatus;
-use crate::daemon::admin::api::{Refusals, Target, Tunnel};
+use crate::daemon::admin::api::{EndedTunnel, Refusals, Target, Tunnel};
 use crate::operator::replicas::{AdminRequest, DiscoveryError, Events, Query, Replica, ReplicaError, Replicas};
 
 /// The replicas and their state.
@@ -141,7 +141,8 @@ fn next(start: Instant, interval: Duration) -> Instant {
 /// Polls all but the tunnels once. Errors are ignored: the poll of tunnels shows them.
 async fn poll_once(hub: &Hub, replica: Replica) {
     let drain = replica.request::<DrainStatus>(&AdminRequest::get("/drain")).await;
-    let refusals = replica.request::<Refusals>(&AdminRequest::get("/refusals")).await;
+    let refusals = AdminRequest::get(format!("/refusals?detail&limit={MAX_REFUSED}"));
+    let refusals = replica.request::<Refusals>(&refusals).await;
     let targets = replica.list::<Target>(&Query::default()).await;
     hub.with(replica.name(), |state| {
         state.update(drain.ok(), refusals.ok(), targets.unwrap_or_default());
@@ -161,6 +162,9 @@ async fn read(hub: &Hub, replica: &Replica) -> Result<Infallible, ReplicaError> 
     let name = replica.name();
     let mut events = Events::subscribe(replica).await?;
     hub.with(name, |state| state.event_errors = None);
+    // An older version has no such list.
+    let past = replica.list::<EndedTunnel>(&Query::default()).await.unwrap_or_default();
+    hub.state.send_modify(|state| state.note_past(name, &past, now()));
     loop {
         let told = events.next().await?;
         let at = now();

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::daemon::admin::DrainStatus;
-use crate::daemon::admin::api::{Refusals, RefusalsByReason, Target, Tunnel};
+use crate::daemon::admin::api::{EndedTunnel, Refusals, RefusalsByReason, Target, Tunnel};
 use crate::operator::replicas::{Replica, ReplicaError, TargetRow, by_target};
 
 /// The state of all replicas.
@@ -27,7 +27,6 @@ pub(super) struct State {
     gone: VecDeque<(u64, String)>,
     /// The first generation after which `gone` is complete.
     whole_since: u64,
-    refused: Recent<MAX_REFUSED>,
     ended: Recent<MAX_ENDED>,
     /// The number of events that replicas have dropped, because the desk did not read them in time.
     missed: u64,
@@ -47,6 +46,8 @@ pub(super) struct ReplicaState {
     pub(super) event_errors: Option<String>,
     drain: DrainStatus,
     refusals: Vec<RefusalsByReason>,
+    /// The refusals of its last hour.
+    refused: Recent<MAX_REFUSED>,
     targets: Vec<Target>,
 }
 
@@ -225,13 +226,20 @@ impl State {
     /// Notes an event of a replica.
     pub(super) fn note(&mut self, replica: &str, event: &str, data: Value, now: u64) {
         match event {
-            "refused" => self.refused.push(replica, data, now),
             "closed" => self.ended.push(replica, data, now),
             "missed" => {
                 let events = data.get("events").and_then(Value::as_u64).unwrap_or_default();
                 self.missed = self.missed.saturating_add(events);
             }
             _ => {}
+        }
+    }
+
+    /// Notes the tunnels that have ended on a replica in the past hour.
+    pub(super) fn note_past(&mut self, replica: &str, past: &[EndedTunnel], now: u64) {
+        for tunnel in past {
+            let data = serde_json::to_value(tunnel).unwrap_or_default();
+            self.ended.push(replica, data, now.saturating_sub(tunnel.ago_ms));
         }
     }
 
@@ -266,11 +274,20 @@ impl State {
             targets: by_target(targets),
             refusals: RefusalRows {
                 reasons: self.reasons(),
-                latest: self.refused.list(now),
+                latest: self.refused(now),
             },
             ended: self.ended.noted,
             missed: self.missed,
         }
+    }
+
+    /// Returns the latest refusals of all replicas.
+    fn refused(&self, now: u64) -> Vec<Value> {
+        let of_replicas = self.replicas.values();
+        let mut latest: Vec<_> = of_replicas.flat_map(|state| state.refused.list(now)).collect();
+        latest.sort_by_key(|refused| Reverse(time(refused)));
+        latest.truncate(MAX_REFUSED);
+        latest
     }
 
     /// Returns the refusals by reason, summed over all replicas.
@@ -302,6 +319,7 @@ impl ReplicaState {
             event_errors: None,
             drain: DrainStatus::default(),
             refusals: Vec::new(),
+            refused: Recent::default(),
             targets: Vec::new(),
         }
     }
@@ -317,7 +335,7 @@ impl ReplicaState {
         if let Some(drain) = drain {
             self.drain = drain;
         }
-        let Some(Refusals { reasons }) = refusals else {
+        let Some(Refusals { reasons, past }) = refusals else {
             return;
         };
         let shortened = reasons.into_iter().take(MAX_REASONS).map(|known| RefusalsByReason {
@@ -325,6 +343,12 @@ impl ReplicaState {
             ..known
         });
         self.refusals = shortened.collect();
+        self.refused = Recent::default();
+        for entry in past.into_iter().flat_map(|past| past.refusals) {
+            let data = serde_json::to_value(&entry).unwrap_or_default();
+            self.refused
+                .push(self.replica.name(), data, now().saturating_sub(entry.ago_ms));
+        }
     }
 
     fn row(&self, name: &str, now: u64) -> ReplicaRow {
@@ -342,7 +366,7 @@ impl ReplicaState {
     }
 }
 
-/// The latest events of one kind, as the replicas report them: at most `MOST`, the latest first.
+/// The latest events of one kind, as the replicas report them: at most `MOST`, each once, the latest first.
 #[derive(Debug, Default)]
 struct Recent<const MOST: usize> {
     events: VecDeque<Value>,
@@ -357,19 +381,31 @@ impl<const MOST: usize> Recent<MOST> {
         shorten(&mut data);
         data.insert("replica".to_owned(), replica.into());
         data.insert("at".to_owned(), now.into());
-        self.events.push_front(data.into());
+        let data = data.into();
+        if id(&data).is_some_and(|own| self.events.iter().any(|known| id(known) == Some(own))) {
+            return;
+        }
+        let place = self.events.partition_point(|known| time(known) > now);
+        self.events.insert(place, data);
         self.events.truncate(MOST);
         self.noted += 1;
     }
 
     /// Returns the events of the last hour.
     fn list(&self, now: u64) -> Vec<Value> {
-        let is_recent = |one: &&Value| {
-            let at = one.get("at").and_then(Value::as_u64);
-            at.is_some_and(|at| at + HOUR_MS > now)
-        };
+        let is_recent = |one: &&Value| time(one) + HOUR_MS > now;
         self.events.iter().filter(is_recent).cloned().collect()
     }
+}
+
+/// Returns the time of an event.
+fn time(event: &Value) -> u64 {
+    event.get("at").and_then(Value::as_u64).unwrap_or_default()
+}
+
+/// Returns the replica and the id of an event.
+fn id(event: &Value) -> Option<(&Value, &Value)> {
+    event.get("replica").zip(event.get("tunnel_id"))
 }
 
 /// Keeps [`MAX_FIELDS`] strings and numbers, and the beginning of each string: a replica may send anything.
@@ -408,7 +444,7 @@ fn since_1970(moment: SystemTime) -> u64 {
 const MAX_GONE: usize = 20_000;
 /// More than the proxy has.
 const MAX_REASONS: usize = 100;
-const MAX_REFUSED: usize = 100;
+pub(super) const MAX_REFUSED: usize = 100;
 /// A busy hour has more; the replicas' access logs have them all.
 const MAX_ENDED: usize = 1000;
 /// More than an access line has.
@@ -426,7 +462,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::daemon::admin::api;
+    use crate::daemon::admin::api::{self, PastRefusals};
 
     const R: &str = "192.0.2.1:1";
     const S: &str = "192.0.2.1:2";
@@ -546,7 +582,7 @@ mod tests {
         let last = "1970-01-01T00:00:01.500Z".to_owned();
         let reason = reason.to_owned();
         let reasons = vec![RefusalsByReason { reason, count, last }];
-        Some(Refusals { reasons })
+        Some(Refusals { reasons, past: None })
     }
 
     #[test]
@@ -572,18 +608,49 @@ mod tests {
     #[test]
     fn what_a_peer_has_sent_is_kept_short_and_few() {
         let mut state = state(&[R]);
-        for _ in 0..MAX_REFUSED + 500 {
-            state.note(R, "refused", json!({"reason": "x"}), HOUR_MS);
-        }
+        let entry = |number: usize| {
+            let number = number.to_string();
+            let refused = json!({
+                "tunnel_id": number, "client.address": "192.0.2.1", "user.name": "", "auth.claimed_user": "",
+                "authority": "x".repeat(1000), "target.namespace": "", "target.service": "", "status": 403,
+                "reason": "not_allowed", "closed_by": "proxy", "sentence": "", "authorization.reason": "", "first": "",
+                "last": "", "ago_ms": 5, "count": 1, "others": 0,
+            });
+            serde_json::from_value(refused).unwrap()
+        };
+        let past = Some(PastRefusals {
+            refusals: (0..MAX_REFUSED + 500).map(entry).collect(),
+            ..PastRefusals::default()
+        });
         let many = (0..MAX_REASONS + 500).flat_map(|number| {
             let reason = format!("{number}{}", "x".repeat(1000));
             refusals(&reason, 1).unwrap().reasons
         });
         let reasons = many.collect();
-        state.with(R, |known| known.update(None, Some(Refusals { reasons }), Vec::new()));
-        let told = state.changes_since(0, HOUR_MS).refusals;
+        state.with(R, |known| {
+            known.update(None, Some(Refusals { reasons, past }), Vec::new())
+        });
+        let told = state.changes_since(0, now()).refusals;
         assert_eq!((told.reasons.len(), told.latest.len()), (MAX_REASONS, MAX_REFUSED));
         assert_eq!(told.reasons[0].reason.len(), MAX_TEXT);
+        assert_eq!(told.latest[0]["authority"].as_str().unwrap().len(), MAX_TEXT);
+    }
+
+    #[test]
+    fn ends_of_the_past_hour_and_events_are_one_list_with_each_end_once() {
+        let mut state = state(&[R, S]);
+        let ended = |id: &str, ago_ms| EndedTunnel {
+            ago_ms,
+            ..api::tests::ended(id)
+        };
+        state.note(R, "closed", json!({"tunnel_id": "c"}), 3 * HOUR_MS);
+        state.note_past(R, &[ended("c", 5), ended("a", 20)], 3 * HOUR_MS + 5);
+        state.note_past(S, &[ended("c", 10), ended("old", HOUR_MS)], 3 * HOUR_MS + 5);
+        // As after an interruption of the events.
+        state.note_past(R, &[ended("c", 6), ended("a", 21)], 3 * HOUR_MS + 6);
+        let told = state.ended(3 * HOUR_MS + 5);
+        let told: Vec<_> = told.iter().map(|one| (&one["replica"], &one["tunnel_id"])).collect();
+        assert_eq!(json!(told), json!([[R, "c"], [S, "c"], [R, "a"]]));
     }
 
     #[test]

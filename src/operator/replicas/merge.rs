@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::replica::Replica;
 use super::request::{AdminRequest, ReplicaError};
-use crate::daemon::admin::api::{Client, Query, Sort, Target, Tunnel};
+use crate::daemon::admin::api::{Client, EndedTunnel, PastRefusal, Query, Sort, Target, Tunnel};
 
 /// Items of all replicas, and the status of each replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub struct MergedList<T> {
     pub items: Vec<FromReplica<T>>,
     /// The number of matches on the replicas that have answered.
     pub total: usize,
+    /// Of a list of the past: the time from which on none is missing (RFC 3339).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub complete_since: Option<String>,
     /// All replicas.
     pub replicas: Vec<ReplicaStatus>,
 }
@@ -65,7 +68,7 @@ impl ReplicaStatus {
 impl Replica {
     /// Returns the replica's items that a query matches, up to the query's limit.
     pub(crate) async fn list<T: Item>(&self, query: &Query) -> Result<Vec<T>, ReplicaError> {
-        Ok(Box::pin(all(self, query)).await?.0)
+        Ok(Box::pin(all(self, query)).await?.items)
     }
 }
 
@@ -108,19 +111,43 @@ impl Item for Client {
     }
 }
 
-/// A page of a list.
-#[derive(Deserialize)]
-struct Part<T> {
-    #[serde(alias = "tunnels", alias = "targets", alias = "clients")]
+impl Item for EndedTunnel {
+    const PATH: &'static str = "/ended";
+
+    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+        (Reverse(u64::MAX - self.ago_ms), self.tunnel_id.clone())
+    }
+}
+
+impl Item for PastRefusal {
+    const PATH: &'static str = "/refusals?detail";
+
+    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+        (Reverse(u64::MAX - self.ago_ms), self.request.tunnel_id.clone())
+    }
+}
+
+/// A page of a list, or a whole one.
+#[derive(Debug, Deserialize)]
+pub(super) struct Part<T> {
+    #[serde(
+        alias = "tunnels",
+        alias = "targets",
+        alias = "clients",
+        alias = "ended",
+        alias = "refusals"
+    )]
     items: Vec<T>,
     /// The number of items of the whole list.
     total: usize,
+    /// Of a list of the past: the time from which on none is missing.
+    complete_since: Option<String>,
     /// The cursor of the next page; `None` in the last one.
     next: Option<String>,
 }
 
-/// Returns the items of one replica, read page by page, and the number of matches.
-pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<(Vec<T>, usize), ReplicaError> {
+/// Returns the list of one replica, read page by page.
+pub(super) async fn all<T: Item>(replica: &Replica, query: &Query) -> Result<Part<T>, ReplicaError> {
     // Each page has a deadline of its own, too.
     let timeout = replica.deadline().saturating_mul(MAX_LIST);
     all_within(timeout, query, |ask| async move { replica.ask_sized(&ask).await }).await
@@ -131,7 +158,7 @@ async fn all_within<T, F>(
     max: Duration,
     query: &Query,
     ask: impl Fn(AdminRequest) -> F,
-) -> Result<(Vec<T>, usize), ReplicaError>
+) -> Result<Part<T>, ReplicaError>
 where
     T: Item,
     F: Future<Output = Result<(Part<T>, usize), ReplicaError>>,
@@ -152,7 +179,7 @@ where
                 cursor: cursor.clone(),
                 ..query.clone()
             };
-            let (part, length) = ask(AdminRequest::get(path_of(T::PATH, &query))).await?;
+            let (mut part, length) = ask(AdminRequest::get(path_of(T::PATH, &query))).await?;
             // Items with little JSON, such as empty strings, take more in memory.
             bytes += length.max(size_of_val(&*part.items));
             if bytes > MAX_BYTES {
@@ -161,9 +188,9 @@ where
                 return Err(ReplicaError::LimitExceeded(said));
             }
             let is_empty = part.items.is_empty();
-            items.extend(part.items);
+            items.append(&mut part.items);
             if part.next.is_none() || items.len() >= wanted {
-                return Ok((items, part.total));
+                return Ok(Part { items, ..part });
             }
             if is_empty || part.next == cursor {
                 return Err(ReplicaError::Unexpected("its list does not advance".to_owned()));
@@ -178,28 +205,33 @@ where
 pub(super) fn path_of(path: &str, query: &Query) -> String {
     // Never an error: all fields are strings or numbers.
     let query = serde_urlencoded::to_string(query).unwrap_or_default();
-    format!("{path}?{query}")
+    let mark = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{mark}{query}")
 }
 
 /// Merges the answers of all replicas.
 pub(super) fn merge<T: Item>(
-    answers: impl IntoIterator<Item = (String, Result<(Vec<T>, usize), ReplicaError>)>,
+    answers: impl IntoIterator<Item = (String, Result<Part<T>, ReplicaError>)>,
     query: &Query,
 ) -> MergedList<T> {
     let mut listed = MergedList {
         items: Vec::new(),
         total: 0,
+        complete_since: None,
         replicas: Vec::new(),
     };
     for (replica, answer) in answers {
         let error = answer.as_ref().err().map(ToString::to_string);
-        let (items, total) = answer.unwrap_or_default();
-        let own = items.into_iter().map(|item| FromReplica {
-            replica: replica.clone(),
-            item,
-        });
-        listed.items.extend(own);
-        listed.total = listed.total.saturating_add(total);
+        if let Ok(part) = answer {
+            let own = part.items.into_iter().map(|item| FromReplica {
+                replica: replica.clone(),
+                item,
+            });
+            listed.items.extend(own);
+            listed.total = listed.total.saturating_add(part.total);
+            // RFC 3339 sorts as text, and `None` is the least.
+            listed.complete_since = listed.complete_since.max(part.complete_since);
+        }
         listed.replicas.push(ReplicaStatus { replica, error });
     }
     listed
@@ -259,6 +291,7 @@ mod tests {
                 let part = Part {
                     items: vec![client(1); items],
                     total: 0,
+                    complete_since: None,
                     next: Some(next),
                 };
                 Ok((part, bytes))
@@ -334,7 +367,13 @@ mod tests {
 
     #[test]
     fn sums_of_made_up_numbers_stay_at_the_largest() {
-        let answer = |replica: &str| (replica.to_owned(), Ok((vec![client(usize::MAX)], usize::MAX)));
+        let part = || Part {
+            items: vec![client(usize::MAX)],
+            total: usize::MAX,
+            complete_since: None,
+            next: None,
+        };
+        let answer = |replica: &str| (replica.to_owned(), Ok(part()));
         let listed = merge(vec![answer("a"), answer("b")], &Query::default());
         assert_eq!((listed.items.len(), listed.total), (2, usize::MAX));
         assert_eq!(crate::operator::replicas::by_client(&listed), [client(usize::MAX)]);

@@ -11,13 +11,13 @@ use futures_util::{StreamExt as _, stream};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::view;
+use super::{past, view};
 use crate::daemon::admin::caller::Caller;
 use crate::daemon::admin::response::HttpError;
 use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::events::{Event, RefusedRequest, Subscription};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
-use crate::tunnel::outcome::{Close, Outcome};
+use crate::tunnel::outcome::Close;
 
 /// Subscribes to the events, unless there are enough readers.
 pub(super) async fn events(State(shared): State<Arc<Shared>>, Extension(caller): Extension<Caller>) -> Response {
@@ -64,6 +64,7 @@ fn of_tunnel(open: &OpenTunnel) -> Value {
 fn with_end(mut tunnel: Value, close: Close, operator: Option<&str>) -> Value {
     if let Some(fields) = tunnel.as_object_mut() {
         fields.insert("reason".to_owned(), close.reason.label().into());
+        fields.insert("sentence".to_owned(), close.to_string().into());
         fields.insert("closed_by".to_owned(), close.by.label().into());
         fields.insert("operator.reason".to_owned(), operator.unwrap_or_default().into());
     }
@@ -71,20 +72,5 @@ fn with_end(mut tunnel: Value, close: Close, operator: Option<&str>) -> Value {
 }
 
 fn of_refused(refused: &RefusedRequest) -> Value {
-    let RefusedRequest {
-        id,
-        client,
-        user,
-        authority,
-        outcome,
-    } = refused;
-    json!({
-        "tunnel_id": id,
-        "client.address": client,
-        "user.name": user,
-        "authority": authority,
-        "status": outcome.status(),
-        "reason": Outcome::reason(*outcome),
-        "closed_by": outcome.by().label(),
-    })
+    serde_json::to_value(past::refused(refused)).unwrap_or_default()
 }

@@ -22,23 +22,8 @@ use crate::tunnel::limits::Rate;
 
 /// Returns the tunnels that match a query.
 fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
-    let Query {
-        target,
-        client,
-        user,
-        node,
-        ..
-    } = query;
-    let is_one = |open: &Arc<OpenTunnel>| {
-        let facts = &open.facts;
-        let is_target = |name: &String| facts.target.as_ref().is_some_and(|target| target.id().is_named(name));
-        target.as_ref().is_none_or(is_target)
-            && client.is_none_or(|client| facts.client.ip().to_canonical() == client.to_canonical())
-            && user.as_ref().is_none_or(|user| facts.user_name() == user)
-            && node.as_ref().is_none_or(|node| *node == *facts.node)
-    };
     let mut open = shared.registry.all();
-    open.retain(is_one);
+    open.retain(|open| query.selects(&open.facts.subject()));
     open
 }
 

@@ -14,7 +14,7 @@ use crate::protocol::phrase::Phrase;
 use crate::protocol::ssh_disconnect::{Code, Disconnect, MAX_BYTES};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::record::Id;
-use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason, Side};
+use crate::tunnel::outcome::{Close, CloseReason, Refusal, RefusalReason, Side};
 use crate::tunnel::ssh::identification;
 use crate::tunnel::stream::Stream;
 
@@ -92,26 +92,32 @@ pub(super) fn phrase(end: &EarlyEnd<'_>) -> Phrase {
 
 /// Returns why the proxy has ended a tunnel; `operator` has the words of the operator who did, if any.
 pub(super) fn close_phrase(reason: CloseReason, operator: &str) -> Phrase {
-    let text = match reason {
-        CloseReason::TargetRemoved => return Phrase::of_target("", " has left the allowlist"),
-        CloseReason::AccessRevoked => return Phrase::of_target("the user may no longer ssh to ", ""),
-        CloseReason::Expired => "the credentials have expired",
-        CloseReason::Drained | CloseReason::ResumedElsewhere => return RefusalReason::Draining.phrase(),
-        CloseReason::Idle => "the connection was idle for too long",
-        CloseReason::Lifetime => "the longest time for a connection is over",
-        CloseReason::ClosedByOperator if operator.is_empty() => "an operator ended the connection",
-        CloseReason::ClosedByOperator => return format!("an operator ended the connection: {operator}").into(),
-        // Only of a client: `phrase` has the words for a target.
-        CloseReason::NotSsh => "the client has sent no SSH identification",
+    match reason {
+        CloseReason::TargetRemoved => Phrase::of_target("", " has left the allowlist"),
+        CloseReason::AccessRevoked => Phrase::of_target("the user may no longer ssh to ", ""),
+        CloseReason::Drained | CloseReason::ResumedElsewhere => RefusalReason::Draining.phrase(),
+        CloseReason::ClosedByOperator if !operator.is_empty() => {
+            format!("an operator ended the connection: {operator}").into()
+        }
+        // A missing identification is only that of a client: `phrase` has the words for a target.
+        CloseReason::Expired
+        | CloseReason::Idle
+        | CloseReason::Lifetime
+        | CloseReason::ClosedByOperator
+        | CloseReason::NotSsh => Close {
+            reason,
+            by: Side::Client,
+        }
+        .to_string()
+        .into(),
         CloseReason::Panic
         | CloseReason::Eof
         | CloseReason::Reset
         | CloseReason::Vanished
         | CloseReason::Io
         | CloseReason::Truncated
-        | CloseReason::Corrupted => "the proxy ended the connection",
-    };
-    text.into()
+        | CloseReason::Corrupted => "the proxy ended the connection".into(),
+    }
 }
 
 /// Returns the end notice of a tunnel that the proxy has closed.

@@ -162,7 +162,7 @@ impl<'a> RequestRecord<'a> {
         if self.answered == AnswerKind::Ssh {
             self.shared.metrics.in_band_disconnects.inc();
         }
-        self.shared.registry.refusals.count(outcome.reason());
+        self.shared.registry.refusals.note(&self.info, outcome);
         let refused = || Event::Refused(Arc::new(RefusedRequest::new(&self.info, outcome)));
         self.shared.registry.events.publish(refused);
         let Shared { access_log, .. } = self.shared;

@@ -10,7 +10,10 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::open_tunnel::OpenTunnel;
-use crate::proxy::record::RequestInfo;
+use super::past::{MAX_NAME, beginning};
+use crate::base::authority::Authority;
+use crate::policy::allowlist::TargetId;
+use crate::proxy::record::{Id, RequestInfo};
 use crate::tunnel::outcome::{Close, Outcome};
 
 /// An event of a tunnel, a request or a target.
@@ -41,16 +44,22 @@ pub enum Change {
 }
 
 /// A connection or request that did not become a tunnel.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RefusedRequest {
     /// Its id.
-    pub id: String,
+    pub id: Id,
     /// The client.
     pub client: IpAddr,
-    /// The user; empty if there is none.
-    pub user: String,
-    /// The requested `host:port`; empty if it was not read.
-    pub authority: String,
+    /// The beginning of the user's name; empty if there is none.
+    pub user: Box<str>,
+    /// The user whom the request claims to be, if its password was not accepted.
+    pub claimed: Option<Box<str>>,
+    /// The requested authority; `None` if it was not read.
+    pub authority: Option<Authority>,
+    /// The allowlist's target for it.
+    pub target: Option<TargetId>,
+    /// The beginning of the reason why the user may not reach the target; empty if there is none.
+    pub why: Box<str>,
     /// Its refusal.
     pub outcome: Outcome,
 }
@@ -95,10 +104,13 @@ impl RefusedRequest {
     /// Creates the refusal from the request info.
     pub(crate) fn new(facts: &RequestInfo, outcome: Outcome) -> Self {
         Self {
-            id: facts.id.to_string(),
+            id: facts.id,
             client: facts.client.ip(),
-            user: facts.user_name().to_owned(),
-            authority: facts.authority.as_ref().map(ToString::to_string).unwrap_or_default(),
+            user: beginning(facts.user_name(), MAX_NAME),
+            claimed: facts.claimed.clone(),
+            authority: facts.authority.clone(),
+            target: facts.target.as_ref().map(|target| target.id().clone()),
+            why: beginning(facts.authorization.as_deref().unwrap_or_default(), MAX_WHY),
             outcome,
         }
     }
@@ -131,6 +143,8 @@ impl Drop for Subscription {
 /// The maximum number of unread events of a subscriber; older ones are dropped.
 const MAX_BACKLOG: usize = 1024;
 const MAX_WATCHERS: usize = 16;
+/// Characters of the reason for a denial.
+const MAX_WHY: usize = 200;
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
 //! The tunnels that are open in this process, for operators. A relay never waits for a reader of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
@@ -10,6 +10,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::ended_sessions::EndedSessions;
 use super::events::{Event, Events};
 use super::open_tunnel::OpenTunnel;
+use super::past::EndedTunnels;
+use super::refusals::Refusals;
 use crate::net::sock_diag::SockDiag;
 use crate::tunnel::outcome::Close;
 
@@ -22,6 +24,8 @@ pub struct Registry {
     pub events: Arc<Events>,
     /// The sessions that operators have ended.
     pub ended_sessions: EndedSessions,
+    /// The tunnels that have ended in the last hour.
+    pub ended: EndedTunnels,
     /// Refusals since the start of the process.
     pub refusals: Refusals,
     /// The access to the kernel's counts of the tunnels' connections.
@@ -39,12 +43,16 @@ impl Registry {
     }
 
     /// Every minute, ends the minute of each tunnel and checks its windows; never returns. The shards take turns:
-    /// 10,000 tunnels at once would occupy a thread for milliseconds.
+    /// 10,000 tunnels at once would occupy a thread for milliseconds. Also forgets what is more than an hour ago.
     pub async fn keep_judging(&self) {
         let mut ticks = interval(MINUTE / PARTS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for part in (0..PARTS).cycle() {
             ticks.tick().await;
+            if part == 0 {
+                self.ended.expire();
+                self.refusals.expire();
+            }
             let tunnels: Vec<_> = self.shard(part.into()).lock().values().cloned().collect();
             for tunnel in tunnels {
                 tunnel.end_minute();
@@ -86,8 +94,9 @@ impl Registration<'_> {
         &self.tunnel
     }
 
-    /// Publishes the end of the tunnel.
+    /// Notes the end of the tunnel, and publishes it.
     pub(crate) fn closed(&self, close: Close) {
+        self.registry.ended.note(&self.tunnel, close);
         let tunnel = || Arc::clone(&self.tunnel);
         self.registry.events.publish(|| Event::Closed(tunnel(), close));
     }
@@ -99,25 +108,6 @@ impl Drop for Registration<'_> {
         self.registry.shard(number).lock().remove(&number);
         // Not left to the tunnel's drop: unread events own the tunnel for as long as their reader stalls.
         self.tunnel.open.end();
-    }
-}
-
-/// The number of refusals by reason, as in the access log, and the time of the last one.
-#[derive(Debug, Default)]
-pub struct Refusals(Mutex<BTreeMap<&'static str, (u64, SystemTime)>>);
-
-impl Refusals {
-    /// Counts a refusal.
-    pub(crate) fn count(&self, reason: &'static str) {
-        let now = SystemTime::now();
-        let mut reasons = self.0.lock();
-        let (count, last) = reasons.entry(reason).or_insert((0, now));
-        (*count, *last) = (*count + 1, now);
-    }
-
-    /// Returns all of them.
-    pub fn all(&self) -> BTreeMap<&'static str, (u64, SystemTime)> {
-        self.0.lock().clone()
     }
 }
 

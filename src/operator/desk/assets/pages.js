@@ -27,12 +27,8 @@ function tableRow(cells, numbers = []) {
 }
 
 /** Shows the refusals. */
-export function refusals({ refusals: told, started, replicas: list }, words) {
+export function refusals({ refusals: told }, words) {
   const has = (text) => words.every((word) => text.toLowerCase().includes(word));
-  put(at("refusals-since"), `since ${clock(started)}, when this desk began`);
-  const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The refusals of ${name} are not listed now: ${deaf}.`);
-  at("refusals-note").hidden = !notes.length;
-  put(at("refusals-note"), notes.join("\n"));
   const reasons = told.reasons.filter(({ reason }) => has(reason));
   fill(at("refusal-reasons").tBodies[0], reasons, tableRow(3, [1]), (row, one) => {
     const [reason, number, last] = row.cells;
@@ -40,14 +36,21 @@ export function refusals({ refusals: told, started, replicas: list }, words) {
     put(number, count(one.count));
     put(last, clock(one.last));
   });
-  const latest = told.latest.filter((one) => has([one.reason, one["client.address"], one["user.name"], one.authority, one.replica].join(" ")));
+  const latest = told.latest.filter((one) => has([one.reason, one["client.address"], userOf(one), one.authority, one.replica].join(" ")));
   fill(at("refusal-latest").tBodies[0], latest, tableRow(5), (row, one) => {
-    const client = one["user.name"] ? `${one["user.name"]} · ${one["client.address"]}` : one["client.address"];
-    [clock(one.at), one.reason, client, one.authority || "–", one.replica].forEach((text, index) => put(row.cells[index], text ?? ""));
+    const client = userOf(one) ? `${userOf(one)} · ${one["client.address"]}` : one["client.address"];
+    const others = one.others ? ` (and ${count(one.others)} others of its network)` : "";
+    const reason = `${one.reason}${one.count > 1 ? ` × ${count(one.count)}` : ""}${others}`;
+    [clock(one.at), reason, client, one.authority || "–", one.replica].forEach((text, index) => put(row.cells[index], text ?? ""));
   });
   at("refusal-reasons").hidden = !told.reasons.length;
   for (const id of ["refusals-recent", "refusal-latest"]) at(id).hidden = !told.latest.length;
   at("empty-refusals").hidden = told.reasons.length > 0;
+}
+
+/** The user of a refused request; with a question mark, one whose password was not accepted. */
+function userOf(refused) {
+  return refused["auth.claimed_user"] ? `${refused["auth.claimed_user"]}?` : refused["user.name"];
 }
 
 const PHASES = {
@@ -95,8 +98,7 @@ export function replicas(list) {
 }
 
 /** Shows the tunnels that have ended, and why. */
-export function ended({ ended: told, endedCount, missed, started, replicas: list }, words) {
-  put(at("ended-since"), `since ${clock(started)}, when this desk began; those of the last hour, 1,000 at most`);
+export function ended({ ended: told, endedCount, missed, replicas: list }, words) {
   const notes = list.filter(({ deaf }) => deaf).map(({ name, deaf }) => `The ends of ${name} are not listed now: ${deaf}.`);
   if (missed) notes.push(`${plural(missed, "event")} came too fast for the desk: some ends may be missing here.`);
   at("ended-note").hidden = !notes.length;
