@@ -8,7 +8,9 @@ use switchboard::operator::drain_request;
 mod check;
 mod desk;
 mod drain;
+mod filter_flags;
 mod import;
+mod past;
 mod replica_flags;
 mod serve;
 mod targets;
@@ -47,6 +49,9 @@ pub(crate) enum Task {
     /// List the clients of all replicas, those with the most tunnels first
     #[command(after_help = OPERATOR_EXITS)]
     Clients(targets::List),
+    /// List the refusals of the last hour on all replicas, the latest first
+    #[command(after_help = OPERATOR_EXITS)]
+    Refusals(past::Refusals),
 }
 
 /// Runs a program of the server.
@@ -60,5 +65,6 @@ pub(crate) fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Tunnels(options) => tunnels::tunnels(*options),
         Task::Targets(options) => targets::targets(options),
         Task::Clients(options) => targets::clients(&options),
+        Task::Refusals(options) => past::refusals(options),
     }
 }

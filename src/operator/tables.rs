@@ -3,3 +3,4 @@
 pub mod columns;
 pub mod diagnoses;
 pub mod listings;
+pub mod past;

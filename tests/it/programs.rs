@@ -263,6 +263,81 @@ fn tunnels_are_ended_on_whichever_replica_they_are() {
 }
 
 #[test]
+fn the_ended_tunnels_of_all_replicas_are_one_list() {
+    let pair = Pair::start();
+    let [first, second] = pair.all();
+    let (client, mut service) = first.tunnel("one:22", &pair.one);
+    drop(client);
+    assert!(service.rest().is_empty());
+    drop(service);
+    let (mut closed, _service) = second.tunnel("other:22", &pair.other);
+    pair.lists(1);
+    let close = [
+        "tunnels",
+        "close",
+        "--target",
+        "static/other:22",
+        "-y",
+        "--reason",
+        "it loops",
+    ];
+    assert_eq!(ask(&close, &pair.all()).status, 0);
+    closed.expect_reset();
+    let ended = |more: &[&str]| ask(&[&["tunnels", "ended"], more].concat(), &pair.all());
+    let listed = eventually("both ends are listed", || {
+        let listed = ended(&[]);
+        (listed.stdout.len() == 4).then_some(listed)
+    });
+    assert_eq!(
+        listed.stdout[0].split_whitespace().collect::<Vec<_>>(),
+        ["AGO", "CLIENT", "TARGET", "LASTED", "WHY"]
+    );
+    let line = listed.line("static/other:22");
+    assert!(line.ends_with("an operator ended the connection: it loops"), "{line}");
+    assert!(
+        listed
+            .line("static/one:22")
+            .ends_with("the client closed the connection"),
+        "{listed:#?}"
+    );
+    listed.line("2 tunnels ended on 2 of 2 replicas since 20");
+    assert!(
+        ended(&["-o", "wide"])
+            .line("closed_by_operator")
+            .contains(&second.admin().to_string())
+    );
+    let filtered = ended(&["--target", "static/one:22", "--json"]).json();
+    assert_eq!(filtered["total"], 1);
+    assert_eq!(filtered["items"][0]["replica"], first.admin().to_string());
+    ended(&["--user", "alice"]).line("0 tunnels ended on 2 of 2 replicas");
+}
+
+#[test]
+fn the_refusals_of_all_replicas_are_one_list() {
+    let pair = Pair::start();
+    let [first, second] = pair.all();
+    for (server, count) in [(first, 2), (second, 1)] {
+        for _ in 0..count {
+            assert!(server.answer("nowhere:22").starts_with("HTTP/1.1 403 "));
+        }
+    }
+    let refusals = |more: &[&str]| ask(&[&["refusals"], more].concat(), &pair.all());
+    let listed = eventually("the refusals are listed", || {
+        let listed = refusals(&[]);
+        listed
+            .stdout
+            .last()
+            .is_some_and(|line| line.starts_with("3 refusals on 2 of 2 "))
+            .then_some(listed)
+    });
+    assert_eq!(listed.stdout.len(), 4, "{listed:#?}");
+    let line = listed.line("nowhere:22");
+    assert!(line.ends_with("the target is not on the allowlist"), "{line}");
+    assert_eq!(refusals(&["--client", "192.0.2.1", "--json"]).json()["total"], 0);
+    assert_eq!(refusals(&["--client", "nobody"]).status, 2);
+}
+
+#[test]
 fn rates_are_set_and_all_of_a_tunnel_is_shown() {
     let pair = Pair::start();
     let [_, second] = pair.all();

@@ -1,18 +1,19 @@
 //! The arguments of `tunnels`, which lists, diagnoses, closes and limits tunnels.
 
-use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use switchboard::base::values::timeout;
 use switchboard::daemon::admin::api::{CloseRequest, Rates, Tunnel};
-use switchboard::operator::replicas::{self, MergedList, Query, Reason, Replicas, Sort, TargetName, TunnelSelector};
+use switchboard::operator::replicas::{self, MergedList, Query, Reason, Replicas, Sort, TunnelSelector};
 use switchboard::operator::tables::columns;
 use switchboard::operator::tables::diagnoses::{diagnosis_summary, diagnosis_table};
 use switchboard::operator::tables::listings::{fields, tunnel_table};
 use tokio::time::sleep;
 
+use super::filter_flags::FilterFlags;
+use super::past;
 use super::replica_flags::{Columns, OPERATOR_EXITS, Replies, confirm, rendered, run, status, status_unless_none};
 use crate::cli::output::print;
 
@@ -37,6 +38,9 @@ enum Action {
     /// Diagnose why a tunnel is slow, or the tunnels of a node, target, client or user
     #[command(after_help = OPERATOR_EXITS)]
     Why(WhyArgs),
+    /// List the tunnels that have ended in the last hour, the latest first
+    #[command(after_help = OPERATOR_EXITS)]
+    Ended(past::Ended),
     /// Close tunnels and the sessions in them, by their ids, target, client or user
     #[command(after_help = OPERATOR_EXITS)]
     Close(Close),
@@ -62,34 +66,6 @@ struct List {
     columns: Columns,
     #[command(flatten)]
     replies: Replies,
-}
-
-#[derive(Args)]
-struct FilterFlags {
-    /// Tunnels to this target: namespace/service, or static/NAME:PORT
-    #[arg(long, value_name = "TARGET")]
-    target: Option<TargetName>,
-    /// Tunnels of this client
-    #[arg(long, value_name = "IP")]
-    client: Option<IpAddr>,
-    /// Tunnels of this user
-    #[arg(long, value_name = "NAME")]
-    user: Option<String>,
-    /// Tunnels to targets on this node
-    #[arg(long, value_name = "NODE")]
-    node: Option<String>,
-}
-
-impl FilterFlags {
-    fn into_query(self) -> Query {
-        Query {
-            target: self.target.map(|target| target.to_string()),
-            client: self.client,
-            user: self.user,
-            node: self.node,
-            ..Query::default()
-        }
-    }
 }
 
 #[derive(Args)]
@@ -165,6 +141,7 @@ pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
         Some(Action::List(options)) => list(options),
         Some(Action::Show(options)) => show(&options.replies, &options.replies.replicas()?, &options.id, ""),
         Some(Action::Why(options)) => why(options),
+        Some(Action::Ended(options)) => past::ended(options),
         Some(Action::Close(Close { selection, refused_for })) => close(selection, false, refused_for),
         Some(Action::Move(selection)) => close(selection, true, None),
         Some(Action::Limit(options)) => limit(options),
