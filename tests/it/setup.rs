@@ -9,8 +9,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::missing;
 use crate::harness::process::switchboard;
+use crate::harness::{eventually, missing};
 use crate::openssh::clients::{SWITCHBOARD, ours};
 use crate::openssh::login::{HOST, Login, PORT};
 use crate::openssh::process::{Finished, program, quiet, run};
@@ -228,6 +228,14 @@ fn a_block_that_ssh_does_not_use_is_reported_with_the_reason() {
             "Nonsense yes\n".to_owned(),
             Some("terminating, 1 bad configuration options"),
         ),
+        // A child of ssh's shell, which does not end with the shell.
+        (
+            format!(
+                "Match exec \"sleep 600 & echo $! > {}; wait\"\n",
+                setup.login.path("sleeper").display()
+            ),
+            Some("`ssh -G` has not ended within 5 s: does a program of a Match exec wait?"),
+        ),
     ] {
         fs::write(&config, &text).unwrap();
         let (status, said) = write(&config);
@@ -238,6 +246,28 @@ fn a_block_that_ssh_does_not_use_is_reported_with_the_reason() {
         assert!(said.contains("paramiko and some editors, need --inline"), "{said}");
         fs::remove_dir_all(setup.login.path("switchboard.d")).unwrap();
     }
+    let sleeper = fs::read_to_string(setup.login.path("sleeper")).unwrap();
+    let sleeper = Path::new("/proc").join(sleeper.trim());
+    eventually("the sleeper has gone", || (!sleeper.exists()).then_some(()));
+}
+
+#[test]
+fn an_ssh_that_expects_a_descriptor_is_named() {
+    let setup = Setup::new();
+    setup.by(
+        Path::new(&ours()),
+        &["--proxy", &setup.url("http"), "--write", &setup.config()],
+    );
+    let mut ssh = setup.ssh();
+    let finished = setup
+        .login
+        .attempt(ssh.args(["-o", "ProxyUseFdpass=yes", HOST, "true"]), &[]);
+    assert_eq!(finished.status.code(), Some(255), "{finished}");
+    // The ProxyCommand ends after ssh.
+    let said = || fs::read_to_string(setup.login.path("stderr")).unwrap();
+    eventually("the reason", || {
+        said().contains("(ProxyUseFdpass of ssh is").then_some(())
+    });
 }
 
 /// In containers and CI jobs HOME is often another folder. The ssh here has a home of its own.

@@ -5,15 +5,18 @@ use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use super::block::title;
 use crate::base::file;
-use crate::base::platform;
+use crate::base::platform::{self, ProcessGroup};
+use crate::client::connect::runtime;
 
 /// The place where blocks are installed.
 #[derive(Clone, Debug)]
@@ -71,7 +74,10 @@ impl ConfigPaths {
         if !has_include(&config, &pattern) {
             config.splice(..0, include(&pattern).into_bytes());
         }
-        replace(self.config.clone(), &config, &mut changed)?;
+        // The file may be another program's, as that of a Nix store is.
+        let by_hand =
+            || format!("`Include {pattern}` is still missing before all Host lines, while the block is written");
+        replace(self.config.clone(), &config, &mut changed).with_context(by_hand)?;
         Ok(changed)
     }
 
@@ -169,8 +175,19 @@ impl ConfigPaths {
 /// Returns the value of a keyword that ssh has for a host (`ssh -G`), or ssh's error message; `None` without a program ssh.
 fn ask_ssh(arguments: &[&OsStr], host: &str, keyword: &str) -> Option<Result<String, String>> {
     let mut ssh = Command::new("ssh");
-    let asked = ssh.arg("-G").args(arguments).arg(host).stdin(Stdio::null());
-    let answer = asked.output().ok()?;
+    ssh.arg("-G").args(arguments).arg(host).stdin(Stdio::null());
+    ProcessGroup::isolate(ssh.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let answer = runtime().ok()?.block_on(async {
+        let child = ssh.spawn()?;
+        let group = ProcessGroup::for_child(&child);
+        let answer = timeout(SSH_TIMEOUT, child.wait_with_output()).await?;
+        group.release();
+        answer
+    });
+    let answer = match answer {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Some(Err(LATE_SSH.to_owned())),
+        answer => answer.ok()?,
+    };
     let text = if answer.status.success() {
         answer.stdout
     } else {
@@ -289,6 +306,9 @@ const END: &str = "# END switchboard ";
 const HEADER: &str = "# Written by `switchboard config --write`, which replaces this file.\n";
 /// The largest file that is read: 1 MiB.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// The maximum time for `ssh -G`, which reads files, and runs the programs of `Match exec`.
+const SSH_TIMEOUT: Duration = Duration::from_secs(5);
+const LATE_SSH: &str = "`ssh -G` has not ended within 5 s: does a program of a Match exec wait?";
 const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 /// Half a minute: to write a block takes milliseconds.
 const MAX_LOCK_ATTEMPTS: u32 = 1500;
@@ -346,6 +366,20 @@ mod tests {
             names.sort_unstable();
             names
         }
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_named_and_not_missed_after_it_has_been_added_by_hand() {
+        let home = Home::with(b"");
+        fs::remove_file(&home.place.config).unwrap();
+        let store = home.folder.path().join("store");
+        symlink(store.join("config"), &home.place.config).unwrap();
+        let install = || home.place.install(&["a".to_owned()], "Host a\n", false);
+        let said = format!("{:#}", install().unwrap_err());
+        assert!(said.contains(&format!("`{INCLUDE}` is still missing")), "{said}");
+        fs::create_dir(&store).unwrap();
+        fs::write(store.join("config"), format!("{INCLUDE}\n")).unwrap();
+        assert_eq!(install().unwrap(), Vec::<PathBuf>::new());
     }
 
     #[test]
