@@ -14,7 +14,7 @@ pub(crate) mod tree;
 
 use std::io::{self, Read};
 
-use self::diagnostic::{Diagnostics, Position};
+use self::diagnostic::{Diagnostics, Position, Severity};
 use self::tree::Node;
 
 /// Reads at most [`MAX_FILE_BYTES`] and one byte more: [`tree()`] refuses a file with that byte.
@@ -38,6 +38,15 @@ pub(crate) fn tree(bytes: &[u8], findings: &Diagnostics) -> Option<Node> {
     None
 }
 
+/// Adds a finding for each line with a no-break space, which is no blank for YAML and TOML, but a part of keys and values.
+pub(crate) fn find_no_break_spaces(text: &str, severity: Severity, findings: &Diagnostics) {
+    let is_one = |line: &str| line.contains(['\u{a0}', '\u{2007}', '\u{202f}']) && !line.trim_start().starts_with('#');
+    for (_, line) in text.lines().zip(1..).filter(|(text, _)| is_one(text)) {
+        let position = Position { line, column: 1 };
+        findings.push(severity, Some(position), "", NO_BREAK_SPACE.to_owned());
+    }
+}
+
 /// Returns the position after a text.
 fn end_of(text: &str) -> Position {
     let last = text.rsplit('\n').next().unwrap_or_default();
@@ -48,5 +57,6 @@ fn end_of(text: &str) -> Position {
     }
 }
 
+const NO_BREAK_SPACE: &str = "a no-break space, as in text that is copied from a web page: replace it by a space";
 /// 1 MiB: room for 20,000 short static targets, and the size of the largest ConfigMap.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -10,7 +10,7 @@ use super::proxy_settings::{AmbiguousCredentials, ProxySettings};
 use super::ssh_config::System;
 use crate::base::file;
 use crate::base::platform;
-use crate::base::yaml::diagnostic::{Diagnostics, Report};
+use crate::base::yaml::diagnostic::{Diagnostics, Position, Report, Severity};
 use crate::base::yaml::field::Field;
 use crate::base::yaml::{self, de, forms};
 use crate::uplink::dial::url::{ProxyUrl, Scheme};
@@ -114,6 +114,11 @@ impl PathBase<'_> {
 fn parse(bytes: &[u8], name: &str, base: &PathBase<'_>) -> Result<(Configuration, Report), Report> {
     let findings = Diagnostics::default();
     let mut configuration = Configuration::default();
+    let text = String::from_utf8_lossy(bytes);
+    yaml::find_no_break_spaces(&text, Severity::Warning, &findings);
+    if base.is_check {
+        find_backslashes(&text, &findings);
+    }
     // A file with only comments has no entries.
     let tree = (!is_blank(bytes)).then(|| yaml::tree(bytes, &findings)).flatten();
     if let Some(mut tree) = tree {
@@ -142,18 +147,32 @@ fn complete(settings: &mut ProxySettings, place: &Field<'_>, base: &PathBase<'_>
     for (key, path) in files {
         let Some(path) = path else { continue };
         *path = base.whole(path);
-        if base.is_check
-            && let Err(error) = file::open(path)
-        {
-            let path = path.display().to_string();
-            let backslash = if path.contains(char::is_control) { BACKSLASH } else { "" };
-            place
-                .at(key)
-                .fault(format!("{} cannot be read: {error}{backslash}", path.escape_debug()));
+        let place = place.at(key);
+        match base.is_check.then(|| file::open(path)) {
+            Some(Err(error)) => {
+                let path = path.display().to_string();
+                place.fault(format!("{} cannot be read: {error}", path.escape_debug()));
+            }
+            Some(Ok(file)) if !["ca", "cert"].contains(&key) && platform::is_readable_by_others(&file) => {
+                place.warning(EXPOSED);
+            }
+            Some(Ok(_)) | None => {}
         }
     }
     if !place.has_faults() {
         contradictions(settings, place);
+    }
+}
+
+/// Warns of lines with a control character of a word in double quotes, such as the tab of `"C:\tools"`.
+fn find_backslashes(text: &str, findings: &Diagnostics) {
+    let is_escape = |pair: &[u8]| matches!(pair, [b'\\', next] if next.is_ascii_alphanumeric());
+    for (text, line) in text.lines().zip(1..) {
+        let mut quoted = text.split('"').skip(1).step_by(2).map(|part| part.replace(r"\\", ""));
+        if quoted.any(|part| part.as_bytes().windows(2).any(is_escape)) && !text.trim_start().starts_with('#') {
+            let position = Position { line, column: 1 };
+            findings.push(Severity::Warning, Some(position), "", BACKSLASH.to_owned());
+        }
     }
 }
 
@@ -249,9 +268,9 @@ fn is_match(text: &str, pattern: &str) -> bool {
     fits.last() == Some(&true)
 }
 
-const BACKSLASH: &str = ": in double quotes a backslash begins a control character, in single quotes it does not";
+const BACKSLASH: &str = "in double quotes a backslash begins a control character, in single quotes it does not";
 const DEAD: &str = "never matches: it has a port, or an entry before it takes these names, or this one excludes them";
-const EXPOSED: &str = "other users may read this file, and its password (chmod go= takes that away)";
+const EXPOSED: &str = "other users may read the file with this secret (chmod go= takes that away)";
 const ONE_SOURCE: &str = "only one source of credentials can be used: `token_file`, `token_command`, `kubeconfig` with \
                           `context`, or a user in the URL";
 const NOT_ENCRYPTED: &str =
@@ -384,6 +403,26 @@ mod tests {
             said.contains("C:\\temp\\new.pem cannot be read") && said.contains("in single quotes it does not"),
             "{said}"
         );
+        // The first one is no YAML, as \U is not.
+        for (value, warned) in [
+            (r#"token_command: "C:\Users\get.exe""#, BACKSLASH),
+            (r#"token_command: "C:\tools\get.exe""#, BACKSLASH),
+            (r#"token_command: "C:\\tools\\get.exe""#, ""),
+            (r"token_command: 'C:\tools\get.exe'", ""),
+            ("token_command:\u{a0}get", "a no-break space"),
+            ("token_command: get\u{202f}it", "a no-break space"),
+            ("# token_command:\u{a0}\"\\t\"", ""),
+        ] {
+            let said = warnings(
+                &format!("proxies:\n- names: [a]\n  proxy: https://p\n  {value}\n"),
+                false,
+            );
+            assert_eq!(
+                said.contains(&format!("f:4:1: warning: {warned}")),
+                !warned.is_empty(),
+                "{value}: {said}"
+            );
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use super::diagnostics::ImportDiagnostics;
 use crate::base::file;
-use crate::base::yaml::diagnostic::{Diagnostics, Position};
+use crate::base::yaml;
+use crate::base::yaml::diagnostic::{Diagnostics, Position, Severity};
 use crate::base::yaml::tree::{self, Bounds, Node};
 
 /// An imported file.
@@ -50,11 +51,7 @@ impl Input {
         if text.is_err() {
             findings.fault(Position::START, "", "not UTF-8");
         }
-        let is_one = |text: &str| text.contains(NO_BREAK_SPACES) && !text.trim_start().starts_with('#');
-        let lines = text.unwrap_or_default().lines().zip(1..);
-        for (_, line) in lines.filter(|(text, _)| is_one(text)) {
-            findings.fault(Position { line, column: 1 }, "", NO_BREAK_SPACE);
-        }
+        yaml::find_no_break_spaces(text.unwrap_or_default(), Severity::Error, findings);
         text.ok().filter(|_| findings.faults() == 0)
     }
 
@@ -79,9 +76,6 @@ impl Input {
     }
 }
 
-/// U+00A0, U+2007 and U+202F, which are no blanks for YAML and TOML.
-const NO_BREAK_SPACES: [char; 3] = ['\u{a0}', '\u{2007}', '\u{202f}'];
-const NO_BREAK_SPACE: &str = "a no-break space, as in text that is copied from a web page: replace it by a space";
 /// 16 MiB: `kubectl get envoyfilter -A -o yaml` of about 5,000 containers.
 const MAX_INPUT_BYTES: u64 = 16 << 20;
 /// An EnvoyFilter of a container has about 20 levels and 60 nodes.

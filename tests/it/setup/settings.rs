@@ -107,7 +107,15 @@ fn check_tells_the_faults_of_the_clients_file_and_of_the_files_that_it_names() {
         folder.path().join("switchboard/absent").display()
     );
     assert_eq!((status, &*stdout, &*stderr), (2, "", &*fault));
-    fs::write(folder.path().join("switchboard/absent"), "token\n").unwrap();
+    let token = folder.path().join("switchboard/absent");
+    fs::write(&token, "token\n").unwrap();
+    fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).unwrap();
+    let (status, _, stderr) = check(&[]);
+    assert!(
+        status == 0 && stderr.contains("5:15: warning: proxies[0].token_file: other users may read the file"),
+        "{stderr}"
+    );
+    fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
     for arguments in [&[][..], &[file]] {
         assert_eq!(check(arguments), (0, format!("{file}: ok"), String::new()));
     }
