@@ -14,7 +14,7 @@ use crate::harness::target::{Closed, Target};
 use crate::harness::{allow, eventually};
 
 mod cluster;
-mod terminal;
+pub(crate) mod terminal;
 
 /// The output of a program, and its exit status.
 #[derive(Debug)]
@@ -363,6 +363,18 @@ fn rates_are_set_and_all_of_a_tunnel_is_shown() {
         &["tunnels", "show", "x"],
     ] {
         assert_eq!(ask(program, &pair.all()).status, 1, "{program:?}");
+    }
+}
+
+#[test]
+fn an_unspecified_address_is_asked_on_the_loopback_address_that_answers() {
+    for listening in ["127.0.0.1:0", "[::1]:0"] {
+        let settings = Settings::new("");
+        settings.write(&format!("listen: 127.0.0.1:0\nadmin: '{listening}'\n"));
+        let server = Server::without_readiness(&settings);
+        let address = format!("[::]:{}", server.admin().port());
+        let output = switchboard(&["targets", "--admin", &address]).output().unwrap();
+        assert!(output.status.success(), "{listening}: {output:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! One replica, and requests to it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ enum ReplicaAddr {
 }
 
 impl Replica {
-    /// Creates the replica at an admin port. An unspecified address (0.0.0.0) means loopback.
+    /// Creates the replica at an admin port. An unspecified address (0.0.0.0, [::]) means loopback.
     pub(crate) fn at(address: SocketAddr, deadline: Duration) -> Self {
         Self {
             name: address.to_string().into(),
-            way: ReplicaAddr::Address(reachable(address)),
+            way: ReplicaAddr::Address(address),
             deadline,
         }
     }
@@ -110,7 +110,7 @@ impl Replica {
         let (pods, pod) = match &self.way {
             ReplicaAddr::Pod { pods, pod } => (pods, pod),
             ReplicaAddr::Address(address) => {
-                let stream = TcpStream::connect(address).await.map_err(|error| {
+                let stream = connect(*address).await.map_err(|error| {
                     let is_closed = error.kind() == io::ErrorKind::ConnectionRefused;
                     let error = error.to_string();
                     if is_closed {
@@ -119,7 +119,7 @@ impl Replica {
                         unreachable(&error)
                     }
                 })?;
-                let (response, running) = ask.send(stream, &address.to_string()).await?;
+                let (response, running) = ask.send(stream, &reachable(*address).to_string()).await?;
                 return Ok((response, (running, None)));
             }
         };
@@ -138,6 +138,19 @@ impl Replica {
             }
             told = forward.broken() => Err(unreachable(&told)),
         }
+    }
+}
+
+/// Connects to an admin port: for `[::]` at the loopback address of IPv6, if there is no answer at that of IPv4.
+async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let connected = TcpStream::connect(reachable(address)).await;
+    if connected.is_ok() || address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        return connected;
+    }
+    match TcpStream::connect((Ipv6Addr::LOCALHOST, address.port())).await {
+        // There may be no IPv6.
+        Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => connected,
+        second => second,
     }
 }
 
