@@ -16,6 +16,7 @@ use super::api::failure::{ApiError, Failure};
 use super::api::requests::{self, RESPONSE_TIMEOUT, failure_of};
 use crate::base::values;
 use crate::uplink::api_server::ClusterLogin;
+use crate::uplink::credentials::DEFAULT_TIMEOUT;
 
 /// Which pods: arguments of the programs of operators.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
@@ -66,7 +67,7 @@ impl Pods {
             kubeconfig: search.kubeconfig.clone(),
             context: search.context.clone(),
         };
-        let client = requests::connect(login, OPERATOR).await?;
+        let client = requests::connect(login, OPERATOR, DEFAULT_TIMEOUT).await?;
         let namespace = search.namespace.as_deref().unwrap_or(client.default_namespace());
         Ok(Self {
             api: Api::namespaced(client.clone(), namespace),

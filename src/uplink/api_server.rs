@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::credentials::kubeconfig::{Cluster, MissingContext, ResolvedContext, User};
+use super::credentials::user::Input;
 use super::credentials::{Credentials, Files, user};
 use super::dial::deadline::Deadline;
 use super::dial::forward::ForwardProxy;
@@ -42,7 +43,7 @@ impl ClusterLogin {
         };
         let missing = match files.resolve(self.context.as_deref()) {
             Err(fault) if fault.is::<MissingContext>() && self.kubeconfig.is_none() => fault,
-            resolved => return Ok((origin, resolved.context("the kubeconfig")?)),
+            resolved => return Ok((origin, resolved.context("the kubeconfig")?.for_server())),
         };
         match ResolvedContext::of_pod(Path::new(SERVICE_ACCOUNT), |name| env::var(name).ok()) {
             Some(context) => Ok(("the service account of the pod".to_owned(), context)),
@@ -90,7 +91,7 @@ impl ApiServer {
     pub(crate) async fn find(login: &ClusterLogin, timeout: Duration) -> Result<Self, String> {
         let found = async {
             let (origin, context) = login.resolve()?;
-            let credentials = Box::pin(user::obtain(&context, Deadline::after(timeout).at)).await?;
+            let credentials = Box::pin(user::obtain(&context, Deadline::after(timeout).at, Input::own())).await?;
             Self::new(context, credentials).context(origin)
         };
         found.await.map_err(|fault: anyhow::Error| chain(fault.as_ref()))
@@ -144,7 +145,7 @@ impl ApiServer {
         let mut fields = self.impersonation.clone();
         let credentials = self.credentials().await.map_err(|fault| chain(fault.as_ref()))?;
         let own = credentials.authorization.as_ref().map(Secret::expose);
-        if let Some(text) = own.or(self.http.url.authorization()) {
+        if let Some(text) = self.http.url.authorization().or(own) {
             let value = HeaderValue::from_str(text).map_err(|_| "the credential cannot be sent")?;
             fields.insert(AUTHORIZATION, value);
         }
@@ -161,7 +162,8 @@ impl ApiServer {
         if let Some(usable) = self.usable() {
             return Ok(usable);
         }
-        let renewed = Box::pin(user::obtain(&self.context, Deadline::after(PLUGIN_TIMEOUT).at)).await;
+        let deadline = Deadline::after(PLUGIN_TIMEOUT).at;
+        let renewed = Box::pin(user::obtain(&self.context, deadline, Input::own())).await;
         let mut current = self.current.lock();
         *current = match renewed {
             Ok(renewed) => (renewed, Instant::now()),
@@ -189,10 +191,8 @@ fn reach(cluster: &Cluster, credentials: &Credentials) -> anyhow::Result<(HttpSe
     let is_insecure = cluster.insecure_skip_tls_verify == Some(true);
     let server = cluster.server.as_deref().filter(|server| !server.is_empty());
     let server = server.context("it has no server")?;
-    // Without a scheme there is no path, and any setting of TLS decides (DefaultServerURL of client-go).
-    let has_tls = authority.is_some() || is_insecure || credentials.certificate.is_some();
-    let default = if has_tls { "https" } else { "http" };
-    let (scheme, rest) = server.split_once("://").unwrap_or((default, server));
+    // Without a scheme there is no path, and no TLS.
+    let (scheme, rest) = server.split_once("://").unwrap_or(("http", server));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let path = path.trim_end_matches('/');
@@ -287,7 +287,7 @@ mod tests {
     async fn server(folder: &TempDir, user: &str) -> ApiServer {
         let path = folder.path().join("config");
         let text = format!(
-            "clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}]\nusers: [{{name: u, user: {user}}}]\n\
+            "clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1'}}}}]\nusers: [{{name: u, user: {user}}}]\n\
              contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n"
         );
         fs::write(&path, text).unwrap();

@@ -86,7 +86,7 @@ impl Options {
             Some(Source::Context { files, context }) => {
                 let resolved = files.resolve(context.as_deref()).context("the kubeconfig")?;
                 resolved.known_user().context("the kubeconfig")?;
-                let credentials = Box::pin(user::obtain(&resolved, deadline)).await?;
+                let credentials = Box::pin(user::obtain(&resolved, deadline, user::Input::OfSsh)).await?;
                 let name = &resolved.user_name;
                 let is_empty = credentials == Credentials::default();
                 ensure!(!is_empty, "the user {name} of the kubeconfig has no credentials");
@@ -98,7 +98,7 @@ impl Options {
 
 /// Runs the user's command line in a shell, as ssh does: quotation marks, pipes and variables work.
 async fn of_command(line: &str, deadline: Instant) -> anyhow::Result<Credentials> {
-    let printed = process::output(platform::shell(line), deadline).await?;
+    let printed = process::output(platform::shell(line), false, deadline).await?;
     if let Some(read) = exec_credential::read_any(&printed) {
         return read;
     }

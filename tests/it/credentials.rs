@@ -35,7 +35,7 @@ impl User {
         .unwrap();
         let config = format!(
             "current-context: team\ncontexts: [{{name: team, context: {{cluster: east, user: alice}}}}]\nusers:\n\
-             - name: alice\n  user: {{exec: {{apiVersion: {V1}, command: sh, args: [{folder}/plugin]}}}}\n"
+             - name: alice\n  user: {{exec: {{apiVersion: {V1}, command: sh, args: [{folder}/plugin], interactiveMode: IfAvailable}}}}\n"
         );
         fs::write(home.path().join(".kube/config"), config).unwrap();
         Self { home }

@@ -1,12 +1,13 @@
-//! One table of kubeconfigs, valid, odd and broken, through `connect`, `check`, `tunnels` and `serve`.
+//! One table of kubeconfigs, valid, odd and broken, through `connect`, `check`, `tunnels`, `targets` and `serve`.
 //!
-//! The verdict beside each is that of kubectl, by the rules of client-go as they are known (tools/clientcmd, rest,
-//! transport, plugin/pkg/client/auth/exec of v0.34). kubectl itself was not run.
+//! The verdict beside each is that of `kubectl get --raw /version` of kubectl 1.32.4, which was run with each of them, against
+//! a server as this one.
 
 mod api;
 
 use std::fmt;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -19,6 +20,7 @@ use self::api::{Api, ForwardProxy};
 use crate::credentials::demanding_proxy::DemandingProxy;
 use crate::harness::eventually;
 use crate::harness::process::{Process, Settings, switchboard};
+use crate::programs::terminal::Terminal;
 
 /// The end of one program.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +48,7 @@ struct Row {
     /// What kubectl does.
     kubectl: &'static str,
     connect: End,
-    /// The end of `tunnels` and `serve`.
+    /// The end of `tunnels`, `targets` and `serve`.
     others: End,
     check: Check,
 }
@@ -84,7 +86,7 @@ const fn row(
 }
 
 const TOKEN: &str = "{token: abc}";
-const PLAIN: &str = "{server: 'http://HTTP'}";
+const SECURE: &str = "{server: 'https://HTTPS', certificate-authority: ca.pem}";
 const ABC: End = Sent("Bearer abc");
 const NOBODY: End = Sent("");
 
@@ -93,69 +95,86 @@ const fn refused(cluster: &'static str, kubectl: &'static str, said: &'static st
     row((cluster, TOKEN), kubectl, (ABC, Says(said)), Agrees)
 }
 
+/// A cluster without TLS, to which no secret is sent.
+const fn in_clear(cluster: &'static str) -> Row {
+    row((cluster, TOKEN), "works, as nobody", (ABC, NOBODY), Agrees)
+}
+
 const fn works(cluster: &'static str) -> Row {
     row((cluster, TOKEN), "works", (ABC, ABC), Agrees)
 }
 
 /// The words in capitals are replaced by addresses, files and certificates.
 const USERS: &[Row] = &[
-    row((PLAIN, TOKEN), "works", (ABC, ABC), Agrees),
+    row((SECURE, TOKEN), "works", (ABC, ABC), Agrees),
     // kubectl does not trim it, and net/http refuses the field.
-    row((PLAIN, "{token: \"abc\\n\"}"), "refused: header", (ABC, ABC), Agrees),
+    row((SECURE, "{token: \"abc\\n\"}"), "refused: header", (ABC, ABC), Agrees),
     row(
-        (PLAIN, "{token: \"a:b_c\"}"),
+        (SECURE, "{token: \"a:b_c\"}"),
         "works",
         (Sent("Bearer a:b_c"), Sent("Bearer a:b_c")),
         Agrees,
     ),
     row(
-        (PLAIN, "{token: \"a\\u0001b\"}"),
+        (SECURE, "{token: \"a\\u0001b\"}"),
         "refused: header",
         (Says("cannot be sent"), Says("cannot be sent")),
         Agrees,
     ),
-    row((PLAIN, "{tokenFile: token}"), "works, trimmed", (ABC, ABC), Agrees),
+    row((SECURE, "{tokenFile: token}"), "works, trimmed", (ABC, ABC), Agrees),
     row(
-        (PLAIN, "{tokenFile: token, token: other}"),
+        (SECURE, "{tokenFile: token, token: other}"),
         "works, the file's",
         (ABC, ABC),
         Agrees,
     ),
     row(
-        (PLAIN, "{tokenFile: absent}"),
+        (SECURE, "{tokenFile: absent, token: abc}"),
+        "works, the other",
+        (ABC, ABC),
+        Agrees,
+    ),
+    row(
+        (SECURE, "{tokenFile: absent}"),
         "refused: no such file",
         (Says("No such file"), Says("No such file")),
         Agrees,
     ),
     row(
-        (PLAIN, "{tokenFile: empty}"),
-        "sends an empty token",
+        (SECURE, "{tokenFile: empty}"),
+        "asks for a username",
         (Says("it is empty"), Says("it is empty")),
         Agrees,
     ),
     row(
-        (PLAIN, "{username: bob, password: x}"),
+        (SECURE, "{username: bob, password: x}"),
         "works",
         (Sent("Basic Ym9iOng="), Sent("Basic Ym9iOng=")),
         Agrees,
     ),
     row(
-        (PLAIN, "{}"),
-        "works, as nobody",
+        (SECURE, "{token: abc, username: bob}"),
+        "refused: more than one authentication method",
+        (Says("a token and a username"), Says("a token and a username")),
+        Agrees,
+    ),
+    row(
+        (SECURE, "{}"),
+        "asks for a username",
         (Says("has no credentials"), NOBODY),
         Agrees,
     ),
     row(
-        (PLAIN, "{auth-provider: {name: gcp}}"),
+        (SECURE, "{auth-provider: {name: gcp}}"),
         "refused: no Auth Provider",
         (Says("auth-provider"), Says("auth-provider")),
         Agrees,
     ),
-    row((PLAIN, PLUGIN), "works", (ABC, ABC), Agrees),
-    row((PLAIN, LINE_END_PLUGIN), "refused: header", (ABC, ABC), Agrees),
+    row((SECURE, PLUGIN), "works", (ABC, ABC), Agrees),
+    row((SECURE, LINE_END_PLUGIN), "refused: header", (ABC, ABC), Agrees),
     row(
         (
-            PLAIN,
+            SECURE,
             "{exec: {apiVersion: VERSION, command: no-such-plugin, installHint: 'get it at example.com', interactiveMode: Never}}",
         ),
         "refused, with the hint",
@@ -166,23 +185,50 @@ const USERS: &[Row] = &[
         Agrees,
     ),
     row(
-        (PLAIN, "{exec: {command: sh, interactiveMode: Never}}"),
+        (SECURE, "{exec: {command: sh, interactiveMode: Never}}"),
         "refused: apiVersion must be specified",
         (Says("has apiVersion"), Says("has apiVersion")),
         Agrees,
     ),
     row(
         (
-            PLAIN,
+            SECURE,
             "{exec: {apiVersion: VERSION, command: sh, interactiveMode: Always}}",
         ),
         "refused without a terminal",
-        (Says("demands a terminal"), Says("demands a terminal")),
+        (
+            Says("stdin belongs to ssh"),
+            Says("(interactiveMode: Always), and standard input is none"),
+        ),
+        Agrees,
+    ),
+    row(
+        (SECURE, "{exec: {apiVersion: VERSION, command: sh}}"),
+        "refused: interactiveMode must be specified",
+        (Says("no valid interactiveMode"), Says("no valid interactiveMode")),
         Agrees,
     ),
     row(
         (
-            PLAIN,
+            SECURE,
+            "{client-certificate-data: CERT64, client-key-data: KEY64, exec: {apiVersion: VERSION, command: 'false'}}",
+        ),
+        "works, without the plugin",
+        (Says("only an https:// proxy"), NOBODY),
+        Agrees,
+    ),
+    row(
+        (
+            SECURE,
+            "{client-certificate-data: CERT64, client-certificate: ca.pem, client-key-data: KEY64}",
+        ),
+        "refused: both specified",
+        (Says("both client-certificate and"), Says("both client-certificate and")),
+        Agrees,
+    ),
+    row(
+        (
+            SECURE,
             "{exec: {apiVersion: VERSION, command: 'false', interactiveMode: Never}}",
         ),
         "refused: exit code 1",
@@ -190,25 +236,25 @@ const USERS: &[Row] = &[
         Accepts,
     ),
     row(
-        (PLAIN, "{client-certificate-data: CERT64}"),
+        (SECURE, "{client-certificate-data: CERT64}"),
         "refused: client-key must be specified",
         (Says("without its key"), Says("without its key")),
         Agrees,
     ),
     row(
-        (PLAIN, "{token: abc, as: eve, as-groups: [a, b]}"),
+        (SECURE, "{token: abc, as: eve, as-groups: [a, b]}"),
         "works, impersonates",
         (ABC, Sent("Bearer abc as eve a b")),
         Agrees,
     ),
     row(
-        (PLAIN, "{token: abc, as-groups: [a]}"),
+        (SECURE, "{token: abc, as-groups: [a]}"),
         "refused: without impersonating a user",
         (ABC, Says("without `as`")),
         Agrees,
     ),
     row(
-        (PLAIN, "{token: abc, as: \"e\\nve\"}"),
+        (SECURE, "{token: abc, as: \"e\\nve\"}"),
         "refused: header",
         (ABC, Says("`as` cannot be sent")),
         Agrees,
@@ -216,9 +262,22 @@ const USERS: &[Row] = &[
 ];
 
 const CLUSTERS: &[Row] = &[
-    works("{server: 'HTTP'}"),
-    works("{server: 'http://HTTP/k8s/clusters/c-1/'}"),
-    works("{server: 'HTTPS', certificate-authority-data: CA64}"),
+    in_clear("{server: 'HTTP'}"),
+    in_clear("{server: 'HTTP', certificate-authority-data: CA64}"),
+    in_clear("{server: 'http://HTTP'}"),
+    row(
+        ("{server: 'http://HTTP'}", "{as: eve, exec: {command: 'false'}}"),
+        "works, impersonates, without the plugin",
+        (Says("has apiVersion"), Sent(" as eve ")),
+        Agrees,
+    ),
+    row(
+        ("{server: 'https://bob:x@HTTPS', certificate-authority: ca.pem}", TOKEN),
+        "works, with the password",
+        (ABC, Sent("Basic Ym9iOng=")),
+        Agrees,
+    ),
+    works("{server: 'https://HTTPS/k8s/clusters/c-1/', certificate-authority: ca.pem}"),
     works("{server: 'https://HTTPS', certificate-authority-data: CA64}"),
     works("{server: 'https://HTTPS', certificate-authority-data: LINES64}"),
     works("{server: 'https://HTTPS', certificate-authority: ca.pem}"),
@@ -233,8 +292,12 @@ const CLUSTERS: &[Row] = &[
         (Says("only an https:// proxy"), NOBODY),
         Agrees,
     ),
-    refused("{}", "refused: empty", "it has no server"),
-    refused("{server: 'http://[::'}", "refused: url", "its server is not a URL"),
+    refused("{}", "asks localhost:8080", "it has no server"),
+    refused(
+        "{server: 'http://[::'}",
+        "refused: host must be a URL",
+        "its server is not a URL",
+    ),
     refused(
         "{server: 'ftp://HTTP'}",
         "refused: unsupported protocol scheme",
@@ -261,6 +324,11 @@ const CLUSTERS: &[Row] = &[
         "No such file",
     ),
     refused(
+        "{server: 'https://HTTPS', certificate-authority-data: CA64, certificate-authority: ca.pem}",
+        "refused: both specified",
+        "both certificate-authority and",
+    ),
+    refused(
         "{server: 'https://HTTPS', certificate-authority: ca.pem, insecure-skip-tls-verify: true}",
         "refused: not allowed with the insecure flag",
         "remove one of them",
@@ -285,8 +353,8 @@ const CLUSTERS: &[Row] = &[
 const WAYS: &[Row] = &[
     row(
         ("{server: 'http://HTTP', proxy-url: 'http://PROXY'}", TOKEN),
-        "works, through the proxy",
-        (ABC, ABC),
+        "works, by a GET to the proxy, as nobody",
+        (ABC, NOBODY),
         Agrees,
     ),
     row(
@@ -352,15 +420,19 @@ impl World {
         world.write("stranger.pem", &api::self_signed("stranger").0);
         world.write("token", "abc\n");
         world.write("empty", "");
-        world.write(
+        world.program_file(
             "plugin",
             &format!(
-                "#!/bin/sh\nprintf '{{\"apiVersion\":\"{VERSION}\",\"kind\":\"ExecCredential\",\"status\":{{\"token\":\"%s\"}}}}' \"$1\"\n"
+                "printf '{{\"apiVersion\":\"{VERSION}\",\"kind\":\"ExecCredential\",\"status\":{{\"token\":\"%s\"}}}}' \"$1\"\n"
             ),
         );
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(world.folder.path().join("plugin"), executable).unwrap();
         world
+    }
+
+    /// Writes a program of the shell, which runs in the folder.
+    fn program_file(&self, name: &str, lines: &str) {
+        let path = self.write(name, &format!("#!/bin/sh\ncd \"${{0%/*}}\"\n{lines}"));
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     }
 
     fn write(&self, name: &str, text: &str) -> String {
@@ -400,7 +472,7 @@ impl World {
         command
     }
 
-    /// Runs the four programs.
+    /// Runs the programs.
     fn assert(&self, named: &Named, row: &Row) {
         self.assert_connect(named, row);
         self.assert_tunnels(named, row);
@@ -424,8 +496,8 @@ impl World {
             }),
             Says(sentence) => drop(served.stderr.find(sentence)),
         }
-        served.signal(rustix::process::Signal::TERM);
-        served.exit_status();
+        // A drain would take its time.
+        served.signal(rustix::process::Signal::KILL);
         let rest = served.stderr.rest();
         assert!(!rest.iter().any(|line| line.contains("panicked")), "{row}: {rest:?}");
     }
@@ -442,15 +514,19 @@ impl World {
     }
 
     fn assert_tunnels(&self, named: &Named, row: &Row) {
-        self.api.forget();
-        let tunnels = ["tunnels", "--namespace", "n"];
-        let (_, said) = row.ended(self.program(named, &[&tunnels[..], &named.flag()].concat()));
-        match row.others {
-            Sent(field) => {
-                assert!(said.contains("there are no replicas"), "{row}: tunnels: {said}");
-                assert_eq!(self.api.seen(), [field], "{row}: tunnels");
+        let programs = ["tunnels", "targets"];
+        let count = if row.kubectl == "works" { programs.len() } else { 1 };
+        for program in programs.into_iter().take(count) {
+            self.api.forget();
+            let arguments = [program, "--namespace", "n"];
+            let (_, said) = row.ended(self.program(named, &[&arguments[..], &named.flag()].concat()));
+            match row.others {
+                Sent(field) => {
+                    assert!(said.contains("there are no replicas"), "{row}: {program}: {said}");
+                    assert_eq!(self.api.seen(), [field], "{row}: {program}");
+                }
+                Says(sentence) => assert!(said.contains(sentence), "{row}: {program}: {said}"),
             }
-            Says(sentence) => assert!(said.contains(sentence), "{row}: tunnels: {said}"),
         }
     }
 }
@@ -477,7 +553,7 @@ fn config(cluster: &str, user: &str) -> String {
 }
 
 #[test]
-fn every_kubeconfig_means_the_same_to_four_programs() {
+fn every_kubeconfig_means_the_same_to_every_program() {
     let rows: Vec<_> = [USERS, CLUSTERS, WAYS].into_iter().flatten().collect();
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -503,7 +579,7 @@ fn a_broken_file_is_named_by_its_fault_in_every_program() {
     for (text, kubectl, connect, others) in [
         (
             String::new(),
-            "refused: no configuration",
+            "asks localhost:8080",
             Says("it has no context x"),
             "it has no current context",
         ),
@@ -520,16 +596,22 @@ fn a_broken_file_is_named_by_its_fault_in_every_program() {
             "not a kubeconfig",
         ),
         (
-            config(PLAIN, TOKEN).replace("current-context: x", "current-context: y"),
+            config(SECURE, TOKEN).replace("current-context: x", "current-context: z"),
             "refused: context does not exist",
             ABC,
-            "it has no context y (it has x)",
+            "it has no context z (it has x)",
         ),
         (
-            config(PLAIN, TOKEN).replace("cluster: c,", "cluster: d,"),
-            "refused: empty cluster",
+            config(SECURE, TOKEN).replace("cluster: c,", "cluster: d,"),
+            "asks localhost:8080",
             ABC,
             "has no cluster",
+        ),
+        (
+            config(SECURE, TOKEN).replace("users: [", "users: [{name: u, user: {}}, "),
+            "refused: duplicate name",
+            Says("it has u twice in a list"),
+            "it has u twice in a list",
         ),
     ] {
         let file = Some(world.kubeconfig("config", &text));
@@ -540,14 +622,14 @@ fn a_broken_file_is_named_by_its_fault_in_every_program() {
         world.assert(&named, &row(("file", ""), kubectl, (connect, Says(others)), Agrees));
     }
     // kubectl is nobody without a user, and `connect` has nobody to log in.
-    let nobody = config(PLAIN, TOKEN).replace(", user: u}", "}");
+    let nobody = config(SECURE, TOKEN).replace(", user: u}", "}");
     let named = Named {
         file: Some(world.kubeconfig("config", &nobody)),
         ..Named::default()
     };
     let row = row(
         ("no user", ""),
-        "works, as nobody",
+        "asks for a username",
         (Says("has no user"), NOBODY),
         Agrees,
     );
@@ -567,11 +649,14 @@ fn proxies(url: &str) -> [(&'static str, String); 2] {
 #[test]
 fn the_environment_is_read_as_kubectl_reads_it() {
     let world = World::new();
-    let good = world.kubeconfig("good", &config(PLAIN, TOKEN));
+    let good = world.kubeconfig("good", &config(SECURE, TOKEN));
     let users = world.write("users", "users: [{name: u, user: {token: of-users}}]\n");
     let absent = world.folder.path().join("absent").display().to_string();
     fs::create_dir(world.folder.path().join(".kube")).unwrap();
-    world.kubeconfig(".kube/config", &config(PLAIN, "{token: of-home}"));
+    world.kubeconfig(
+        ".kube/config",
+        &config(&SECURE.replace("ca.pem", "../ca.pem"), "{token: of-home}"),
+    );
     let pod = || {
         [
             ("KUBERNETES_SERVICE_HOST", "127.0.0.1".to_owned()),
@@ -626,8 +711,8 @@ fn the_forward_proxies_of_the_environment_lead_to_the_cluster() {
     let far = world.kubeconfig("far", &config("{server: 'http://api.invalid:80'}", TOKEN));
     let through = format!("http://{}", world.proxy.address);
     for (value, exempt, others, check) in [
-        (through.clone(), "", ABC, Agrees),
-        (through.replace("http", "socks5"), "other.invalid", ABC, Agrees),
+        (through.clone(), "", NOBODY, Agrees),
+        (through.replace("http", "socks5"), "other.invalid", NOBODY, Agrees),
         (through, ".invalid", Says("cannot look up api.invalid"), Accepts),
         ("socks4://u:s3cret@a".to_owned(), "", broken, Agrees),
     ] {
@@ -640,6 +725,26 @@ fn the_forward_proxies_of_the_environment_lead_to_the_cluster() {
             ..Named::default()
         };
         world.proxy.lead(&world.api);
+        // Of socks4:// kubectl makes a host of its own network.
         world.assert(&named, &row(("proxies", ""), "the same", (ABC, others), check));
+    }
+}
+
+#[test]
+fn a_plugin_asks_at_the_terminal_of_an_operators_program() {
+    let world = World::new();
+    world.program_file(
+        "asks",
+        "echo \"$KUBERNETES_EXEC_INFO\" >&2\nread word || exit 1\nexec ./plugin \"$word\"\n",
+    );
+    for mode in ["Always", "IfAvailable"] {
+        let user = format!("{{exec: {{apiVersion: VERSION, command: ./asks, interactiveMode: {mode}}}}}");
+        let file = world.kubeconfig("config", &config(SECURE, &user));
+        world.api.forget();
+        let mut terminal = Terminal::start(&["tunnels", "--namespace", "n", "--kubeconfig", &file]);
+        terminal.shows("\"interactive\":true");
+        terminal.press("abc\n");
+        terminal.shows("there are no replicas");
+        assert_eq!(world.api.seen(), ["Bearer abc"], "{mode}");
     }
 }

@@ -73,7 +73,9 @@ impl ApiClient {
         let (session, login, agent) = (Arc::clone(&attempt.session), self.login.clone(), self.agent);
         // In a task, which outlives this call: a slow program of the kubeconfig may finish after the caller's deadline.
         let made = tokio::spawn(async move {
-            let made = session.client.get_or_try_init(|| requests::connect(login, agent));
+            let made = session
+                .client
+                .get_or_try_init(|| requests::connect(login, agent, requests::RESPONSE_TIMEOUT));
             made.await.cloned()
         });
         made.await

@@ -23,11 +23,12 @@ use super::json_stream::{ObjectReader, ObjectText, Outline};
 use crate::uplink::api_server::ApiServer;
 use crate::uplink::api_server::ClusterLogin;
 
-/// Builds a client from the current files: certificates, tokens and addresses may have changed since the last one.
+/// Builds a client from the current files: certificates, tokens and addresses may have changed since the last one. A plugin
+/// has that time.
 ///
 /// # Errors
 /// [`Failure::Credentials`].
-pub(crate) async fn connect(login: ClusterLogin, agent: &'static str) -> Result<Client, ApiError> {
+pub(crate) async fn connect(login: ClusterLogin, agent: &'static str, waited: Duration) -> Result<Client, ApiError> {
     let runtime = Handle::current();
     let late = |_| {
         ApiError::new(
@@ -39,11 +40,11 @@ pub(crate) async fn connect(login: ClusterLogin, agent: &'static str) -> Result<
     // Blocking: it reads files, which may hang.
     let client = spawn_blocking(move || {
         let _permit = permit;
-        let server = runtime.block_on(ApiServer::find(&login, RESPONSE_TIMEOUT));
+        let server = runtime.block_on(ApiServer::find(&login, waited));
         let server = server.map_err(|reason| ApiError::new(Failure::Credentials, reason))?;
         Ok(connection::client(server, agent))
     });
-    match timeout(RESPONSE_TIMEOUT, client).await {
+    match timeout(waited, client).await {
         Ok(Ok(made)) => made,
         Ok(Err(error)) => Err(ApiError::caused(Failure::Credentials, &error)),
         Err(_) => Err(ApiError::new(Failure::Credentials, "no credentials in time")),

@@ -20,10 +20,10 @@ pub(super) const VERSIONS: [&str; 2] = [
     "client.authentication.k8s.io/v1beta1",
 ];
 
-/// Returns the value of KUBERNETES_EXEC_INFO. A plugin is never interactive: stdin is ssh's stream.
+/// Returns the value of KUBERNETES_EXEC_INFO.
 ///
 /// `cluster` is for plugins that ask for it, with its certificate authority in base64.
-pub(super) fn information(version: &str, cluster: Option<(&Cluster, Option<String>)>) -> String {
+pub(super) fn information(version: &str, is_interactive: bool, cluster: Option<(&Cluster, Option<String>)>) -> String {
     let cluster = cluster.map(|(cluster, authority)| {
         present(json!({
             "server": cluster.server,
@@ -35,7 +35,7 @@ pub(super) fn information(version: &str, cluster: Option<(&Cluster, Option<Strin
             "config": cluster.exec_config(),
         }))
     });
-    let spec = present(json!({"interactive": false, "cluster": cluster}));
+    let spec = present(json!({"interactive": is_interactive, "cluster": cluster}));
     json!({"kind": "ExecCredential", "apiVersion": version, "spec": spec}).to_string()
 }
 
@@ -181,7 +181,7 @@ mod tests {
     fn a_plugin_is_told_its_version_and_the_cluster_if_it_asks() {
         let parse = |text: String| serde_json::from_str::<Value>(&text).unwrap();
         assert_eq!(
-            parse(information("client.authentication.k8s.io/v1beta1", None)),
+            parse(information("client.authentication.k8s.io/v1beta1", false, None)),
             json!({
                 "kind": "ExecCredential",
                 "apiVersion": "client.authentication.k8s.io/v1beta1",
@@ -197,7 +197,11 @@ mod tests {
             ],
         }))
         .unwrap();
-        let told = parse(information(VERSIONS[0], Some((&cluster, Some("Q0E=".to_owned())))));
+        let told = parse(information(
+            VERSIONS[0],
+            false,
+            Some((&cluster, Some("Q0E=".to_owned()))),
+        ));
         assert_eq!(
             told["spec"],
             json!({

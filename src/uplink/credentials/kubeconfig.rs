@@ -1,6 +1,6 @@
 //! Reads kubeconfig files: a context, its cluster and its user, merged as kubectl merges them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
@@ -74,6 +74,21 @@ impl ResolvedContext {
             user: Some(user),
             ..Self::default()
         })
+    }
+
+    /// Returns the context for requests to its API server: without TLS the user is only impersonated, and no secret is sent.
+    pub(in crate::uplink) fn for_server(mut self) -> Self {
+        let server = self.cluster.as_ref().and_then(|cluster| cluster.server.as_deref());
+        if !server.is_some_and(|server| server.starts_with("https://")) {
+            self.user = self.user.map(|user| User {
+                as_user: user.as_user,
+                as_uid: user.as_uid,
+                as_groups: user.as_groups,
+                as_user_extra: user.as_user_extra,
+                ..User::default()
+            });
+        }
+        self
     }
 
     /// Returns the user.
@@ -298,10 +313,26 @@ fn parse(bytes: &[u8], path: &Path) -> anyhow::Result<Kubeconfig> {
     }
     let read: Result<Option<Kubeconfig>, _> = serde_saphyr::from_slice(bytes);
     // The parser's own message shows the line, which may hold a token.
-    read.map(Option::unwrap_or_default).map_err(|error| {
+    let read = read.map(Option::unwrap_or_default).map_err(|error| {
         let at = error.location().map(|at| format!(":{}:{}", at.line(), at.column()));
         anyhow!("{}{}: not a kubeconfig", path.display(), at.unwrap_or_default())
-    })
+    })?;
+    let twice = repeated(read.clusters.as_deref()).or(repeated(read.users.as_deref()));
+    match twice.or(repeated(read.contexts.as_deref())) {
+        Some(name) => bail!("{}: it has {name} twice in a list", path.display()),
+        None => Ok(read),
+    }
+}
+
+/// Returns a name that two entries of a list have. kubectl refuses such a file.
+fn repeated<T>(entries: Option<&[NamedEntry<T>]>) -> Option<String> {
+    let mut names = BTreeSet::new();
+    let twice = entries
+        .iter()
+        .copied()
+        .flatten()
+        .find(|entry| !names.insert(&entry.name));
+    twice.map(|entry| printable(&entry.name, MAX_NAME))
 }
 
 /// Resolves a path against the folder of its file. An empty path becomes `None`.

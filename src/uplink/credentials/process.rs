@@ -15,17 +15,24 @@ use crate::base::platform::{ProcessGroup, is_suspended, terminal_for_hidden_stde
 
 /// Runs the program until it exits, and returns its output.
 ///
-/// Its stdin is `/dev/null`, since ours is ssh's stream, and its stderr is ours, or the terminal if ours is hidden. After a success other processes of its
-/// group, such as a browser or an agent, go on. No error quotes the output.
-pub(super) async fn output(mut command: Command, deadline: Instant) -> anyhow::Result<Zeroizing<Vec<u8>>> {
+/// Its stdin is ours if it is interactive, else `/dev/null`. Its stderr is ours, or the terminal if ours is hidden. After a
+/// success other processes of its group, such as a browser or an agent, go on. No error quotes the output.
+pub(super) async fn output(
+    mut command: Command,
+    is_interactive: bool,
+    deadline: Instant,
+) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     command
         // The proxy's URL may hold a password.
         .env_remove("SWITCHBOARD_PROXY")
         .env_remove("SWITCHBOARD_TOKEN")
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(terminal_for_hidden_stderr().map_or_else(Stdio::inherit, Stdio::from));
-    ProcessGroup::isolate(&mut command);
+    match is_interactive {
+        // It stays in our group, since only that of the foreground may read the terminal.
+        true => _ = command.stdin(Stdio::inherit()).kill_on_drop(true),
+        false => ProcessGroup::isolate(command.stdin(Stdio::null())),
+    }
     let mut child = command.spawn().context("it cannot be started")?;
     let stdout = child.stdout.take();
     let group = ProcessGroup::for_child(&child);

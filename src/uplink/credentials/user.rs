@@ -1,7 +1,7 @@
 //! The credentials of a kubeconfig's user: its token, password or certificate, or the output of its plugin.
 
 use std::env;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -20,21 +20,43 @@ use crate::base::secret::Secret;
 use crate::base::text::printable;
 use crate::uplink::dial::tls::KeyPair;
 
+/// The standard input of this process, as a plugin may use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::uplink) enum Input {
+    /// A terminal, at which a plugin can ask the user.
+    Terminal,
+    /// Anything else.
+    NoTerminal,
+    /// The stream of ssh, even if it is a terminal.
+    OfSsh,
+}
+
+impl Input {
+    /// Returns that of a program which leaves it to plugins.
+    pub(in crate::uplink) fn own() -> Self {
+        match io::stdin().is_terminal() {
+            true => Self::Terminal,
+            false => Self::NoTerminal,
+        }
+    }
+}
+
 /// Gets the credentials of a user, which may be empty.
-pub(in crate::uplink) async fn obtain(resolved: &ResolvedContext, deadline: Instant) -> anyhow::Result<Credentials> {
+pub(in crate::uplink) async fn obtain(
+    resolved: &ResolvedContext,
+    deadline: Instant,
+    input: Input,
+) -> anyhow::Result<Credentials> {
     let Some(user) = &resolved.user else {
         return Ok(Credentials::default());
     };
-    let mut credentials = match (stated(&resolved.user_name, user)?, &user.exec) {
-        (credentials, Some(exec)) if credentials.authorization.is_none() => {
-            let certificate = credentials.certificate;
-            let printed = Box::pin(run_plugin(exec, resolved, deadline)).await?.of_program();
-            Credentials {
-                certificate: printed.certificate.or(certificate),
-                ..printed
-            }
+    let stated = stated(&resolved.user_name, user)?;
+    let mut credentials = match &user.exec {
+        Some(exec) if stated == Credentials::default() => {
+            let plugin = Plugin::new(exec, resolved, input)?;
+            Box::pin(plugin.run(deadline)).await?.of_program()
         }
-        (credentials, _) => credentials,
+        Some(_) | None => stated,
     };
     if credentials != Credentials::default() {
         credentials.context = Some(resolved.context.clone());
@@ -42,8 +64,7 @@ pub(in crate::uplink) async fn obtain(resolved: &ResolvedContext, deadline: Inst
     Ok(credentials)
 }
 
-/// Returns the credentials that need no plugin. As in kubectl, a token takes precedence over a password, and both over a
-/// plugin.
+/// Returns the credentials that need no plugin, over which they take precedence.
 fn stated(name: &str, user: &User) -> anyhow::Result<Credentials> {
     // kubectl has had none since 1.26.
     ensure!(
@@ -51,17 +72,23 @@ fn stated(name: &str, user: &User) -> anyhow::Result<Credentials> {
         "the user {name} of the kubeconfig has an auth-provider, which Kubernetes has removed: use an exec plugin"
     );
     let certificate = certificate(name, user)?;
-    let credentials = if let Some(path) = &user.token_file {
-        Credentials::of_file(path)?
-    } else if let Some(token) = user.token.as_ref().filter(|token| !token.expose().is_empty()) {
-        Credentials::of_token(&format!("the user {name} of the kubeconfig"), token.expose())?
-    } else if let Some(username) = user.username.as_ref().filter(|username| !username.is_empty()) {
-        let password = user.password.as_ref().map_or("", Secret::expose);
-        Credentials::basic(username, password).with_context(|| {
-            format!("username or password of the user {name} of the kubeconfig holds a character that cannot be sent")
-        })?
-    } else {
-        Credentials::default()
+    let token = user.token.as_ref().filter(|token| !token.expose().is_empty());
+    let token = token.map(|token| Credentials::of_token(&format!("the user {name} of the kubeconfig"), token.expose()));
+    let token = match (user.token_file.as_deref().map(Credentials::of_file), token) {
+        (Some(Err(_)) | None, Some(token)) => Some(token?),
+        (read, _) => read.transpose()?,
+    };
+    let credentials = match (token, user.username.as_ref().filter(|username| !username.is_empty())) {
+        (Some(_), Some(_)) => bail!("the user {name} of the kubeconfig has a token and a username: remove one of them"),
+        (token, None) => token.unwrap_or_default(),
+        (None, Some(username)) => {
+            let password = user.password.as_ref().map_or("", Secret::expose);
+            Credentials::basic(username, password).with_context(|| {
+                format!(
+                    "username or password of the user {name} of the kubeconfig holds a character that cannot be sent"
+                )
+            })?
+        }
     };
     Ok(Credentials {
         certificate,
@@ -78,9 +105,9 @@ pub(in crate::uplink) fn check(resolved: &ResolvedContext) -> anyhow::Result<Cre
         return Ok(Credentials::default());
     };
     let credentials = stated(&resolved.user_name, user)?;
-    if let Some(exec) = user.exec.as_ref().filter(|_| credentials.authorization.is_none()) {
-        let (command, _) = command(exec, resolved)?;
-        let program = Path::new(command.as_std().get_program());
+    if let Some(exec) = user.exec.as_ref().filter(|_| credentials == Credentials::default()) {
+        let plugin = Plugin::new(exec, resolved, Input::own())?;
+        let program = Path::new(plugin.command.as_std().get_program());
         let path = env::var_os("PATH").unwrap_or_default();
         // An absolute path replaces the folder.
         let is_there = env::split_paths(&path).any(|folder| folder.join(program).is_file()) || program.is_file();
@@ -89,50 +116,73 @@ pub(in crate::uplink) fn check(resolved: &ResolvedContext) -> anyhow::Result<Cre
     Ok(credentials)
 }
 
-/// Runs a credential plugin.
-async fn run_plugin(exec: &Exec, resolved: &ResolvedContext, deadline: Instant) -> anyhow::Result<Credentials> {
-    let (command, version) = command(exec, resolved)?;
-    let printed = process::output(command, deadline).await;
-    let read = printed.and_then(|printed| exec_credential::read(&printed, version));
-    let is_missing = |fault: &io::Error| fault.kind() == io::ErrorKind::NotFound;
-    read.map_err(|fault| match fault.downcast_ref().is_some_and(is_missing) {
-        true => anyhow!(missing(exec)),
-        false => fault.context(format!("the credential plugin {}", program(exec))),
-    })
+/// A credential plugin that can be run.
+struct Plugin<'a> {
+    exec: &'a Exec,
+    /// The version of its protocol.
+    version: &'a str,
+    command: Command,
+    /// True if it may ask the user at the terminal on stdin.
+    is_interactive: bool,
 }
 
-/// Returns the command of a plugin, and the version of its protocol.
-fn command<'a>(exec: &'a Exec, resolved: &ResolvedContext) -> anyhow::Result<(Command, &'a str)> {
-    let path = exec.command.as_deref().filter(|command| !command.is_empty());
-    let user = &resolved.user_name;
-    let path =
-        path.with_context(|| format!("the user {user} of the kubeconfig has an exec section without a command"))?;
-    let program = program(exec);
-    let version = exec.api_version.as_deref().unwrap_or_default();
-    ensure!(
-        VERSIONS.contains(&version),
-        "the plugin {program} has apiVersion {}, which is neither client.authentication.k8s.io/v1 nor v1beta1",
-        printable(version, MAX_NAME)
-    );
-    ensure!(
-        exec.interactive_mode.as_deref() != Some("Always"),
-        "the plugin {program} demands a terminal (interactiveMode: Always), and stdin belongs to ssh: it cannot be run here"
-    );
-    let cluster = match &resolved.cluster {
-        _ if exec.provide_cluster_info != Some(true) => None,
-        Some(cluster) => Some((cluster, authority(cluster)?.map(|pem| STANDARD.encode(pem)))),
-        None => bail!(
-            "the context {} of the kubeconfig has no cluster",
-            printable(&resolved.context, MAX_NAME)
-        ),
-    };
-    let variables = exec.env.iter().flatten();
-    let mut command = Command::new(path);
-    command
-        .args(exec.args.iter().flatten().map(Secret::expose))
-        .envs(variables.map(|variable| (&variable.name, variable.value.expose())))
-        .env("KUBERNETES_EXEC_INFO", exec_credential::information(version, cluster));
-    Ok((command, version))
+impl<'a> Plugin<'a> {
+    fn new(exec: &'a Exec, resolved: &ResolvedContext, input: Input) -> anyhow::Result<Self> {
+        let path = exec.command.as_deref().filter(|command| !command.is_empty());
+        let user = &resolved.user_name;
+        let path =
+            path.with_context(|| format!("the user {user} of the kubeconfig has an exec section without a command"))?;
+        let program = program(exec);
+        let version = exec.api_version.as_deref().unwrap_or_default();
+        ensure!(
+            VERSIONS.contains(&version),
+            "the plugin {program} has apiVersion {}, which is neither client.authentication.k8s.io/v1 nor v1beta1",
+            printable(version, MAX_NAME)
+        );
+        let default = (version != VERSIONS[0]).then_some("IfAvailable");
+        let is_interactive = match (exec.interactive_mode.as_deref().or(default), input) {
+            (Some("Never"), _) | (Some("IfAvailable"), Input::NoTerminal | Input::OfSsh) => false,
+            (Some("IfAvailable" | "Always"), Input::Terminal) => true,
+            (Some("Always"), Input::NoTerminal) => {
+                bail!("the plugin {program} demands a terminal (interactiveMode: Always), and standard input is none")
+            }
+            (Some("Always"), Input::OfSsh) => bail!(
+                "the plugin {program} demands a terminal (interactiveMode: Always), and stdin belongs to ssh: it cannot be run here"
+            ),
+            _ => bail!("the plugin {program} has no valid interactiveMode: it is Never, IfAvailable or Always"),
+        };
+        let cluster = match &resolved.cluster {
+            _ if exec.provide_cluster_info != Some(true) => None,
+            Some(cluster) => Some((cluster, authority(cluster)?.map(|pem| STANDARD.encode(pem)))),
+            None => bail!(
+                "the context {} of the kubeconfig has no cluster",
+                printable(&resolved.context, MAX_NAME)
+            ),
+        };
+        let information = exec_credential::information(version, is_interactive, cluster);
+        let variables = exec.env.iter().flatten();
+        let mut command = Command::new(path);
+        command
+            .args(exec.args.iter().flatten().map(Secret::expose))
+            .envs(variables.map(|variable| (&variable.name, variable.value.expose())))
+            .env("KUBERNETES_EXEC_INFO", information);
+        Ok(Self {
+            exec,
+            version,
+            command,
+            is_interactive,
+        })
+    }
+
+    async fn run(self, deadline: Instant) -> anyhow::Result<Credentials> {
+        let printed = process::output(self.command, self.is_interactive, deadline).await;
+        let read = printed.and_then(|printed| exec_credential::read(&printed, self.version));
+        let is_missing = |fault: &io::Error| fault.kind() == io::ErrorKind::NotFound;
+        read.map_err(|fault| match fault.downcast_ref().is_some_and(is_missing) {
+            true => anyhow!(missing(self.exec)),
+            false => fault.context(format!("the credential plugin {}", program(self.exec))),
+        })
+    }
 }
 
 fn program(exec: &Exec) -> String {
@@ -154,16 +204,12 @@ fn hint(exec: &Exec) -> String {
     }
 }
 
-/// Returns the user's client certificate from the data or the files. Data take precedence.
+/// Returns the user's client certificate.
 fn certificate(name: &str, user: &User) -> anyhow::Result<Option<KeyPair>> {
-    let certificate = match &user.client_certificate_data {
-        Some(data) if !data.is_empty() => Some(decode("client-certificate-data", data)?),
-        Some(_) | None => user.client_certificate.as_deref().map(read).transpose()?,
-    };
-    let key = match &user.client_key_data {
-        Some(data) if !data.expose().is_empty() => Some(decode("client-key-data", data.expose())?),
-        Some(_) | None => user.client_key.as_deref().map(read).transpose()?,
-    };
+    let data = user.client_certificate_data.as_deref();
+    let certificate = pem("client-certificate", data, user.client_certificate.as_deref())?;
+    let data = user.client_key_data.as_ref().map(Secret::expose);
+    let key = pem("client-key", data, user.client_key.as_deref())?;
     ensure!(
         certificate.is_some() == key.is_some(),
         "the user {name} of the kubeconfig has a client certificate without its key, or a key without its certificate"
@@ -175,9 +221,16 @@ fn certificate(name: &str, user: &User) -> anyhow::Result<Option<KeyPair>> {
 
 /// Returns a cluster's authority as PEM; `None` for the system's.
 pub(in crate::uplink) fn authority(cluster: &Cluster) -> anyhow::Result<Option<Vec<u8>>> {
-    match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
-        (Some(data), _) if !data.is_empty() => decode("certificate-authority-data", data).map(Some),
-        (_, path) => path.as_deref().map(read).transpose(),
+    let data = cluster.certificate_authority_data.as_deref();
+    pem("certificate-authority", data, cluster.certificate_authority.as_deref())
+}
+
+/// Returns the value of a field, which is in the kubeconfig or in a file.
+fn pem(field: &str, data: Option<&str>, path: Option<&Path>) -> anyhow::Result<Option<Vec<u8>>> {
+    match (data.filter(|data| !data.is_empty()), path) {
+        (Some(_), Some(_)) => bail!("the kubeconfig has both {field} and {field}-data: remove one of them"),
+        (Some(data), None) => decode(field, data).map(Some),
+        (None, path) => path.map(read).transpose(),
     }
 }
 
@@ -191,7 +244,7 @@ fn text(bytes: Vec<u8>) -> anyhow::Result<String> {
 fn decode(field: &str, data: &str) -> anyhow::Result<Vec<u8>> {
     let data: Zeroizing<Vec<u8>> = Zeroizing::new(data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect());
     let decoded = STANDARD.decode(data.as_slice()).ok();
-    decoded.with_context(|| format!("the {field} of the kubeconfig is not base64"))
+    decoded.with_context(|| format!("the {field}-data of the kubeconfig is not base64"))
 }
 
 /// Reads a file that a kubeconfig names.

@@ -44,7 +44,8 @@ impl Api {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "wrong",
             "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", listener.local_addr().unwrap())}}],
-            "users": [{"name": "u", "user": {"token": TOKEN}}, {"name": "w", "user": {"token": "wrong"}}],
+            // In clear no token is sent.
+            "users": [{"name": "u", "user": {"as": OPERATOR}}, {"name": "w", "user": {"as": "wrong"}}],
             "contexts": [
                 {"name": "right", "context": {"cluster": "c", "user": "u", "namespace": "gateway"}},
                 {"name": "wrong", "context": {"cluster": "c", "user": "w", "namespace": "gateway"}},
@@ -81,7 +82,7 @@ impl Api {
 fn serve(mut stream: TcpStream, pods: &[(&'static str, Way)]) {
     let head = read_head(&mut stream);
     let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    if !head.contains(&format!("Bearer {TOKEN}")) {
+    if !head.contains(&format!("impersonate-user: {OPERATOR}\r\n")) {
         return answer(&mut stream, "401 Unauthorized", &status(401, "Unauthorized"));
     }
     if let Some(query) = target.strip_prefix("/api/v1/namespaces/gateway/pods?") {
@@ -283,7 +284,7 @@ fn a_pod_that_cannot_be_reached_is_named() {
     );
 }
 
-const TOKEN: &str = "the-operator";
+const OPERATOR: &str = "the-operator";
 const DATA: u8 = 0;
 const ERROR: u8 = 1;
 const BINARY: u8 = 2;

@@ -13,7 +13,7 @@ use crate::harness::ports::Ports as _;
 use crate::harness::process::{Server, is_of_the_user, switchboard};
 
 /// A program on a terminal of 30 lines and 140 columns. What it writes goes to a file.
-struct Terminal {
+pub(crate) struct Terminal {
     folder: TempDir,
     keys: ChildStdin,
     script: std::process::Child,
@@ -21,7 +21,7 @@ struct Terminal {
 
 impl Terminal {
     /// Starts it; behind its end the shell says the exit status, and whether the terminal reads lines again.
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let program = switchboard(&[]).get_program().to_str().unwrap().to_owned();
@@ -60,11 +60,11 @@ impl Terminal {
     }
 
     #[track_caller]
-    fn shows(&self, words: &str) {
+    pub(crate) fn shows(&self, words: &str) {
         eventually(words, || self.screen().contains(words).then_some(()));
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
