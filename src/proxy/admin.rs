@@ -17,6 +17,7 @@ mod diagnosis;
 mod events;
 mod extract;
 mod past;
+mod restrictions;
 mod targets;
 mod tunnels;
 mod view;
@@ -48,6 +49,12 @@ pub(crate) fn routes(
         .route("/targets/{namespace}/{service}", get(targets::one))
         .route("/targets/{namespace}/{service}/cordon", post(targets::cordon))
         .route("/targets/{namespace}/{service}/uncordon", post(targets::uncordon))
+        .route(
+            "/restrictions",
+            get(restrictions::list)
+                .put(restrictions::add)
+                .delete(restrictions::remove),
+        )
         .route("/ended", get(past::ended))
         .route("/refusals", get(past::refusals))
         .route("/events", get(events::events))
@@ -101,8 +108,8 @@ fn as_gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /ended, /refusals \
-                     and /events: /openapi.json describes them\n";
+const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /restrictions, \
+                     /ended, /refusals and /events: /openapi.json describes them\n";
 
 const DOCUMENT: &str = include_str!("../../docs/openapi.json");
 

@@ -7,3 +7,4 @@ pub mod open_tunnel;
 pub mod past;
 pub mod refusals;
 pub mod registry;
+pub mod restrictions;

@@ -13,8 +13,10 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
+use switchboard::daemon::admin::api::Query;
 use switchboard::policy::access::{Cleartext, Mode};
 use switchboard::proxy::connection::Port;
+use switchboard::proxy::open_tunnels::restrictions::{Effect, Restriction};
 use switchboard::tunnel::drain::{self, Tasks};
 use switchboard::tunnel::outcome::RefusalReason;
 use switchboard::tunnel::proxy_header::Policy;
@@ -91,6 +93,47 @@ async fn a_request_is_answered_by_its_user_and_that_users_right() {
             assert!(!answer.contains("alices"), "{answer}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_user_who_is_blocked_during_the_review_gets_no_tunnel_and_others_do() {
+    let world = World::new(Mode::Enforce, |_| {}).await;
+    world.cluster.allow("bob", "team/a");
+    let ask = async |token: &str| world.ask(&request("a.team:22", "1.1", &bearer(token))).await;
+    let block = || Restriction {
+        of: Query {
+            user: Some("alice".to_owned()),
+            ..Query::default()
+        },
+        effect: Effect::Block {
+            reason: "it floods".into(),
+            keeps_tunnels: false,
+        },
+        until: tokio::time::Instant::now() + Duration::from_mins(10),
+    };
+    let restrictions = &world.shared.registry.restrictions;
+    let held = world.cluster.answers.lock().await;
+    let (mut asked, _serving) = world.connect().await;
+    asked
+        .write_all(request("a.team:22", "1.1", &bearer("alices")).as_bytes())
+        .await
+        .unwrap();
+    let reviewed = async {
+        while world.cluster.access_reviews.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, reviewed).await.unwrap();
+    assert!(restrictions.add(block()));
+    drop(held);
+    let refused = head(&mut asked).await;
+    let expected = "HTTP/1.1 403 an operator has blocked this user or address: it floods\r\n";
+    assert!(refused.starts_with(expected), "{refused}");
+    let (answer, _client) = ask("bobs").await;
+    assert!(answer.starts_with(CONFIRMATION.trim_end()), "{answer}");
+    assert!(restrictions.remove(true, &block().of).is_some());
+    let (answer, _client) = ask("alices").await;
+    assert!(answer.starts_with(CONFIRMATION.trim_end()), "{answer}");
 }
 
 #[tokio::test]

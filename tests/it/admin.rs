@@ -278,7 +278,7 @@ fn a_target_that_leaves_the_list_leaves_no_series_behind() {
     assert_eq!(page.value("allowlist_targets"), 0.0);
 }
 
-const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /ended, /refusals and /events: /openapi.json describes them\n";
+const PATHS: &str = "here are /metrics, /livez, /readyz, /drain, /activity, /tunnels, /targets, /clients, /restrictions, /ended, /refusals and /events: /openapi.json describes them\n";
 
 #[test]
 fn each_path_and_method_has_its_answer() {

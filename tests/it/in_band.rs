@@ -151,6 +151,16 @@ fn an_ssh_client_is_told_in_band_and_the_log_has_the_true_status() {
 }
 
 #[test]
+fn a_blocked_client_reads_the_operators_words_in_band() {
+    let proxy = Server::with(&Settings::new(&settings("auto", &Closed::bind(), "")));
+    let block = r#"{"kind": "block", "client": "127.0.0.1", "for": "10m", "reason": "it floods"}"#;
+    assert_eq!(proxy.tell_admin("PUT", "/restrictions", block).status, 200);
+    let (code, sentence) = told(&proxy, &minimal("refuses:22"));
+    let words = "an operator has blocked this user or address: it floods (id ";
+    assert!(code == 14 && sentence.contains(words), "{code} {sentence}");
+}
+
+#[test]
 fn a_program_that_is_no_ssh_client_reads_a_status() {
     let closed = Closed::bind();
     let [http, auto, ssh] = ["http", "auto", "ssh"].map(|mode| Proxy::start(&settings(mode, &closed, "")));

@@ -14,6 +14,7 @@ mod description;
 mod faults;
 mod legs;
 mod past;
+mod restrictions;
 
 /// A proxy with two targets.
 fn two_targets(one: &Target, other: &Target, more: &str) -> Server {

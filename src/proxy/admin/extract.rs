@@ -15,7 +15,7 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::daemon::admin::api::{CloseRequest, Rates};
+use crate::daemon::admin::api::{CloseRequest, Rates, RestrictionRequest};
 use crate::daemon::admin::response::HttpError;
 use crate::policy::allowlist::Target;
 use crate::proxy::connection::Shared;
@@ -91,6 +91,10 @@ impl BodyShape for CloseRequest {
 
 impl BodyShape for Rates {
     const FORM: &'static str = r#"{"download": RATE, "upload": RATE}"#;
+}
+
+impl BodyShape for RestrictionRequest {
+    const FORM: &'static str = r#"{"kind": "limit" or "block", "target": NAME, "client": IP, "user": NAME, "for": DURATION, "download": RATE, "upload": RATE, "reason": TEXT, "keep": BOOLEAN}"#;
 }
 
 /// The JSON object of the body; an empty body is an empty object.

@@ -21,7 +21,7 @@ use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::limits::Rate;
 
 /// Returns the tunnels that match a query.
-fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
+pub(super) fn those(query: &Query, shared: &Shared) -> Vec<Arc<OpenTunnel>> {
     let mut open = shared.registry.all();
     open.retain(|open| query.selects(&open.facts.subject()));
     open
@@ -94,7 +94,12 @@ pub(super) async fn close_those(
     }))
 }
 
-fn close(tunnels: &[Arc<OpenTunnel>], closing: &CloseRequest, shared: &Shared) -> Result<CloseResponse, HttpError> {
+/// Closes tunnels and, unless they are moved, the sessions in them.
+pub(super) fn close(
+    tunnels: &[Arc<OpenTunnel>],
+    closing: &CloseRequest,
+    shared: &Shared,
+) -> Result<CloseResponse, HttpError> {
     let is_final = !closing.is_move;
     let time = closing.refused_for.as_deref().map(timeout).transpose();
     let time = time.map_err(|error| HttpError::bad(format!("for: {error}")))?;
@@ -141,15 +146,26 @@ pub(super) async fn limit(
     TunnelPath(open): TunnelPath,
     JsonBody(rates): JsonBody<Rates>,
 ) -> Answer<Tunnel> {
-    let wanted = [(Direction::Download, rates.download), (Direction::Upload, rates.upload)]
-        .map(|(direction, rate)| rate.map(|rate| Ok((direction, parse_rate(direction, &rate)?))));
-    // Both rates are parsed before either is set.
-    let wanted: Vec<_> = wanted.into_iter().flatten().collect::<Result<_, HttpError>>()?;
-    for (direction, rate) in wanted {
-        open.rate_overrides[direction].set(rate);
+    for (direction, rate) in parse_rates(&rates)? {
+        open.set_own_rate(direction, rate);
     }
+    open.apply_limits(&shared.registry.restrictions);
     log_change(&open, Change::Limited, &shared);
     Ok(Json(view::tunnel(&open)))
+}
+
+/// Parses the rates that are given.
+pub(super) fn parse_rates(rates: &Rates) -> Result<Vec<(Direction, Option<Rate>)>, HttpError> {
+    let given = [
+        (Direction::Download, &rates.download),
+        (Direction::Upload, &rates.upload),
+    ];
+    let given = given
+        .into_iter()
+        .filter_map(|(direction, rate)| Some((direction, rate.as_ref()?)));
+    given
+        .map(|(direction, rate)| Ok((direction, parse_rate(direction, rate)?)))
+        .collect()
 }
 
 /// Parses a rate; `None` means the target's rate.

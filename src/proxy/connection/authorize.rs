@@ -45,8 +45,11 @@ pub(super) async fn reserve(
 ) -> Result<Box<Reservation>, Refusal> {
     // The rate or the certificate has decided earlier. The refusal is sent only now that the protocol is known.
     pending.admission?;
+    refuse_blocked(pending)?;
     let (end_marker, session) = (request.end_marker, request.session);
     let AuthorizedRequest { target, grant } = authorize(request, pending).await?;
+    // Again, as the user is known.
+    refuse_blocked(pending)?;
     let user = pending.record.info.user_name();
     if let Some(reason) = session.and_then(|session| pending.shared.registry.ended_sessions.reason(session, user)) {
         let phrase = close_phrase(CloseReason::ClosedByOperator, &reason);
@@ -73,6 +76,18 @@ pub(super) async fn reserve(
         end_marker,
         anchor: None,
     }))
+}
+
+/// Refuses the request if an operator has blocked its client or, once it is known, its user.
+fn refuse_blocked(pending: &mut PendingRequest<'_>) -> Result<(), Refusal> {
+    let record = &mut pending.record;
+    let Some(reason) = pending.shared.registry.restrictions.block(&record.info.subject()) else {
+        return Ok(());
+    };
+    let phrase = RefusalReason::Blocked.phrase().followed_by(&format!(": {reason}"));
+    let denial = Refusal::new(RefusalReason::Blocked, phrase);
+    record.set_authorization(&denial, true);
+    Err(denial)
 }
 
 /// An authorized request.

@@ -11,11 +11,13 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::ended_sessions::EndedSessions;
+use super::restrictions::Restrictions;
 use crate::base::text::excerpt;
 use crate::net::sock_diag::{DiagError, SockDiag, TcpInfo};
 use crate::proxy::record::RequestInfo;
-use crate::tunnel::direction::Both;
+use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::drain::TunnelGuard;
+use crate::tunnel::limits::Rate;
 use crate::tunnel::limits::bucket::RateOverride;
 use crate::tunnel::metrics::TargetSeries;
 use crate::tunnel::relay::meter::{Activity, Meter, WINDOW_INTERVAL};
@@ -31,8 +33,10 @@ pub struct OpenTunnel {
     pub meter: Meter,
     /// Counts the tunnel as open for a drain, and knows its session.
     pub open: TunnelGuard,
-    /// Rates that replace those of its target.
+    /// Rates that replace those of its target: its own ones, or else those of a restriction.
     pub rate_overrides: Both<RateOverride>,
+    /// The rates that an operator has set for this tunnel alone.
+    own_rates: Both<RateOverride>,
     /// The reason of an operator that has closed it, so that the session in it moves to another tunnel.
     close_reason: OnceLock<Box<str>>,
     /// The reason of an operator that has ended the session in it, too.
@@ -72,6 +76,7 @@ impl OpenTunnel {
             meter: Meter::new(Arc::clone(&series.totals)),
             open,
             rate_overrides: Default::default(),
+            own_rates: Default::default(),
             close_reason: OnceLock::new(),
             final_reason: OnceLock::new(),
             closer: AtomicWaker::new(),
@@ -155,6 +160,22 @@ impl OpenTunnel {
     /// Returns the connections' round trips in the last sample.
     pub(crate) fn last_rtt(&self) -> [Option<RttSample>; 2] {
         *self.last_rtt.lock()
+    }
+
+    /// Sets or removes the tunnel's own rate of a direction.
+    pub(crate) fn set_own_rate(&self, direction: Direction, rate: Option<Rate>) {
+        self.own_rates[direction].set(rate);
+    }
+
+    /// Sets its rates: its own ones, or else those of the restrictions.
+    pub(crate) fn apply_limits(&self, restrictions: &Restrictions) {
+        // One caller at a time, from the read to the write: else the rates of a moment ago could replace the new ones.
+        let _lock = self.look.lock();
+        for direction in [Direction::Upload, Direction::Download] {
+            let own = self.own_rates[direction].get();
+            let rate = own.or_else(|| restrictions.rate(&self.facts.subject(), direction));
+            self.rate_overrides[direction].set(rate);
+        }
     }
 
     /// Ends the tunnel, with a reason for the access log, and if `is_final` the session in it. Returns whether this

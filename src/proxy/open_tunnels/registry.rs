@@ -12,6 +12,7 @@ use super::events::{Event, Events};
 use super::open_tunnel::OpenTunnel;
 use super::past::EndedTunnels;
 use super::refusals::Refusals;
+use super::restrictions::Restrictions;
 use crate::net::sock_diag::SockDiag;
 use crate::tunnel::outcome::Close;
 
@@ -24,6 +25,8 @@ pub struct Registry {
     pub events: Arc<Events>,
     /// The sessions that operators have ended.
     pub ended_sessions: EndedSessions,
+    /// The restrictions of operators.
+    pub restrictions: Restrictions,
     /// The tunnels that have ended in the last hour.
     pub ended: EndedTunnels,
     /// Refusals since the start of the process.
@@ -53,6 +56,9 @@ impl Registry {
                 self.ended.expire();
                 self.refusals.expire();
             }
+            if self.restrictions.expire() {
+                self.apply_limits();
+            }
             let tunnels: Vec<_> = self.shard(part.into()).lock().values().cloned().collect();
             for tunnel in tunnels {
                 tunnel.end_minute();
@@ -66,10 +72,22 @@ impl Registry {
         self.shard(number).lock().get(&number).cloned()
     }
 
-    /// Lists a tunnel for as long as the registration is held.
+    /// Sets the rates of all tunnels, after a change of the restrictions.
+    pub(crate) fn apply_limits(&self) {
+        self.all()
+            .iter()
+            .for_each(|tunnel| tunnel.apply_limits(&self.restrictions));
+    }
+
+    /// Lists a tunnel for as long as the registration is held. Restrictions apply to it, also those of a moment ago: a
+    /// later one finds it in the list.
     pub(crate) fn enter(&self, tunnel: Arc<OpenTunnel>) -> Registration<'_> {
         let number = tunnel.facts.id.seq;
         self.shard(number).lock().insert(number, Arc::clone(&tunnel));
+        tunnel.apply_limits(&self.restrictions);
+        if let Some(reason) = self.restrictions.close_reason(&tunnel.facts.subject()) {
+            tunnel.close(&reason, true);
+        }
         self.events.publish(|| Event::Opened(Arc::clone(&tunnel)));
         Registration { registry: self, tunnel }
     }
@@ -122,6 +140,8 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use tokio::time::{Instant, sleep};
 
+    use crate::daemon::admin::api::Query;
+    use crate::proxy::open_tunnels::restrictions::{Effect, Restriction};
     use crate::proxy::record::{Ids, RequestInfo};
     use crate::tunnel::direction::Direction;
     use crate::tunnel::drain::DrainController;
@@ -216,6 +236,28 @@ mod tests {
             look_until(&tunnel, &diag, true);
             client.read_exact(&mut vec![0; bytes]).unwrap();
             look_until(&tunnel, &diag, false);
+        }
+    }
+
+    /// A request may be between its check and its tunnel while the block begins.
+    #[tokio::test]
+    async fn a_tunnel_that_begins_during_a_block_ends_unless_open_tunnels_are_kept() {
+        let registry = Registry::default();
+        let series = Metrics::new().unwrap().target("a", "b");
+        for keeps_tunnels in [true, false] {
+            let of = Query {
+                client: Some([192, 0, 2, 1].into()),
+                ..Query::default()
+            };
+            let effect = Effect::Block {
+                reason: "it floods".into(),
+                keeps_tunnels,
+            };
+            let until = Instant::now() + MINUTE;
+            assert!(registry.restrictions.add(Restriction { of, effect, until }));
+            let tunnel = tunnel(1, &series);
+            let _listed = registry.enter(Arc::clone(&tunnel));
+            assert_eq!(tunnel.close_reason(), (!keeps_tunnels).then_some("it floods"));
         }
     }
 

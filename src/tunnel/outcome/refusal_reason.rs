@@ -47,6 +47,10 @@ refusals! {
     SessionEnded =>
         403, "session_ended", Proxy, "http_request_denied", None, 10,
         "an operator ended the connection";
+    /// An operator has blocked the user or the client for some time.
+    Blocked =>
+        403, "blocked", Proxy, "http_request_denied", None, 10,
+        "an operator has blocked this user or address";
     /// The source of users or permissions does not answer, and no recent answer is cached.
     AuthorizationUnavailable =>
         503, "authorization_unavailable", Proxy, "destination_unavailable", Some(5), 10,

@@ -91,7 +91,7 @@ fn is_a(value: &Value, kind: &str) -> bool {
 }
 
 /// A route and what is asked of it, so that together all statuses but those of other hosts are answered.
-const ASKED: [(&str, &str, &str, &str, u16); 47] = [
+const ASKED: [(&str, &str, &str, &str, u16); 54] = [
     ("get", "/tunnels", "?sort=bytes&limit=1", "", 200),
     ("get", "/tunnels", "?sort=size", "", 400),
     ("put", "/tunnels", "", "", 405),
@@ -120,6 +120,19 @@ const ASKED: [(&str, &str, &str, &str, u16); 47] = [
     ("get", "/refusals", "?detail", "", 200),
     ("get", "/refusals", "?cursor", "", 400),
     ("delete", "/refusals", "", "", 405),
+    (
+        "put",
+        "/restrictions",
+        "",
+        r#"{"user": "none", "upload": "1MiB/s", "for": "10m"}"#,
+        200,
+    ),
+    ("put", "/restrictions", "", "{}", 400),
+    ("get", "/restrictions", "", "", 200),
+    ("delete", "/restrictions", "", r#"{"user": "none"}"#, 200),
+    ("delete", "/restrictions", "", r#"{"user": "none"}"#, 404),
+    ("delete", "/restrictions", "", "{", 400),
+    ("post", "/restrictions", "", "", 405),
     ("get", "/ended", "?limit=1", "", 200),
     ("get", "/ended", "?client=x", "", 400),
     ("get", "/tunnels", "?node=none", "", 200),
