@@ -6,6 +6,7 @@ use clap::Subcommand;
 use switchboard::operator::drain_request;
 
 mod check;
+mod clients;
 mod desk;
 mod drain;
 mod filter_flags;
@@ -46,12 +47,12 @@ pub(crate) enum Task {
     /// List the targets of all replicas, or stop new tunnels to a target
     #[command(after_help = OPERATOR_EXITS)]
     Targets(targets::Targets),
-    /// List the clients of all replicas, those with the most tunnels first
+    /// List the clients of all replicas, those with the most tunnels first, or block one
     #[command(after_help = OPERATOR_EXITS)]
-    Clients(targets::List),
+    Clients(clients::Clients),
     /// List the refusals of the last hour on all replicas, the latest first
     #[command(after_help = OPERATOR_EXITS)]
-    Refusals(past::Refusals),
+    Refusals(past::RefusalArgs),
 }
 
 /// Runs a program of the server.
@@ -64,7 +65,7 @@ pub(crate) fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Import(options) => import::import(options),
         Task::Tunnels(options) => tunnels::tunnels(*options),
         Task::Targets(options) => targets::targets(options),
-        Task::Clients(options) => targets::clients(&options),
+        Task::Clients(options) => clients::clients(options),
         Task::Refusals(options) => past::refusals(options),
     }
 }

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 
-use crate::daemon::admin::api::{CloseRequest, CloseResponse, Rates, Target, Tunnel};
+use crate::daemon::admin::api::{CloseRequest, CloseResponse, Rates, Restriction, RestrictionRequest, Target, Tunnel};
 pub use crate::daemon::admin::api::{Query, Sort};
 use crate::kubernetes::{PodSelector, Pods, encoded};
 
@@ -183,6 +183,24 @@ impl Replicas {
         let verb = if is_cordoned { "cordon" } else { "uncordon" };
         let path = format!("/targets/{}/{}/{verb}", encoded(namespace), encoded(service));
         self.query_each(AdminRequest::post(path)).await
+    }
+
+    /// Limits or blocks a user, a client or a target on all replicas.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn restrict(&self, request: &RestrictionRequest) -> Result<ChangeResult<Restriction>, DiscoveryError> {
+        self.query_each(AdminRequest::with_body("PUT", "/restrictions", request))
+            .await
+    }
+
+    /// Ends a limit or a block on all replicas. Those without it add nothing to the result.
+    ///
+    /// # Errors
+    /// As above.
+    pub async fn lift(&self, request: &RestrictionRequest) -> Result<ChangeResult<Restriction>, DiscoveryError> {
+        self.query_each(AdminRequest::with_body("DELETE", "/restrictions", request))
+            .await
     }
 
     /// Sends one request to each replica, and returns the answers; none for a 404.

@@ -379,6 +379,96 @@ fn an_unspecified_address_is_asked_on_the_loopback_address_that_answers() {
 }
 
 #[test]
+fn the_tunnels_of_a_client_are_limited_on_all_replicas_for_some_time() {
+    let pair = Pair::start();
+    let [first, _] = pair.all();
+    let _open = first.tunnel("one:22", &pair.one);
+    pair.lists(1);
+    let limit = ["tunnels", "limit", "--client", "127.0.0.1"];
+    let said = ask(
+        &[&limit[..], &["--download", "1MiB/s", "--for", "10m"]].concat(),
+        &pair.all(),
+    );
+    assert_eq!((said.status, said.stdout.len()), (0, 2), "{said:#?}");
+    let line = said.line(&first.admin().to_string());
+    assert!(
+        line.contains("each tunnel of client 127.0.0.1: download 1MiB/s until 20"),
+        "{line}"
+    );
+    assert!(line.ends_with(", 1 are open"), "{line}");
+    let listed = ask(&["tunnels", "limits"], &pair.all());
+    assert_eq!(listed.stdout.len(), 3, "{listed:#?}");
+    listed.line("client 127.0.0.1  download 1MiB/s");
+    assert_eq!(ask(&["clients", "blocks", "--json"], &pair.all()).json()["total"], 0);
+    let lifted = ask(&[&limit[..], &["--download", "default"]].concat(), &pair.all());
+    assert_eq!((lifted.status, lifted.stdout.len()), (0, 2), "{lifted:#?}");
+}
+
+#[test]
+fn a_client_is_blocked_on_all_replicas_for_some_time() {
+    let pair = Pair::start();
+    let [first, second] = pair.all();
+    let (mut open, _service) = first.tunnel("one:22", &pair.one);
+    pair.lists(1);
+    let block = [
+        "clients",
+        "block",
+        "--client",
+        "127.0.0.1",
+        "--for",
+        "10m",
+        "--reason",
+        "it floods",
+    ];
+    let unasked = ask(&block, &pair.all());
+    assert!(
+        unasked.status == 1 && unasked.stderr.join("").contains("say --yes"),
+        "{unasked:#?}"
+    );
+    let said = ask(&[&block[..], &["--yes"]].concat(), &pair.all());
+    assert_eq!(said.status, 0, "{said:#?}");
+    assert!(
+        said.line(&first.admin().to_string()).ends_with(": 1 tunnels are ended"),
+        "{said:#?}"
+    );
+    open.expect_reset();
+    for server in [first, second] {
+        assert!(
+            server
+                .answer("other:22")
+                .contains("403 an operator has blocked this user or address: it floods")
+        );
+    }
+    let blocks = ask(&["clients", "blocks"], &pair.all());
+    assert!(blocks.line("client 127.0.0.1").ends_with("it floods"), "{blocks:#?}");
+    let unblock = ["clients", "unblock", "--client", "127.0.0.1"];
+    assert_eq!(ask(&unblock, &pair.all()).status, 0);
+    assert_eq!(ask(&unblock, &pair.all()).status, 1);
+    drop(second.tunnel("other:22", &pair.other));
+    for faulty in [
+        &["clients", "block", "--for", "10m", "--reason", "x"][..],
+        &["clients", "block", "--user", "", "--for", "10m", "--reason", "x"],
+        &[
+            "clients",
+            "block",
+            "--user",
+            "a",
+            "--client",
+            "192.0.2.1",
+            "--for",
+            "10m",
+            "--reason",
+            "x",
+        ],
+        &["clients", "block", "--user", "a", "--for", "never", "--reason", "x"],
+        &["tunnels", "limit", "x", "--user", "a", "--upload", "1MiB/s"],
+        &["tunnels", "limit", "--upload", "1MiB/s"],
+    ] {
+        assert_eq!(ask(faulty, &pair.all()).status, 2, "{faulty:?}");
+    }
+}
+
+#[test]
 fn a_target_is_cordoned_on_all_replicas() {
     let pair = Pair::start();
     let said = ask(&["targets", "cordon", "static/one:22"], &pair.all());

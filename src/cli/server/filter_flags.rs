@@ -3,7 +3,20 @@
 use std::net::IpAddr;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use switchboard::operator::replicas::{Query, TargetName};
+
+/// A user or a client address, exactly one.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct UserFlags {
+    /// The client at this address
+    #[arg(long, value_name = "IP")]
+    client: Option<IpAddr>,
+    /// This authenticated user
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    user: Option<String>,
+}
 
 /// Whose tunnels.
 #[derive(Args)]
@@ -27,6 +40,17 @@ pub(crate) struct FilterFlags {
     /// Tunnels to targets on this node
     #[arg(long, value_name = "NODE")]
     node: Option<String>,
+}
+
+impl UserFlags {
+    /// Returns the query for it.
+    pub(crate) fn into_query(self) -> Query {
+        Query {
+            client: self.client,
+            user: self.user,
+            ..Query::default()
+        }
+    }
 }
 
 impl PartyFlags {

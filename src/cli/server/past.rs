@@ -14,7 +14,7 @@ use super::replica_flags::{Columns, Replies, rendered, run, status};
 
 /// The arguments of `tunnels ended`.
 #[derive(Args)]
-pub(crate) struct Ended {
+pub(crate) struct EndedArgs {
     #[command(flatten)]
     filter: FilterFlags,
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub(crate) struct Ended {
 
 /// The arguments of `refusals`.
 #[derive(Args)]
-pub(crate) struct Refusals {
+pub(crate) struct RefusalArgs {
     #[command(flatten)]
     filter: PartyFlags,
     #[command(flatten)]
@@ -42,16 +42,16 @@ struct PastOutput {
 }
 
 /// Lists the tunnels that have ended.
-pub(crate) fn ended(options: Ended) -> anyhow::Result<ExitCode> {
-    let Ended { filter, output } = options;
+pub(crate) fn ended(options: EndedArgs) -> anyhow::Result<ExitCode> {
+    let EndedArgs { filter, output } = options;
     list::<EndedTunnel>(filter.into_query(), &output, |listed, is_wide| {
         (ended_table(listed, is_wide), format!("{} tunnels ended", listed.total))
     })
 }
 
 /// Lists the refusals.
-pub(crate) fn refusals(options: Refusals) -> anyhow::Result<ExitCode> {
-    let Refusals { filter, output } = options;
+pub(crate) fn refusals(options: RefusalArgs) -> anyhow::Result<ExitCode> {
+    let RefusalArgs { filter, output } = options;
     list::<PastRefusal>(filter.into_query(), &output, |listed, is_wide| {
         let counts = listed
             .items

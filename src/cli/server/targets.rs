@@ -37,9 +37,9 @@ enum Action {
 #[derive(Args)]
 pub(crate) struct List {
     #[command(flatten)]
-    columns: Columns,
+    pub(crate) columns: Columns,
     #[command(flatten)]
-    replies: Replies,
+    pub(crate) replies: Replies,
 }
 
 #[derive(Args)]

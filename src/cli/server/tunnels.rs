@@ -4,17 +4,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use switchboard::base::values::timeout;
-use switchboard::daemon::admin::api::{CloseRequest, Rates, Tunnel};
+use switchboard::daemon::admin::api::{CloseRequest, Rates, RestrictionKind, RestrictionRequest, Tunnel};
 use switchboard::operator::replicas::{self, MergedList, Query, Reason, Replicas, Sort, TunnelSelector};
 use switchboard::operator::tables::columns;
 use switchboard::operator::tables::diagnoses::{diagnosis_summary, diagnosis_table};
-use switchboard::operator::tables::listings::{fields, tunnel_table};
+use switchboard::operator::tables::listings::{fields, restriction_rates, tunnel_table};
 use tokio::time::sleep;
 
-use super::filter_flags::FilterFlags;
+use super::clients;
+use super::filter_flags::{FilterFlags, PartyFlags};
 use super::past;
 use super::replica_flags::{Columns, OPERATOR_EXITS, Replies, confirm, rendered, run, status, status_unless_none};
+use super::targets;
 use crate::cli::output::print;
 
 /// The arguments of `tunnels`.
@@ -40,16 +41,19 @@ enum Action {
     Why(WhyArgs),
     /// List the tunnels that have ended in the last hour, the latest first
     #[command(after_help = OPERATOR_EXITS)]
-    Ended(past::Ended),
+    Ended(past::EndedArgs),
     /// Close tunnels and the sessions in them, by their ids, target, client or user
     #[command(after_help = OPERATOR_EXITS)]
     Close(Close),
     /// Move resumable sessions to other tunnels, such as those of another replica
     #[command(after_help = OPERATOR_EXITS)]
     Move(ChangeSelection),
-    /// Set the rates of a tunnel, until it ends
+    /// Set the rates of a tunnel until it ends, or of each tunnel of a user, client or target for some time
     #[command(after_help = OPERATOR_EXITS)]
     Limit(Limit),
+    /// List the limits of users, clients and targets
+    #[command(after_help = OPERATOR_EXITS)]
+    Limits(targets::List),
 }
 
 #[derive(Args)]
@@ -98,7 +102,7 @@ struct Close {
     #[command(flatten)]
     selection: ChangeSelection,
     /// Refuse to resume the closed sessions for DURATION, on the replicas of their tunnels [default: 10m]
-    #[arg(long = "for", value_name = "DURATION", value_parser = |text: &str| timeout(text).map(|_| text.to_owned()))]
+    #[arg(long = "for", value_name = "DURATION", value_parser = clients::time)]
     refused_for: Option<String>,
 }
 
@@ -122,8 +126,13 @@ struct ChangeSelection {
 #[derive(Args)]
 struct Limit {
     /// The id, as `tunnels` and the access log show it
-    #[arg(value_name = "ID")]
-    id: String,
+    #[arg(value_name = "ID", required_unless_present_any = PARTIES, conflicts_with_all = PARTIES)]
+    id: Option<String>,
+    #[command(flatten)]
+    parties: PartyFlags,
+    /// How long, or until the replica restarts
+    #[arg(long = "for", value_name = "DURATION", value_parser = clients::time, conflicts_with = "id")]
+    time: Option<String>,
     /// To the client: such as 5MiB/s, `unlimited`, or `default` for the target's own
     #[arg(long, value_name = "RATE", required_unless_present = "upload")]
     download: Option<String>,
@@ -145,6 +154,7 @@ pub(crate) fn tunnels(options: Tunnels) -> anyhow::Result<ExitCode> {
         Some(Action::Close(Close { selection, refused_for })) => close(selection, false, refused_for),
         Some(Action::Move(selection)) => close(selection, true, None),
         Some(Action::Limit(options)) => limit(options),
+        Some(Action::Limits(options)) => clients::list(&options, RestrictionKind::Limit),
     }
 }
 
@@ -281,12 +291,15 @@ fn said(ended: &replicas::ClosedTunnels, verb: &str, listed: &MergedList<Tunnel>
 }
 
 fn limit(options: Limit) -> anyhow::Result<ExitCode> {
+    let Some(id) = options.id else {
+        return limit_those(options);
+    };
     let replicas = options.replies.replicas()?;
     let rates = Rates {
         download: options.download,
         upload: options.upload,
     };
-    let report = run(replicas.limit(&options.id, &rates))?;
+    let report = run(replicas.limit(&id, &rates))?;
     options.replies.print(&report, || {
         let lines = report.changed.iter().map(|row| {
             let [download, upload] = [&row.item.download, &row.item.upload].map(|limit| columns::escape(&limit.rate));
@@ -296,6 +309,34 @@ fn limit(options: Limit) -> anyhow::Result<ExitCode> {
         lines.collect()
     })?;
     Ok(found(&report))
+}
+
+/// Limits the tunnels of a user, client or target. Without a rate left it ends their limit.
+fn limit_those(options: Limit) -> anyhow::Result<ExitCode> {
+    let Query {
+        target, client, user, ..
+    } = options.parties.into_query();
+    let rates = [&options.download, &options.upload];
+    let request = RestrictionRequest {
+        kind: RestrictionKind::Limit,
+        target,
+        client,
+        user,
+        ..RestrictionRequest::default()
+    };
+    if rates.into_iter().flatten().all(|rate| rate == "default") {
+        return clients::lift(&options.replies, &request, "not limited any more");
+    }
+    let request = RestrictionRequest {
+        time: options.time,
+        download: options.download,
+        upload: options.upload,
+        ..request
+    };
+    clients::restrict(&options.replies, &request, |of, row| {
+        let (rates, until) = (restriction_rates(row), columns::escape(&row.until));
+        format!("each tunnel of {of}: {rates} until {until}, {} are open", row.tunnels)
+    })
 }
 
 /// Returns the exit status for one tunnel. If one replica has the tunnel, errors of other replicas do not matter.
@@ -313,6 +354,8 @@ const NOT_RESUMABLE: &str = "switchboard: no open tunnel with a resumable sessio
 const LOOK: &str = "/diagnosis?over_ms=2000";
 /// The filters that select tunnels instead of an id.
 const FILTERS: [&str; 4] = ["target", "client", "user", "node"];
+/// Those of limits.
+const PARTIES: [&str; 3] = ["target", "client", "user"];
 /// The default number of tunnels to diagnose, without `--limit`.
 const MAX_SAMPLES: usize = 16;
 const MAX_LARGE_SAMPLES: usize = 64;

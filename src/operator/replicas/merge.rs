@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::replica::Replica;
 use super::request::{AdminRequest, ReplicaError};
-use crate::daemon::admin::api::{Client, EndedTunnel, PastRefusal, Query, Sort, Target, Tunnel};
+use crate::daemon::admin::api::{Client, EndedTunnel, PastRefusal, Query, Restriction, Sort, Target, Tunnel};
 
 /// Items of all replicas, and the status of each replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -127,6 +127,17 @@ impl Item for PastRefusal {
     }
 }
 
+impl Item for Restriction {
+    const PATH: &'static str = "/restrictions";
+
+    fn place(&self, _: Sort) -> (Reverse<u64>, String) {
+        (
+            Reverse(0),
+            format!("{} {:?} {}", self.user_name, self.client_address, self.target),
+        )
+    }
+}
+
 /// A page of a list, or a whole one.
 #[derive(Debug, Deserialize)]
 pub(super) struct Part<T> {
@@ -135,7 +146,8 @@ pub(super) struct Part<T> {
         alias = "targets",
         alias = "clients",
         alias = "ended",
-        alias = "refusals"
+        alias = "refusals",
+        alias = "restrictions"
     )]
     items: Vec<T>,
     /// The number of items of the whole list.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::columns::{Column, Table, bytes, escape, span};
-use crate::daemon::admin::api::{Client, Target, Tunnel};
+use crate::daemon::admin::api::{Client, Restriction, RestrictionKind, Target, Tunnel};
 use crate::operator::replicas::merge::{FromReplica, MergedList};
 use crate::operator::replicas::results::{AnchorRow, by_client, by_target};
 
@@ -119,6 +119,44 @@ pub fn client_table(listed: &MergedList<Client>) -> Table {
     Table::new(&CLIENT_COLUMNS, &rows, false)
 }
 
+/// Returns the table of restrictions.
+pub fn restriction_table(listed: &MergedList<Restriction>, is_wide: bool) -> Table {
+    let is_one = listed.replicas.len() < 2;
+    let row = |FromReplica { replica, item }: &FromReplica<Restriction>| {
+        let effect = match item.kind {
+            RestrictionKind::Block => String::new(),
+            RestrictionKind::Limit => restriction_rates(item),
+        };
+        vec![
+            restriction_subject(item),
+            effect,
+            span(item.left_ms),
+            item.tunnels.to_string(),
+            escape(&item.reason),
+            if is_one { String::new() } else { replica.clone() },
+        ]
+    };
+    let rows: Vec<_> = listed.items.iter().map(row).collect();
+    Table::new(&RESTRICTION_COLUMNS, &rows, is_wide)
+}
+
+/// Returns whom a restriction is for, such as `user alice`.
+pub fn restriction_subject(item: &Restriction) -> String {
+    let client = item.client_address.map(|client| client.to_string()).unwrap_or_default();
+    let parts = [("user", &item.user_name), ("client", &client), ("target", &item.target)];
+    let parts = parts.iter().filter(|(_, text)| !text.is_empty());
+    let parts = parts.map(|(kind, text)| format!("{kind} {}", escape(text)));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the rates of a limit.
+pub fn restriction_rates(item: &Restriction) -> String {
+    let parts = [("download", &item.download), ("upload", &item.upload)];
+    let parts = parts.iter().filter(|(_, rate)| !rate.is_empty());
+    let parts = parts.map(|(direction, rate)| format!("{direction} {}", escape(rate)));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
 /// Returns the fields of an item of the API, one per line, nested ones as `a.b`.
 pub fn fields(replica: &str, thing: &Value) -> String {
     let mut lines = vec![("replica".to_owned(), replica.to_owned())];
@@ -149,6 +187,14 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
     }
 }
 
+const RESTRICTION_COLUMNS: [Column; 6] = [
+    Column::text("OF"),
+    Column::text("RATES"),
+    Column::number("LEFT"),
+    Column::number("TUNNELS"),
+    Column::text("REASON"),
+    Column::text("REPLICA").wide(),
+];
 const TUNNEL_COLUMNS: [Column; 17] = [
     Column::text("ID"),
     Column::text("REPLICA").wide(),
