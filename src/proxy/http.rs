@@ -14,6 +14,7 @@ pub mod http1;
 mod http2;
 
 pub use self::client_program::ClientProgram;
+pub(crate) use self::exchange::NamedSession;
 pub use self::exchange::{ConnectRequest, CredentialPolicy, Purpose};
 use self::http1::Http1Exchange;
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -55,6 +56,8 @@ pub struct RequestInfo {
     pub claimed: Option<Box<str>>,
     /// Why the user may reach the target, or why not.
     pub authorization: Option<Box<str>>,
+    /// How long the session has been idle that the client wants to go on with, as it says; else zero.
+    pub(crate) idle: Duration,
     /// The HTTP version that the client speaks: `1` or `2`; empty before it is known.
     pub http: &'static str,
     /// The proxy's own addresses on the client's connection and on the target's.
@@ -91,6 +94,7 @@ impl RequestInfo {
             user: None,
             claimed: None,
             authorization: None,
+            idle: Duration::ZERO,
             http: "",
             locals: [None; 2],
             seen: Arc::default(),

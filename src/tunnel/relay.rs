@@ -24,6 +24,7 @@ mod config;
 mod cooperative_yield;
 mod copy;
 mod failure;
+mod frames;
 mod half_close;
 pub mod meter;
 mod prefix;
@@ -147,13 +148,13 @@ pub async fn run<D: Transport, U: Transport>(
         direction: Direction::Upload,
         reader: from_client,
         writer: to_target,
-        beginning: Prefix::new(Direction::Upload, terms.inspected(), inspector.clone()),
+        beginning: Prefix::new(Direction::Upload, terms.inspected(), inspector.clone(), terms.meter),
     };
     let down = Flow {
         direction: Direction::Download,
         reader: from_target,
         writer: to_client,
-        beginning: Prefix::new(Direction::Download, terms.inspected_download(), inspector),
+        beginning: Prefix::new(Direction::Download, terms.inspected(), inspector, terms.meter),
     };
     let mut upload = Pump::new(up, bulk, terms).beginning_with(early_upload);
     let mut download = Pump::new(down, bulk, terms).beginning_with(early_download);

@@ -528,3 +528,92 @@ fn tunnels_without_a_session_cannot_be_moved() {
     }
     still_carries(&mut client, &mut service);
 }
+
+/// A PING of a session, and a DATA with one byte.
+const PING: [u8; 12] = [6, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1];
+const KEY: [u8; 13] = [3, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 5, b'k'];
+
+#[test]
+fn a_session_that_comes_back_has_been_idle_as_long_as_before() {
+    for ssh_only in [true, false] {
+        let target = Target::listen();
+        let server = server_to(&target, ssh_only, "{}");
+        let named = format!(
+            "\r\nSwitchboard-Session: {}\r\nSwitchboard-Idle: 900\r\n\r\n",
+            "0c".repeat(16)
+        );
+        let mut client = server.client(request("devbox:22").replace("\r\n\r\n", &named));
+        client.expect(CONFIRMATION);
+        let mut anchor = target.accept();
+        // The lines of either side may come first.
+        anchor.send(announcement());
+        client.expect(announcement());
+        client.send(hello("resume"));
+        anchor.expect(hello("resume"));
+        let answer = [ANCHOR.as_bytes(), &[2, 0, 0, 56], &[0x0c; 16], &[7; 40]].concat();
+        anchor.send(&answer);
+        client.expect(answer);
+        client.send(PING);
+        anchor.expect(PING);
+        anchor.send(PING);
+        client.expect(PING);
+        let listed = || crate::operators::all(&server, 1).remove(0);
+        let activity = || -> Value {
+            let answer = server.ask_admin("GET", "/activity?target=static/devbox:22");
+            serde_json::from_str(&answer.body).unwrap()
+        };
+        let sleeps = listed();
+        assert!(sleeps.idle_ms >= 900_000 && !sleeps.is_active, "{sleeps:?}");
+        assert!(sleeps.last_active < sleeps.since, "{sleeps:?}");
+        let unused = activity();
+        assert_eq!(unused["has_activity"], false, "{unused}");
+        assert_eq!(unused["last_activity"], sleeps.last_active.as_str());
+        // The user's bytes are use.
+        anchor.send(KEY);
+        client.expect(KEY);
+        let used = listed();
+        assert!(used.idle_ms < 900_000 && used.is_active, "{used:?}");
+        assert_eq!(activity()["has_activity"], true);
+    }
+}
+
+#[test]
+fn a_claim_to_be_idle_does_not_hide_the_bytes_of_a_plain_client() {
+    for ssh_only in [true, false] {
+        let target = Target::listen();
+        let server = server_to(&target, ssh_only, "{}");
+        let named = format!(
+            "\r\nSwitchboard-Session: {}\r\nSwitchboard-Idle: 4294967295\r\n\r\n",
+            "0c".repeat(16)
+        );
+        let mut client = server.client(request("devbox:22").replace("\r\n\r\n", &named));
+        client.expect(CONFIRMATION);
+        let mut service = target.accept();
+        client.send(CLIENT);
+        service.expect(CLIENT);
+        service.send(SERVER);
+        client.expect(SERVER);
+        still_carries(&mut client, &mut service);
+        let used = crate::operators::all(&server, 1).remove(0);
+        assert!(used.is_active && used.idle_ms < 900_000, "{used:?}");
+    }
+}
+
+#[test]
+fn a_session_that_was_idle_for_longer_than_it_may_has_a_moment_to_be_used_again() {
+    let target = Target::listen();
+    let list = allow(&[("devbox:22", target.address())]);
+    let server = Server::with(&Settings::new(&format!("{list}timeouts: {{idle: 300ms}}\n")));
+    let named = format!(
+        "\r\nSwitchboard-Session: {}\r\nSwitchboard-Idle: 900\r\n\r\n",
+        "0c".repeat(16)
+    );
+    let mut client = server.client(request("devbox:22").replace("\r\n\r\n", &named) + &hello("resume"));
+    client.expect(CONFIRMATION);
+    let mut anchor = target.accept();
+    anchor.expect(hello("resume"));
+    anchor.send(announcement() + ANCHOR);
+    client.expect(announcement() + ANCHOR);
+    client.ends();
+    server.settles(r#"tunnels_closed_total{by="proxy",reason="idle"}"#, 1.0);
+}

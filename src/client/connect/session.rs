@@ -70,6 +70,8 @@ pub(in crate::client) struct ClientSession<'a, R, W> {
     clock: fn() -> SystemTime,
     /// The last [`tick`](Self::tick), by `clock`.
     looked_at: SystemTime,
+    /// The bytes of both streams, and when, by `clock`, the last one had come.
+    moved: (u64, SystemTime),
     dialer: ProxyDialer,
     report: OutageReporter,
     backoff: Backoff,
@@ -112,6 +114,7 @@ where
             error: None,
             clock: settings.clock,
             looked_at: (settings.clock)(),
+            moved: (0, (settings.clock)()),
             dialer: ProxyDialer::default(),
             report: OutageReporter::new(settings.remarks.clone(), options.uplink.proxy.host()),
             backoff: Backoff::default(),
@@ -221,7 +224,6 @@ where
             Event::Over(end) => return Some(SessionExit::Over(end)),
             Event::Detached(unlinked) => return Some(SessionExit::Detached(unlinked.into())),
             Event::Confirmed(secrets) => {
-                self.dialer.session = Some(secrets.id);
                 self.secrets = Some(secrets);
                 self.confirmation = None;
                 self.report.connected();
@@ -253,6 +255,7 @@ where
         let now = Instant::now();
         self.next_look = now + if is_linked { LINKED_LOOK } else { DETACHED_LOOK };
         self.report.tick();
+        self.note_use();
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let has_no_reader = self.local.is_abandoned.is_some_and(|look| look(&self.local.stdout));
         if has_no_reader || is_over(self.hung_up.map(|at| at + LOGOUT_TIMEOUT)) {
@@ -291,6 +294,14 @@ where
             return Some(self.leave_path("this host was asleep"));
         }
         None
+    }
+
+    /// Notes the bytes that have come since the last tick. A host that sleeps does so after them.
+    fn note_use(&mut self) {
+        let moved = self.driver.session().moved();
+        if self.moved.0 != moved {
+            self.moved = (moved, self.looked_at);
+        }
     }
 
     /// Leaves the connection. The next attempt comes at once, because the network may be another one.

@@ -117,6 +117,11 @@ impl Session {
         self.incoming.expected()
     }
 
+    /// Returns the number of bytes of both streams so far, as far as they have come here.
+    pub fn moved(&self) -> u64 {
+        self.incoming.expected() + self.outgoing.length()
+    }
+
     /// Changes the windows. Bytes that the old window permits may still arrive.
     pub fn set_window(&mut self, window: u32, now: Instant) {
         if self.ended.is_none() && self.ending.is_none() {

@@ -14,7 +14,7 @@ use crate::policy::access::{Mode, RequestCredentials, Right, TunnelGrant};
 use crate::policy::allowlist::Target;
 use crate::protocol::end_notice::Marker;
 use crate::proxy::anchors::AnchorTunnel;
-use crate::proxy::http::{ConnectRequest, RefusalMode};
+use crate::proxy::http::{ConnectRequest, NamedSession, RefusalMode};
 use crate::tunnel::limits::owners::{LimitOwner, OwnerName};
 use crate::tunnel::limits::slots::Slot;
 use crate::tunnel::outcome::{CloseReason, Refusal, RefusalReason};
@@ -51,10 +51,12 @@ pub(super) async fn reserve(
     // Again, as the user is known.
     refuse_blocked(pending)?;
     let user = pending.record.info.user_name();
-    if let Some(reason) = session.and_then(|session| pending.shared.registry.ended_sessions.reason(session, user)) {
+    let ended = |session: NamedSession| pending.shared.registry.ended_sessions.reason(session.id, user);
+    if let Some(reason) = session.and_then(ended) {
         let phrase = close_phrase(CloseReason::ClosedByOperator, &reason);
         return Err(Refusal::new(RefusalReason::SessionEnded, phrase));
     }
+    pending.record.info.idle = session.map_or(Duration::ZERO, |session| session.idle);
     // Only after authorization: the form of a refusal would tell whether the target is an SSH server.
     pending.target_is_ssh = target.ssh_only() && !target.reports();
     let of_process = pending.shared.tunnels.take().ok_or(RefusalReason::ProxyFull)?;

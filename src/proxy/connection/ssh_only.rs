@@ -94,10 +94,15 @@ async fn identify(
     let tunnel = record.tunnel();
     let identified = |side, line: Line<'_>| {
         tunnel.facts.seen.identified(side, Software::parse(line.software));
-        if side == Side::Client
-            && let FirstBytes::Hello(hello, _) = classify(line.text)
-        {
-            tunnel.open.set_hello(hello);
+        if side == Side::Client {
+            if let FirstBytes::Hello(hello, _) = classify(line.text) {
+                tunnel.open.set_hello(hello);
+            }
+            // The lines of a handshake are no use of the tunnel.
+            let is_own = tunnel.open.is_resumable();
+            for direction in Direction::ALL {
+                tunnel.meter.set_own(direction, is_own);
+            }
         }
     };
     let timeout = record.shared.timeouts.ssh_identification;

@@ -1,5 +1,7 @@
 //! The parts that both versions of HTTP share: a request, its one answer, and the fields of a refusal.
 
+use std::time::Duration;
+
 use crate::base::authority::Authority;
 use crate::policy::access::credentials::credential::{Credential, CredentialError};
 use crate::protocol::end_notice::Marker;
@@ -18,7 +20,17 @@ pub struct ConnectRequest {
     /// The marker of the notice that the client asks for.
     pub(crate) end_marker: Option<Marker>,
     /// The session that the client wants to go on with.
-    pub(crate) session: Option<SessionId>,
+    pub(crate) session: Option<NamedSession>,
+}
+
+/// A session that a request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NamedSession {
+    /// Its id.
+    pub(crate) id: SessionId,
+    /// How long its user has moved no byte, as the client says; zero if it says nothing. A client can only appear less
+    /// active by it.
+    pub(crate) idle: Duration,
 }
 
 /// The purpose of a request.
@@ -52,14 +64,21 @@ pub(super) fn credential<'a>(
     })
 }
 
-/// Returns the session in the values of a request's fields [`SESSION_FIELD`].
-pub(super) fn session<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<SessionId> {
-    SessionId::parse(str::from_utf8(values.next()?).ok()?)
+/// Returns the session in a request's fields, of which `field` returns the first value.
+pub(super) fn session<'a>(field: impl Fn(&'static str) -> Option<&'a [u8]>) -> Option<NamedSession> {
+    let text = |name| str::from_utf8(field(name)?).ok();
+    let seconds: Option<u32> = text(IDLE_FIELD).and_then(|seconds| seconds.parse().ok());
+    Some(NamedSession {
+        id: SessionId::parse(text(SESSION_FIELD)?)?,
+        idle: Duration::from_secs(seconds.unwrap_or_default().into()),
+    })
 }
 
 /// The field with which `switchboard connect` names the session that is to go on. Its hello after the 200 repeats the
 /// name.
-pub(super) const SESSION_FIELD: &str = "switchboard-session";
+const SESSION_FIELD: &str = "switchboard-session";
+/// The field with which it says for how many seconds no byte of the user has moved in the session.
+const IDLE_FIELD: &str = "switchboard-idle";
 
 /// Returns the fields of a refusal over every version of HTTP.
 pub(super) fn fields(denial: &Refusal) -> Vec<(&'static str, String)> {

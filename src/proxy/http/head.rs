@@ -2,7 +2,7 @@
 
 use httparse::{Error, Header, Request, Status};
 
-use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, SESSION_FIELD, credential, session};
+use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, credential, session};
 use crate::protocol::end_notice;
 use crate::protocol::registration;
 use crate::tunnel::outcome::{Malformed, RefusalReason};
@@ -83,7 +83,7 @@ pub fn parse(bytes: &[u8], credentials: CredentialPolicy) -> Result<Option<Head>
             purpose,
             credential,
             end_marker: end_notice::marker(values(request.headers, end_notice::FIELD)),
-            session: session(values(request.headers, SESSION_FIELD)),
+            session: session(|name| values(request.headers, name).next()),
         },
         length,
         version,

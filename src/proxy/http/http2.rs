@@ -3,7 +3,7 @@
 use h2::Reason;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
-use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, SESSION_FIELD, body, credential, fields, session};
+use super::exchange::{ConnectRequest, CredentialPolicy, Purpose, body, credential, fields, session};
 use crate::base::authority::Authority;
 use crate::protocol::end_notice::{self, Marker};
 use crate::tunnel::http2::Request;
@@ -40,7 +40,7 @@ pub(super) fn read_head(request: &Request, credentials: CredentialPolicy) -> Res
             CredentialPolicy::Read => credential(values(&head.headers, "proxy-authorization")),
         },
         end_marker: end_marker(&head.headers),
-        session: session(values(&head.headers, SESSION_FIELD)),
+        session: session(|name| values(&head.headers, name).next()),
     })
 }
 

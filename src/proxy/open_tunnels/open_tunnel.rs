@@ -68,12 +68,13 @@ impl OpenTunnel {
     /// Creates a tunnel that was established just now; its bytes count for its target, too.
     pub(crate) fn new(facts: RequestInfo, series: &Arc<TargetSeries>, open: TunnelGuard) -> Self {
         let start = Start::now();
-        // A tunnel that begins is active.
-        series.was_active(start.started);
+        let meter = Meter::new(Arc::clone(&series.totals)).idle_for(facts.idle);
+        // A tunnel that begins is active, unless its session sleeps.
+        series.was_active(start.to_system_time(meter.activity().last_active));
         Self {
             facts,
             start,
-            meter: Meter::new(Arc::clone(&series.totals)),
+            meter,
             open,
             rate_overrides: Default::default(),
             own_rates: Default::default(),
@@ -247,9 +248,11 @@ impl Start {
         }
     }
 
-    /// Returns a later moment by the host's clock, as if it had not been set since.
+    /// Returns another moment by the host's clock, as if it had not been set between the two.
     pub(crate) fn to_system_time(self, moment: Instant) -> SystemTime {
-        self.started + moment.saturating_duration_since(self.established)
+        let before = self.established.saturating_duration_since(moment);
+        let started = self.started.checked_sub(before).unwrap_or(self.started);
+        started + moment.saturating_duration_since(self.established)
     }
 }
 
@@ -261,3 +264,6 @@ pub struct RttSample {
     /// The number of retransmitted segments.
     pub retransmits: u32,
 }
+
+#[cfg(test)]
+mod tests;

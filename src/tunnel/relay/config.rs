@@ -119,19 +119,14 @@ pub struct RelayConfig<'a> {
     /// 2 s since, because its session has its own half-close and end.
     pub tunnel: Option<&'a TunnelGuard>,
     /// True if the prefix of the upload decides whether the tunnel is resumable. The bytes after the prefix cost no
-    /// more, because a direction begins with copies through memory in any case. Bytes that are [spliced from the first
-    /// on](Resources::splicing_all) are not inspected.
+    /// more, unless they are a session's frames, because a direction begins with copies through memory in any case. Bytes
+    /// that are [spliced from the first on](Resources::splicing_all) are not inspected.
     pub is_inspected: bool,
 }
 
 impl<'a> RelayConfig<'a> {
-    /// Returns the tunnel, if the prefix of its upload is to be inspected.
+    /// Returns the tunnel, if its bytes are to be inspected: it carries a session, or may.
     pub(super) fn inspected(&self) -> Option<&'a TunnelGuard> {
-        self.tunnel.filter(|_| self.is_inspected)
-    }
-
-    /// Returns the tunnel, if the prefix of its download is to be inspected: it carries a session, or may.
-    pub(super) fn inspected_download(&self) -> Option<&'a TunnelGuard> {
         self.tunnel.filter(|tunnel| self.is_inspected || tunnel.is_resumable())
     }
 

@@ -66,7 +66,7 @@ pub(super) struct Flow<'a, R, W> {
     pub(super) direction: Direction,
     pub(super) reader: R,
     pub(super) writer: W,
-    /// The first bytes, while they are inspected. Boxed: most directions have none, and the others only briefly.
+    /// The first bytes while they are inspected, and then the frames of a session. Boxed: most directions have none.
     pub(super) beginning: Option<Box<Prefix<'a>>>,
 }
 
@@ -74,6 +74,13 @@ impl<R: Reader, W: Writer> Flow<'_, R, W> {
     /// Inspects bytes that were read elsewhere, if they belong to the prefix.
     pub(super) fn inspect(&mut self, bytes: &[u8]) {
         inspect(&mut self.beginning, bytes);
+    }
+
+    /// Notes that bytes are spliced, uninspected.
+    pub(super) fn skip(&mut self) {
+        if let Some(beginning) = &mut self.beginning {
+            beginning.skip();
+        }
     }
 
     /// Reads at most `max` bytes and writes them at once, as far as the writer takes them.

@@ -4,7 +4,7 @@
 use std::future::{Future, pending};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::config::RelayConfig;
 use super::failure::Failure;
@@ -40,7 +40,8 @@ pub(super) fn silence(meter: &Meter, timeout: Duration) -> impl Future<Output = 
     elapsed(move || meter.last_moved().max(now), timeout)
 }
 
-/// Completes when the tunnel has been idle for the idle timeout; never without one.
+/// Completes when the tunnel has been idle for the idle timeout; never without one. A session that comes back after a
+/// longer time has [`RETURN_TIMEOUT`].
 #[expect(
     clippy::manual_async_fn,
     reason = "an async fn keeps each argument twice, for as long as the tunnel is idle"
@@ -48,7 +49,10 @@ pub(super) fn silence(meter: &Meter, timeout: Duration) -> impl Future<Output = 
 pub(super) fn idle(terms: &RelayConfig<'_>) -> impl Future<Output = Close> {
     async move {
         match terms.options.idle {
-            Some(timeout) => elapsed(|| terms.meter.activity().last_active, timeout).await,
+            Some(timeout) => {
+                boxed(sleep(timeout.min(RETURN_TIMEOUT))).await;
+                elapsed(|| terms.meter.activity().last_active, timeout).await
+            }
             None => pending().await,
         }
     }
@@ -77,6 +81,10 @@ fn elapsed(last: impl Fn() -> Instant, timeout: Duration) -> impl Future<Output 
 /// the end of the session, still arrives.
 pub(super) const SILENCE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long the tunnel of a session that was idle for longer than the idle timeout waits for its user: the time to open a
+/// laptop and type.
+const RETURN_TIMEOUT: Duration = Duration::from_mins(1);
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -89,7 +97,7 @@ mod tests {
         let (meter, start) = (Meter::new(Arc::default()), Instant::now());
         let pings = async {
             for beat in 1..=600 {
-                tokio::time::sleep(Duration::from_secs(10)).await;
+                sleep(Duration::from_secs(10)).await;
                 meter.record(Direction::Upload, 12);
                 meter.record(Direction::Download, 12);
                 if beat % 6 == 0 {
@@ -114,7 +122,7 @@ mod tests {
         let typing = async {
             for minute in 1..=10 {
                 for _ in 0..60 {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    sleep(Duration::from_secs(1)).await;
                     for _ in 0..=minute % 5 {
                         meter.record(Direction::Upload, 36);
                     }

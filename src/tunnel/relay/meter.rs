@@ -19,8 +19,13 @@ pub struct Meter {
     born: Instant,
     /// When a byte was last written, in milliseconds after `born`.
     moved_at: AtomicU64,
-    /// Writes, by direction.
+    /// The same of a byte of the user's.
+    used_at: AtomicU64,
+    /// Writes of the user's bytes, and these bytes, by direction.
     messages: Both<AtomicU32>,
+    used: Both<AtomicU64>,
+    /// As [`set_own`](Self::set_own).
+    is_own: Both<AtomicBool>,
     /// As [`is_window_closed`](Self::is_window_closed).
     closed_windows: Both<AtomicBool>,
     activity: Mutex<ActivityHistory>,
@@ -53,7 +58,10 @@ impl Meter {
             target,
             born,
             moved_at: AtomicU64::new(0),
+            used_at: AtomicU64::new(0),
             messages: Default::default(),
+            used: Default::default(),
+            is_own: Default::default(),
             closed_windows: Default::default(),
             activity: Mutex::new(ActivityHistory {
                 history: History::default(),
@@ -63,13 +71,37 @@ impl Meter {
         }
     }
 
+    /// Returns the meter of a tunnel whose session was last used `idle` ago, as its client says. Until the tunnel shows
+    /// a session or a plain client, its bytes count as the session's own.
+    pub fn idle_for(mut self, idle: Duration) -> Self {
+        if !idle.is_zero() {
+            let used = self.activity.get_mut();
+            used.last_active = self.born.checked_sub(idle).unwrap_or(self.born);
+            used.was_active = idle < MINUTE;
+            for direction in Direction::ALL {
+                self.set_own(direction, true);
+            }
+        }
+        self
+    }
+
+    /// Sets whether the next bytes of a direction are a session's own: its handshake, and frames without bytes of the
+    /// user's, such as PING and ACK. They are no use of the tunnel.
+    pub fn set_own(&self, direction: Direction, is_own: bool) {
+        self.is_own[direction].store(is_own, Ordering::Relaxed);
+    }
+
     /// Counts bytes that were written to the receiving side.
     pub fn record(&self, direction: Direction, bytes: usize) {
+        let now = whole_millis(self.born.elapsed());
         self.tunnel.add(direction, bytes as u64);
         self.target.add(direction, bytes as u64);
-        self.messages[direction].fetch_add(1, Ordering::Relaxed);
-        self.moved_at
-            .store(whole_millis(self.born.elapsed()), Ordering::Relaxed);
+        self.moved_at.store(now, Ordering::Relaxed);
+        if !self.is_own[direction].load(Ordering::Relaxed) {
+            self.messages[direction].fetch_add(1, Ordering::Relaxed);
+            self.used[direction].fetch_add(bytes as u64, Ordering::Relaxed);
+            self.used_at.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Counts a wait of a direction for its limits.
@@ -101,12 +133,17 @@ impl Meter {
         self.tunnel.bytes(direction)
     }
 
-    /// Returns the messages and bytes written so far.
-    pub fn totals(&self) -> Traffic {
+    /// Returns the user's messages and bytes written so far.
+    fn used(&self) -> Traffic {
         Traffic {
             messages: Direction::ALL.map(|direction| self.messages[direction].load(Ordering::Relaxed)),
-            bytes: Direction::ALL.map(|direction| self.bytes(direction)),
+            bytes: Direction::ALL.map(|direction| self.used[direction].load(Ordering::Relaxed)),
         }
+    }
+
+    /// Returns when a byte of the user's was last written.
+    fn last_used(&self) -> Instant {
+        self.born + Duration::from_millis(self.used_at.load(Ordering::Relaxed))
     }
 
     /// Returns the sum of the waits of a direction for its limits.
@@ -122,11 +159,11 @@ impl Meter {
     /// Returns the use of the tunnel now. The time since `last_active` is its idle time.
     pub fn activity(&self) -> Activity {
         let mut used = self.activity.lock();
-        let moved = self.totals();
+        let moved = self.used();
         let is_active_already = used.history.is_already_active(moved);
         // After an active minute, the use goes on until the next one is over.
         if is_active_already || used.was_active && used.history.has_moved(moved) {
-            used.last_active = self.last_moved();
+            used.last_active = self.last_used();
         }
         Activity {
             is_active: used.was_active || is_active_already,
@@ -137,9 +174,9 @@ impl Meter {
     /// Ends a minute, as the [rule](super::activity_rule) counts them.
     pub fn end_minute(&self) {
         let mut used = self.activity.lock();
-        used.was_active = used.history.end_minute(self.totals());
+        used.was_active = used.history.end_minute(self.used());
         if used.was_active {
-            used.last_active = self.last_moved();
+            used.last_active = self.last_used();
         }
     }
 }
@@ -176,6 +213,7 @@ fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+const MINUTE: Duration = Duration::from_mins(1);
 /// Between two samples of the windows: half of TCP_USER_TIMEOUT.
 pub(crate) const WINDOW_INTERVAL: Duration = Duration::from_secs(60);
 

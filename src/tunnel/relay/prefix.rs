@@ -1,10 +1,12 @@
 //! Inspects the first bytes of a direction while they are relayed: for a session that outlives the tunnel, and for the
-//! caller's inspector.
+//! caller's inspector. The frames of a session follow.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use super::frames::Frames;
+use super::meter::Meter;
 use crate::protocol::resume::handshake::lines::{FirstBytes, attached, classify};
 use crate::tunnel::direction::Direction;
 use crate::tunnel::drain::TunnelGuard;
@@ -15,15 +17,19 @@ pub trait InspectPrefix: Debug + Send + Sync {
     fn inspect(&self, direction: Direction, beginning: &[u8]) -> ControlFlow<()>;
 }
 
-/// The first bytes of a direction, until enough of them have been seen. They are relayed as all others.
+/// The first bytes of a direction, until enough of them have been seen, and then the frames of a session. They are relayed
+/// as all others.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
     direction: Direction,
+    meter: &'a Meter,
     /// The tunnel; `None` once its upload has shown whether it is resumable, or its download which session it carries.
     tunnel: Option<&'a TunnelGuard>,
     inspector: Option<Arc<dyn InspectPrefix>>,
     /// Empty if the first read brings enough, as most often.
     held: Vec<u8>,
+    /// `None` until the prefix has shown a session.
+    frames: Option<Frames>,
 }
 
 impl<'a> Prefix<'a> {
@@ -32,34 +38,64 @@ impl<'a> Prefix<'a> {
         direction: Direction,
         tunnel: Option<&'a TunnelGuard>,
         inspector: Option<Arc<dyn InspectPrefix>>,
+        meter: &'a Meter,
     ) -> Option<Box<Self>> {
+        // The hello of the upload was read before the relay.
+        let is_session = direction == Direction::Upload && tunnel.is_some_and(TunnelGuard::is_resumable);
         (tunnel.is_some() || inspector.is_some()).then(|| {
             Box::new(Self {
                 direction,
+                meter,
                 tunnel,
                 inspector,
                 held: Vec::new(),
+                frames: is_session.then(Frames::default),
             })
         })
     }
 
+    /// Notes that bytes are spliced, uninspected.
+    pub(super) fn skip(&mut self) {
+        self.meter.set_own(self.direction, false);
+        if let Some(frames) = &mut self.frames {
+            *frames = Frames::lost();
+        }
+    }
+
     /// Inspects the bytes that were read next. Returns `Break` if nothing more is to be inspected.
     pub(super) fn inspect(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        if let Some(frames) = &mut self.frames {
+            self.meter.set_own(self.direction, frames.are_own(bytes));
+            return ControlFlow::Continue(());
+        }
         let is_first = self.held.is_empty();
         if !is_first {
             self.held.extend_from_slice(bytes);
         }
         let beginning = if is_first { bytes } else { &self.held };
-        if self
-            .tunnel
-            .is_some_and(|tunnel| detect_resumable(tunnel, self.direction, beginning).is_break())
-        {
-            self.tunnel = None;
+        let mut is_own = false;
+        if let Some(tunnel) = self.tunnel {
+            match detect_session(tunnel, self.direction, beginning) {
+                // The lines of a handshake, as far as it can be seen.
+                ControlFlow::Continue(()) => is_own = true,
+                ControlFlow::Break(found) => {
+                    self.tunnel = None;
+                    self.frames = found.map(|(mut frames, rest)| {
+                        is_own = frames.are_own(rest);
+                        frames
+                    });
+                }
+            }
         }
+        self.meter.set_own(self.direction, is_own);
         let direction = self.direction;
         let is_done = |inspector: &Arc<dyn InspectPrefix>| inspector.inspect(direction, beginning).is_break();
         if self.inspector.as_ref().is_some_and(is_done) {
             self.inspector = None;
+        }
+        if self.frames.is_some() {
+            (self.held, self.inspector) = (Vec::new(), None);
+            return ControlFlow::Continue(());
         }
         if self.tunnel.is_none() && self.inspector.is_none() {
             return ControlFlow::Break(());
@@ -72,18 +108,31 @@ impl<'a> Prefix<'a> {
 }
 
 /// Detects a session in the first bytes of a direction. The upload shows whether the tunnel is resumable, the download
-/// which session the tunnel carries. Returns `Break` once this is known: in the upload within 255 bytes (a line).
-fn detect_resumable(tunnel: &TunnelGuard, direction: Direction, beginning: &[u8]) -> ControlFlow<()> {
+/// which session the tunnel carries. Returns `Break` once this is known: in the upload within 255 bytes (a line). Of a
+/// session it has the frames, and their bytes so far.
+fn detect_session<'b>(
+    tunnel: &TunnelGuard,
+    direction: Direction,
+    beginning: &'b [u8],
+) -> ControlFlow<Option<(Frames, &'b [u8])>> {
+    let from = |at| (Frames::default(), beginning.get(at..).unwrap_or_default());
     if direction == Direction::Download {
-        let session = attached(beginning);
-        return session.map_break(|session| session.into_iter().for_each(|id| tunnel.set_session(id)));
+        return attached(beginning).map_break(|session| match session {
+            Some((id, at)) => {
+                tunnel.set_session(id);
+                Some(from(at))
+            }
+            None => tunnel.is_resumable().then(|| (Frames::lost(), beginning)),
+        });
     }
     match classify(beginning) {
-        FirstBytes::NeedMore => return ControlFlow::Continue(()),
-        FirstBytes::Hello(hello, _) => tunnel.set_hello(hello),
-        FirstBytes::Plain | FirstBytes::Malformed => {}
+        FirstBytes::NeedMore => ControlFlow::Continue(()),
+        FirstBytes::Hello(hello, length) => {
+            tunnel.set_hello(hello);
+            ControlFlow::Break(Some(from(length)))
+        }
+        FirstBytes::Plain | FirstBytes::Malformed => ControlFlow::Break(None),
     }
-    ControlFlow::Break(())
 }
 
 #[cfg(test)]
@@ -118,11 +167,13 @@ mod tests {
             for piece in [1, 2, 7, 100, 254, 255, 1000] {
                 let (_conductor, drain) = DrainController::new();
                 let open = drain.opened();
-                let mut beginning = Prefix::new(Direction::Upload, Some(&open), None).unwrap();
+                let meter = Meter::new(Arc::default());
+                let mut beginning = Prefix::new(Direction::Upload, Some(&open), None, &meter).unwrap();
                 let pieces = says.as_bytes().chunks(piece);
                 let looked_at: usize = pieces
                     .scan(false, |is_over, bytes| {
-                        let looks = !std::mem::replace(is_over, *is_over || beginning.inspect(bytes).is_break());
+                        let mut ends = || beginning.inspect(bytes).is_break() || beginning.frames.is_some();
+                        let looks = !std::mem::replace(is_over, *is_over || ends());
                         looks.then_some(bytes.len())
                     })
                     .sum();
@@ -161,7 +212,8 @@ mod tests {
             for piece in [1, 2, 7, 100, 1000] {
                 let (_conductor, drain) = DrainController::new();
                 let open = drain.opened();
-                let mut beginning = Prefix::new(Direction::Download, Some(&open), None).unwrap();
+                let meter = Meter::new(Arc::default());
+                let mut beginning = Prefix::new(Direction::Download, Some(&open), None, &meter).unwrap();
                 let _seen = says.chunks(piece).find(|bytes| beginning.inspect(bytes).is_break());
                 assert_eq!(open.session(), expected, "{says:?} in pieces of {piece}");
             }

@@ -290,6 +290,7 @@ impl<'a, R: Reader, W: Writer> Pump<'a, R, W> {
         match pipe.try_fill(socket, max) {
             Ok(0) => self.copy(context, max.min(copy::MAX_BYTES), None),
             Ok(read) => {
+                self.halves.skip();
                 self.in_flight = InFlight::Piped(pipe);
                 Ok(Some(read))
             }

@@ -19,8 +19,8 @@ use crate::uplink::error::ClientError;
 /// Dials the proxy, and remembers its addresses and the last path.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyDialer {
-    /// The session to resume; `None` for a new one.
-    pub(crate) session: Option<SessionId>,
+    /// The session to resume, and the time since a byte of its user has moved; `None` for a new one.
+    pub(crate) session: Option<(SessionId, Duration)>,
     /// The step of the current attempt.
     pub(crate) step: Step,
     /// The timeout of the next connection if it resumes a session; `None` for the first connection.

@@ -27,8 +27,8 @@ pub(crate) enum Wanted<'a> {
         target: &'a str,
         /// The marker for the requested end notice.
         end_marker: Option<Marker>,
-        /// The session to resume.
-        session: Option<SessionId>,
+        /// The session to resume, and the time since a byte of its user has moved.
+        session: Option<(SessionId, Duration)>,
     },
     /// Serves a target on this connection ([`registration`](crate::protocol::registration)).
     Registration {
@@ -131,7 +131,8 @@ impl Request<'_> {
                 session,
             } => {
                 let marker = end_marker.map(|marker| format!("Switchboard-End: {marker}\r\n"));
-                let session = session.map(|id| format!("Switchboard-Session: {id}\r\n"));
+                let session = session
+                    .map(|(id, idle)| format!("Switchboard-Session: {id}\r\nSwitchboard-Idle: {}\r\n", idle.as_secs()));
                 let rest = marker.into_iter().chain(session).collect::<String>();
                 (format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"), rest)
             }

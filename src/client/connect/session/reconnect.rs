@@ -27,6 +27,9 @@ where
         // The attempt takes the dialer and watches the path itself: a change must not end the attempt.
         let mut dialing = std::mem::take(&mut self.dialer);
         dialing.set_again(self.backoff.timeout());
+        self.note_use();
+        let idle = (self.clock)().duration_since(self.moved.1).unwrap_or_default();
+        dialing.session = self.secrets.as_ref().map(|secrets| (secrets.id, idle));
         let opened = self
             .run_detached(Box::pin(attempt::open(options, login, &mut dialing)))
             .await;

@@ -42,6 +42,7 @@ async fn a_request_of_a_session_that_goes_on_names_it() {
     let hello = read_exactly::<68>(&mut stream).await;
     let expected = format!("SSH-2.0-switchboard_resume_1 resume {}", &named[..32]);
     assert_eq!(String::from_utf8_lossy(&hello), expected);
+    assert!(named.contains("\r\nSwitchboard-Idle: 0\r\n"), "{named}");
 }
 
 #[tokio::test]

@@ -127,15 +127,16 @@ pub fn classify(bytes: &[u8]) -> FirstBytes {
     }
 }
 
-/// Finds the session that an anchor's first bytes attach. They begin with the anchor's lines, or with its frames.
-/// `Break(None)` if they attach no session, `Continue` if more bytes are needed.
-pub fn attached(bytes: &[u8]) -> ControlFlow<Option<SessionId>> {
+/// Finds the session that an anchor's first bytes attach, and the number of bytes before its frames. They begin with the
+/// anchor's lines, or with its frames. `Break(None)` if they attach no session, `Continue` if more bytes are needed.
+pub fn attached(bytes: &[u8]) -> ControlFlow<Option<(SessionId, usize)>> {
     let begins_like = |bytes: &[u8], other: &[u8]| bytes.iter().zip(other).all(|(one, other)| one == other);
     let (mut rest, mut are_frames) = (bytes, true);
     loop {
         if are_frames && begins_like(rest, &ATTACHED_HEAD) {
             let id = rest.get(ATTACHED_HEAD.len()..).and_then(<[u8]>::first_chunk);
-            return id.map_or(Continue(()), |id| Break(Some(SessionId(*id))));
+            let before = bytes.len() - rest.len();
+            return id.map_or(Continue(()), |id| Break(Some((SessionId(*id), before))));
         }
         let is_first = rest.len() == bytes.len();
         if is_first && !begins_like(bytes, ANNOUNCEMENT.as_bytes()) {

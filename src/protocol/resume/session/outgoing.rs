@@ -63,6 +63,11 @@ impl Outgoing {
         }
     }
 
+    /// Returns the number of bytes so far.
+    pub(in crate::protocol::resume) fn length(&self) -> u64 {
+        self.length
+    }
+
     /// Returns how many bytes it takes now.
     pub(in crate::protocol::resume) fn free(&self) -> usize {
         if self.is_finished || self.is_abandoned {
