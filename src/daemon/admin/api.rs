@@ -240,7 +240,7 @@ pub enum Verdict {
     Client,
     /// The target's network, or a target that does not read, answer, or send faster.
     Target,
-    /// A limit of the proxy's configuration.
+    /// A limit: of the proxy's configuration, of the target, or of an operator.
     Limit,
     /// The proxy: its threads lack CPU time.
     Proxy,

@@ -161,6 +161,8 @@ pub fn restriction_rates(item: &Restriction) -> String {
 pub fn fields(replica: &str, thing: &Value) -> String {
     let mut lines = vec![("replica".to_owned(), replica.to_owned())];
     flatten("", thing, &mut lines);
+    // A verdict comes before its evidence.
+    lines.sort_by_key(|(name, _)| !matches!(&**name, "replica" | "verdict"));
     let room = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     lines
         .into_iter()
@@ -242,6 +244,11 @@ mod tests {
         assert_eq!(
             fields("one", &thing),
             "replica       one\na             x\\u{1b}\ninner.b       1\ninner.list.1  true\ninner.list.2\n"
+        );
+        let diagnosis = json!({"evidence": ["why"], "verdict": "client"});
+        assert_eq!(
+            fields("one", &diagnosis),
+            "replica     one\nverdict     client\nevidence.1  why\n"
         );
     }
 }

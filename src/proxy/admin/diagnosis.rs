@@ -54,6 +54,7 @@ pub(super) async fn diagnose(
     let observed = Samples {
         load: load(&workers, &busy_workers(), start.elapsed()),
         looks: &looks,
+        rate_overrides: Both::from_fn(|direction| open.rate_overrides[direction].get()),
     };
     let (verdict, mut evidence) = diagnose_samples(&observed);
     evidence.extend(summary(&legs));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::daemon::admin::api::Verdict;
 use crate::net::sock_diag::TcpInfo;
 use crate::tunnel::direction::{Both, Direction};
+use crate::tunnel::limits::Rate;
 use crate::tunnel::outcome::Side;
 
 /// A sample of a tunnel.
@@ -21,12 +22,14 @@ pub struct Sample {
 }
 
 /// The samples of a tunnel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Samples<'a> {
     /// The samples, at even intervals.
     pub looks: &'a [Sample],
     /// The share of the time in which the worker threads were busy, 0 to 1.
     pub load: f64,
+    /// The rates that an operator has set for it.
+    pub rate_overrides: Both<Option<Rate>>,
 }
 
 /// A possible cause, and its share of the time.
@@ -40,8 +43,7 @@ struct SlowCause {
 /// Returns the cause of a slow tunnel, and its evidence.
 pub fn diagnose_samples(observed: &Samples<'_>) -> (Verdict, Vec<String>) {
     let Some(finding) = observed.finding() else {
-        let said = "nothing held the tunnel up while it was observed".to_owned();
-        return (Verdict::Nothing, vec![said]);
+        return (Verdict::Nothing, vec![observed.unhindered()]);
     };
     (finding.verdict, vec![finding.said])
 }
@@ -75,14 +77,16 @@ impl Samples<'_> {
     fn limit(&self, direction: Direction) -> Option<SlowCause> {
         let waited = self.last()?.waited[direction].saturating_sub(self.first()?.waited[direction]);
         let share = self.share_of(waited);
+        let by_operator = self.rate_overrides[direction].map(|rate| format!(": an operator has set {rate}"));
         (share >= HELD).then(|| SlowCause {
             share,
             verdict: Verdict::Limit,
             said: format!(
-                "the {} has waited {} ms of {} ms for its limits",
+                "the {} has waited {} ms of {} ms for its limits{}",
                 direction.label(),
                 waited.as_millis(),
-                self.length().as_millis()
+                self.length().as_millis(),
+                by_operator.unwrap_or_default()
             ),
         })
     }
@@ -182,25 +186,43 @@ impl Samples<'_> {
         })
     }
 
-    /// Detects a sender of bulk that nothing here holds up: it sets the pace.
+    /// Detects a sender of bulk, or of less without a pause, that nothing here holds up: it sets the pace.
     fn sender_bound(&self) -> Option<SlowCause> {
-        let direction = BOTH.into_iter().max_by_key(|direction| self.rate(*direction))?;
-        let side = direction.sender();
+        let direction = self.busier();
+        let (side, rate) = (direction.sender(), self.rate(direction));
         let [first, last] = self.both(side)?;
         let lost = last.out_of_order.saturating_sub(first.out_of_order);
-        let why = match lost {
-            0 => String::new(),
-            lost => format!(", and {lost} segments came out of order"),
-        };
-        (self.rate(direction) >= BULK).then(|| SlowCause {
+        let lost = (lost > 0).then(|| format!(", and {lost} segments came out of order"));
+        let trip = (last.rtt >= FAR).then(|| {
+            let in_trip = u128::from(rate) * last.rtt.as_millis() / 1000;
+            format!(", {in_trip} bytes in each round trip of {:.0} ms", millis(last.rtt))
+        });
+        let is_steady = rate >= STEADY && self.longest_pause(direction) < MAX_PAUSE;
+        (rate >= BULK || is_steady).then(|| SlowCause {
             share: 1.0,
             verdict: verdict(side),
             said: format!(
-                "the {} sends at most {} KiB/s, which are relayed at once{why}",
+                "the {} sends at most {} KiB/s{}, which are relayed at once{}",
                 side.label(),
-                self.rate(direction) >> 10
+                rate >> 10,
+                trip.unwrap_or_default(),
+                lost.unwrap_or_default()
             ),
         })
+    }
+
+    /// Returns what was seen of a tunnel that nothing held up.
+    fn unhindered(&self) -> String {
+        let direction = self.busier();
+        let (side, ms) = (direction.sender().label(), self.length().as_millis());
+        let what = match self.moved(direction) {
+            0 => format!("no byte came in {ms} ms"),
+            bytes => {
+                let pause = self.longest_pause(direction).as_millis();
+                format!("the {side} sent {bytes} bytes in {ms} ms, with a pause of {pause} ms")
+            }
+        };
+        format!("nothing held the tunnel up: {what}")
     }
 
     /// Detects a network that delays what little is sent.
@@ -268,14 +290,40 @@ impl Samples<'_> {
         time.as_secs_f64() / self.length().as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
+    /// Returns the direction that moved more bytes.
+    fn busier(&self) -> Direction {
+        let is_upload = self.moved(Direction::Upload) > self.moved(Direction::Download);
+        if is_upload {
+            Direction::Upload
+        } else {
+            Direction::Download
+        }
+    }
+
     /// Returns the bytes per second.
     fn rate(&self, direction: Direction) -> u64 {
-        let moved = self.last().zip(self.first());
-        let moved = moved.map_or(0, |(last, first)| {
-            last.bytes[direction].saturating_sub(first.bytes[direction])
-        });
         let millis = u64::try_from(self.length().as_millis()).unwrap_or(u64::MAX);
-        moved.saturating_mul(1000) / millis.max(1)
+        self.moved(direction).saturating_mul(1000) / millis.max(1)
+    }
+
+    fn moved(&self, direction: Direction) -> u64 {
+        let ends = self.last().zip(self.first());
+        ends.map_or(0, |(last, first)| {
+            last.bytes[direction].saturating_sub(first.bytes[direction])
+        })
+    }
+
+    /// Returns the longest time without a byte of a direction.
+    fn longest_pause(&self, direction: Direction) -> Duration {
+        let mut last = self.looks.first();
+        let pauses = self.looks.iter().map(|look| {
+            let since = last.filter(|last| last.bytes[direction] == look.bytes[direction]);
+            if since.is_none() {
+                last = Some(look);
+            }
+            since.map_or(Duration::ZERO, |since| look.at.saturating_sub(since.at))
+        });
+        pauses.max().unwrap_or_default()
     }
 
     /// Returns the first and the last sample of a connection.
@@ -334,6 +382,10 @@ const SIDES: [Side; 2] = [Side::Client, Side::Target];
 const FAST: u64 = 100 << 20;
 /// The bytes per second from which on a direction carries more than a terminal.
 const BULK: u64 = 64 << 10;
+/// The same of a direction without a pause.
+const STEADY: u64 = 4 << 10;
+/// The screens of a terminal come in bursts with longer pauses.
+const MAX_PAUSE: Duration = Duration::from_millis(300);
 /// Shares of the time.
 const HELD: f64 = 0.3;
 const MOSTLY: f64 = 0.5;

@@ -25,7 +25,7 @@ const which = (row) => new URLSearchParams({ replica: row.replica, tunnel_id: ro
 const VERDICTS = {
   client: "The client's side makes it slow.",
   target: "The target's side makes it slow.",
-  limit: "A limit of the configuration makes it slow.",
+  limit: "A limit makes it slow.",
   proxy: "The proxy makes it slow.",
   nothing: "Nothing that is seen here makes it slow.",
 };

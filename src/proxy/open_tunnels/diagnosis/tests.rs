@@ -38,7 +38,11 @@ fn target(look: &mut Sample) -> &mut TcpInfo {
 #[track_caller]
 fn assert_verdict(expected: Verdict, load: f64, step: impl Fn(u32, &mut Sample)) {
     let looks = looks(step);
-    let (verdict, evidence) = diagnose_samples(&Samples { looks: &looks, load });
+    let (verdict, evidence) = diagnose_samples(&Samples {
+        looks: &looks,
+        load,
+        ..Samples::default()
+    });
     assert_eq!(verdict, expected, "{evidence:?}");
     assert!(!evidence.is_empty());
 }
@@ -55,7 +59,7 @@ fn an_idle_tunnel_typing_and_a_fast_copy_are_not_slow() {
         client(look).not_sent = 1 << 20;
         target(look).receive_queue = 1 << 20;
     });
-    assert_eq!(diagnose_samples(&Samples { looks: &[], load: 0.0 }).0, Verdict::Nothing);
+    assert_eq!(diagnose_samples(&Samples::default()).0, Verdict::Nothing);
 }
 
 #[test]
@@ -114,6 +118,70 @@ fn a_sender_of_bulk_sets_the_pace_where_nothing_else_does() {
     assert_verdict(Verdict::Client, 0.1, |_, look| look.bytes.upload += 100 << 10);
 }
 
+/// Returns the first sentence of evidence.
+fn said(samples: &Samples<'_>) -> String {
+    diagnose_samples(samples).1.remove(0)
+}
+
+#[test]
+fn a_sender_of_little_without_a_pause_sets_the_pace_and_bursts_do_not() {
+    // 40 KiB/s in each sample, and 45 KB/s in every other one.
+    assert_verdict(Verdict::Target, 0.1, |_, look| look.bytes.download += 4 << 10);
+    assert_verdict(Verdict::Client, 0.1, |number, look| {
+        look.bytes.upload += u64::from(number % 2) * 9000
+    });
+    let steady = looks(|_, look| {
+        look.bytes.download += 4 << 10;
+        target(look).rtt = Duration::from_millis(80);
+    });
+    let steady = Samples {
+        looks: &steady,
+        ..Samples::default()
+    };
+    assert_eq!(
+        said(&steady),
+        "the target sends at most 40 KiB/s, 3276 bytes in each round trip of 80 ms, which are relayed at once"
+    );
+    // A screen every half second, and keystrokes.
+    assert_verdict(Verdict::Nothing, 0.1, |number, look| {
+        look.bytes.download += if number % 5 == 0 { 8000 } else { 0 };
+    });
+    assert_verdict(Verdict::Nothing, 0.1, |_, look| look.bytes.download += 300);
+}
+
+#[test]
+fn a_tunnel_that_nothing_holds_up_has_its_bytes_and_its_pause_as_evidence() {
+    let of = |looks: &[Sample]| {
+        said(&Samples {
+            looks,
+            ..Samples::default()
+        })
+    };
+    let idle = looks(|_, _| {});
+    assert_eq!(of(&idle), "nothing held the tunnel up: no byte came in 1000 ms");
+    let burst = looks(|number, look| look.bytes.download += if number == 4 { 700 } else { 0 });
+    assert_eq!(
+        of(&burst),
+        "nothing held the tunnel up: the target sent 700 bytes in 1000 ms, with a pause of 600 ms"
+    );
+}
+
+#[test]
+fn a_limit_that_an_operator_has_set_is_named_as_such() {
+    let waits = looks(|_, look| look.waited.download += Duration::from_millis(90));
+    let mut samples = Samples {
+        looks: &waits,
+        ..Samples::default()
+    };
+    assert_eq!(
+        said(&samples),
+        "the download has waited 900 ms of 1000 ms for its limits"
+    );
+    samples.rate_overrides.download = Some("300KiB/s".parse().unwrap());
+    let expected = "the download has waited 900 ms of 1000 ms for its limits: an operator has set 300KiB/s";
+    assert_eq!(said(&samples), expected);
+}
+
 #[test]
 fn a_long_way_is_named_for_keystrokes_and_a_dead_one_too() {
     assert_verdict(Verdict::Client, 0.1, |_, look| {
@@ -130,7 +198,7 @@ fn a_long_way_is_named_for_keystrokes_and_a_dead_one_too() {
     assert_eq!(
         diagnose_samples(&Samples {
             looks: &looks,
-            load: 0.0
+            ..Samples::default()
         })
         .0,
         Verdict::Target
