@@ -119,6 +119,7 @@ impl Anchor {
             dial_in.map(|(uplink, serves)| Coverage::new(Arc::clone(&shared), uplink, serves, readiness.clone()));
         let handlers = Handlers {
             readiness: readiness.clone(),
+            remarks: Box::new(String::new),
             scrape: scrape(Arc::clone(&shared)),
             scrape_networks: None,
             progress: progress(Arc::clone(&shared)),

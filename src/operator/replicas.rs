@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::{Mutex, Semaphore};
 
+use crate::base::authority::Authority;
 use crate::daemon::admin::api::{CloseRequest, CloseResponse, Rates, Restriction, RestrictionRequest, Target, Tunnel};
 pub use crate::daemon::admin::api::{Query, Sort};
 use crate::kubernetes::{PodSelector, Pods, encoded};
@@ -63,7 +64,8 @@ pub enum TunnelSelector {
     Query(Query),
 }
 
-/// The name of a target: `namespace/service`, or `static/authority`.
+/// The name of a target: `namespace/service`, or `static/authority`. `authority` alone, as clients request it, is
+/// the same as `static/authority`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetName {
     /// The namespace of its Service, or `static`.
@@ -81,7 +83,11 @@ impl FromStr for TargetName {
                 namespace: namespace.to_owned(),
                 service: service.to_owned(),
             }),
-            Some(_) | None => Err("expected `namespace/service`, or `static/name:port`"),
+            None if text.parse::<Authority>().is_ok() => Ok(Self {
+                namespace: "static".to_owned(),
+                service: text.to_owned(),
+            }),
+            Some(_) | None => Err("expected `namespace/service`, or `name:port`"),
         }
     }
 }

@@ -31,6 +31,7 @@ pub(crate) fn routes(
 ) -> Routes {
     let handlers = Handlers {
         readiness: readiness.clone(),
+        remarks: remarks(Arc::clone(shared)),
         scrape: scrape(Arc::clone(shared)),
         scrape_networks: scrape_networks.clone(),
         progress: progress(Arc::clone(shared)),
@@ -69,6 +70,17 @@ pub(crate) fn routes(
         )
         .with_state(Arc::clone(shared));
     Routes::probes(handlers).and(api, PATHS)
+}
+
+/// Returns the writer of the remarks of `/readyz?verbose`.
+fn remarks(shared: Arc<Shared>) -> Box<dyn Fn() -> String + Send + Sync> {
+    Box::new(move || {
+        let since = shared.allowlist.unconfirmed_since().map(view::rfc3339);
+        let remark = since.map(|since| {
+            format!("the API server does not answer: the allowlist has not been confirmed since {since}\n")
+        });
+        remark.unwrap_or_default()
+    })
 }
 
 /// Returns the reader of the drain's state, for the page `/drain`.

@@ -232,6 +232,7 @@ async fn dial_target(
     let dial = dial::dial(&endpoints.addresses, target.next_address(), &options);
     let dialled = target.while_listed(dial).await;
     record.dialled(start.elapsed(), &endpoints, dialled.as_ref());
+    target.dialled(dialled.as_ref().err().map(|error| error.reason));
     let mut upstream = dialled?;
     permit.succeeded();
     if let Some(version) = endpoints.proxy_header {
@@ -259,6 +260,7 @@ async fn ask_anchor(
         Err(reason) => (Err(DialError::from(reason)), Err(reason)),
     };
     record.dialled(start.elapsed(), &Endpoints::default(), result.as_ref());
+    target.dialled(tunnel.as_ref().err().copied());
     let tunnel = tunnel?;
     record.info.anchor = tunnel.anchor.user.clone();
     let upstream = result.map_err(|error| error.reason)?;

@@ -252,6 +252,46 @@ fn clients_are_listed_by_their_tunnels() {
 }
 
 #[test]
+fn clients_have_the_rates_of_their_tunnels() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let mut tunnels = [server.tunnel("one:22", &one), server.tunnel("other:22", &other)];
+    eventually("both tunnels count", || {
+        for (client, service) in &mut tunnels {
+            service.send([b'd'; 5000]);
+            client.expect([b'd'; 5000]);
+            client.send([b'u'; 500]);
+            service.expect([b'u'; 500]);
+        }
+        let answer = server.ask_admin("GET", "/clients");
+        let listed: api::Clients = serde_json::from_str(&answer.body).unwrap();
+        let [client] = &listed.clients[..] else {
+            return None;
+        };
+        let each: Vec<_> = all(&server, 2).iter().map(|open| open.sent_per_second).collect();
+        let is_sum = client.sent_per_second == each.iter().sum::<u64>() && each.iter().all(|rate| *rate > 0);
+        (is_sum && client.received_per_second > 0).then_some(())
+    });
+}
+
+#[test]
+fn a_static_target_says_how_its_last_dial_ended() {
+    let (one, other) = (Target::listen(), Target::listen());
+    let server = two_targets(&one, &other, "");
+    let last = || {
+        let answer = server.ask_admin("GET", "/targets/static/one:22");
+        let target: api::Target = serde_json::from_str(&answer.body).unwrap();
+        target.last_dial.map(|dial| dial.error)
+    };
+    assert_eq!(last(), None);
+    drop(server.tunnel("one:22", &one));
+    assert_eq!(last().as_deref(), Some(""));
+    drop(one);
+    assert!(server.answer("one:22").starts_with("HTTP/1.1 502 "));
+    assert_eq!(last().as_deref(), Some("target_refused"));
+}
+
+#[test]
 fn events_are_told_as_they_happen() {
     let (one, other) = (Target::listen(), Target::listen());
     let server = two_targets(&one, &other, "");

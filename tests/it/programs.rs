@@ -132,6 +132,7 @@ fn the_tunnels_of_all_replicas_are_one_table() {
     let few = ask(&["tunnels", "--sort", "rate", "--limit", "2", "--json"], &pair.all()).json();
     assert_eq!((few["items"].as_array().unwrap().len(), &few["total"]), (2, &3.into()));
     let clients = ask(&["clients"], &pair.all());
+    assert!(clients.stdout[0].contains("DOWN/S  UP/S"), "{clients:#?}");
     assert!(clients.line("127.0.0.1").contains(" 3 "), "{clients:#?}");
     let rates = ask(&["tunnels", "--sort", "rate"], &pair.all());
     assert_eq!((rates.status, rates.stdout.len()), (0, 5), "{rates:#?}");
@@ -480,7 +481,8 @@ fn a_target_is_cordoned_on_all_replicas() {
     assert!(listed.line("static/one:22").ends_with("  yes"), "{listed:#?}");
     assert!(listed.line("static/other:22").ends_with(" 0"), "{listed:#?}");
     let [first, _] = pair.all();
-    assert_eq!(ask(&["targets", "uncordon", "static/one:22"], &[first]).status, 0);
+    // As clients request it.
+    assert_eq!(ask(&["targets", "uncordon", "one:22"], &[first]).status, 0);
     let listed = ask(&["targets"], &pair.all());
     assert!(listed.line("static/one:22").ends_with("  on 1 of 2"), "{listed:#?}");
     let unknown = ask(&["targets", "cordon", "static/none:22"], &pair.all());

@@ -172,5 +172,7 @@ pub(crate) fn confirm(question: &str) -> anyhow::Result<bool> {
 /// For `--help`.
 pub(crate) const OPERATOR_EXITS: &str = "\
 Exit status: 0 done, 1 nothing was found, or no replica answers, 2 usage, 3 some replicas do not answer";
+/// The proxy measures a rate over a second at least.
+pub(super) const BETWEEN_LOOKS: Duration = Duration::from_millis(1100);
 /// The exit status where some replicas have not answered.
 const PARTIAL: u8 = 3;

@@ -7,8 +7,11 @@ use switchboard::daemon::admin::api::{Client, Target};
 use switchboard::operator::replicas::{Query, TargetName};
 use switchboard::operator::tables::columns;
 use switchboard::operator::tables::listings::{client_table, target_table};
+use tokio::time::sleep;
 
-use super::replica_flags::{Columns, OPERATOR_EXITS, Replies, rendered, run, status, status_unless_none};
+use super::replica_flags::{
+    BETWEEN_LOOKS, Columns, OPERATOR_EXITS, Replies, rendered, run, status, status_unless_none,
+};
 
 /// The arguments of `targets`.
 #[derive(Args)]
@@ -44,7 +47,7 @@ pub(crate) struct List {
 
 #[derive(Args)]
 struct Cordon {
-    /// namespace/service, or static/NAME:PORT
+    /// namespace/service, or NAME:PORT as clients request it
     #[arg(value_name = "TARGET")]
     target: TargetName,
     #[command(flatten)]
@@ -68,9 +71,15 @@ fn list(options: &List) -> anyhow::Result<ExitCode> {
     Ok(status(&listed.replicas))
 }
 
-/// Lists the clients of all replicas.
+/// Lists the clients of all replicas: twice, because a rate is measured between two samples.
 pub(crate) fn clients(options: &List) -> anyhow::Result<ExitCode> {
-    let listed = run(options.replies.replicas()?.list::<Client>(&Query::default()))?;
+    let replicas = options.replies.replicas()?;
+    let listed = run(async {
+        let query = Query::default();
+        replicas.list::<Client>(&query).await?;
+        sleep(BETWEEN_LOOKS).await;
+        replicas.list::<Client>(&query).await
+    })?;
     options.replies.print(&listed, || rendered(&client_table(&listed)))?;
     Ok(status(&listed.replicas))
 }

@@ -1,7 +1,6 @@
 //! The arguments of `tunnels`, which lists, diagnoses, closes and limits tunnels.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use switchboard::daemon::admin::api::{CloseRequest, Rates, RestrictionKind, RestrictionRequest, Tunnel};
@@ -14,7 +13,9 @@ use tokio::time::sleep;
 use super::clients;
 use super::filter_flags::{FilterFlags, PartyFlags};
 use super::past;
-use super::replica_flags::{Columns, OPERATOR_EXITS, Replies, confirm, rendered, run, status, status_unless_none};
+use super::replica_flags::{
+    BETWEEN_LOOKS, Columns, OPERATOR_EXITS, Replies, confirm, rendered, run, status, status_unless_none,
+};
 use super::targets;
 use crate::cli::output::print;
 
@@ -359,5 +360,3 @@ const PARTIES: [&str; 3] = ["target", "client", "user"];
 /// The default number of tunnels to diagnose, without `--limit`.
 const MAX_SAMPLES: usize = 16;
 const MAX_LARGE_SAMPLES: usize = 64;
-/// The proxy measures a rate over a second at least.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1100);

@@ -347,6 +347,21 @@ pub struct Target {
     /// When a tunnel of it was last used (RFC 3339); absent before the first tunnel in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_activity: Option<String>,
+    /// The last dial; absent before the first one in this process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_dial: Option<Dial>,
+    /// Of a Service: when the allowlist was last confirmed (RFC 3339), if the API server does not answer now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unconfirmed_since: Option<String>,
+}
+
+/// A dial of a target that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dial {
+    /// When it ended (RFC 3339).
+    pub at: String,
+    /// Why it has failed, as the reason of a refusal; empty if it has not.
+    pub error: String,
 }
 
 /// An anchor that has dialled in.
@@ -430,6 +445,12 @@ pub struct Client {
     pub bytes_sent: u64,
     /// Bytes from the client through its open tunnels.
     pub bytes_received: u64,
+    /// Bytes a second to the client.
+    #[serde(default)]
+    pub sent_per_second: u64,
+    /// Bytes a second from the client.
+    #[serde(default)]
+    pub received_per_second: u64,
     /// Milliseconds since one of these tunnels was last active.
     pub idle_ms: u64,
 }

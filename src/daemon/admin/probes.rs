@@ -25,6 +25,8 @@ use crate::tunnel::exposition::CONTENT_TYPE as OF_METRICS;
 pub struct Handlers {
     /// The conditions of `/readyz`.
     pub readiness: Readiness,
+    /// Returns more lines for `/readyz?verbose`.
+    pub remarks: Box<dyn Fn() -> String + Send + Sync>,
     /// Writes the page `/metrics`.
     pub scrape: Box<dyn Fn() -> String + Send + Sync>,
     /// The peers that may read it.
@@ -105,6 +107,9 @@ async fn readyz(State(pages): State<Arc<Pages>>, RawQuery(query): RawQuery) -> R
             // Writing to a String does not fail.
             writeln!(page, "[{sign}]{name} {state}").ok();
         }
+    }
+    if verbose {
+        page.push_str(&(pages.handlers.remarks)());
     }
     page.push_str(if ready { "ok\n" } else { "not ready\n" });
     let status = if ready {

@@ -13,6 +13,7 @@ use crate::daemon::readiness::Readiness;
 fn handlers(readiness: &Readiness) -> Handlers {
     Handlers {
         readiness: readiness.clone(),
+        remarks: Box::new(String::new),
         scrape: Box::new(|| "a_metric 1\n".to_owned()),
         scrape_networks: None,
         progress: Box::new(|| DrainStatus {

@@ -59,6 +59,8 @@ struct SourceState {
     current: Option<f64>,
     /// True if its objects are known, from a list or from a snapshot.
     is_listed: bool,
+    /// True if its last request or watch has failed.
+    has_failed: bool,
     /// True if the API server has answered only 403 for at least 10 s.
     is_refused: bool,
     /// True if its namespace counts as empty because the API server forbids it.
@@ -189,6 +191,7 @@ impl Reconciler {
                     self.outputs.metrics.watch_errors.count([failure.label()]);
                 }
                 source.is_refused &= failure == Failure::Forbidden;
+                source.has_failed = true;
                 return;
             }
             Event::Refused => {
@@ -208,7 +211,7 @@ impl Reconciler {
         }
         if let Some(source) = self.sources.get_mut(index) {
             let is_first = source.current.replace(now).is_none();
-            (source.is_refused, source.is_treated_as_empty) = (false, false);
+            (source.has_failed, source.is_refused, source.is_treated_as_empty) = (false, false, false);
             if is_first {
                 self.treat_as_empty();
             }
@@ -410,6 +413,10 @@ impl Reconciler {
         let namespaces: HashSet<_> = empty.iter().map(|source| &source.feed.source.namespace).collect();
         let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
         metrics.allowlist_namespaces_forbidden.set(namespaces);
+        let failed = read.iter().filter(|source| source.has_failed);
+        let since = failed.filter_map(|source| source.current).reduce(f64::min);
+        let since = since.map(|seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));
+        self.outputs.writer.set_unconfirmed(since);
         let current: Option<Vec<f64>> = read.iter().map(|source| source.current).collect();
         if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
             metrics.allowlist_last_sync_timestamp.set(oldest);
@@ -448,6 +455,7 @@ impl SourceState {
             removal_hold: MassRemovalHold::default(),
             current: None,
             is_listed: false,
+            has_failed: false,
             is_refused: false,
             is_treated_as_empty: false,
         }

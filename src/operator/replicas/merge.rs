@@ -280,6 +280,8 @@ mod tests {
             tunnels,
             bytes_sent: u64::MAX,
             bytes_received: u64::MAX,
+            sent_per_second: 0,
+            received_per_second: 0,
             idle_ms: 0,
         }
     }

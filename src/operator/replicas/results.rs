@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::merge::{FromReplica, MergedList, ReplicaStatus};
 use crate::base::text::is_unprintable;
-use crate::daemon::admin::api::{Anchor, Client, CloseResponse, Target};
+use crate::daemon::admin::api::{Anchor, Client, CloseResponse, Dial, Target};
 
 /// The result of a request to all replicas, and their status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,6 +93,12 @@ pub struct TargetRow {
     pub cordoned_by: Vec<String>,
     /// Its tunnels on all replicas.
     pub tunnels: usize,
+    /// Its last dial, of any replica.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_dial: Option<Dial>,
+    /// When a replica whose API server does not answer last confirmed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unconfirmed_since: Option<String>,
     /// The number of replicas that know it.
     #[serde(skip)]
     pub replicas: usize,
@@ -166,6 +172,11 @@ pub fn by_target<'a>(targets: impl IntoIterator<Item = (&'a str, &'a Target)>) -
             .iter()
             .for_each(|anchor| AnchorRow::add(&mut row.anchors, anchor));
         row.tunnels = row.tunnels.saturating_add(item.tunnels);
+        // RFC 3339 sorts as text.
+        let dials = [row.last_dial.take(), item.last_dial.clone()];
+        row.last_dial = dials.into_iter().flatten().max_by(|one, other| one.at.cmp(&other.at));
+        let unconfirmed = [row.unconfirmed_since.take(), item.unconfirmed_since.clone()];
+        row.unconfirmed_since = unconfirmed.into_iter().flatten().min();
         row.replicas += 1;
     }
     rows.into_values().collect()
@@ -180,6 +191,8 @@ pub fn by_client(listed: &MergedList<Client>) -> Vec<Client> {
             row.tunnels = row.tunnels.saturating_add(item.tunnels);
             row.bytes_sent = row.bytes_sent.saturating_add(item.bytes_sent);
             row.bytes_received = row.bytes_received.saturating_add(item.bytes_received);
+            row.sent_per_second = row.sent_per_second.saturating_add(item.sent_per_second);
+            row.received_per_second = row.received_per_second.saturating_add(item.received_per_second);
             row.idle_ms = row.idle_ms.min(item.idle_ms);
         };
         known.and_modify(add).or_insert_with(|| item.clone());
@@ -216,6 +229,10 @@ mod tests {
 
     #[test]
     fn a_target_of_two_replicas_is_one_row() {
+        let dial = |second: usize| Dial {
+            at: format!("2026-11-28T08:00:0{}Z", second.min(9)),
+            error: String::new(),
+        };
         let target = |tunnels, is_cordoned| Target {
             namespace: "team".into(),
             service: "box".into(),
@@ -235,6 +252,8 @@ mod tests {
                 })
                 .into(),
             last_activity: None,
+            last_dial: Some(dial(tunnels)),
+            unconfirmed_since: (!is_cordoned).then(|| "2026-11-28T08:00:00Z".to_owned()),
         };
         let rows = by_target([("a", &target(3, true)), ("b", &target(4, false))]);
         let row = TargetRow {
@@ -255,6 +274,8 @@ mod tests {
             is_cordoned: false,
             cordoned_by: vec!["a".to_owned()],
             tunnels: 7,
+            last_dial: Some(dial(4)),
+            unconfirmed_since: Some("2026-11-28T08:00:00Z".to_owned()),
             replicas: 2,
         };
         assert_eq!(rows, [row]);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::columns::{Column, Table, bytes, escape, span};
-use crate::daemon::admin::api::{Client, Restriction, RestrictionKind, Target, Tunnel};
+use crate::daemon::admin::api::{Client, Dial, Restriction, RestrictionKind, Target, Tunnel};
 use crate::operator::replicas::merge::{FromReplica, MergedList};
 use crate::operator::replicas::results::{AnchorRow, by_client, by_target};
 
@@ -88,11 +88,31 @@ pub fn target_table(listed: &MergedList<Target>, is_wide: bool) -> Table {
             format!("{}/{}", row.endpoints_ready, row.endpoints),
             row.tunnels.to_string(),
             cordoned,
+            row.last_dial.as_ref().map(dial).unwrap_or_default(),
+            escape(&row.unconfirmed_since.unwrap_or_default()),
             escape(&row.nodes.join(",")),
             escape(&row.anchors.iter().map(anchor).collect::<Vec<_>>().join(", ")),
         ]
     });
     Table::new(&TARGET_COLUMNS, &rows.collect::<Vec<_>>(), is_wide)
+}
+
+/// Returns the result of a dial, and its age.
+fn dial(dial: &Dial) -> String {
+    let result = if dial.error.is_empty() {
+        "connected"
+    } else {
+        &dial.error
+    };
+    let age = humantime::parse_rfc3339_weak(&dial.at)
+        .ok()
+        .and_then(|at| at.elapsed().ok());
+    let millis = age.unwrap_or_default().as_millis();
+    format!(
+        "{} {} ago",
+        escape(result),
+        span(u64::try_from(millis).unwrap_or(u64::MAX))
+    )
 }
 
 fn anchor(row: &AnchorRow) -> String {
@@ -112,6 +132,8 @@ pub fn client_table(listed: &MergedList<Client>) -> Table {
             client.tunnels.to_string(),
             bytes(client.bytes_sent),
             bytes(client.bytes_received),
+            bytes(client.sent_per_second),
+            bytes(client.received_per_second),
             span(client.idle_ms),
         ]
     };
@@ -216,20 +238,24 @@ const TUNNEL_COLUMNS: [Column; 17] = [
     Column::text("ANCHOR").wide(),
     Column::text("SOFTWARE").wide(),
 ];
-const TARGET_COLUMNS: [Column; 6] = [
+const TARGET_COLUMNS: [Column; 8] = [
     Column::text("TARGET"),
     Column::number("READY"),
     Column::number("TUNNELS"),
     Column::text("CORDONED"),
+    Column::text("LAST DIAL"),
+    Column::text("NOT CONFIRMED SINCE"),
     Column::text("NODE").wide(),
     Column::text("ANCHORS"),
 ];
-const CLIENT_COLUMNS: [Column; 6] = [
+const CLIENT_COLUMNS: [Column; 8] = [
     Column::text("CLIENT"),
     Column::text("USER"),
     Column::number("TUNNELS"),
     Column::number("DOWN"),
     Column::number("UP"),
+    Column::number("DOWN/S"),
+    Column::number("UP/S"),
     Column::number("IDLE"),
 ];
 

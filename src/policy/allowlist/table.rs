@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::sync::{SetOnce, watch};
 use tokio::time::sleep;
 
@@ -32,9 +33,17 @@ pub struct Allowlist {
     pub(super) user_lists: watch::Sender<()>,
     /// The wake requests of targets.
     pub(super) wakes: WakeRequests,
+    /// As [`unconfirmed_since`](Self::unconfirmed_since).
+    pub(super) unconfirmed_since: Mutex<Option<SystemTime>>,
 }
 
 impl Allowlist {
+    /// Returns when the Services of the cluster were last known to be current, if the API server does not answer now;
+    /// `None` while it answers.
+    pub fn unconfirmed_since(&self) -> Option<SystemTime> {
+        *self.unconfirmed_since.lock()
+    }
+
     /// Returns the target of an authority.
     ///
     /// # Errors

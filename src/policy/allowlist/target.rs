@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -156,8 +157,18 @@ pub struct Target {
     /// Created by its first use, or by the removal.
     removed: OnceLock<CancellationToken>,
     series: OnceLock<Arc<TargetSeries>>,
+    last_dial: Mutex<Option<LastDial>>,
     /// True if an operator lets no new tunnel begin.
     is_cordoned: AtomicBool,
+}
+
+/// A dial that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct LastDial {
+    /// When.
+    pub at: SystemTime,
+    /// Why it has failed; `None` if it has not.
+    pub error: Option<RefusalReason>,
 }
 
 impl Target {
@@ -178,6 +189,7 @@ impl Target {
             dials: OnceLock::new(),
             removed: OnceLock::new(),
             series: OnceLock::new(),
+            last_dial: Mutex::default(),
             is_cordoned: AtomicBool::new(false),
         }
     }
@@ -344,6 +356,17 @@ impl Target {
     /// Returns when one of its tunnels was last used; `None` before the first one.
     pub fn last_activity(&self) -> Option<SystemTime> {
         self.series.get()?.last_activity()
+    }
+
+    /// Notes the end of a dial.
+    pub fn dialled(&self, error: Option<RefusalReason>) {
+        let at = SystemTime::now();
+        *self.last_dial.lock() = Some(LastDial { at, error });
+    }
+
+    /// Returns its last dial; `None` before the first one.
+    pub fn last_dial(&self) -> Option<LastDial> {
+        *self.last_dial.lock()
     }
 
     /// Updates it, for running and new tunnels. Returns whether it names other users than before.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use parking_lot::{Mutex, MutexGuard};
 use tracing::warn;
@@ -163,6 +164,11 @@ impl Writer {
     /// Confirms that the list of Services is complete: from now on an absent name is forbidden.
     pub fn confirm(&self) {
         self.change(&mut self.state(), [], true);
+    }
+
+    /// Sets since when the Services have not been confirmed by the API server; `None` if they are.
+    pub fn set_unconfirmed(&self, since: Option<SystemTime>) {
+        *self.allowlist.unconfirmed_since.lock() = since;
     }
 
     /// Applies changes of some Services.

@@ -34,7 +34,7 @@ pub(super) async fn list(
     let Page { items, total, next } = part.page(shared.allowlist.all(), name).map_err(HttpError::bad)?;
     let row = |target: &Arc<Target>| {
         let tunnels = tunnels.get(&Arc::as_ptr(target)).copied();
-        view::target(target, tunnels.unwrap_or_default(), &shared.anchors.of(target.id()))
+        view::target(target, tunnels.unwrap_or_default(), &shared)
     };
     let targets = items.iter().map(row).collect();
     Ok(Json(api::Targets { targets, total, next }))
@@ -66,7 +66,7 @@ fn changed(target: &Arc<Target>, change: Change, shared: &Shared) -> Json<api::T
 fn view(target: &Arc<Target>, shared: &Shared) -> api::Target {
     let tunnels = shared.registry.all();
     let open = tunnels.iter().filter(|open| is_of(open, target)).count();
-    view::target(target, open, &shared.anchors.of(target.id()))
+    view::target(target, open, shared)
 }
 
 fn is_of(open: &OpenTunnel, target: &Arc<Target>) -> bool {

@@ -191,8 +191,13 @@ pub(super) async fn clients(
             tunnels: 0,
             bytes_sent: 0,
             bytes_received: 0,
+            sent_per_second: 0,
+            received_per_second: 0,
             idle_ms: u64::MAX,
         });
+        let rates = open.rates();
+        client.sent_per_second += rates.download;
+        client.received_per_second += rates.upload;
         client.tunnels += 1;
         client.bytes_sent += open.meter.bytes(Direction::Download);
         client.bytes_received += open.meter.bytes(Direction::Upload);

@@ -9,8 +9,10 @@ use crate::daemon::admin::api;
 use crate::net::sock_diag::{DiagError, TcpInfo};
 use crate::policy::allowlist::Target;
 use crate::proxy::anchors::Anchor;
+use crate::proxy::connection::Shared;
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::tunnel::direction::Direction;
+use crate::tunnel::outcome::RefusalReason;
 use crate::tunnel::ssh::identification::Software;
 
 /// Returns a tunnel as it is now.
@@ -89,8 +91,17 @@ fn leg(info: &TcpInfo) -> api::Leg {
     }
 }
 
-/// Returns a target as it is now, with that number of open tunnels and these anchors, the active one first.
-pub(super) fn target(target: &Target, tunnels: usize, anchors: &[Arc<Anchor>]) -> api::Target {
+/// Returns a target as it is now, with that number of open tunnels.
+pub(super) fn target(target: &Target, tunnels: usize, shared: &Shared) -> api::Target {
+    let anchors = &shared.anchors.of(target.id());
+    let unconfirmed_since = shared
+        .allowlist
+        .unconfirmed_since()
+        .filter(|_| !target.id().is_static());
+    let last_dial = target.last_dial().map(|dial| api::Dial {
+        at: rfc3339(dial.at),
+        error: dial.error.map_or("", RefusalReason::label).to_owned(),
+    });
     let endpoints = target.endpoints();
     let connected = u32::try_from(anchors.len()).unwrap_or(u32::MAX);
     let [ready, total] = match target.dials_in() {
@@ -117,6 +128,8 @@ pub(super) fn target(target: &Target, tunnels: usize, anchors: &[Arc<Anchor>]) -
         is_cordoned: target.is_cordoned(),
         tunnels,
         last_activity: target.last_activity().map(rfc3339),
+        last_dial,
+        unconfirmed_since: unconfirmed_since.map(rfc3339),
     }
 }
 

@@ -145,7 +145,7 @@ impl Samples<'_> {
         } else {
             (
                 verdict(to),
-                format!("the {} takes no more of its HTTP/2 stream", to.label()),
+                format!("the {} does not read, or not its HTTP/2 stream", to.label()),
             )
         };
         Some(SlowCause {

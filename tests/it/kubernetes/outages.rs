@@ -109,8 +109,15 @@ fn an_outage_with_refused_connections_changes_nothing_and_recovery_is_fast() {
             sleep(Duration::from_millis(outage)).await;
             stage.is_unmoved("svc-a").await;
             tunnel.echo().await.unwrap();
+            let (_, conditions) = stage.proxy.page("/readyz?verbose").await.unwrap();
+            assert!(conditions.contains(UNCONFIRMED), "{conditions}");
             stage.api.open();
             stage.follows(&format!("{outage} ms away"), name, Instant::now()).await;
+            let is_confirmed = async || {
+                let (_, conditions) = stage.proxy.page("/readyz?verbose").await.unwrap();
+                !conditions.contains(UNCONFIRMED)
+            };
+            eventually("the list is confirmed", is_confirmed).await;
         }
         let now = stage
             .proxy
@@ -120,6 +127,9 @@ fn an_outage_with_refused_connections_changes_nothing_and_recovery_is_fast() {
         stage.recovered("and events again", "late").await;
     });
 }
+
+/// A line of `/readyz?verbose`.
+const UNCONFIRMED: &str = "the API server does not answer: the allowlist has not been confirmed since 20";
 
 #[test]
 fn a_watch_that_ends_in_any_way_is_taken_up_again() {

@@ -84,6 +84,11 @@ function anchorOf({ address, "user.name": user, since, connections, is_standby: 
   return `${user} at ${address} since ${moment(Date.parse(since))}, ${connections} connected${isStandby ? ", standby" : ""}`;
 }
 
+/** The end of a dial in one line. */
+function dial(last) {
+  return last ? `${last.error || "connected"} at ${moment(Date.parse(last.at))}` : "";
+}
+
 function linesOfTarget(row) {
   const { facts } = row;
   const by = facts.cordoned_by ?? [];
@@ -91,6 +96,8 @@ function linesOfTarget(row) {
     ["ready endpoints", `${facts.endpoints_ready} of ${facts.endpoints}`],
     ["addresses", row.addresses.join(", ")],
     ...(facts.anchors ?? []).map((anchor) => ["anchor", anchorOf(anchor)]),
+    ["last dial", dial(facts.last_dial)],
+    ["not confirmed since", facts.unconfirmed_since ? moment(Date.parse(facts.unconfirmed_since)) : ""],
     ["tunnels", String(facts.tunnels)],
     ["cordoned", facts.is_cordoned ? "yes, by every replica" : by.length ? `by ${by.join(", ")}` : "no"],
   ];

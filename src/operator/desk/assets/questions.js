@@ -29,6 +29,7 @@ export function targetActions(row) {
 }
 
 const REASON = { id: "reason", label: "Reason", hint: "It goes into the access log.", isRequired: true };
+const READ_BY_USER = "A user of switchboard connect reads it in the terminal. It goes into the access log, too.";
 
 function factsOf(model, row) {
   const { facts } = row;
@@ -48,7 +49,7 @@ function end(model, row) {
       ? "The user is told the reason, and the session ends: this replica refuses it for ten minutes."
       : "The session in it ends at once, on both sides.",
     facts: factsOf(model, row),
-    fields: [REASON],
+    fields: [{ ...REASON, hint: READ_BY_USER }],
     confirm: "End the tunnel",
     isDangerous: true,
     send: ({ reason }) => ["POST", "/api/close", { replica: row.replica, tunnel_id: row.id, reason }],
@@ -73,7 +74,7 @@ function endAll(row) {
     title: "End all tunnels of this target?",
     text: "The sessions in them end at once, at every replica that answers, resumable ones, too.",
     facts: [["target", row.name], ["tunnels", count(row.facts.tunnels)]],
-    fields: [REASON],
+    fields: [{ ...REASON, hint: READ_BY_USER }],
     confirm: `End ${plural(row.facts.tunnels, "tunnel")}`,
     isDangerous: true,
     send: ({ reason }) => ["POST", "/api/close-target", { target: row.key, reason }],
