@@ -4,7 +4,7 @@
 .PHONY: help build man demo screenshots test test-all test-kubernetes test-restarts test-diagnosis fuzz soak soak-resume lint bench bench-compare dist cross clean
 
 CARGO ?= cargo
-SCRIPTS := .ci/run benches/compare/run deploy/check packaging/cross packaging/dist tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
+SCRIPTS := .ci/run benches/compare/run deploy/check packaging/check-release packaging/cross packaging/dist packaging/toolchain tests/cross/run tests/demo/run tests/fuzz/run tests/install-clients tests/run
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -66,6 +66,8 @@ lint: ## Check format, lints, licences and sources; what is optional runs where 
 	@$(call optional,cargo-deny,$(CARGO) deny --locked check --hide-inclusion-graph licenses bans sources)
 	@$(call optional,shellcheck,shellcheck $(SCRIPTS))
 	@$(call optional,hadolint,hadolint Dockerfile)
+	@$(call optional,zizmor,zizmor --offline .github)
+	packaging/check-release
 
 bench: ## Run the benchmarks; a bound that is exceeded fails it
 	$(CARGO) bench --locked --no-fail-fast
