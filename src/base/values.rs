@@ -6,9 +6,10 @@
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 
 use crate::base::authority::Authority;
 use crate::base::text::{excerpt, is_unprintable};
@@ -51,6 +52,13 @@ pub(crate) fn port(text: &str) -> Result<u16, &'static str> {
         Ok(port) if port > 0 && !text.starts_with('+') => Ok(port),
         _ => Err("expected a port: 1 to 65535"),
     }
+}
+
+/// Returns a moment, as RFC 3339 writes it with any offset; `None` if it is none.
+pub(crate) fn moment(text: &str) -> Option<SystemTime> {
+    let zoned = text.parse().map(|moment: Timestamp| SystemTime::from(moment));
+    // The last days of the year 9999 are too late for a `Timestamp`, and may mean never.
+    zoned.or_else(|_| humantime::parse_rfc3339(text)).ok()
 }
 
 /// Returns a duration from 0 s to a year, in units up to weeks.

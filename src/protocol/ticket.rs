@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use crate::base::authority::Authority;
 use crate::base::secret::Secret;
-use crate::base::values::{is_label, is_name, is_reserved};
+use crate::base::values::{is_label, is_name, is_reserved, moment};
 
 /// The SHA-256 of a ticket.
 ///
@@ -205,7 +205,7 @@ impl Ticket {
             return Err("it is longer than 4 KiB");
         }
         let fields: Fields = serde_json::from_slice(value).map_err(|_| NOT_AN_ENTRY)?;
-        let expires = humantime::parse_rfc3339(&fields.expires).map_err(|_| "it has no time at which it expires")?;
+        let expires = moment(&fields.expires).ok_or("it has no time at which it expires")?;
         if !may_be_named(&fields.user) {
             return Err("its user is empty, too long, not printable or one of the cluster's own");
         }

@@ -130,7 +130,7 @@ const OWNERS: [(&str, &[&str]); 37] = [
             "uplink",
         ],
     ),
-    ("jiff", &["client", "kubernetes", "uplink::credentials"]),
+    ("jiff", &["base::values", "client", "uplink::credentials"]),
     ("jsonwebtoken", &["policy::access::oidc"]),
     ("k8s_openapi", &["kubernetes"]),
     ("kube", &["kubernetes"]),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::StatusCode;
-use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -13,6 +12,7 @@ use tracing::{debug, warn};
 
 use super::workload_starter::notebook_path;
 use crate::base::text::excerpt;
+use crate::base::values;
 use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
 use crate::policy::allowlist::{TargetId, Writer};
@@ -125,10 +125,7 @@ struct Metadata {
 
 /// Returns whether `known`, in whole seconds of any time zone, is not before `activity`.
 fn is_later(known: &str, activity: SystemTime) -> bool {
-    let zoned = known.parse().map(|known: Timestamp| SystemTime::from(known));
-    // The last days of the year 9999 are too late for a `Timestamp`, and may mean never.
-    let known = zoned.or_else(|_| humantime::parse_rfc3339(known));
-    known.is_ok_and(|known| known + Duration::from_secs(1) > activity)
+    values::moment(known).is_some_and(|known| known + Duration::from_secs(1) > activity)
 }
 
 /// The annotation that Kubeflow's culler compares with its CULL_IDLE_TIME.

@@ -170,6 +170,21 @@ fn a_text_that_can_name_no_target_is_none_in_the_secret_either() {
 }
 
 #[test]
+fn a_ticket_expires_at_the_same_moment_in_every_time_zone() {
+    let expires = |text: &str| {
+        let entry = format!(r#"{{"user":"alice","expires":"{text}"}}"#);
+        TicketIdentity::parse(entry.as_bytes()).unwrap().user.expires
+    };
+    for text in [
+        "2027-01-15T18:00:00+09:00",
+        "2027-01-15T04:30:00-04:30",
+        "2027-01-15T09:00:00+00:00",
+    ] {
+        assert_eq!(expires(text), expires("2027-01-15T09:00:00Z"), "{text}");
+    }
+}
+
+#[test]
 fn an_entry_that_cannot_be_read_is_no_ticket_and_the_others_count() {
     let good = NewTicket::new().unwrap();
     let no_json = "it is not the JSON of a ticket: user, groups, expires, target";
