@@ -308,13 +308,13 @@ fn client_names(text: &str) -> Result<ClientNames, &'static str> {
     }
 }
 
-/// Returns the non-empty strings between commas, or an error if there are too many: a tenant may write 256 KiB, which
-/// as names of one letter would take 6 MiB per Service.
+/// Returns the non-empty strings between commas, or an error if they are too many or too long: a tenant may write 256 KiB
+/// at each of any number of Services.
 fn listed(text: &str) -> Result<impl Iterator<Item = &str>, &'static str> {
     let names = || text.split(',').map(str::trim).filter(|name| !name.is_empty());
-    match names().count() {
-        0..=MAX_NAMES => Ok(names()),
-        _ => Err("at most 1024 names are read, so it counts as empty"),
+    match text.len() <= MAX_LIST && names().count() <= MAX_NAMES {
+        true => Ok(names()),
+        false => Err("at most 256 names in 8 KiB are read, so it counts as empty"),
     }
 }
 
@@ -329,8 +329,9 @@ fn user_names(text: &str) -> Result<Box<[Box<str>]>, String> {
 
 /// The most errors of one Service that are kept and reported.
 const MAX_FAULTS: usize = 20;
-/// The most names in one list: more users belong in a group.
-const MAX_NAMES: usize = 1024;
+/// The most names in one list, and its most bytes: more users belong in a group.
+const MAX_NAMES: usize = 256;
+const MAX_LIST: usize = 8 << 10;
 
 /// The names of all annotations, without the prefix.
 const KNOWN: &str = "port, download, upload, burst, max-tunnels, idle-timeout, ssh-only, allowed-clients, allowed-users, \
@@ -513,11 +514,13 @@ mod tests {
         let names = |count| vec!["a"; count].join(", ,");
         for key in ["allowed-users", "allowed-groups", "allowed-clients"] {
             assert_eq!(parsed(&[(key, &names(MAX_NAMES))]).2, []);
-            let (asked, _, faults) = parsed(&[(key, &names(MAX_NAMES + 1))]);
-            assert_eq!(*faults[0].key, *key);
-            match key {
-                "allowed-clients" => assert_eq!(asked.allowed_clients, Some(Box::default())),
-                _ => assert_eq!(asked.user_lists, Some(Box::default())),
+            for list in [names(MAX_NAMES + 1), format!("a,{}b", " ".repeat(MAX_LIST))] {
+                let (asked, _, faults) = parsed(&[(key, &list)]);
+                assert_eq!(*faults[0].key, *key);
+                match key {
+                    "allowed-clients" => assert_eq!(asked.allowed_clients, Some(Box::default())),
+                    _ => assert_eq!(asked.user_lists, Some(Box::default())),
+                }
             }
         }
     }
