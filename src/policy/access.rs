@@ -29,7 +29,7 @@ pub use self::options::{
     Check, Cleartext, Issuer, Jwks, Kubernetes, Mode, OnExpiry, Options, SecretName, TicketOptions, UserFileOptions,
 };
 pub use self::reviewer::{Action, Change, Decision, NoAnswer, Review, ReviewError, Reviewer, Right, Verdict};
-pub(crate) use self::reviews::SETTLING_TIME;
+pub(crate) use self::reviews::cache::SETTLING_TIME;
 use self::reviews::{ReviewMode, Reviews};
 use self::sources::AccessConfig;
 pub use self::sources::Sources;

@@ -47,9 +47,11 @@ pub(super) struct Reviews {
     signs: Mutex<OutageSigns>,
     /// True if the last review of a right had no answer, or not a final one.
     rights_fail: AtomicBool,
-    /// True if the last review of a right had no answer at all.
+    /// True if the API server gave no answer to the last recheck of a token.
+    tokens_fail: AtomicBool,
+    /// True if the last review of a right, or the last recheck of a token, had no answer at all.
     is_silent: AtomicBool,
-    /// The number of recoveries: final answers about rights, each after a review without one.
+    /// The number of recoveries: final answers about rights or rechecked tokens, each after a review without one.
     recovered: watch::Sender<u64>,
     /// The watches that revoke access.
     pub(super) watches: Arc<Watches>,
@@ -118,6 +120,7 @@ impl Reviews {
             ticket_guesses: Mutex::default(),
             signs: Mutex::default(),
             rights_fail: AtomicBool::default(),
+            tokens_fail: AtomicBool::default(),
             is_silent: AtomicBool::default(),
             recovered: watch::Sender::default(),
             watches: Arc::default(),
@@ -150,14 +153,14 @@ impl Reviews {
         self.decisions.clear();
     }
 
-    /// Returns the time until every API server knows of the last change in that namespace. `None` without a change, or
-    /// if an answer that was `asked` for at that time reflects the change.
+    /// Returns the time until the last change in that namespace has settled. `None` without a change, or if an answer that
+    /// was `asked` for at that time reflects the change.
     pub(super) fn wait_until_settled(&self, namespace: &str, asked: Instant) -> Option<Duration> {
-        let settled = self.changes.lock().last(namespace)? + SETTLING_TIME;
+        let settled = self.changes.lock().settled(namespace)?;
         (settled > asked).then(|| settled.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns whether the last review of a right had no answer at all.
+    /// Returns whether the last review of a right, or the last recheck of a token, had no answer at all.
     pub(super) fn is_silent(&self) -> bool {
         self.is_silent.load(Ordering::Relaxed)
     }
@@ -210,7 +213,7 @@ impl Reviews {
             };
             return match self.verdicts.fresh(&digest, [max_age, Duration::ZERO], since) {
                 Some(verdict) => Ok(verdict),
-                None => boxed(self.review_credential(&source, client, digest, Instant::now())).await,
+                None => boxed(self.recheck_credential(&source, client, digest)).await,
             };
         }
         self.check_guesses(&source, client)?;
@@ -286,6 +289,23 @@ impl Reviews {
         queue.enter(client).await.map(Some).ok_or_else(busy)
     }
 
+    /// Authenticates the user of a credential again. Where each target names its users, no review of a right would notice an
+    /// outage and its end.
+    async fn recheck_credential(&self, source: &Source, client: IpAddr, digest: Digest) -> ReviewResult<Verdict> {
+        let verdict = self.review_credential(source, client, digest, Instant::now()).await;
+        let has_failed = verdict.is_err();
+        if matches!(source, Source::ApiServer(..))
+            && (self.tokens_fail.swap(has_failed, Ordering::Relaxed) || has_failed)
+        {
+            self.is_silent.store(has_failed, Ordering::Relaxed);
+            self.recovered.send_if_modified(|times| {
+                *times += u64::from(!has_failed);
+                !has_failed
+            });
+        }
+        verdict
+    }
+
     /// Authenticates the user of a credential by its source, and caches the answer, unless all were forgotten since the
     /// request has `begun`.
     async fn review_credential(
@@ -335,9 +355,10 @@ impl Reviews {
         action: &Action,
     ) -> ReviewResult<Decision> {
         let digest = self.key.right(user, action);
-        let changed = self.changes.lock().last(&action.namespace);
-        // Another API server, or its cache, may have learnt of the change later than the watch.
-        let settled = changed.map(|changed| changed + SETTLING_TIME);
+        let (changed, settled) = {
+            let changes = self.changes.lock();
+            (changes.last(&action.namespace), changes.settled(&action.namespace))
+        };
         let since = settled.max(review.mode.since());
         let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], since);
         if let Some(decision) = remembered.filter(|_| review.mode != ReviewMode::Uncached) {
@@ -361,7 +382,7 @@ impl Reviews {
     }
 
     /// Lets the API server review whether the user may take the action, and caches the answer. An incomplete denial is
-    /// not cached, and replaces no approval. Nor is an approval cached that was asked for before a change.
+    /// not cached, and replaces no approval. Nor is an approval cached that was asked for before a change had settled.
     async fn review_access(&self, rules: &AccessConfig, user: &User, action: &Action) -> ReviewResult<Decision> {
         let Some(reviewer) = &rules.sources.reviewer else {
             return Err(ReviewError::new(NoAnswer::Unavailable, "there is no API server"));
@@ -375,8 +396,8 @@ impl Reviews {
         }
         let decision = answer?;
         let changes = self.changes.lock();
-        let changed = changes.last(&action.namespace).filter(|_| decision.allowed);
-        if is_sure && changes.forgotten.max(changed).is_none_or(|since| asked >= since) {
+        let settled = changes.settled(&action.namespace).filter(|_| decision.allowed);
+        if is_sure && changes.forgotten.max(settled).is_none_or(|since| asked >= since) {
             let known = CachedAnswer {
                 value: decision.clone(),
                 asked,
@@ -486,8 +507,6 @@ const GONE: &str = "the user of the token was deleted";
 const FRESH: Duration = Duration::from_secs(10);
 /// Like [`FRESH`], for a right that is denied: the user may just have been granted it.
 const FRESH_DENIAL: Duration = Duration::from_secs(5);
-/// The time after a change in which no cached answer is fresh. At its end, grants are rechecked once more.
-pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
 /// The wait for an answer while the API server is away, if a stale approval can replace it.
 const STALE_WAIT: Duration = Duration::from_secs(1);
 /// The most bytes of each kind of answer, as counted here. With the allocator's overhead, all caches together take less

@@ -275,6 +275,12 @@ impl Changes {
         self.everywhere.max(self.namespaces.get(namespace).copied())
     }
 
+    /// Returns when every API server, and its cache, knows of the last change in a namespace, if any: another one may learn
+    /// of it later than the watch.
+    pub(super) fn settled(&self, namespace: &str) -> Option<Instant> {
+        self.last(namespace).map(|changed| changed + SETTLING_TIME)
+    }
+
     /// Returns whether the user was deleted in the last 60 s. The API server may authenticate a deleted user for 10 s.
     pub(super) fn is_deleted(&self, user: &User) -> bool {
         let is_recent = |at: &Instant| at.elapsed() < GONE_FOR;
@@ -284,6 +290,8 @@ impl Changes {
     }
 }
 
+/// The time after a change in which no cached answer is fresh. At its end, grants are rechecked once more.
+pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
 /// The time for which the change of a namespace is noted: twice that for which an answer is fresh.
 const NOTED: Duration = Duration::from_secs(20);
 /// The time for which a deleted user is refused: the API server authenticates such a user for less.

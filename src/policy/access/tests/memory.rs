@@ -197,6 +197,53 @@ async fn a_tunnel_that_memory_has_opened_is_rechecked_within_two_seconds_of_the_
     }
 }
 
+/// Another API server has learnt of the change a second later than the watch.
+#[tokio::test(start_paused = true)]
+async fn an_approval_of_the_two_seconds_after_a_change_counts_in_no_outage() {
+    let world = world().await;
+    let unavailable = Some(RefusalReason::AuthorizationUnavailable);
+    for (wait, refused) in [(1, unavailable), (2, None)] {
+        world.script.set_access(|_, _| Ok(decision(true)));
+        world.access.changed(&Change::Namespace("team".into()));
+        sleep(seconds(wait)).await;
+        assert_eq!(refusal(&world, "alice", "a").await, None);
+        world.script.set_access(|_, _| Err(away()));
+        sleep(seconds(60)).await;
+        assert_eq!(
+            refusal(&world, "alice", "a").await,
+            refused,
+            "{wait} s after the change"
+        );
+    }
+}
+
+/// No right is reviewed where a target names its users.
+#[tokio::test(start_paused = true)]
+async fn a_tunnel_to_a_target_with_a_list_is_rechecked_within_two_seconds_of_the_return() {
+    let world = World::new(|_| {});
+    let users = ["alice"].map(Into::into).into();
+    let lists = UserLists {
+        users,
+        ..UserLists::default()
+    };
+    world.publish(["a".to_owned()], Some(&lists));
+    drop(world.grant("alice", "a").await.unwrap());
+    sleep(seconds(60)).await;
+    world.script.fail();
+    let grants = [
+        world.grant("alice", "a").await.unwrap(),
+        world.grant("alice", "a").await.unwrap(),
+    ];
+    sleep(seconds(600)).await;
+    assert!(!grants.iter().any(has_ended));
+    world
+        .script
+        .set_token(|_| Ok(Verdict::Rejected("the token is not valid".into())));
+    for grant in &grants {
+        timeout(seconds(2), grant.revoked_or_expired()).await.unwrap();
+    }
+}
+
 /// A server that takes connections and answers nothing: each review takes 3 s.
 #[tokio::test(start_paused = true)]
 async fn an_outage_keeps_no_user_of_a_large_office_out() {

@@ -291,9 +291,10 @@ async fn no_answer_of_the_two_seconds_after_a_change_is_remembered_in_its_namesp
     assert_eq!([asked(&own).await, asked(&own).await], [1, 0]);
     sleep(seconds(5)).await;
     assert_eq!(asked(&own).await, 1);
-    // A no that is not complete takes nothing back that was given since the last change.
+    // A no that is not complete takes nothing back that was given once the last change had settled.
     world.script.set_access(|_, _| Ok(decision(true)));
     world.access.changed(&Change::Everywhere);
+    sleep(seconds(2)).await;
     assert_eq!(asked(&own).await, 1);
     let incomplete = || Decision {
         complete: false,
