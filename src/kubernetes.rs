@@ -16,6 +16,7 @@
 
 mod api;
 pub(crate) mod files;
+pub mod metrics;
 pub(crate) mod objects;
 mod options;
 mod pods;

@@ -5,6 +5,7 @@ pub mod anchors;
 pub mod config;
 pub mod connection;
 pub mod http;
+pub mod metrics;
 pub mod open_tunnels;
 pub mod record;
 pub mod serve;

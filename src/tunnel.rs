@@ -6,8 +6,6 @@ pub mod drain;
 pub mod exposition;
 pub mod http2;
 pub mod limits;
-#[cfg(feature = "server")]
-pub mod metrics;
 pub mod outcome;
 pub mod proxy_header;
 pub mod relay;
@@ -15,3 +13,5 @@ pub mod relay;
 pub mod ssh;
 #[cfg(feature = "server")]
 pub mod stream;
+#[cfg(feature = "server")]
+pub mod target_metrics;

@@ -14,7 +14,7 @@ use switchboard::policy::access::{
 };
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetRules, Writer};
 use switchboard::protocol::jwt::Jwt;
-use switchboard::tunnel::metrics::Metrics;
+use switchboard::proxy::metrics::Metrics;
 
 /// Proves tokens that begin with `good`, and allows what begins with `open`.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ async fn full_caches_take_less_than_eight_mebibytes() {
         ..Sources::default()
     };
     let metrics = Metrics::new().unwrap();
-    let access = Access::new(options, sources, &metrics);
+    let access = Access::new(options, sources, &metrics.access);
     let (writer, allowlist) = Writer::new();
     let names = |kind: &str| (0..4).map(|number| format!("{kind}{number}")).collect::<Vec<_>>();
     writer.replace(

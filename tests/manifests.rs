@@ -1,5 +1,5 @@
 //! Holds `deploy/` to the sources: every metric that a dashboard, an alert or an autoscaler names is declared in
-//! `src/tunnel/metrics.rs`, and every reason that they select is one that can happen. And `.dockerignore` to what is built.
+//! the `metrics.rs` of the proxy, and every reason that they select is one that can happen. And `.dockerignore` to what is built.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read the files has failed")]
 
@@ -41,7 +41,7 @@ fn every_metric_in_an_alert_is_declared() {
         for name in names {
             assert!(
                 declared.has_series(&name),
-                "{path} reads {name}, which src/tunnel/metrics.rs does not declare"
+                "{path} reads {name}, which no metrics.rs of the proxy declares"
             );
         }
     }
@@ -52,7 +52,8 @@ fn every_reason_in_an_alert_exists() {
     let sources = [
         "src/tunnel/outcome.rs",
         "src/tunnel/outcome/refusal_reason.rs",
-        "src/tunnel/metrics.rs",
+        "src/proxy/metrics.rs",
+        "src/kubernetes/metrics.rs",
         "src/kubernetes/targets/controller.rs",
     ]
     .map(read)
@@ -136,9 +137,14 @@ struct Declared {
 
 impl Declared {
     fn read() -> Self {
-        let mut all = Self::of(&read("src/tunnel/metrics.rs"));
-        // And those of the process, which both programs have.
-        for path in ["src/tunnel/metrics/targets.rs", "src/tunnel/exposition.rs"] {
+        let mut all = Self::of(&read("src/proxy/metrics.rs"));
+        // The last one has those of the process, which both programs have.
+        for path in [
+            "src/policy/access/metrics.rs",
+            "src/kubernetes/metrics.rs",
+            "src/tunnel/target_metrics.rs",
+            "src/tunnel/exposition.rs",
+        ] {
             let further = Self::of(&read(path));
             all.plain.extend(further.plain);
             all.histograms.extend(further.histograms);

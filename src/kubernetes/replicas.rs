@@ -9,7 +9,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use super::api::requests::encoded;
 use super::api::thread::BackgroundRuntime;
 use super::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
-use crate::tunnel::metrics::Metrics;
+use crate::kubernetes::metrics::ClusterMetrics;
 
 /// Watches the Service in the pod's or kubeconfig's namespace, and calls `changed` with the names of its ready pods. An
 /// empty set is left out, since it lacks this process itself.
@@ -46,7 +46,7 @@ pub fn watch_replicas(
 
 /// The EndpointSlices of one Service.
 struct SliceReader<C> {
-    metrics: Metrics,
+    metrics: ClusterMetrics,
     /// The names of the ready pods, by slice.
     slices: HashMap<String, Vec<Box<str>>>,
     changed: C,

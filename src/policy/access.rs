@@ -6,6 +6,7 @@
 pub mod credentials;
 mod decision;
 mod grants;
+pub mod metrics;
 pub mod oidc;
 mod options;
 pub mod passwords;
@@ -37,8 +38,8 @@ pub(crate) use self::tickets::Watch;
 pub use self::tickets::Watches;
 pub use self::user::{AUTHENTICATED, Method, User};
 use crate::net::tls::Tls;
+use crate::policy::access::metrics::AccessMetrics;
 use crate::policy::allowlist::Target;
-use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// Authenticates users, and authorizes them for targets.
@@ -50,10 +51,10 @@ pub struct Access {
 
 impl Access {
     /// Creates the access control of this configuration.
-    pub fn new(options: Options, sources: Sources, metrics: &Metrics) -> Arc<Self> {
+    pub fn new(options: Options, sources: Sources, metrics: &AccessMetrics) -> Arc<Self> {
         for method in Method::ALL.map(Method::label).into_iter().chain([NO_METHOD]) {
             for result in RESULTS {
-                metrics.access_requests.zero([method, result]);
+                metrics.requests.zero([method, result]);
             }
         }
         let on_expiry = options.on_expiry;
@@ -68,7 +69,7 @@ impl Access {
     }
 
     /// Creates the access control that lets every client reach every target of the allowlist.
-    pub fn open(metrics: &Metrics) -> Arc<Self> {
+    pub fn open(metrics: &AccessMetrics) -> Arc<Self> {
         Self::new(Options::default(), Sources::default(), metrics)
     }
 
@@ -146,7 +147,7 @@ impl Access {
     }
 
     fn count_request(&self, method: &'static str, result: &'static str) {
-        self.judge.metrics.access_requests.count([method, result]);
+        self.judge.metrics.requests.count([method, result]);
     }
 
     /// Rechecks the grants that a change in the cluster may have revoked, and revokes those of a user
@@ -197,16 +198,16 @@ impl Access {
             metrics,
         } = &*self.judge;
         metrics
-            .access_active_grants
+            .active_grants
             .set(i64::try_from(self.grants.len()).unwrap_or(i64::MAX));
         for (cache, entries) in reviews.sizes() {
-            metrics.access_cache_entries.set([cache], entries);
+            metrics.cache_entries.set([cache], entries);
         }
         let rules = rules.load();
         let tickets = rules.sources.tickets.as_ref();
         let (valid, invalid) = tickets.map_or((0, 0), |tickets| tickets.counts());
-        metrics.access_tickets.set(["valid"], valid);
-        metrics.access_tickets.set(["invalid"], invalid);
+        metrics.tickets.set(["valid"], valid);
+        metrics.tickets.set(["invalid"], invalid);
     }
 }
 

@@ -223,7 +223,7 @@ async fn dial_target(
         return Ok((stream, Some(tunnel)));
     }
     if shared.allowlist.wake(target, addresses.source.ip()) == WakeResult::RateLimited {
-        shared.metrics.wakes.count(["limited"]);
+        shared.metrics.cluster.wakes.count(["limited"]);
     }
     let permit = target.begin_dial(timeouts).await?;
     let endpoints = shared.allowlist.dialable(target).await?;

@@ -33,6 +33,7 @@ use crate::protocol::registration::is_id;
 use crate::proxy::anchors::{self, Anchors};
 use crate::proxy::config::{Config, LoadedConfig, Report};
 use crate::proxy::connection::Shared;
+use crate::proxy::metrics::Metrics;
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::record::Ids;
 use crate::proxy::record::access_log::AccessLog;
@@ -44,7 +45,6 @@ use crate::tunnel::limits::descriptors::TooFewFds;
 use crate::tunnel::limits::owners::LimitOwners;
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::UnfinishedSet;
-use crate::tunnel::metrics::Metrics;
 use crate::tunnel::relay::Resources;
 
 mod access_sources;
@@ -217,7 +217,7 @@ impl Startup {
         if config.cluster.is_some() {
             writer.expect_services(None);
         } else {
-            shared.metrics.allowlist_synced();
+            shared.metrics.cluster.synced();
         }
         let readiness = Readiness::default();
         let listener_ready = readiness.require("listener");
@@ -229,7 +229,7 @@ impl Startup {
         let admin = admin_port::start(address, routes, capacity.descriptors.admin_connections());
         let admin = admin.map_err(|source| BindError { address, source })?;
         let follow = |options: &kubernetes::Options| {
-            Controller::start(options.clone(), &config.limits, writer.clone(), shared.metrics.clone())
+            Controller::start(options.clone(), &config.limits, writer.clone(), shared.metrics.cluster.clone())
         };
         let services = config.cluster.as_ref().map(follow).transpose();
         let services = services.map_err(StartError::Cluster)?;
@@ -277,7 +277,7 @@ fn share(
     let limits = &config.limits;
     let caps = capacity.fitting(limits.process, &metrics);
     let shared = Shared {
-        access: Access::open(&metrics),
+        access: Access::open(&metrics.access),
         allowlist,
         anchors: anchors(config),
         metrics,
@@ -328,7 +328,7 @@ fn follow_replicas(config: &Config, shared: &Arc<Shared>) -> io::Result<Option<B
     let cluster = config.cluster.as_ref();
     let origin = WatchContext {
         kubeconfig: cluster.and_then(|cluster| cluster.kubeconfig.clone()),
-        metrics: shared.metrics.clone(),
+        metrics: shared.metrics.cluster.clone(),
         watches: Arc::default(),
     };
     let shared = Arc::clone(shared);

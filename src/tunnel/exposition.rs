@@ -1,5 +1,4 @@
-//! Creates and registers metrics, and writes them as a page for Prometheus. `metrics` and `anchor::metrics` declare
-//! them.
+//! Creates and registers metrics, and writes them as a page for Prometheus. Files called `metrics` declare them.
 
 use std::time::Duration;
 
@@ -8,12 +7,12 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{Counter, MetricFamily};
 use prometheus::{
     CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, Result, TextEncoder,
+    Result, TextEncoder,
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// The error of declaring or writing metrics.
-pub use prometheus::Error;
+/// The metrics of one page, and the error of declaring or writing them.
+pub use prometheus::{Error, Registry};
 
 /// Returns a registry with the operating system's metrics of the process.
 ///
@@ -83,7 +82,7 @@ impl<const N: usize> Counters<N> {
     }
 
     /// Returns the series, for labels whose values are those of an enum or of the allowlist.
-    pub(in crate::tunnel) fn series(&self) -> &IntCounterVec {
+    pub(crate) fn series(&self) -> &IntCounterVec {
         &self.0
     }
 }
@@ -100,7 +99,7 @@ impl<const N: usize> Gauges<N> {
     }
 
     /// Returns the series, for labels whose values are those of the allowlist or of the configuration.
-    pub(in crate::tunnel) fn series(&self) -> &IntGaugeVec {
+    pub(crate) fn series(&self) -> &IntGaugeVec {
         &self.0
     }
 }
@@ -124,6 +123,9 @@ pub(crate) fn gauges<const N: usize>(
 ) -> Result<Gauges<N>> {
     registered(registry, IntGaugeVec::new(Opts::new(name, help), labels)?).map(Gauges)
 }
+
+/// Seconds: a dial in the cluster takes a millisecond, its deadline is ten seconds.
+pub(crate) const FAST: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 /// Returns counters of seconds with these labels.
 pub(crate) fn seconds(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec> {

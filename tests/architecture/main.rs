@@ -137,7 +137,14 @@ const OWNERS: [(&str, &[&str]); 37] = [
     ("nix", &["daemon"]),
     (
         "prometheus",
-        &["anchor::metrics", "tunnel::exposition", "tunnel::metrics"],
+        &[
+            "anchor::metrics",
+            "kubernetes::metrics",
+            "policy::access::metrics",
+            "proxy::metrics",
+            "tunnel::exposition",
+            "tunnel::target_metrics",
+        ],
     ),
     (
         "rustix",
@@ -312,7 +319,7 @@ fn a_module_imports_nothing_that_one_of_its_builds_lacks() {
         ("base::boxed", 1),
         ("anchor", 1),
         ("tunnel::relay", 1),
-        ("tunnel::metrics::targets", 2),
+        ("tunnel::target_metrics", 2),
         ("kubernetes", 2),
         ("cli::server::serve", 2),
     ] {

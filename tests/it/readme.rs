@@ -7,7 +7,7 @@ use std::path::Path;
 use switchboard::anchor::metrics::Metrics as AnchorMetrics;
 use switchboard::policy::access::Access;
 use switchboard::proxy::config::Config;
-use switchboard::tunnel::metrics::Metrics;
+use switchboard::proxy::metrics::Metrics;
 use switchboard::tunnel::outcome::{CloseReason, RefusalReason};
 
 const REFUSALS: &str = include_str!("../../docs/refusals.md");
@@ -77,11 +77,11 @@ const OF_PROXY: [&str; 2] = ["anchor_registrations_total", "anchor_streams"];
 #[test]
 fn every_metric_has_a_row_and_no_other() {
     let metrics = Metrics::new().unwrap();
-    let target = metrics.target("namespace", "service");
+    let target = metrics.targets.series("namespace", "service");
     metrics.answered(None);
-    metrics.watch_errors.zero(["kind"]);
-    Access::open(&metrics).count();
-    metrics.endpoint_errors.zero(["reason"]);
+    metrics.cluster.watch_errors.zero(["kind"]);
+    Access::open(&metrics.access).count();
+    metrics.cluster.endpoint_errors.zero(["reason"]);
     metrics.tls_timestamps(&[("tls.crt".to_owned(), 1)], &[("CN=authority".to_owned(), 1)]);
     let page = metrics.encode().unwrap();
     drop(target);

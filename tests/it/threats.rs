@@ -23,6 +23,7 @@ use switchboard::policy::access::Access;
 use switchboard::policy::allowlist::{Endpoints, ServiceTarget, TargetId, TargetRules, Writer};
 use switchboard::proxy::anchors::Anchors;
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
+use switchboard::proxy::metrics::Metrics;
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::record::Ids;
 use switchboard::proxy::record::access_log::AccessLog;
@@ -33,7 +34,6 @@ use switchboard::tunnel::limits::owners::LimitOwners;
 use switchboard::tunnel::limits::slots::Slots;
 use switchboard::tunnel::limits::unfinished::UnfinishedSet;
 use switchboard::tunnel::limits::{Limits, TargetCaps, TargetLimits};
-use switchboard::tunnel::metrics::Metrics;
 use switchboard::tunnel::relay::Resources;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -132,7 +132,7 @@ fn shared(targets: Vec<ServiceTarget>) -> (Arc<Shared>, DrainController) {
     let burst = limits.tunnel.burst;
     let metrics = Metrics::new().unwrap();
     let shared = Shared {
-        access: Access::open(&metrics),
+        access: Access::open(&metrics.access),
         anchors: Anchors::new(None, NonZeroU32::MIN),
         allowlist,
         metrics,

@@ -24,8 +24,8 @@ use super::requests::{self, BodyReader, FOLLOWER, MAX_LISTED, encoded};
 use crate::base::random::{Backoff, jittered, random_part};
 use crate::base::text::excerpt;
 use crate::daemon::vital::supervise;
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::policy::access::{Watch, Watches};
-use crate::tunnel::metrics::Metrics;
 
 /// The consumer of the objects of one kind.
 pub(crate) trait Objects: Send {
@@ -105,7 +105,7 @@ pub struct WatchContext {
     /// The kubeconfig; `None` for that of KUBECONFIG or the user, or, without one, for the pod's service account.
     pub kubeconfig: Option<PathBuf>,
     /// The metrics.
-    pub metrics: Metrics,
+    pub metrics: ClusterMetrics,
     /// The watches that revoke access.
     pub watches: Arc<Watches>,
 }

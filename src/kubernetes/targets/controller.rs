@@ -15,13 +15,13 @@ use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::requests::{FOLLOWER, report_cluster};
 use crate::kubernetes::api::thread::BackgroundRuntime;
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::options::Options;
 use crate::kubernetes::writes::activity_reports::ActivityReports;
 use crate::kubernetes::writes::event_recorder::EventRecorder;
 use crate::kubernetes::writes::workload_starter::WorkloadStarter;
 use crate::policy::allowlist::Writer;
 use crate::tunnel::limits::Limits;
-use crate::tunnel::metrics::Metrics;
 
 /// The watches of a cluster, until this handle is dropped. The allowlist then stays as it is.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Controller {
     ///
     /// # Errors
     /// The thread or its runtime cannot be started.
-    pub fn start(options: Options, limits: &Limits, writer: Writer, metrics: Metrics) -> io::Result<Self> {
+    pub fn start(options: Options, limits: &Limits, writer: Writer, metrics: ClusterMetrics) -> io::Result<Self> {
         for failure in Failure::ALL {
             metrics.watch_errors.zero([failure.label()]);
         }

@@ -18,10 +18,10 @@ use super::snapshot::SnapshotFile;
 use super::source::{Item, Source, SourceEvent, SourceHandle};
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::watcher::Event;
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::model::{Key, Kind};
 use crate::kubernetes::writes::event_recorder::EventRecorder;
 use crate::policy::allowlist::{Change, Writer};
-use crate::tunnel::metrics::Metrics;
 
 /// The outputs of the reconciler, besides the snapshot file.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Outputs {
     /// The allowlist.
     pub(crate) writer: Writer,
     /// The metrics.
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: ClusterMetrics,
     /// The recorder of Events; `None` if Events are off.
     pub(crate) recorder: Option<EventRecorder>,
 }
@@ -408,18 +408,18 @@ impl Reconciler {
             feed.wants_list.store(removal_hold.is_active(), Ordering::Relaxed);
             is_held |= removal_hold.is_active();
         }
-        metrics.allowlist_removals_held.set(i64::from(is_held));
+        metrics.removals_held.set(i64::from(is_held));
         let (empty, read): (Vec<_>, Vec<_>) = self.sources.iter().partition(|source| source.is_treated_as_empty);
         let namespaces: HashSet<_> = empty.iter().map(|source| &source.feed.source.namespace).collect();
         let namespaces = i64::try_from(namespaces.len()).unwrap_or(i64::MAX);
-        metrics.allowlist_namespaces_forbidden.set(namespaces);
+        metrics.namespaces_forbidden.set(namespaces);
         let failed = read.iter().filter(|source| source.has_failed);
         let since = failed.filter_map(|source| source.current).reduce(f64::min);
         let since = since.map(|seconds| UNIX_EPOCH + Duration::from_secs_f64(seconds));
         self.outputs.writer.set_unconfirmed(since);
         let current: Option<Vec<f64>> = read.iter().map(|source| source.current).collect();
         if let Some(oldest) = current.and_then(|times| times.into_iter().reduce(f64::min)) {
-            metrics.allowlist_last_sync_timestamp.set(oldest);
+            metrics.last_sync_timestamp.set(oldest);
         }
     }
 
@@ -430,7 +430,7 @@ impl Reconciler {
             return;
         };
         let saved = unix_seconds(snapshot.saved);
-        self.outputs.metrics.allowlist_last_sync_timestamp.set(saved);
+        self.outputs.metrics.last_sync_timestamp.set(saved);
         for (key, object) in snapshot.objects {
             self.join.put(key, object);
         }

@@ -12,11 +12,11 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchSpec, follow};
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::decode::{DecodedObject, decode, too_long};
 use crate::kubernetes::objects::model::{Key, Kind, Object};
 use crate::kubernetes::options::Options;
 use crate::policy::access::Watches;
-use crate::tunnel::metrics::Metrics;
 
 /// The objects of one kind in one namespace or in all.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(crate) struct SourceHandle {
 struct Sender {
     feed: SourceHandle,
     events: mpsc::Sender<SourceEvent>,
-    metrics: Metrics,
+    metrics: ClusterMetrics,
 }
 
 /// Returns the sources of a cluster: Services and EndpointSlices of each configured namespace, or of all; and the
@@ -103,7 +103,7 @@ impl SourceHandle {
     }
 
     /// Watches the source, and sends its events to the reconciler. Never returns.
-    pub(crate) async fn run(self, events: mpsc::Sender<SourceEvent>, metrics: Metrics) {
+    pub(crate) async fn run(self, events: mpsc::Sender<SourceEvent>, metrics: ClusterMetrics) {
         let (subject, kubeconfig) = (self.source.subject(), self.source.kubeconfig.clone());
         let sender = Sender {
             feed: self,

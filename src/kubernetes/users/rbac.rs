@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::policy::access::{Change, SETTLING_TIME};
-use crate::tunnel::metrics::Metrics;
 
 /// Watches roles, bindings and ServiceAccounts on a thread, which tries again while the API server does not answer. The
 /// thread calls `changed` for each change, and for a late first list of roles or bindings.
@@ -70,7 +70,7 @@ struct ObjectVersions {
     /// The time at which the watch started.
     since: Instant,
     changed: OnChange,
-    metrics: Metrics,
+    metrics: ClusterMetrics,
 }
 
 /// A role, binding or ServiceAccount.
@@ -88,7 +88,7 @@ impl Object {
 }
 
 impl ObjectVersions {
-    fn new(kind: &str, changed: OnChange, metrics: Metrics) -> Self {
+    fn new(kind: &str, changed: OnChange, metrics: ClusterMetrics) -> Self {
         Self {
             are_accounts: kind == ACCOUNTS,
             hashes: HashMap::new(),
@@ -204,10 +204,11 @@ const RELIST: Duration = Duration::from_secs(900);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tunnel::exposition::registry;
     use serde_json::json;
 
     fn known(kind: &str) -> ObjectVersions {
-        ObjectVersions::new(kind, Arc::new(drop), Metrics::new().unwrap())
+        ObjectVersions::new(kind, Arc::new(drop), ClusterMetrics::new(&registry().unwrap()).unwrap())
     }
 
     /// Returns an object of the namespace `team-a`.

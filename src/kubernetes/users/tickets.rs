@@ -11,9 +11,9 @@ use crate::kubernetes::api::list_watch::Metadata;
 use crate::kubernetes::api::requests::encoded;
 use crate::kubernetes::api::thread::BackgroundRuntime;
 use crate::kubernetes::api::watcher::{Event, Objects, Scope, WatchContext, WatchSpec, keep_following};
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::policy::access::tickets::{Tickets, data_of};
 use crate::policy::access::{SecretName, TicketOptions};
-use crate::tunnel::metrics::Metrics;
 
 /// Starts a thread that keeps `tickets` equal to the Secret of tickets. The API server need not answer yet.
 ///
@@ -36,7 +36,7 @@ pub fn watch_tickets(
 struct SecretReader {
     name: Box<str>,
     tickets: Arc<Tickets>,
-    metrics: Metrics,
+    metrics: ClusterMetrics,
     /// The errors of the last data.
     reported: Vec<String>,
 }
@@ -45,7 +45,7 @@ struct SecretReader {
 type Data = Result<BTreeMap<String, Vec<u8>>, &'static str>;
 
 impl SecretReader {
-    fn new(name: &SecretName, tickets: Arc<Tickets>, metrics: Metrics) -> Self {
+    fn new(name: &SecretName, tickets: Arc<Tickets>, metrics: ClusterMetrics) -> Self {
         Self {
             name: name.name.clone(),
             tickets,
@@ -139,6 +139,7 @@ mod tests {
 
     use super::*;
     use crate::policy::access::tickets::{NewTicket, Ticket, TicketLookup};
+    use crate::tunnel::exposition::registry;
 
     const TTL: Duration = Duration::from_hours(1);
 
@@ -161,7 +162,11 @@ mod tests {
             namespace: None,
             name: "own".into(),
         };
-        let mut own = SecretReader::new(&name, Arc::clone(&tickets), Metrics::new().unwrap());
+        let mut own = SecretReader::new(
+            &name,
+            Arc::clone(&tickets),
+            ClusterMetrics::new(&registry().unwrap()).unwrap(),
+        );
         let is_known = || matches!(tickets.lookup(minted.key, SystemTime::now()), TicketLookup::Proved(_));
         let read = |reader: &SecretReader, object: &Value| reader.read(&object.to_string()).unwrap();
         let listed = |reader: &SecretReader, object: &Value| Event::Listed(read(reader, object).into_iter().collect());

@@ -15,8 +15,8 @@ use crate::base::text::excerpt;
 use crate::base::values;
 use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::policy::allowlist::{TargetId, Writer};
-use crate::tunnel::metrics::Metrics;
 
 /// The task that writes the last activity of targets to their Notebooks.
 pub(crate) struct ActivityReports {
@@ -25,7 +25,7 @@ pub(crate) struct ActivityReports {
     /// The targets.
     pub(crate) writer: Writer,
     /// The counts.
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: ClusterMetrics,
 }
 
 /// The last report about a target. If it failed, `activity` is 1970.

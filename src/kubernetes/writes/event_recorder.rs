@@ -14,9 +14,9 @@ use crate::base::text::excerpt;
 use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
 use crate::kubernetes::api::list_watch::Metadata;
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::model::Key;
 use crate::tunnel::limits::event_rate::EventWindow;
-use crate::tunnel::metrics::Metrics;
 
 /// An Event about a Service, for its tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,12 +52,12 @@ impl ServiceEvent {
 #[derive(Clone, Debug)]
 pub(crate) struct EventRecorder {
     notes: mpsc::Sender<ServiceEvent>,
-    metrics: Metrics,
+    metrics: ClusterMetrics,
 }
 
 impl EventRecorder {
     /// Returns a recorder, and a future that writes its Events and never completes.
-    pub(crate) fn start(link: Arc<ApiClient>, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
+    pub(crate) fn start(link: Arc<ApiClient>, metrics: ClusterMetrics) -> (Self, impl Future<Output = ()>) {
         let (notes, queue) = mpsc::channel(QUEUED);
         let recorder = Self {
             notes,
@@ -74,7 +74,7 @@ impl EventRecorder {
     }
 }
 
-async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, metrics: Metrics) {
+async fn write(mut notes: mpsc::Receiver<ServiceEvent>, link: Arc<ApiClient>, metrics: ClusterMetrics) {
     let mut limits = EventLimits::default();
     while let Some(note) = notes.recv().await {
         if !limits.admit(&note.service) {

@@ -11,9 +11,9 @@ use super::event_recorder::{EventRecorder, ServiceEvent};
 use crate::base::text::excerpt;
 use crate::kubernetes::api::api_client::ApiClient;
 use crate::kubernetes::api::failure::ApiError;
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::kubernetes::objects::model::Key;
 use crate::policy::allowlist::{WakeRequest, Workload, WorkloadKind, Writer};
-use crate::tunnel::metrics::Metrics;
 
 /// Starts workloads.
 #[derive(Clone)]
@@ -23,7 +23,7 @@ pub(crate) struct WorkloadStarter {
     /// The targets, and the requests to wake them.
     pub(crate) writer: Writer,
     /// The counts.
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: ClusterMetrics,
     /// The recorder of Events; `None` if Events are off.
     pub(crate) recorder: Option<EventRecorder>,
 }

@@ -15,9 +15,9 @@ use super::sources::AccessConfig;
 use super::tickets::{EXPIRED, TicketLookup, UNKNOWN};
 use super::user::{AUTHENTICATED, Method, User};
 use crate::base::boxed::boxed;
+use crate::policy::access::metrics::AccessMetrics;
 use crate::policy::allowlist::{DialsIn, Target, UserLists};
 use crate::protocol::phrase::Phrase;
-use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 
 /// Decides about requests and running tunnels, by the current configuration.
@@ -25,7 +25,7 @@ use crate::tunnel::outcome::{Refusal, RefusalReason};
 pub(super) struct AccessDecider {
     pub(super) config: ArcSwap<AccessConfig>,
     pub(super) reviews: Arc<Reviews>,
-    pub(super) metrics: Metrics,
+    pub(super) metrics: AccessMetrics,
 }
 
 /// Why a user may not reach a target.
@@ -48,7 +48,7 @@ impl AccessDecider {
     ) -> Result<Subject, Refusal> {
         if let Err(refusal) = request.check_transport(rules.options.cleartext) {
             if request.credential.is_some() {
-                self.metrics.access_cleartext_credentials.inc();
+                self.metrics.cleartext_credentials.inc();
             }
             return Err(refusal.into());
         }

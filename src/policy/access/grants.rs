@@ -109,7 +109,7 @@ impl ActiveGrants {
     /// Creates the registry without a grant, and the counters of rechecks at 0.
     pub(super) fn new(judge: Arc<AccessDecider>) -> Arc<Self> {
         for result in ["kept", "denied", "ended", "unknown"] {
-            judge.metrics.access_rechecks.zero([result]);
+            judge.metrics.rechecks.zero([result]);
         }
         Arc::new(Self {
             judge,
@@ -384,7 +384,7 @@ impl Recheck {
             Err(NotAllowed::Denied(_)) if how != ReviewMode::Uncached => ("denied", Some(RecheckAnswer::Denied)),
             Err(NotAllowed::Denied(_) | NotAllowed::DeniedLocally(_)) => ("ended", None),
         };
-        self.registry.judge.metrics.access_rechecks.count([result]);
+        self.registry.judge.metrics.rechecks.count([result]);
         if last.is_none() {
             let active = self.grant.upgrade()?;
             self.registry.revoke(&active);

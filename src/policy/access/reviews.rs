@@ -23,8 +23,8 @@ use super::sources::{AccessConfig, NO_SOURCE, Source};
 use super::tickets::Watches;
 use super::user::User;
 use crate::base::boxed::boxed;
+use crate::policy::access::metrics::AccessMetrics;
 use crate::tunnel::limits::owners::network;
-use crate::tunnel::metrics::Metrics;
 
 /// The reviews of a process.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) struct Reviews {
     recovered: watch::Sender<u64>,
     /// The watches that revoke access.
     pub(super) watches: Arc<Watches>,
-    metrics: Metrics,
+    metrics: AccessMetrics,
 }
 
 /// The configuration of a review, the client it is for, and its mode.
@@ -99,14 +99,14 @@ struct OutageSigns {
 
 impl Reviews {
     /// Creates the state without any answer.
-    pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
+    pub(super) fn new(metrics: &AccessMetrics) -> Arc<Self> {
         for kind in [TOKEN, ACCESS] {
             for result in ["answered", "unavailable"] {
-                metrics.access_reviews.zero([kind, result]);
+                metrics.reviews.zero([kind, result]);
             }
         }
         for answer in ["verdict", "decision", "stale"] {
-            metrics.access_cache_hits.zero([answer]);
+            metrics.cache_hits.zero([answer]);
         }
         Arc::new(Self {
             key: Key::new(),
@@ -250,7 +250,7 @@ impl Reviews {
     /// Returns the fresh verdict on a credential, if there is one.
     fn remembered(&self, credential: &Digest) -> Option<Verdict> {
         let verdict = self.verdicts.fresh(credential, [FRESH; 2], None);
-        verdict.inspect(|_| self.metrics.access_cache_hits.count(["verdict"]))
+        verdict.inspect(|_| self.metrics.cache_hits.count(["verdict"]))
     }
 
     async fn prove_in_turn(&self, source: &Source, client: IpAddr, digest: Digest) -> ReviewResult<Verdict> {
@@ -362,7 +362,7 @@ impl Reviews {
         let since = settled.max(review.mode.since());
         let remembered = self.decisions.fresh(&digest, [FRESH, FRESH_DENIAL], since);
         if let Some(decision) = remembered.filter(|_| review.mode != ReviewMode::Uncached) {
-            self.metrics.access_cache_hits.count(["decision"]);
+            self.metrics.cache_hits.count(["decision"]);
             return Ok(decision);
         }
         if review.mode != ReviewMode::Login {
@@ -439,7 +439,7 @@ impl Reviews {
             return answer;
         };
         review.is_stale.store(true, Ordering::Release);
-        self.metrics.access_cache_hits.count(["stale"]);
+        self.metrics.cache_hits.count(["stale"]);
         Ok(stale)
     }
 
@@ -453,7 +453,7 @@ impl Reviews {
     async fn count_review<T>(&self, kind: &'static str, question: Review<'_, T>) -> ReviewResult<T> {
         let start = Instant::now();
         let answer = question.await;
-        let duration = &self.metrics.access_review_duration;
+        let duration = &self.metrics.review_duration;
         duration.observe(start.elapsed().as_secs_f64());
         let (now, mut signs) = (Instant::now(), self.signs.lock());
         let result = match &answer {
@@ -475,7 +475,7 @@ impl Reviews {
             }
         };
         drop(signs);
-        self.metrics.access_reviews.count([kind, result]);
+        self.metrics.reviews.count([kind, result]);
         answer
     }
 }

@@ -13,6 +13,7 @@ use super::test_support::{Script, away, decision, user};
 use super::*;
 use crate::net::tls::{CertificateNames, ClientTls};
 use crate::policy::allowlist::{Allowlist, Endpoints, ServiceTarget, TargetId, TargetRules, UserLists, Writer};
+use crate::tunnel::exposition::{Registry, page, registry};
 use crate::tunnel::outcome::CloseReason;
 
 mod guesses;
@@ -26,7 +27,7 @@ struct World {
     access: Arc<Access>,
     allowlist: Arc<Allowlist>,
     writer: Writer,
-    metrics: Metrics,
+    registry: Registry,
 }
 
 impl World {
@@ -42,7 +43,8 @@ impl World {
             reviewer: Some(Arc::clone(&script) as Arc<dyn Reviewer>),
             ..Sources::default()
         };
-        let metrics = Metrics::new().unwrap();
+        let registry = registry().unwrap();
+        let metrics = AccessMetrics::declare(&registry).unwrap();
         let access = Access::new(options, sources, &metrics);
         let (writer, allowlist) = Writer::new();
         Self {
@@ -50,7 +52,7 @@ impl World {
             access,
             allowlist,
             writer,
-            metrics,
+            registry,
         }
     }
 
@@ -373,7 +375,7 @@ async fn no_series_has_a_user_in_it_and_cleartext_credentials_are_counted() {
     let denial = world.access.authenticate(clear).await.unwrap_err();
     assert_eq!(denial.reason, RefusalReason::CleartextCredentials);
     world.access.count();
-    let page = world.metrics.encode().unwrap();
+    let page = page(&world.registry).unwrap();
     assert!(!page.contains("alice"), "{page}");
     for line in [
         "switchboard_access_cleartext_credentials_total 1",

@@ -25,9 +25,9 @@ use crate::tunnel::limits::bucket::RateLimit;
 use crate::tunnel::limits::budget::Budgets;
 use crate::tunnel::limits::queue::{DialQueue, Permit, QueueTimeouts};
 use crate::tunnel::limits::slots::{Slot, Slots};
-use crate::tunnel::metrics::{Metrics, TargetSeries};
 use crate::tunnel::outcome::{Refusal, RefusalReason};
 use crate::tunnel::proxy_header;
+use crate::tunnel::target_metrics::{TargetMetrics, TargetSeries};
 
 /// The identity of a target, also its metric labels.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -348,9 +348,9 @@ impl Target {
     }
 
     /// Returns its metrics, created at its first use.
-    pub fn series(&self, metrics: &Metrics) -> &Arc<TargetSeries> {
+    pub fn series(&self, metrics: &Arc<TargetMetrics>) -> &Arc<TargetSeries> {
         self.series
-            .get_or_init(|| metrics.target(&self.id.namespace, &self.id.service))
+            .get_or_init(|| metrics.series(&self.id.namespace, &self.id.service))
     }
 
     /// Returns when one of its tunnels was last used; `None` before the first one.

@@ -11,6 +11,7 @@ use super::shared::Shared;
 use crate::base::text::excerpt;
 use crate::net::tls::{self, CertificateNames, Tls};
 use crate::policy::allowlist::{Endpoints, Target};
+use crate::proxy::metrics::Metrics;
 use crate::proxy::open_tunnels::events::{Event, RefusedRequest};
 use crate::proxy::open_tunnels::open_tunnel::OpenTunnel;
 use crate::proxy::open_tunnels::registry::Registration;
@@ -19,7 +20,6 @@ use crate::proxy::record::{Id, RequestInfo, WOULD_BE_REFUSED};
 use crate::tunnel::dial::{DialError, Upstream};
 use crate::tunnel::direction::Direction;
 use crate::tunnel::drain::TunnelGuard;
-use crate::tunnel::metrics::Metrics;
 use crate::tunnel::outcome::{Close, CloseReason, Outcome, Refusal, RefusalReason, Side};
 use crate::tunnel::relay::OnClose;
 
@@ -128,7 +128,7 @@ impl<'a> RequestRecord<'a> {
         self.accounted = true;
         self.observe_answer(None);
         let shared = self.shared;
-        let tunnel = OpenTunnel::new(self.info.take(), target.series(&shared.metrics), open);
+        let tunnel = OpenTunnel::new(self.info.take(), target.series(&shared.metrics.targets), open);
         tunnel.series.tunnels_active.inc();
         let record = Box::new(TunnelRecord {
             shared,

@@ -13,6 +13,7 @@ use crate::policy::access::Access;
 use crate::policy::allowlist::Allowlist;
 use crate::proxy::anchors::Anchors;
 use crate::proxy::http::RefusalMode;
+use crate::proxy::metrics::Metrics;
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::record::Ids;
 use crate::proxy::record::access_log::AccessLog;
@@ -22,7 +23,6 @@ use crate::tunnel::limits::connect_rate::ConnectRate;
 use crate::tunnel::limits::owners::LimitOwners;
 use crate::tunnel::limits::slots::Slots;
 use crate::tunnel::limits::unfinished::UnfinishedSet;
-use crate::tunnel::metrics::Metrics;
 use crate::tunnel::relay::Resources;
 use crate::tunnel::{dial, proxy_header};
 

@@ -19,8 +19,8 @@ use crate::tunnel::direction::{Both, Direction};
 use crate::tunnel::drain::TunnelGuard;
 use crate::tunnel::limits::Rate;
 use crate::tunnel::limits::bucket::RateOverride;
-use crate::tunnel::metrics::TargetSeries;
 use crate::tunnel::relay::meter::{Activity, Meter, WINDOW_INTERVAL};
+use crate::tunnel::target_metrics::TargetSeries;
 
 /// A tunnel from its 200 to its end.
 #[derive(Debug)]

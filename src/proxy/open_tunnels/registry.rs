@@ -145,7 +145,12 @@ mod tests {
     use crate::proxy::record::{Ids, RequestInfo};
     use crate::tunnel::direction::Direction;
     use crate::tunnel::drain::DrainController;
-    use crate::tunnel::metrics::{Metrics, TargetSeries};
+    use crate::tunnel::exposition;
+    use crate::tunnel::target_metrics::{TargetMetrics, TargetSeries};
+
+    fn series() -> Arc<TargetSeries> {
+        TargetMetrics::new(&exposition::registry().unwrap()).unwrap().series("a", "b")
+    }
 
     fn tunnel(number: u64, series: &Arc<TargetSeries>) -> Arc<OpenTunnel> {
         let mut id = Ids::default().next();
@@ -166,7 +171,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_tunnel_is_idle_once_its_minutes_repeat_and_active_at_the_first_command() {
         let registry: &Registry = Box::leak(Box::default());
-        let series = Metrics::new().unwrap().target("a", "b");
+        let series = series();
         assert_eq!(series.last_activity(), None);
         // The last part, so that a minute of the test ends before one of the tunnel.
         let tunnel = tunnel(15, &series);
@@ -223,7 +228,7 @@ mod tests {
         let (mut accepted, peer) = listener.accept().unwrap();
         let mut facts = RequestInfo::new(Ids::default().next(), [peer, peer], Instant::now());
         facts.locals[0] = Some(accepted.local_addr().unwrap());
-        let series = Metrics::new().unwrap().target("a", "b");
+        let series = series();
         let (_conductor, drain) = DrainController::new();
         let tunnel = OpenTunnel::new(facts, &series, drain.opened());
         let diag = SockDiag::default();
@@ -243,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn a_tunnel_that_begins_during_a_block_ends_unless_open_tunnels_are_kept() {
         let registry = Registry::default();
-        let series = Metrics::new().unwrap().target("a", "b");
+        let series = series();
         for keeps_tunnels in [true, false] {
             let of = Query {
                 client: Some([192, 0, 2, 1].into()),
@@ -263,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_final_end_replaces_a_move_and_nothing_replaces_a_final_end() {
-        let series = Metrics::new().unwrap().target("a", "b");
+        let series = series();
         let (_conductor, drain) = DrainController::new();
         let address = SocketAddr::from(([192, 0, 2, 1], 1));
         let facts = RequestInfo::new(Ids::default().next(), [address, address], Instant::now());
@@ -280,7 +285,7 @@ mod tests {
     #[test]
     fn a_drain_counts_no_tunnel_for_an_event_that_is_not_read() {
         let registry = Registry::default();
-        let series = Metrics::new().unwrap().target("a", "b");
+        let series = series();
         let _unread = registry.events.watch().unwrap();
         let (_conductor, drain) = DrainController::new();
         let address = SocketAddr::from(([192, 0, 2, 1], 1));

@@ -182,7 +182,7 @@ fn tickets_of(options: &TicketOptions, kubeconfig: Option<PathBuf>, shared: &Arc
 fn origin(kubeconfig: Option<PathBuf>, shared: &Shared) -> WatchContext {
     WatchContext {
         kubeconfig,
-        metrics: shared.metrics.clone(),
+        metrics: shared.metrics.cluster.clone(),
         watches: shared.access.watches(),
     }
 }

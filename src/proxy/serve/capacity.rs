@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 
 use tracing::{info, warn};
 
+use crate::proxy::metrics::Metrics;
 use crate::tunnel::limits::TotalCaps;
 use crate::tunnel::limits::descriptors::{FdLimit, TooFewFds};
-use crate::tunnel::metrics::Metrics;
 
 /// The limit of open files, and the pipes that it allows.
 #[derive(Debug)]

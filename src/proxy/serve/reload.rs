@@ -17,8 +17,8 @@ use crate::kubernetes::{self, Controller};
 use crate::policy::allowlist::Writer;
 use crate::proxy::config::{Config, LoadedConfig, Report, Severity};
 use crate::proxy::connection::Shared;
+use crate::proxy::metrics::Metrics;
 use crate::tunnel::limits::Limits;
-use crate::tunnel::metrics::Metrics;
 
 /// Reads the configuration: at the start, and at every reload.
 pub type LoadConfig = Box<dyn Fn() -> Result<LoadedConfig, Report> + Send + Sync>;
@@ -136,14 +136,14 @@ impl Reload {
             }
             (Some(options), None) => {
                 self.writer.expect_services(None);
-                Controller::start(options, limits, self.writer.clone(), metrics.clone())
+                Controller::start(options, limits, self.writer.clone(), metrics.cluster.clone())
                     .map(|started| self.services = Some(started))
             }
             (None, running) => {
                 // Ended first: it could write its Services again after they have been removed.
                 drop(running);
                 self.writer.replace(Vec::new(), true);
-                metrics.allowlist_synced();
+                metrics.cluster.synced();
                 Ok(())
             }
         };

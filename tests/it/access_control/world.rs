@@ -17,6 +17,7 @@ use switchboard::policy::allowlist::{Endpoints, ServiceTarget, StaticTarget, Tar
 use switchboard::protocol::jwt::Jwt;
 use switchboard::proxy::anchors::Anchors;
 use switchboard::proxy::connection::{self, Port, Shared, Timeouts};
+use switchboard::proxy::metrics::Metrics;
 use switchboard::proxy::open_tunnels::registry::Registry;
 use switchboard::proxy::record::Ids;
 use switchboard::proxy::record::access_log::AccessLog;
@@ -27,7 +28,6 @@ use switchboard::tunnel::limits::owners::LimitOwners;
 use switchboard::tunnel::limits::slots::Slots;
 use switchboard::tunnel::limits::unfinished::UnfinishedSet;
 use switchboard::tunnel::limits::{Limits, TargetLimits};
-use switchboard::tunnel::metrics::Metrics;
 use switchboard::tunnel::relay::Resources;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -154,7 +154,7 @@ impl World {
         let metrics = Metrics::new().unwrap();
         let burst = limits.tunnel.burst;
         let shared = Shared {
-            access: Access::new(options, sources, &metrics),
+            access: Access::new(options, sources, &metrics.access),
             anchors: Anchors::new(None, NonZeroU32::MIN),
             allowlist,
             metrics,

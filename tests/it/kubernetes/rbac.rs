@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use switchboard::kubernetes::{BackgroundRuntime, WatchContext, watch_rbac};
 use switchboard::policy::access::Change;
-use switchboard::tunnel::metrics::Metrics;
+use switchboard::proxy::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
@@ -35,7 +35,7 @@ impl Scene {
         let told = move |change| sender.send(change).unwrap();
         let origin = WatchContext {
             kubeconfig: Some(api.kubeconfig()),
-            metrics: metrics.clone(),
+            metrics: metrics.cluster.clone(),
             watches: Arc::default(),
         };
         Self {

@@ -8,7 +8,7 @@ use switchboard::base::secret::Secret;
 use switchboard::kubernetes::{ApiReviewer, BackgroundRuntime, WatchContext, watch_rbac};
 use switchboard::policy::access::{Action, Change, Check, Decision, Kubernetes, Reviewer, User, Verdict};
 use switchboard::protocol::jwt::Jwt;
-use switchboard::tunnel::metrics::Metrics;
+use switchboard::proxy::metrics::Metrics;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
@@ -79,7 +79,7 @@ async fn followed(ground: &Reviewing) -> (BackgroundRuntime, UnboundedReceiver<C
     let told = move |change| drop(sender.send(change));
     let origin = WatchContext {
         kubeconfig: Some(ground.kubeconfig.clone()),
-        metrics: Metrics::new().unwrap(),
+        metrics: Metrics::new().unwrap().cluster,
         watches: Arc::default(),
     };
     let watch = watch_rbac(origin, told).unwrap();

@@ -12,13 +12,15 @@ use crate::kubernetes::objects::model::{Endpoint, Kind, Object, Service, Service
 use crate::kubernetes::options::Options;
 use crate::kubernetes::targets::source::sources;
 use crate::policy::allowlist::Allowlist;
+use crate::tunnel::exposition::{Registry, page, registry};
 use crate::tunnel::limits::Limits;
 use crate::tunnel::outcome::RefusalReason;
 
 struct Stage {
     reconciler: Reconciler,
     allowlist: Arc<Allowlist>,
-    metrics: Metrics,
+    metrics: ClusterMetrics,
+    registry: Registry,
 }
 
 fn stage(snapshot: Option<PathBuf>) -> Stage {
@@ -29,7 +31,8 @@ fn stage(snapshot: Option<PathBuf>) -> Stage {
 fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
     let (writer, allowlist) = Writer::new();
     writer.expect_services(None);
-    let metrics = Metrics::new().unwrap();
+    let registry = registry().unwrap();
+    let metrics = ClusterMetrics::new(&registry).unwrap();
     let outputs = Outputs {
         writer,
         metrics: metrics.clone(),
@@ -46,6 +49,7 @@ fn stage_of(options: &Options, snapshot: Option<PathBuf>) -> Stage {
         reconciler,
         allowlist,
         metrics,
+        registry,
     }
 }
 
@@ -60,7 +64,7 @@ impl Stage {
     }
 
     fn shows(&self, line: &str) -> bool {
-        self.metrics.encode().unwrap().lines().any(|shown| shown == line)
+        page(&self.registry).unwrap().lines().any(|shown| shown == line)
     }
 }
 
@@ -92,11 +96,11 @@ fn a_name_is_forbidden_only_once_every_source_has_been_listed() {
     let mut stage = stage(None);
     stage.take(0, services(1));
     assert_eq!(stage.authorize("s0.n:22"), Err(RefusalReason::AllowlistNotReady));
-    assert_eq!(stage.metrics.allowlist_last_sync_timestamp.get(), 0.0);
+    assert_eq!(stage.metrics.last_sync_timestamp.get(), 0.0);
     stage.take(1, Event::Listed(Vec::new()));
     assert_eq!(stage.authorize("s0.n:22"), Ok(()));
     assert_eq!(stage.authorize("s1.n:22"), Err(RefusalReason::NotAllowed));
-    assert!(stage.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
+    assert!(stage.metrics.last_sync_timestamp.get() > 1.7e9);
     let (key, object) = service("s1");
     stage.take(0, Event::Applied((key.clone(), object)));
     assert_eq!(stage.authorize("s1.n:22"), Ok(()));
@@ -109,10 +113,10 @@ fn failures_change_nothing_but_their_metric() {
     let mut stage = stage(None);
     stage.take(0, services(1));
     stage.take(1, Event::Listed(Vec::new()));
-    let synced = stage.metrics.allowlist_last_sync_timestamp.get();
+    let synced = stage.metrics.last_sync_timestamp.get();
     stage.take(0, Event::Failed(Failure::Expired));
     assert!(stage.shows("switchboard_watch_errors_total{kind=\"expired\"} 1"));
-    assert_eq!(stage.metrics.allowlist_last_sync_timestamp.get(), synced);
+    assert_eq!(stage.metrics.last_sync_timestamp.get(), synced);
     assert_eq!(stage.authorize("s0.n:22"), Ok(()));
 }
 
@@ -320,7 +324,7 @@ fn a_namespace_that_is_forbidden_from_the_start_counts_as_empty() {
     );
     assert_eq!(stage.authorize("s0.m:22"), Err(RefusalReason::NotAllowed));
     assert!(stage.shows("switchboard_allowlist_namespaces_forbidden 1"));
-    assert!(stage.metrics.allowlist_last_sync_timestamp.get() > 1.7e9);
+    assert!(stage.metrics.last_sync_timestamp.get() > 1.7e9);
     // From now on the gauge shows it, and no failure more is counted, which would fire an alert for ever.
     let is_given_up = |stage: &Stage, source: usize| stage.reconciler.sources[source].is_treated_as_empty;
     assert_eq!(
@@ -385,6 +389,7 @@ impl Stage {
             reconciler,
             allowlist,
             metrics,
+            registry,
         } = self;
         let rules = TargetPolicy::new(options, &Limits::default());
         let feeds = SourceHandle::all(sources(options));
@@ -395,6 +400,7 @@ impl Stage {
             reconciler,
             allowlist,
             metrics,
+            registry,
         }
     }
 }

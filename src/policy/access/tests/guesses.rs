@@ -88,7 +88,7 @@ async fn a_guess_beyond_the_bound_is_neither_hashed_nor_judged() {
     assert_eq!(refusal(&world, "bob", "correct", 1).await, None);
     for (result, count) in [("credentials_refused", BURST), ("guess_rate", 4)] {
         let line = format!("switchboard_access_requests_total{{method=\"password\",result=\"{result}\"}} {count}\n");
-        assert!(world.metrics.encode().unwrap().contains(&line), "{line}");
+        assert!(page(&world.registry).unwrap().contains(&line), "{line}");
     }
 }
 
@@ -138,7 +138,7 @@ async fn a_password_that_is_remembered_is_so_for_its_network_alone() {
     for (client, hits) in [(1, 0), (1, 1), (2, 1)] {
         assert_eq!(refusal(&world, "alice", "correct", client).await, None);
         let line = format!("switchboard_access_cache_hits_total{{answer=\"verdict\"}} {hits}\n");
-        let page = world.metrics.encode().unwrap();
+        let page = page(&world.registry).unwrap();
         assert!(page.contains(&line), "others could guess without being counted: {page}");
     }
 }
@@ -272,7 +272,7 @@ async fn a_recheck_hashes_no_password_of_a_line_that_is_unchanged() {
     let subject = world.access.authenticate(login("alice", "correct", 1)).await.unwrap();
     let grant = world.access.authorize(&subject, &world.target("a")).await.unwrap();
     let kept = || {
-        let page = world.metrics.encode().unwrap();
+        let page = page(&world.registry).unwrap();
         let line = page
             .lines()
             .find_map(|line| line.strip_prefix("switchboard_access_rechecks_total{result=\"kept\"} "));

@@ -14,10 +14,11 @@ use crate::protocol::resume::keys::{Mac, Nonce, PublicKey, SessionId};
 use crate::proxy::open_tunnels::registry::Registry;
 use crate::proxy::record::Ids;
 use crate::tunnel::drain::{Drain, DrainController};
+use crate::tunnel::exposition;
 use crate::tunnel::limits::bucket::RateLimit;
 use crate::tunnel::limits::{Rate, Size};
-use crate::tunnel::metrics::Metrics;
 use crate::tunnel::relay::{Options, RelayConfig, Resources, Transports, relay};
+use crate::tunnel::target_metrics::TargetMetrics;
 
 /// The scene of all tunnels.
 struct Stage {
@@ -145,13 +146,18 @@ const MINUTE: Duration = Duration::from_mins(1);
 /// The shards of the registry are judged one after the other.
 const STEP: Duration = Duration::from_millis(3750);
 
+fn series() -> Arc<TargetSeries> {
+    let metrics = TargetMetrics::new(&exposition::registry().unwrap());
+    metrics.unwrap().series("a", "b")
+}
+
 #[tokio::test(start_paused = true)]
 async fn sessions_and_plain_tunnels_that_sleep_are_idle_since_their_users_last_byte() {
     let registry: &Registry = Box::leak(Box::default());
     let (_conductor, drain) = DrainController::new();
     let stage = Stage {
         registry,
-        series: Metrics::new().unwrap().target("a", "b"),
+        series: series(),
         drain,
         ids: Ids::default(),
         resources: Arc::new(Resources::new(8)),

@@ -1,24 +1,30 @@
-//! Every metric of the proxy: declared here and nowhere else.
+//! The metrics of the proxy, and all that its page has.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use prometheus::{Gauge, Histogram, IntCounter, IntGauge, Registry};
+use prometheus::{Histogram, IntCounter, IntGauge, Registry};
 
-pub use self::targets::TargetSeries;
-use self::targets::{Families, TargetMetrics};
+use crate::kubernetes::metrics::ClusterMetrics;
 use crate::net::tls;
+use crate::policy::access::metrics::AccessMetrics;
 use crate::tunnel::exposition::{
-    Counters, Gauges, counter, counters, gauge, gauges, histogram, metrics, page, registry, timestamp,
+    Counters, FAST, Gauges, counter, counters, gauge, gauges, histogram, metrics, page, registry,
 };
 use crate::tunnel::outcome::{CloseReason, Outcome, RefusalReason, Side};
-
-mod targets;
+use crate::tunnel::target_metrics::TargetMetrics;
 
 metrics! {
     /// The metrics of one process; a clone is another handle on them. The values of labels come from enums and from the
     /// allowlist, never from a client.
-    pub struct Metrics(targets: Arc<TargetMetrics>, registry: Registry);
+    pub struct Metrics(
+        /// Those of the targets.
+        pub targets: Arc<TargetMetrics>,
+        /// Those of access.
+        pub access: AccessMetrics,
+        /// Those of the cluster.
+        pub cluster: ClusterMetrics,
+        registry: Registry
+    );
 
     /// Connections accepted on the public ports.
     pub connections_accepted: IntCounter = counter("switchboard_connections_accepted_total");
@@ -54,50 +60,14 @@ metrics! {
     pub allowlist_targets: IntGauge = gauge("switchboard_allowlist_targets");
     /// Names that both a Service and `allowlist.static` claim.
     pub allowlist_name_conflicts: IntGauge = gauge("switchboard_allowlist_name_conflicts");
-    /// 1 while a list from the cluster that lost all or most of its objects is held back.
-    pub allowlist_removals_held: IntGauge = gauge("switchboard_allowlist_removals_held");
-    /// Listed namespaces that count as empty because the API server forbids reading them.
-    pub allowlist_namespaces_forbidden: IntGauge = gauge("switchboard_allowlist_namespaces_forbidden");
-    /// When the allowlist was last known to be current, in seconds since 1970.
-    pub allowlist_last_sync_timestamp: Gauge = timestamp("switchboard_allowlist_last_sync_timestamp_seconds");
     /// Registrations of anchors, by result.
     pub anchor_registrations: Counters<1> = counters("switchboard_anchor_registrations_total", &["result"]);
     /// Anchors that are connected.
     pub anchors: IntGauge = gauge("switchboard_anchors");
     /// Tunnels that anchors carry.
     pub anchor_streams: IntGauge = gauge("switchboard_anchor_streams");
-    /// Wakes of the workloads of targets, by result.
-    pub wakes: Counters<1> = counters("switchboard_wakes_total", &["result"]);
-    /// Events about Services that were to be written, by result.
-    pub service_events: Counters<1> = counters("switchboard_service_events_total", &["result"]);
-    /// Reports of activity to Notebooks, by result.
-    pub activity_reports: Counters<1> = counters("switchboard_activity_reports_total", &["result"]);
-    /// Annotations of Services that are invalid, above the ceiling or without effect.
-    pub annotation_errors: IntCounter = counter("switchboard_annotation_errors_total");
-    /// Endpoints and EndpointSlices of targets that are not dialled, by reason.
-    pub endpoint_errors: Counters<1> = counters("switchboard_endpoint_errors_total", &["reason"]);
-    /// Failed lists and watches of the cluster, by kind of failure.
-    pub watch_errors: Counters<1> = counters("switchboard_watch_errors_total", &["kind"]);
     /// 1 from the beginning of the drain.
     pub draining: IntGauge = gauge("switchboard_draining");
-    /// Requests that access control has decided, by method of authentication and by result.
-    pub access_requests: Counters<2> = counters("switchboard_access_requests_total", &["method", "result"]);
-    /// Reviews of tokens and permissions by the API server, by kind and result.
-    pub access_reviews: Counters<2> = counters("switchboard_access_reviews_total", &["kind", "result"]);
-    /// Seconds of a review by the API server.
-    pub access_review_duration: Histogram = histogram("switchboard_access_review_duration_seconds", &FAST);
-    /// Cached answers about credentials and permissions, by cache.
-    pub access_cache_entries: Gauges<1> = gauges("switchboard_access_cache_entries", &["cache"]);
-    /// Answers from the cache: about a credential, about a permission, or a stale one of either.
-    pub access_cache_hits: Counters<1> = counters("switchboard_access_cache_hits_total", &["answer"]);
-    /// Rechecks of active grants, by result.
-    pub access_rechecks: Counters<1> = counters("switchboard_access_rechecks_total", &["result"]);
-    /// Tickets of the Secret, expired ones included, and invalid entries.
-    pub access_tickets: Gauges<1> = gauges("switchboard_access_tickets", &["state"]);
-    /// Pairs of a credential and a target with open tunnels.
-    pub access_active_grants: IntGauge = gauge("switchboard_access_active_grants");
-    /// Credentials that came over a connection in clear, and did not count.
-    pub access_cleartext_credentials: IntCounter = counter("switchboard_access_cleartext_credentials_total");
     /// TLS handshakes that succeeded, by version, and whether they resumed an earlier session.
     pub tls_handshakes: Counters<2> = counters("switchboard_tls_handshakes_total", &["version", "resumed"]);
     /// TLS handshakes that failed, by cause.
@@ -128,8 +98,10 @@ impl Metrics {
     /// A name that is declared twice, or is not a metric name.
     pub fn new() -> prometheus::Result<Self> {
         let registry = registry()?;
-        let targets = Arc::new(TargetMetrics::new(Families::declare(&registry)?));
-        let metrics = Self::declare(&registry, targets, registry.clone())?;
+        let targets = TargetMetrics::new(&registry)?;
+        let access = AccessMetrics::declare(&registry)?;
+        let cluster = ClusterMetrics::new(&registry)?;
+        let metrics = Self::declare(&registry, targets, access, cluster, registry.clone())?;
         metrics.build_info.set([env!("CARGO_PKG_VERSION")], 1);
         metrics.config_last_reload_successful.set(1);
         metrics.relay_splices(true);
@@ -156,16 +128,7 @@ impl Metrics {
                 self.tunnels_closed.zero([reason.label(), by.label()]);
             }
         }
-        for result in ["started", "running", "failed", "limited"] {
-            self.wakes.zero([result]);
-        }
         self.anchor_registrations.zero(["registered"]);
-        for result in ["written", "failed", "dropped"] {
-            self.service_events.zero([result]);
-        }
-        for result in ["written", "failed"] {
-            self.activity_reports.zero([result]);
-        }
         for rule in ["ssh_only", "access"] {
             self.report_only_refusals.zero([rule]);
         }
@@ -176,12 +139,6 @@ impl Metrics {
         for (engine, is_in_use) in [("splice", splices), ("copy", !splices)] {
             self.relay_engine.set([engine], is_in_use);
         }
-    }
-
-    /// Notes that the allowlist is current.
-    pub fn allowlist_synced(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.allowlist_last_sync_timestamp.set(now.as_secs_f64());
     }
 
     /// Counts a TLS handshake.
@@ -219,11 +176,6 @@ impl Metrics {
         self.tunnels_closed.count([outcome.reason(), outcome.by().label()]);
     }
 
-    /// Returns the series of one target. They are removed when the last handle on them is dropped.
-    pub fn target(&self, namespace: &str, service: &str) -> Arc<TargetSeries> {
-        self.targets.series(namespace, service)
-    }
-
     /// Returns the page in the text format 0.0.4, with the bytes of open tunnels.
     ///
     /// # Errors
@@ -234,7 +186,5 @@ impl Metrics {
     }
 }
 
-/// Seconds: a dial in the cluster takes a millisecond, its deadline is ten seconds.
-const FAST: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 /// Seconds: from a quick `scp` to a session of a week.
 const SLOW: [f64; 9] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 604_800.0];

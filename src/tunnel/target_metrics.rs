@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use prometheus::{CounterVec, Gauge, GaugeVec, IntCounter, IntGauge};
+use prometheus::{CounterVec, Gauge, GaugeVec, IntCounter, IntGauge, Registry};
 
 use crate::tunnel::direction::Direction;
 use crate::tunnel::exposition::{Counters, Gauges, counters, gauges, metrics, seconds, timestamps};
@@ -73,7 +73,7 @@ impl Drop for TargetSeries {
 
 metrics! {
     /// The metrics that all targets share; each target has its own series of the first three.
-    pub(super) struct Families();
+    struct Families();
 
     /// Open tunnels.
     tunnels_active: Gauges<2> = gauges("switchboard_tunnels_active", &["target_namespace", "target_service"]);
@@ -93,25 +93,29 @@ metrics! {
 
 /// The series of all targets.
 #[derive(Debug)]
-pub(crate) struct TargetMetrics {
+pub struct TargetMetrics {
     families: Families,
     series: Mutex<HashMap<[Box<str>; 2], Weak<TargetSeries>>>,
 }
 
 impl TargetMetrics {
     /// Creates the metrics. Before the first target only the throttled times of both directions have series, at 0.
-    pub(super) fn new(families: Families) -> Self {
+    ///
+    /// # Errors
+    /// A name that is declared twice.
+    pub fn new(registry: &Registry) -> prometheus::Result<Arc<Self>> {
+        let families = Families::declare(registry)?;
         for direction in Direction::ALL {
             families.throttled_seconds.with_label_values(&[direction.label()]);
         }
-        Self {
+        Ok(Arc::new(Self {
             families,
             series: Mutex::default(),
-        }
+        }))
     }
 
-    /// Returns the series of one target, created at its first use.
-    pub(super) fn series(self: &Arc<Self>, namespace: &str, service: &str) -> Arc<TargetSeries> {
+    /// Returns the series of one target, created at its first use. They are removed when the last handle on them is dropped.
+    pub fn series(self: &Arc<Self>, namespace: &str, service: &str) -> Arc<TargetSeries> {
         let labels = [namespace.into(), service.into()];
         let mut series = self.series.lock();
         if let Some(known) = series.get(&labels).and_then(Weak::upgrade) {
@@ -139,7 +143,7 @@ impl TargetMetrics {
     }
 
     /// Brings the counters of all targets up to date.
-    pub(super) fn collect(&self) {
+    pub(crate) fn collect(&self) {
         let series = self.series.lock();
         let held: Vec<_> = series.values().filter_map(Weak::upgrade).collect();
         // Unlocked first: a handle in `held` may be the last one, and its drop locks the map.
