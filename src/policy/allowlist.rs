@@ -289,9 +289,13 @@ mod tests {
         writer.expect_services(Some(Vec::new()));
         assert_eq!(unknown(), [false; 6], "nothing is new");
         writer.expect_services(Some(vec!["b".into()]));
-        assert_eq!(unknown(), [false, true, true, false, false, false]);
+        assert_eq!(
+            unknown(),
+            [false, true, true, false, false, true],
+            "a pod may have the last name"
+        );
         writer.expect_services(Some(vec!["c".into()]));
-        assert_eq!(unknown(), [false, true, true, true, false, false], "two reloads");
+        assert_eq!(unknown(), [false, true, true, true, false, true], "two reloads");
         writer.apply([Change::Set(Box::new(service("a", "x", "10.0.0.1:22")))]);
         assert!(is_unknown("x.b:22") && !is_unknown("y.a:22"));
         writer.expect_services(None);

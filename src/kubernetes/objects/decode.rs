@@ -218,6 +218,7 @@ struct RawEndpoint {
     addresses: Option<Vec<Option<String>>>,
     conditions: Option<Conditions>,
     node_name: Option<Box<str>>,
+    hostname: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Default, serde::Deserialize)]
@@ -277,6 +278,7 @@ fn endpoint(raw: RawEndpoint) -> Option<Endpoint> {
         address,
         state,
         node: node.unwrap_or_default(),
+        hostname: raw.hostname.filter(|name| is_label(name)).unwrap_or_default(),
     })
 }
 

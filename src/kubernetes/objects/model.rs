@@ -127,6 +127,8 @@ pub(crate) struct Endpoint {
     pub(crate) state: State,
     /// The node of the pod; empty if unknown.
     pub(crate) node: Box<str>,
+    /// The name of the pod below its Service's, as DNS has it; empty if it has none.
+    pub(crate) hostname: Box<str>,
 }
 
 /// The state of an endpoint's pod.

@@ -67,6 +67,29 @@ pub(in crate::kubernetes) fn select(
     }
 }
 
+/// Returns the slices of each pod that has a name below its Service's, with the endpoints of that pod alone. It returns the
+/// first [`MAX_PODS`] names.
+pub(in crate::kubernetes) fn of_pods(slices: &[(Box<str>, Slice)]) -> BTreeMap<Box<str>, Vec<(Box<str>, Slice)>> {
+    let mut pods = BTreeMap::<_, Vec<_>>::new();
+    for (name, slice) in slices {
+        for endpoint in slice.endpoints.iter().filter(|endpoint| !endpoint.hostname.is_empty()) {
+            if pods.len() >= MAX_PODS && !pods.contains_key(&endpoint.hostname) {
+                continue;
+            }
+            let own = Slice {
+                service: slice.service.clone(),
+                ports: slice.ports.clone(),
+                endpoints: [endpoint.clone()].into(),
+                ..Slice::default()
+            };
+            pods.entry(endpoint.hostname.clone())
+                .or_default()
+                .push((name.clone(), own));
+        }
+    }
+    pods
+}
+
 /// Returns the nodes of these addresses, in their order; empty if none is known.
 fn nodes_of(chosen: &BTreeSet<SocketAddr>, nodes: &mut BTreeMap<SocketAddr, Box<str>>) -> Box<[Box<str>]> {
     let named = chosen.iter().map(|address| nodes.remove(address).unwrap_or_default());
@@ -91,3 +114,6 @@ fn port_of(slice: &Slice, port: &ServicePort) -> Option<u16> {
     let named = slice.ports.iter().find(|known| known.name == port.name)?;
     Some(named.number)
 }
+
+/// The pods of a Service that are targets of their own: a tenant may list any number.
+const MAX_PODS: usize = 1024;

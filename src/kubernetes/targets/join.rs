@@ -69,6 +69,8 @@ struct Entry {
     slices: Vec<(Box<str>, Slice)>,
     /// True if the Service is on the allowlist.
     is_listed: bool,
+    /// The names of its pods on the allowlist, sorted.
+    pods: Box<[Box<str>]>,
     /// The current notices, so that none is repeated.
     remarks: Box<[ServiceNotice]>,
 }
@@ -280,16 +282,23 @@ impl ClusterObjects {
     fn settle_one(&mut self, key: &Key, settled: &mut TargetUpdates) {
         let mut remarks = Vec::new();
         let target = self.target(key, &mut remarks);
+        let pods = target.as_ref().map(|target| self.pods(key, target)).unwrap_or_default();
         let Some(entry) = self.services.get_mut(key) else {
             return;
         };
+        let listed = std::mem::replace(&mut entry.pods, pods.keys().cloned().collect());
+        let gone = listed.iter().filter(|pod| !pods.contains_key(*pod));
+        settled.changes.extend(gone.map(|pod| Change::Remove(pod_id(key, pod))));
         match target {
             Some(target) => {
                 if !entry.is_listed {
                     settled.remarks.push(ServiceNotice::Added(key.clone(), target.ports[0]));
                 }
                 entry.is_listed = true;
-                settled.changes.push(Change::Set(Box::new(target)));
+                let targets = [target].into_iter().chain(pods.into_values());
+                settled
+                    .changes
+                    .extend(targets.map(|target| Change::Set(Box::new(target))));
             }
             None if entry.is_listed => {
                 entry.is_listed = false;
@@ -341,6 +350,35 @@ impl ClusterObjects {
                 workloads: workloads(&service.annotations, &self.rules.options, dials_in),
             },
         })
+    }
+
+    /// Returns the target of each pod of a listed Service that has a name of its own, by that name. It has the Service's
+    /// rules, and limits of its own; it exists while it runs, so there is nothing to wake.
+    fn pods(&self, key: &Key, target: &ServiceTarget) -> BTreeMap<Box<str>, ServiceTarget> {
+        let (Some((service, port)), None) = (self.eligible(key), &target.terms.dials_in) else {
+            return BTreeMap::new();
+        };
+        let slices = self.services.get(key).map_or(&[][..], |entry| &entry.slices);
+        let mut terms = target.terms.clone();
+        terms.workloads.wake = None;
+        let pods = endpoints::of_pods(slices).into_iter().map(|(pod, slices)| {
+            let target = ServiceTarget {
+                id: pod_id(key, &pod),
+                ports: target.ports,
+                endpoints: endpoints::select(service, port, &slices, &self.rules.guards).endpoints,
+                terms: terms.clone(),
+            };
+            (pod, target)
+        });
+        pods.collect()
+    }
+}
+
+/// Returns the identity of a pod: its name below that of its Service.
+fn pod_id(key: &Key, pod: &str) -> TargetId {
+    TargetId {
+        namespace: key.namespace.clone(),
+        service: format!("{pod}.{}", key.name).into(),
     }
 }
 

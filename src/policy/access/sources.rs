@@ -155,7 +155,7 @@ impl AccessConfig {
         Some(Action {
             namespace: id.namespace.clone(),
             name: if check.is_of_the_service() {
-                id.service.clone()
+                id.service_name().into()
             } else {
                 "".into()
             },

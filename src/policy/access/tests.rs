@@ -347,6 +347,18 @@ async fn another_api_server_is_asked_though_the_one_before_it_does_not_answer() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_right_for_a_service_is_that_for_each_of_its_pods() {
+    let world = World::new(|_| {});
+    world.publish(["web-0.web".to_owned(), "web-0.other".to_owned()], None);
+    world
+        .script
+        .set_access(|_, action| Ok(decision(&*action.name == "web")));
+    assert!(world.grant("alice", "web-0.web").await.is_ok());
+    let denied = world.grant("alice", "web-0.other").await.err().unwrap();
+    assert_eq!(denied.reason, RefusalReason::NotAuthorized);
+}
+
+#[tokio::test(start_paused = true)]
 async fn credentials_in_clear_count_from_loopback_or_everywhere_or_nowhere() {
     let world = World::new(|_| {});
     for (rule, of_loopback, of_others) in [

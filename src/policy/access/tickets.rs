@@ -77,7 +77,7 @@ impl TicketIdentity {
     pub fn allows(&self, target: &TargetId) -> bool {
         self.target.as_ref().is_none_or(|own| match target.is_static() {
             true => own.is_static(&target.service),
-            false => own.is_service(&target.service, &target.namespace),
+            false => own.is_service(target.service_name(), &target.namespace),
         })
     }
 }

@@ -200,7 +200,7 @@ impl Table {
 
     /// Returns whether a Service of an absent authority may yet be listed.
     pub(super) fn awaits(&self, authority: &Authority) -> bool {
-        let name = self.options.suffixes.strip(authority.host()).split_once('.');
+        let name = self.options.suffixes.strip(authority.host()).rsplit_once('.');
         let is_of_name = |namespace: &str| name.is_some_and(|(_, of_name)| *namespace == *of_name);
         !self.complete && (self.awaited.is_empty() || self.awaited.iter().any(|namespace| is_of_name(namespace)))
     }

@@ -34,14 +34,19 @@ use crate::tunnel::target_metrics::{TargetMetrics, TargetSeries};
 pub struct TargetId {
     /// The namespace of its Service, or `static`.
     pub namespace: Box<str>,
-    /// The name of its Service, or the authority of a static target.
+    /// The name of its Service, `pod.service` for one of its pods, or the authority of a static target.
     pub service: Box<str>,
 }
 
 impl TargetId {
-    /// Returns the shortest name of a Service, `svc.ns`. No other Service has it: neither part has a dot.
+    /// Returns the shortest name, `svc.ns` or `pod.svc.ns`. Nothing else has it: no part has a dot.
     pub fn short_name(&self) -> String {
         format!("{}.{}", self.service, self.namespace)
+    }
+
+    /// Returns the name of the Service, also for one of its pods. Only for what is not static.
+    pub fn service_name(&self) -> &str {
+        self.service.rsplit('.').next().unwrap_or_default()
     }
 
     /// Returns whether this is a static target's identity. A namespace may be called `static`, too, so the colon of the

@@ -51,6 +51,36 @@ fn a_service_answers_to_its_names_and_no_others() {
 }
 
 #[test]
+fn each_pod_of_a_headless_service_answers_to_its_own_name() {
+    cluster::run(&[], async |ground| {
+        let (proxy, here) = (&ground.proxy, ground.here.as_str());
+        let pods = |pods: &[(&str, &str)]| {
+            let named = |(address, name): &(&str, &str)| with(endpoint(address, "ready"), "/hostname", json!(name));
+            with(
+                slice(here, "web", &["10.9.1.1"]),
+                "/endpoints",
+                pods.iter().map(named).collect(),
+            )
+        };
+        ground
+            .apply(&with(service(here, "web"), "/spec/clusterIP", json!("None")))
+            .await;
+        ground
+            .apply(&pods(&[("10.9.1.1", "web-0"), ("10.9.1.2", "web-1")]))
+            .await;
+        proxy.reaches(&format!("web-0.web.{here}:22"), "10.9.1.1:22").await;
+        proxy
+            .reaches(&format!("web-1.web.{here}.svc.cluster.local:22"), "10.9.1.2:22")
+            .await;
+        proxy.refuses(&format!("web-2.web.{here}:22"), 403).await;
+        // The pod of a StatefulSet has another address when it is back.
+        ground.apply(&pods(&[("10.9.1.2", "web-0")])).await;
+        proxy.reaches(&format!("web-0.web.{here}:22"), "10.9.1.2:22").await;
+        proxy.refuses(&format!("web-1.web.{here}:22"), 403).await;
+    });
+}
+
+#[test]
 fn changes_are_followed_and_a_removed_service_ends_its_tunnels() {
     cluster::run(&[], async |ground| {
         let (proxy, here) = (&ground.proxy, ground.here.as_str());

@@ -37,6 +37,7 @@ fn slice(service: &str, port: u16, endpoints: &[(&str, State)]) -> Slice {
         address: address.parse().unwrap(),
         state: *state,
         node: format!("node-of-{address}").into(),
+        hostname: Box::default(),
     };
     Slice {
         service: service.into(),
@@ -98,6 +99,60 @@ fn a_service_and_its_slices_become_a_target_in_any_order() {
     join.remove(Kind::Slice, &key("n", "a-1"));
     join.recompute();
     assert!(join.services.is_empty() && join.strays.is_empty());
+}
+
+#[test]
+fn each_pod_with_a_hostname_is_a_target_below_its_service() {
+    let mut join = ClusterObjects::new(rules());
+    let with_names = |names: &[&str]| {
+        let addresses: Vec<_> = (0..names.len()).map(|index| format!("10.0.0.{index}")).collect();
+        let endpoints: Vec<_> = addresses.iter().map(|address| (&**address, State::Ready)).collect();
+        let mut slice = slice("web", 2222, &endpoints);
+        for (endpoint, name) in slice.endpoints.iter_mut().zip(names) {
+            endpoint.hostname = (*name).into();
+        }
+        slice
+    };
+    let mut waking = service(22);
+    waking.annotations.wake = Some(Box::new("statefulset/web".parse().unwrap()));
+    put_service(&mut join, "n", "web", waking);
+    put_slice(&mut join, "n", "web-x", with_names(&["web-0", "web-1", ""]));
+    let changed = |settled: TargetUpdates| -> Vec<_> {
+        let changes = settled.changes.into_iter().map(|change| match change {
+            Change::Set(target) => (target.id.short_name(), addresses(&target)),
+            Change::Remove(id) => (id.short_name(), Vec::new()),
+        });
+        changes.collect()
+    };
+    let at = |name: &str, addresses: &[u8]| {
+        let addresses = addresses.iter().map(|last| format!("10.0.0.{last}:2222")).collect();
+        (name.to_owned(), addresses)
+    };
+    let all = [
+        at("web.n", &[0, 1, 2]),
+        at("web-0.web.n", &[0]),
+        at("web-1.web.n", &[1]),
+    ];
+    assert_eq!(changed(join.recompute()), all);
+    // One goes, and another address has the name of the other.
+    put_slice(&mut join, "n", "web-x", with_names(&["", "web-0"]));
+    let moved = [at("web-1.web.n", &[]), at("web.n", &[0, 1]), at("web-0.web.n", &[1])];
+    assert_eq!(changed(join.recompute()), moved);
+    join.remove(Kind::Service, &key("n", "web"));
+    assert_eq!(changed(join.recompute()), [at("web-0.web.n", &[]), at("web.n", &[])]);
+    // A tenant may list any number.
+    let many: Vec<_> = (0..1100).map(|number| format!("p{number}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    let mut slice = with_names(&many[..200]);
+    slice.endpoints = (0..1100)
+        .map(|index| Endpoint {
+            hostname: many[index].into(),
+            ..slice.endpoints[0].clone()
+        })
+        .collect();
+    put_slice(&mut join, "n", "web-x", slice);
+    put_service(&mut join, "n", "web", service(22));
+    assert_eq!(join.recompute().changes.len(), 1 + 1024);
 }
 
 #[test]

@@ -151,6 +151,7 @@ fn slice(service: &str) -> Item {
             address: "10.0.0.1".parse().unwrap(),
             state: State::Ready,
             node: Box::default(),
+            hostname: Box::default(),
         }]),
         ..Slice::default()
     };
